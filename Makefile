@@ -1,0 +1,35 @@
+# Everything here sets itself up on a bare machine with Python >= 3.11.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION := 1
+export FLWR_TELEMETRY_ENABLED := 0
+
+.PHONY: run test test-quick test-all lint venv clean
+
+run: venv  ## The default experiment: SFL against FedAvg and local-only on digits.
+	$(BIN)/fedgraph run sfl/digits.toml --compare fedavg --compare local
+
+test: lint  ## What every change must pass.
+	$(BIN)/pytest -m "not slow" -n 2 --dist loadgroup
+
+test-all: lint  ## With the slow tests.
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+venv: $(VENV)/.installed  ## The environment alone.
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=24"
+	# First and alone: with it installed, nothing below drags in CUDA packages.
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,70 @@
+"""Data sets by name: ``[data] set = "..."`` chooses the settings and the source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedgraph.data.base import CatalogueEntry, DataSource
+from fedgraph.errors import ExperimentError
+from fedgraph.plugins import load_object
+from fedgraph.settings import Settings, parse
+
+_DEFAULT_FOLDER = Path.home() / ".cache" / "fedgraph" / "data"
+
+# set name -> (settings class, source class); dotted paths so that reading one kind of data never imports the others.
+_IMAGES = ("fedgraph.data.images:ImageSettings", "fedgraph.data.images:ImageSource")
+_BUNDLED = ("fedgraph.data.tables:BundledTableSettings", "fedgraph.data.tables:TableSource")
+_SETS: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(("digits", "mnist", "fashion-mnist", "cifar10", "cifar100"), _IMAGES),
+    **dict.fromkeys(("iris", "wine", "breast-cancer", "diabetes"), _BUNDLED),
+    "table": ("fedgraph.data.tables:TableSettings", "fedgraph.data.tables:TableSource"),
+    "series": ("fedgraph.data.series:SeriesSettings", "fedgraph.data.series:SeriesSource"),
+    "metr-la": ("fedgraph.data.traffic:MetrLaSettings", "fedgraph.data.traffic:TrafficSource"),
+    "pems-bay": ("fedgraph.data.traffic:PemsBaySettings", "fedgraph.data.traffic:TrafficSource"),
+    "pems04": ("fedgraph.data.traffic:Pems04Settings", "fedgraph.data.traffic:TrafficSource"),
+    "pems08": ("fedgraph.data.traffic:Pems08Settings", "fedgraph.data.traffic:TrafficSource"),
+    "synthetic-traffic": (
+        "fedgraph.data.synthetic:SyntheticTrafficSettings",
+        "fedgraph.data.synthetic:SyntheticTrafficSource",
+    ),
+}
+
+_CATALOGUES = (
+    "fedgraph.data.traffic:TRAFFIC",
+    "fedgraph.data.synthetic:SYNTHETIC",
+    "fedgraph.data.image_sets:IMAGES",
+    "fedgraph.data.tables:TABLES",
+)
+
+
+def catalogue() -> tuple[CatalogueEntry, ...]:
+    """Every named data set with its licence, size and files."""
+    return tuple(entry for path in _CATALOGUES for entry in load_object(path, "catalogue"))
+
+
+def data_folder(given: str | None) -> Path:
+    """The folder data sets are looked for in: the given one, else the user's cache."""
+    return Path(given).expanduser() if given else _DEFAULT_FOLDER
+
+
+def parse_data(table: Mapping[str, Any]) -> Settings:
+    """Validate a ``[data]`` table.
+
+    Raises
+    ------
+    ExperimentError
+        For an unknown set (with the known ones) or an unknown key (with the set's keys).
+    """
+    name = table.get("set")
+    if name not in _SETS:
+        raise ExperimentError(f"[data] set is {name!r}; known sets: {', '.join(sorted(_SETS))}")
+    return parse(load_object(_SETS[name][0], "[data] set"), table, f"[data] (set {name})")
+
+
+def open_source(settings: Settings, data_dir: Path) -> DataSource:
+    """The source that validated settings describe, reading from ``data_dir``."""
+    name: str = settings.set  # type: ignore[attr-defined]
+    source: DataSource = load_object(_SETS[name][1], "[data] set")(settings, data_dir)
+    return source

@@ -1,0 +1,130 @@
+"""What a data set must offer a cohort: names, splits that hand out stacked batches, and a description of the task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from fedgraph.client_graph import ClientGraph
+
+SplitName = Literal["train", "validation", "test"]
+SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
+
+
+class Batch(NamedTuple):
+    """One minibatch of every client of a cohort.
+
+    inputs  : ``[clients, batch, *input_shape]`` float32.
+    targets : ``[clients, batch, *output_shape]`` float32, or ``[clients, batch]`` int64 class indices.
+    weights : float32, shape of ``targets``: 1 where a target counts, 0 for padding and missing readings.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    weights: Tensor
+
+
+class Split(Protocol):
+    """One split (train, validation or test) of a cohort."""
+
+    @property
+    def num_examples(self) -> Tensor:
+        """Examples of each client, int64 ``[clients]``."""
+
+    def batch(self, indices: Tensor) -> Batch:
+        """Gather examples; ``indices`` is int64 ``[clients, batch]`` into each client's own examples, -1 = padding."""
+
+    def block(self, start: int, stop: int) -> Split:
+        """The same split for the contiguous block of clients ``start:stop`` (a view, not a copy)."""
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """What is learned, equal for all clients of a run. Travels in the identity reply, so it is plain data.
+
+    kind         : ``forecast`` (targets ``[steps]``), ``classification`` (class index) or ``regression`` (one number).
+    input_shape  : shape of one input, e.g. ``(12, 1)`` steps x features, ``(1, 28, 28)``, ``(30,)``.
+    output_shape : shape of one output of the model, e.g. ``(12,)`` steps or ``(10,)`` classes.
+    step_minutes : minutes between two forecast steps; 0 when steps have no known length.
+    unit         : unit of the targets for people, e.g. ``mph``; empty when there is none.
+    """
+
+    kind: Literal["forecast", "classification", "regression"]
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    step_minutes: float = 0.0
+    unit: str = ""
+    features: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CohortData:
+    """The data of the clients of one node, ready for stacked training.
+
+    mean, std     : ``[clients]`` float32; a model output ``y`` means ``y * std + mean`` in the task's unit
+                    (0 and 1 when targets are not scaled).
+    label_counts  : int64 ``[clients, classes]`` of the training split for classification, else None.
+    """
+
+    names: tuple[str, ...]
+    task: TaskSpec
+    splits: Mapping[SplitName, Split]
+    mean: Tensor
+    std: Tensor
+    label_counts: Tensor | None = None
+
+
+class DataSource(Protocol):
+    """One configured data set. Building one is cheap or cached; ``load`` reads what the named clients need."""
+
+    def client_names(self) -> list[str]:
+        """All clients of the data set, in a stable order."""
+
+    def load(self, names: Sequence[str]) -> CohortData:
+        """The data of ``names``, in that order. Raises DataError naming the client for unknown names,
+        clients without training examples and clients whose readings are all missing."""
+
+    def given_graph(self) -> ClientGraph | None:
+        """The relation graph published with the data, over client names; None when there is none."""
+
+    def describe(self) -> str:
+        """One plain phrase for reports: what data this is and which part of it, e.g.
+        ``METR-LA, 29 of 207 sensors, 34,272 five-minute steps``."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file a data set can be read from.
+
+    path     : where it is looked for, relative to the data folder.
+    url      : where it is published; ``download`` says whether that address serves the file itself.
+    sha256   : of the published file, None when the publisher gives none and we have not seen the file.
+    """
+
+    path: Path
+    url: str
+    download: bool = False
+    sha256: str | None = None
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class CatalogueEntry:
+    """What ``fedgraph data`` prints about one named data set.
+
+    alternatives : each is a complete set of files the data can be read from, in the order they are looked for.
+    """
+
+    name: str
+    title: str
+    licence: str
+    size: str
+    alternatives: tuple[tuple[DataFile, ...], ...] = ()
+    notes: str = ""
+    tags: tuple[str, ...] = field(default=())

@@ -1,0 +1,29 @@
+"""The errors this project raises on purpose: each says what was wrong, where it came from and what to do."""
+
+
+class FedgraphError(Exception):
+    """Base of all errors meant to be read by the person who started the run."""
+
+
+class ExperimentError(FedgraphError):
+    """The experiment file, or an override of it, cannot be used."""
+
+
+class DataError(FedgraphError):
+    """A data set, a data file or a client's share of it cannot be used."""
+
+
+class GraphError(FedgraphError):
+    """A client graph cannot be built, read or matched to the clients."""
+
+
+class IdentityError(FedgraphError):
+    """A node does not know, or wrongly claims, which clients it hosts."""
+
+
+class ReplyError(FedgraphError):
+    """A reply from a node cannot be used."""
+
+
+class RunError(FedgraphError):
+    """A run cannot go on."""

@@ -1,0 +1,34 @@
+"""The contract between a model and the cohort that trains many copies of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from fedgraph.parameters import Layout
+
+
+class StackedModel(Protocol):
+    """One architecture evaluated for all clients of a block in single tensor operations."""
+
+    @property
+    def layout(self) -> Layout:
+        """Names and shapes of one client's tensors; the names are those of ``twin().state_dict()``."""
+
+    def initial(self, generator: torch.Generator) -> Tensor:
+        """One freshly initialised model as a row ``[parameters]``, drawn from ``generator`` alone."""
+
+    def forward(
+        self, state: Mapping[str, Tensor], inputs: Tensor, training: bool
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Outputs ``[clients, batch, *output_shape]`` and the buffers that changed, ``{name: [clients, *shape]}``.
+
+        ``state`` holds every tensor of the layout with a leading client axis; ``inputs`` is
+        ``[clients, batch, *input_shape]``.
+        """
+
+    def twin(self) -> nn.Module:
+        """The same architecture as an ordinary module for one client, inputs ``[batch, *input_shape]``."""

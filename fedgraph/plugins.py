@@ -1,0 +1,52 @@
+"""Find a class by its dotted path ``package.module:Class``; plug-ins need no registration."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedgraph.errors import ExperimentError
+
+_OURS = ("strategies", "clients")
+
+
+def load_object(path: str, key: str) -> Any:
+    """The object that ``path`` names; ``key`` is the experiment key it came from, for messages.
+
+    Raises
+    ------
+    ExperimentError
+        When the path has no colon, the module cannot be imported or has no such attribute. Where a folder called
+        ``strategies`` or ``clients`` hides this project's own, both paths are named.
+    """
+    module_name, colon, attribute = path.partition(":")
+    if not colon or not module_name or not attribute:
+        raise ExperimentError(f"{key} = '{path}' is not a dotted path; write it as 'package.module:Class'")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ExperimentError(
+            f"{key} = '{path}': cannot import '{module_name}' ({error}). "
+            f"{_shadow_hint(module_name)}Its folder must be on PYTHONPATH, or be the folder you start from"
+        ) from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        raise ExperimentError(
+            f"{key} = '{path}': {module.__file__ or module_name} has no '{attribute}'. {_shadow_hint(module_name)}"
+        ) from None
+
+
+def _shadow_hint(module_name: str) -> str:
+    """Says so when a user's folder of a common name is found in place of ours."""
+    top = module_name.partition(".")[0]
+    if top not in _OURS:
+        return ""
+    ours = Path(__file__).resolve().parent.parent / top
+    found = getattr(sys.modules.get(top), "__path__", None)
+    for folder in found or []:
+        if Path(folder).resolve() != ours:
+            return f"The folder {folder} hides this project's own {ours}: rename yours. "
+    return ""
