@@ -1,0 +1,115 @@
+"""One small protocol for everything that watches a run: metric files, checkpoints, early stopping, displays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedgraph.errors import ExperimentError
+from fedgraph.metrics import direction
+from fedgraph.state_file import State
+
+
+@dataclass(frozen=True)
+class Training:
+    """One round of training.
+
+    loss    : mean training loss of each client, ``[clients]``, NaN for those who are absent.
+    absent  : clients without a usable reply and why.
+    seconds : wall-clock time of the exchange and the aggregation.
+    """
+
+    round: int
+    names: tuple[str, ...]
+    loss: Tensor
+    absent: Mapping[str, str]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The models that stand after ``round`` rounds, measured on every client.
+
+    metrics : ``<split>/<metric>`` -> ``[clients]``, NaN where a client did not answer or has nothing to measure.
+    models  : ``[clients, parameters]``, what was measured.
+    absent  : clients without a usable reply and why.
+    """
+
+    round: int
+    names: tuple[str, ...]
+    metrics: Mapping[str, Tensor]
+    models: Tensor
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+
+class Callback:
+    """Override what is of interest."""
+
+    def on_training(self, training: Training) -> None:
+        """After a round was trained and aggregated."""
+
+    def on_evaluation(self, evaluation: Evaluation) -> bool:
+        """After models were measured; True ends the run."""
+        return False
+
+    def on_round_end(self, server_round: int, state: Callable[[], State]) -> None:
+        """When a round is finished; ``state`` gives everything a resumed run needs from the strategy."""
+
+    def final_models(self) -> Tensor | None:
+        """Models ``[clients, parameters]`` the run shall end with instead of the last ones; None for the last ones."""
+        return None
+
+    def state(self) -> State:
+        """What this callback must remember over a resume."""
+        return {}
+
+    def load_state(self, state: State) -> None:
+        """Take back what ``state`` gave."""
+
+
+class EarlyStopping(Callback):
+    """Ends the run when the monitored metric's mean over clients has not improved for ``patience`` evaluations.
+
+    monitor      : ``<split>/<metric>``.
+    restore_best : end with the best models instead of the last.
+    """
+
+    def __init__(self, monitor: str, patience: int, restore_best: bool = True) -> None:
+        self.monitor = monitor
+        self.patience = patience
+        self.restore_best = restore_best
+        self.best: float | None = None
+        self.best_round = 0
+        self.best_models: Tensor | None = None
+        self.waited = 0
+
+    def on_evaluation(self, evaluation: Evaluation) -> bool:
+        """Compare with the best so far."""
+        if self.monitor not in evaluation.metrics:
+            known = ", ".join(sorted(evaluation.metrics))
+            raise ExperimentError(f"[evaluation] monitor '{self.monitor}' was not measured; measured: {known}")
+        value = float(torch.nanmean(evaluation.metrics[self.monitor].double()))
+        sign = 1.0 if direction(self.monitor.partition("/")[2]) == "higher" else -1.0
+        if self.best is None or sign * value > sign * self.best:
+            self.best, self.best_round, self.waited = value, evaluation.round, 0
+            self.best_models = evaluation.models.clone()
+            return False
+        self.waited += 1
+        return self.waited >= self.patience
+
+    def final_models(self) -> Tensor | None:
+        """The best models, where they shall be restored."""
+        return self.best_models if self.restore_best else None
+
+    def state(self) -> State:
+        """The best so far and how long ago it was."""
+        models = {} if self.best_models is None else {"best-models": self.best_models}
+        return {"best": self.best, "best-round": self.best_round, "waited": self.waited, **models}
+
+    def load_state(self, state: State) -> None:
+        """Take back what ``state`` gave."""
+        self.best, self.best_round, self.waited = state["best"], state["best-round"], state["waited"]
+        self.best_models = state.get("best-models")

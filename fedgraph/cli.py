@@ -1,0 +1,222 @@
+"""The command ``fedgraph``: run an experiment, list methods, see to data."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedgraph.data import catalogue, data_folder
+from fedgraph.data.catalogue import find
+from fedgraph.errors import ExperimentError, FedgraphError, RunError
+from fedgraph.experiment import Experiment, find_experiment, load_experiment
+from fedgraph.grid import LocalGrid
+from fedgraph.local_flower import run_on_flower
+from fedgraph.methods import BUILT_IN
+from fedgraph.plugins import load_object
+from fedgraph.report import LISTENERS, LiveDisplay, results_table, sentence
+from fedgraph.run import RunFolder
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
+
+_DEFAULT = "sfl/digits.toml"
+
+
+@app.command()
+def run(
+    experiment: Annotated[str, typer.Argument(help="TOML file; those that come along are found by name.")] = _DEFAULT,
+    grid: Annotated[str, typer.Option(help="local: in this process; flower: `flwr run`, nodes on Ray.")] = "local",
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes that the clients are dealt out to.")] = 2,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: train.learning-rate=0.05")] = None,
+    compare: Annotated[list[str] | None, typer.Option(help="Also run this method, for one table of all.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for run folders, instead of [output] dir.")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write the summaries to this file.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run folder.")] = None,
+) -> None:
+    """Run an experiment, or go on with one that was stopped."""
+    console = Console()
+    _see_plugins(experiment)
+    with _messages_for_people():
+        if grid not in ("local", "flower"):
+            raise ExperimentError(f"--grid is 'local' or 'flower', not '{grid}'")
+        if resume is not None:
+            folders = [RunFolder.open(resume)]
+            if folders[0].is_finished:
+                raise RunError(f"{folders[0].path} is finished; its results are in summary.json")
+        else:
+            overrides = [*(set_ or []), *([f"output.dir={out}"] if out else [])]
+            methods: list[list[str]] = [[], *([f"experiment.method={method}"] for method in compare or [])]
+            experiments = [load_experiment(experiment, [*overrides, *method]) for method in methods]
+            folders = [RunFolder.create(each, Path(each.output.dir)) for each in experiments]
+        summaries = [_run_one(folder, grid, nodes, data_dir, console) for folder in folders]
+    console.print(results_table(summaries))
+    console.print(sentence(summaries))
+    for folder in folders:
+        console.print(f"Run folder: {folder.path}", soft_wrap=True)
+    if json_ is not None:
+        json_.write_text(json.dumps(summaries if len(summaries) > 1 else summaries[0], indent=2) + "\n")
+
+
+@app.command()
+def methods() -> None:
+    """List the built-in methods and what they need."""
+    table = Table()
+    for column in ("method", "what it is", "needs", "paper"):
+        table.add_column(column, overflow="fold")
+    for method in BUILT_IN.values():
+        table.add_row(method.name, method.title, method.needs, method.paper)
+    console = Console()
+    console.print(table)
+    console.print(
+        "Any strategy of flwr.serverapp.strategy, and your own, by dotted path: "
+        '[experiment] strategy = "package.module:Class"',
+        markup=False,
+    )
+
+
+@app.command()
+def data(
+    data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
+    download: Annotated[str | None, typer.Option(help="Fetch the files of this data set.")] = None,
+) -> None:
+    """List the data sets: licence, size, where their files are looked for and whether they are there."""
+    console = Console()
+    folder = data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
+    with _messages_for_people():
+        if download is not None:
+            _download(download, folder, console)
+            return
+    console.print(f"Data folder: {folder}", soft_wrap=True)
+    table = Table()
+    for column in ("set", "what it is", "licence", "size", "here"):
+        table.add_column(column, overflow="fold")
+    notes = []
+    for entry in catalogue():
+        found = find(entry, folder) if entry.alternatives else ()
+        here = "comes along" if not entry.alternatives else ("yes" if found else "no")
+        table.add_row(entry.name, entry.title, entry.licence, entry.size, here)
+        if entry.alternatives and found is None:
+            first = entry.alternatives[0]
+            where = "; ".join(f"{file.url} -> {folder / file.path}" for file in first)
+            how = f"fedgraph data --download {entry.name}" if all(file.download for file in first) else "by hand"
+            notes.append(f"{entry.name} ({how}): {where}")
+    console.print(table)
+    for note in notes:
+        console.print(note, soft_wrap=True, markup=False)
+
+
+def _run_one(folder: RunFolder, grid: str, nodes: int, data_dir: Path | None, console: Console) -> dict[str, Any]:
+    """Run or go on with the experiment of a run folder; returns its summary."""
+    experiment = load_experiment(folder.path / "experiment.toml")
+    run_config = {
+        "experiment": str(folder.path / "experiment.toml"),
+        "set": shlex.quote(f"output.resume={folder.path}"),
+        "data-dir": str(data_dir.resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", ""),
+    }
+    state_dir = folder.path / "nodes"
+    if grid == "flower":
+        log = folder.path / "logs" / "flower.log"
+        log.parent.mkdir(exist_ok=True)
+        with console.status(f"{experiment.method.name} on Flower with {nodes} nodes; log: {log}"):
+            run_on_flower(run_config, nodes, log, state_dir)
+        if not folder.is_finished:
+            raise RunError(f"the run did not finish; the end of {log}:\n{_tail(log)}")
+    else:
+        _run_in_process(folder, experiment, run_config, nodes, state_dir, console)
+    summary: dict[str, Any] = json.loads((folder.path / "summary.json").read_text())
+    return summary
+
+
+def _run_in_process(
+    folder: RunFolder,
+    experiment: Experiment,
+    run_config: dict[str, str],
+    nodes: int,
+    state_dir: Path,
+    console: Console,
+) -> None:
+    from flwr.app import Context, RecordDict
+
+    client_app = load_object("clients.app:app", "ClientApp")
+    server_app = load_object("strategies.app:app", "ServerApp")
+    node_config = {"state_dir": str(state_dir)}
+    if run_config["data-dir"]:
+        node_config["data_dir"] = run_config["data-dir"]
+    local = LocalGrid.of_partitions(client_app, nodes, run_config, **node_config)
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(run_config))
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    logging.getLogger("fedgraph").setLevel(logging.INFO)
+    with LiveDisplay(console, experiment.method.name, experiment.experiment.rounds) as display:
+        LISTENERS.append(display)
+        try:
+            server_app(local, context)
+        finally:
+            LISTENERS.remove(display)
+
+
+def _download(name: str, folder: Path, console: Console) -> None:
+    from rich.progress import Progress
+
+    from fedgraph.data.download import fetch
+
+    entries = {entry.name: entry for entry in catalogue()}
+    if name not in entries:
+        raise ExperimentError(f"no data set '{name}'; known: {', '.join(entries)}")
+    entry = entries[name]
+    if not entry.alternatives:
+        console.print(f"{name} needs no download.")
+        return
+    if find(entry, folder) is not None:
+        console.print(f"{name} is already in {folder}.")
+        return
+    for file in entry.alternatives[0]:
+        target = folder / file.path
+        if target.exists():
+            continue
+        if not file.download:
+            console.print(f"{file.url} does not serve the file itself: fetch it by hand and put it at {target}")
+            continue
+        with Progress(console=console) as progress:
+            task = progress.add_task(file.path.name, total=file.size_bytes)
+            fetch(
+                file.url,
+                target,
+                sha256=file.sha256,
+                progress=lambda done, total: progress.update(task, completed=done, total=total),  # noqa: B023
+            )
+
+
+def _see_plugins(experiment: str) -> None:
+    """Modules beside the experiment file and in the current folder can be named by dotted path."""
+    try:
+        beside = str(find_experiment(experiment).parent)
+    except ExperimentError:
+        beside = ""
+    for folder in (beside, str(Path.cwd())):
+        if folder and folder not in sys.path:
+            sys.path.insert(0, folder)
+
+
+class _messages_for_people:  # noqa: N801
+    """Errors raised on purpose are printed as their message; others keep their traceback."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, FedgraphError):
+            Console(stderr=True).print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
+            raise typer.Exit(1) from None
+
+
+def _tail(path: Path, lines: int = 30) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])

@@ -1,0 +1,140 @@
+"""The server's side of every exchange: the opening query, and a grid whose nodes and replies come in a fixed order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedgraph.errors import IdentityError, ReplyError
+from fedgraph.federation import Federation
+from fedgraph.messages import CLIENT_KEY, EXPERIMENT_KEY, Identity, error_of
+
+_POLL_SECONDS = 0.5
+
+
+class OrderedGrid(Grid):
+    """A grid seen through a federation: only nodes that host clients, in the order of their first client's name.
+
+    Node ids are random per run and replies come as they arrive; a sum over them in that order is not reproducible.
+    Exchanges and array bytes are counted here, because everything passes here.
+    """
+
+    def __init__(self, grid: Grid, federation: Federation) -> None:
+        self._grid = grid
+        self._rank = {
+            node: rank for rank, node in enumerate(sorted(federation.hosts, key=lambda n: federation.clients_of(n)[0]))
+        }
+        self.exchanges = 0
+        self.bytes_down = 0
+        self.bytes_up = 0
+
+    def set_run(self, run: Any) -> None:
+        """Pass on Flower's description of the run."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """Flower's description of the run."""
+        return self._grid.run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """Build a message."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Nodes that host clients and are connected, in order."""
+        connected = set(self._grid.get_node_ids())
+        return [node for node in self._rank if node in connected]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Push messages to the grid below."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pull replies from the grid below, in order."""
+        return self._ordered(self._grid.pull_messages(message_ids))
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """One exchange; replies in the order of the nodes, whichever came first."""
+        outgoing = list(messages)
+        if not outgoing:
+            return []
+        self.exchanges += 1
+        self.bytes_down += sum(_array_bytes(message) for message in outgoing)
+        replies = self._ordered(self._grid.send_and_receive(outgoing, timeout=timeout))
+        self.bytes_up += sum(_array_bytes(reply) for reply in replies)
+        return replies
+
+    def _ordered(self, replies: Iterable[Message]) -> list[Message]:
+        known = [reply for reply in replies if reply.metadata.src_node_id in self._rank]
+        return sorted(known, key=lambda reply: self._rank[reply.metadata.src_node_id])
+
+
+def _array_bytes(message: Message) -> int:
+    if not message.has_content():
+        return 0
+    return sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
+
+
+def identify(
+    grid: Grid,
+    client: str,
+    experiment: str,
+    min_clients: int,
+    wait: float,
+    label_counts: bool,
+    on_wait: Callable[[str], None] = lambda text: None,
+) -> Federation:
+    """The opening query: ask every node whom it hosts, waiting up to ``wait`` seconds until all are there.
+
+    All are there when every partition that nodes speak of has a node and at least ``min_clients`` clients are hosted.
+
+    Raises
+    ------
+    IdentityError
+        When a node cannot say whom it hosts (with its own words), or clients are still missing after ``wait``.
+    """
+    config = ConfigRecord({CLIENT_KEY: client, EXPERIMENT_KEY: experiment, "label-counts": label_counts})
+    identities: dict[int, Identity] = {}
+    deadline = time.monotonic() + wait
+    while True:
+        unknown = [node for node in grid.get_node_ids() if node not in identities]
+        messages = [Message(RecordDict({"config": config}), node, "query.identify") for node in unknown]
+        if messages:
+            for reply in grid.send_and_receive(messages, timeout=max(wait, _POLL_SECONDS)):
+                node = reply.metadata.src_node_id
+                problem = error_of(reply)
+                if problem is not None:
+                    raise IdentityError(f"node {node} cannot take part: {problem}")
+                try:
+                    identities[node] = Identity.unpack(reply.content)
+                except ReplyError as error:
+                    raise IdentityError(f"node {node} cannot take part: {error}") from None
+        missing = _missing(identities, min_clients)
+        if missing is None:
+            return Federation.of(identities)
+        if time.monotonic() > deadline:
+            raise IdentityError(f"waited {wait:.0f} s for nodes, but {missing}")
+        on_wait(missing)
+        time.sleep(_POLL_SECONDS)
+
+
+def _missing(identities: dict[int, Identity], min_clients: int) -> str | None:
+    """Whom the run still waits for, in words; None when all are there."""
+    if not identities:
+        return "no node is connected"
+    dealt = [identity.partition for identity in identities.values() if identity.partition is not None]
+    expected = {part for _, count in dealt for part in range(count)}
+    absent = sorted(expected - {part for part, _ in dealt})
+    if absent:
+        return f"'partition-id' {', '.join(map(str, absent))} of {len(expected)} is hosted by nobody"
+    clients = sum(len(identity.clients) for identity in identities.values())
+    if clients < min_clients:
+        return f"only {clients} of at least {min_clients} clients are hosted"
+    return None

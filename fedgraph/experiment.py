@@ -1,0 +1,262 @@
+"""The experiment: one TOML file, validated, overridable key by key, the same for every grid."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+from pydantic import Field, PositiveInt, model_validator
+
+from fedgraph.data import parse_data
+from fedgraph.data.base import SplitName
+from fedgraph.errors import ExperimentError
+from fedgraph.methods import BUILT_IN, Method, resolve
+from fedgraph.settings import Settings, parse
+from fedgraph.train_settings import TrainSettings
+
+
+class ExperimentTable(Settings):
+    """``[experiment]``: what is run and how strict the run is about absent clients.
+
+    min_clients : fewest clients that must take part in every round.
+    on_missing  : what happens to a client without a usable reply: ``fail`` ends the run, ``skip`` leaves the client
+                  out of the round's aggregation, ``keep-last`` lets its last usable reply take part instead.
+    wait        : seconds to wait at the start for nodes to connect.
+    timeout     : seconds to wait for the replies of one exchange.
+    """
+
+    name: str = Field(default="experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    method: str | None = None
+    strategy: str | None = None
+    client: str | None = None
+    rounds: int = Field(default=10, ge=0)
+    seed: int = Field(default=0, ge=0)
+    min_clients: PositiveInt = 1
+    on_missing: Literal["fail", "skip", "keep-last"] = "fail"
+    wait: float = Field(default=60.0, ge=0)
+    timeout: float = Field(default=3600.0, gt=0)
+
+
+class GraphTable(Settings):
+    """``[graph]``: the given client graph.
+
+    source : ``none``, ``complete``, ``data`` (the graph published with the data set), ``labels`` (clients that share
+             a main class; made from private label counts, an oracle) or ``file``.
+    """
+
+    source: Literal["none", "complete", "data", "labels", "file"] = "none"
+    path: str | None = None
+    main_labels: PositiveInt = 1
+    label_weights: Literal["binary", "overlap"] = "binary"
+    directed: bool | None = None
+    symmetrise: bool = False
+    binarise: bool = False
+    missing: Literal["error", "isolate"] = "error"
+    extra: Literal["error", "drop"] = "error"
+
+    @model_validator(mode="after")
+    def _path_goes_with_file(self) -> GraphTable:
+        if (self.source == "file") != (self.path is not None):
+            raise ValueError('source = "file" needs a path, and only that source takes one')
+        return self
+
+
+class EvaluationTable(Settings):
+    """``[evaluation]``: what is measured, how often, and when measuring ends the run.
+
+    horizons : forecast steps reported on their own, counted from 1; by default 3, 6 and 12, as far as a forecast goes.
+    monitor  : metric watched for early stopping as ``<split>/<metric>``, e.g. ``validation/mae``; needs ``patience``,
+               the number of evaluations without a better mean over clients after which the run ends.
+    """
+
+    splits: tuple[SplitName, ...] = ("validation", "test")
+    every: PositiveInt = 1
+    horizons: tuple[PositiveInt, ...] | None = None
+    monitor: str | None = None
+    patience: PositiveInt | None = None
+    restore_best: bool = True
+
+    @model_validator(mode="after")
+    def _monitor_and_patience(self) -> EvaluationTable:
+        if (self.monitor is None) != (self.patience is None):
+            raise ValueError("monitor and patience go together")
+        if self.monitor is not None:
+            split, slash, metric = self.monitor.partition("/")
+            if split not in self.splits or not slash or not metric:
+                raise ValueError(f"monitor is '<split>/<metric>' with a split of {self.splits}, e.g. validation/loss")
+        return self
+
+
+class OutputTable(Settings):
+    """``[output]``: where the run folder goes and how often a checkpoint is written.
+
+    resume : a run folder to go on with, instead of starting a new one.
+    """
+
+    dir: str = "runs"
+    checkpoint_every: PositiveInt = 1
+    resume: str | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A validated experiment.
+
+    model, method_table : tables as given; their keys depend on the model and on the method and are checked by them.
+    """
+
+    experiment: ExperimentTable
+    data: Settings
+    model: dict[str, Any]
+    train: TrainSettings
+    graph: GraphTable
+    evaluation: EvaluationTable
+    output: OutputTable
+    method: Method
+    method_tables: dict[str, dict[str, Any]]
+
+    @property
+    def method_table(self) -> dict[str, Any]:
+        """The table named after the method that runs; empty when the file has none."""
+        return self.method_tables.get(self.method.name, {})
+
+    def as_dict(self) -> dict[str, Any]:
+        """The resolved experiment: every table with every default filled in, fit to be written as TOML."""
+        return {
+            "experiment": self.experiment.as_table(),
+            "data": self.data.as_table(),
+            "model": self.model,
+            "train": self.train.as_table(),
+            "graph": self.graph.as_table(),
+            "evaluation": self.evaluation.as_table(),
+            "output": {key: value for key, value in self.output.as_table().items() if key != "resume"},
+            **self.method_tables,
+        }
+
+    def as_toml(self) -> str:
+        """The resolved experiment as TOML text."""
+        return tomli_w.dumps(self.as_dict())
+
+    def client_part(self, method_settings: Mapping[str, Any]) -> str:
+        """What a node needs to know, as JSON: no output folders, no graph, no other client's anything."""
+        return json.dumps(
+            {
+                "seed": self.experiment.seed,
+                "data": self.data.as_table(),
+                "model": self.model,
+                "train": self.train.as_table(),
+                "method": dict(method_settings),
+                "horizons": self.evaluation.horizons,
+            },
+            sort_keys=True,
+        )
+
+
+def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
+    """Validate the tables of an experiment file.
+
+    Raises
+    ------
+    ExperimentError
+        For an unknown table or key (with the known ones), a missing or an unusable value.
+    """
+    fixed = ("experiment", "data", "model", "train", "graph", "evaluation", "output")
+    head = parse(ExperimentTable, _table(tables, "experiment"), "[experiment]")
+    method = resolve(head.method, head.strategy, head.client)
+    method_names = {*BUILT_IN, method.name}
+    for name in tables:
+        if name not in fixed and name not in method_names:
+            known = ", ".join([*fixed, *sorted(method_names)])
+            raise ExperimentError(f"the experiment has no table [{name}]; known tables: {known}")
+    for name in ("data", "model"):
+        if name not in tables:
+            raise ExperimentError(f"the experiment needs a table [{name}]")
+    return Experiment(
+        experiment=head,
+        data=parse_data(_table(tables, "data")),
+        model=dict(_table(tables, "model")),
+        train=parse(TrainSettings, _table(tables, "train"), "[train]"),
+        graph=parse(GraphTable, _table(tables, "graph"), "[graph]"),
+        evaluation=parse(EvaluationTable, _table(tables, "evaluation"), "[evaluation]"),
+        output=parse(OutputTable, _table(tables, "output"), "[output]"),
+        method=method,
+        method_tables={name: dict(_table(tables, name)) for name in tables if name not in fixed},
+    )
+
+
+def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+    """Read an experiment file and apply overrides such as ``train.learning-rate=0.05``.
+
+    Raises
+    ------
+    ExperimentError
+        When the file is missing or is no TOML, and as ``parse_experiment``.
+    """
+    found = find_experiment(path)
+    try:
+        tables = tomllib.loads(found.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"{found} is not a TOML file: {error}") from None
+    try:
+        return parse_experiment(apply_overrides(tables, overrides))
+    except ExperimentError as error:
+        raise ExperimentError(f"{found}:\n{error}") from None
+
+
+def find_experiment(path: str | Path) -> Path:
+    """The experiment file: as given from the current folder, or one of those that come with the project.
+
+    Raises
+    ------
+    ExperimentError
+        When neither exists.
+    """
+    given = Path(path)
+    shipped = Path(str(files("simulations")))
+    for candidate in (given, shipped.parent / given, shipped / given):
+        if candidate.is_file():
+            return candidate.resolve()
+    raise ExperimentError(f"no experiment file '{path}' from {Path.cwd()}, nor among those in {shipped}")
+
+
+def apply_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """``tables`` with each ``table.key=value`` applied; values are TOML, or plain text where they are not.
+
+    Raises
+    ------
+    ExperimentError
+        When an override has no ``=`` or goes through something that is not a table.
+    """
+    result = json.loads(json.dumps(tables, default=str))
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        keys = path.strip().split(".")
+        if not equals or len(keys) < 2 or not all(keys):
+            raise ExperimentError(f"override '{override}' is not of the form table.key=value")
+        table = result
+        for key in keys[:-1]:
+            table = table.setdefault(key, {})
+            if not isinstance(table, dict):
+                raise ExperimentError(f"override '{override}': '{key}' is not a table")
+        table[keys[-1]] = _toml_value(text.strip())
+    return result
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = tables.get(name, {})
+    if not isinstance(table, Mapping):
+        raise ExperimentError(f"'{name}' must be a table: write [{name}] on a line of its own")
+    return table

@@ -1,0 +1,115 @@
+"""The federation of a run: its clients in the order of their names, where each lives, and how they are related."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedgraph.client_graph import ClientGraph
+from fedgraph.data.base import SPLITS, TaskSpec
+from fedgraph.errors import DataError, IdentityError
+from fedgraph.messages import Identity
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Who takes part in a run. Everything indexed by client follows ``names``, which is sorted.
+
+    hosts        : node id -> positions of its clients in ``names``.
+    num_examples : per split, int64 ``[clients]``.
+    label_counts : int64 ``[clients, classes]`` where the run asked for it.
+    graph        : the given client graph over ``names``; None when the experiment gives none.
+    """
+
+    names: tuple[str, ...]
+    hosts: Mapping[int, Tensor]
+    task: TaskSpec
+    data: str
+    num_examples: Mapping[str, Tensor]
+    label_counts: Tensor | None = None
+    graph: ClientGraph | None = None
+    positions: Mapping[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positions", {name: index for index, name in enumerate(self.names)})
+
+    @classmethod
+    def of(cls, identities: Mapping[int, Identity]) -> Federation:
+        """Join what the nodes said of themselves.
+
+        Raises
+        ------
+        IdentityError
+            When a client is hosted twice, when a partition is hosted by nobody, or when nobody hosts a client.
+        DataError
+            When clients disagree on the task, or one has no training examples.
+        """
+        node_of: dict[str, int] = {}
+        for node, identity in identities.items():
+            for name in identity.clients:
+                if name in node_of:
+                    raise IdentityError(
+                        f"client '{name}' is hosted twice, by node {node_of[name]} and by node {node}: "
+                        "give each node its own 'clients' or 'partition-id' in its node config"
+                    )
+                node_of[name] = node
+        if not node_of:
+            raise IdentityError("no connected node hosts a client of this experiment's data")
+        _check_partitions(identities)
+        names = tuple(sorted(node_of))
+        hosts: dict[int, list[int]] = defaultdict(list)
+        for position, name in enumerate(names):
+            hosts[node_of[name]].append(position)
+        rows = {(node, name): row for node, identity in identities.items() for row, name in enumerate(identity.clients)}
+        located = [(node_of[name], rows[node_of[name], name]) for name in names]
+        num_examples: dict[str, Tensor] = {
+            split: torch.stack([identities[node].num_examples[split][row] for node, row in located]) for split in SPLITS
+        }
+        empty = [name for name, count in zip(names, num_examples["train"].tolist(), strict=True) if count == 0]
+        if empty:
+            raise DataError(f"no training examples at client {', '.join(empty)}: leave it out or give it data")
+        counts = [identities[node].label_counts for node, _ in located]
+        label_counts = None
+        if all(count is not None for count in counts):
+            label_counts = torch.stack([count[row] for count, (_, row) in zip(counts, located, strict=True)])  # type: ignore[index]
+        return cls(
+            names=names,
+            hosts={node: torch.tensor(positions) for node, positions in hosts.items()},
+            task=_common_task(identities),
+            data="; ".join(sorted({identity.data for identity in identities.values() if identity.clients})),
+            num_examples=num_examples,
+            label_counts=label_counts,
+        )
+
+    def clients_of(self, node: int) -> tuple[str, ...]:
+        """Names of the clients of a node."""
+        return tuple(self.names[position] for position in self.hosts[node].tolist())
+
+
+def _check_partitions(identities: Mapping[int, Identity]) -> None:
+    partitions = {identity.partition for identity in identities.values() if identity.partition is not None}
+    counts = {count for _, count in partitions}
+    if len(counts) > 1:
+        raise IdentityError(f"nodes disagree on 'num-partitions': {sorted(counts)}; give every node the same number")
+    for count in counts:
+        absent = sorted(set(range(count)) - {partition for partition, _ in partitions})
+        if absent:
+            raise IdentityError(
+                f"'partition-id' {', '.join(map(str, absent))} of {count} is hosted by nobody: start the missing "
+                "nodes, or lower 'num-partitions' on all of them"
+            )
+
+
+def _common_task(identities: Mapping[int, Identity]) -> TaskSpec:
+    tasks = [(identity.clients[0], identity.task) for identity in identities.values() if identity.task is not None]
+    first_name, first = tasks[0]
+    for name, task in tasks[1:]:
+        if task != first:
+            fields = [key for key, value in vars(first).items() if vars(task)[key] != value]
+            differences = "; ".join(f"{key}: {vars(first)[key]} against {vars(task)[key]}" for key in fields)
+            raise DataError(f"clients '{first_name}' and '{name}' hold different data ({differences})")
+    return first

@@ -1,0 +1,123 @@
+"""The in-process grid: ServerApp, strategy and ClientApp unchanged, in one process, where a debugger works."""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+
+_SERVER_NODE = 1
+_CLIENT_APP_RAISED = 2
+"""Flower's error code for an exception inside a ClientApp."""
+
+
+class LocalGrid(Grid):
+    """Delivers messages to a ClientApp by calling it, one node after the other.
+
+    client_app   : the ClientApp every node runs.
+    node_configs : one node config per node, as ``flower-supernode --node-config`` would hold it.
+    run_config   : the run config every context sees.
+    """
+
+    def __init__(
+        self,
+        client_app: ClientApp | Callable[[Message, Context], Message],
+        node_configs: Sequence[Mapping[str, Any]],
+        run_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._client_app = client_app
+        self._run: Any = None
+        self._ids = itertools.count(1)
+        self._replies: dict[str, Message] = {}
+        _identify_process()
+        # Node ids of any value must do, as on the other grids; they start high so that nobody takes them for indices.
+        self.contexts = {
+            1000 + index: Context(
+                run_id=1,
+                node_id=1000 + index,
+                node_config=dict(config),
+                state=RecordDict(),
+                run_config=dict(run_config or {}),
+            )
+            for index, config in enumerate(node_configs)
+        }
+
+    @classmethod
+    def of_partitions(
+        cls, client_app: ClientApp, nodes: int, run_config: Mapping[str, Any] | None = None, **node_config: Any
+    ) -> LocalGrid:
+        """A grid of ``nodes`` nodes that clients are dealt out to; ``node_config`` is given to each of them."""
+        extra = {key.replace("_", "-"): value for key, value in node_config.items()}
+        configs = [{"partition-id": index, "num-partitions": nodes, **extra} for index in range(nodes)]
+        return cls(client_app, configs, run_config)
+
+    def set_run(self, run: Any) -> None:
+        """Keep Flower's description of the run."""
+        self._run = run
+
+    @property
+    def run(self) -> Any:
+        """Flower's description of the run, if one was set."""
+        return self._run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """Build a message."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Ids of all nodes."""
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Deliver messages at once; the replies wait to be pulled."""
+        pushed = []
+        for message in messages:
+            reply = self._deliver(message)
+            self._replies[message.metadata.message_id] = reply
+            pushed.append(message.metadata.message_id)
+        return pushed
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Replies to the given messages, each handed out once."""
+        return [self._replies.pop(message_id) for message_id in message_ids if message_id in self._replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Deliver messages and return the replies; there is nothing to wait for, so ``timeout`` never runs out."""
+        return [self._deliver(message) for message in messages]
+
+    def _deliver(self, message: Message) -> Message:
+        message.metadata.__dict__["_message_id"] = f"message-{next(self._ids)}"
+        try:
+            context = self.contexts[message.metadata.dst_node_id]
+        except KeyError:
+            return _error_reply(message, f"node {message.metadata.dst_node_id} is not connected")
+        # Flower hands every node its own copy; a record shared between messages must not leak from one to the next.
+        delivered = Message(RecordDict(dict(message.content)), reply_to=message)
+        delivered.__dict__["_metadata"] = message.metadata
+        try:
+            reply = self._client_app(delivered, context)
+        except Exception as error:
+            reason = "".join(traceback.format_exception(error))
+            return _error_reply(message, reason)
+        reply.metadata.__dict__["_message_id"] = f"message-{next(self._ids)}"
+        return reply
+
+
+def _error_reply(message: Message, reason: str) -> Message:
+    return Message(Error(code=_CLIENT_APP_RAISED, reason=reason), reply_to=message)
+
+
+def _identify_process() -> None:
+    """Tell Flower which run this process belongs to; since 1.41 it asks when a message is built."""
+    try:
+        from flwr.supercore.task_identity import TaskIdentity
+    except ImportError:
+        return
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, _SERVER_NODE

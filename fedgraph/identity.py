@@ -1,0 +1,46 @@
+"""Which clients a node hosts, from its node config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedgraph.errors import IdentityError
+
+
+def hosted_clients(node_config: Mapping[str, Any], known: Sequence[str]) -> tuple[str, ...]:
+    """The clients of a node, a subset of the data set's ``known`` clients.
+
+    Node config ``clients = "a,b"`` names them; otherwise ``partition-id`` of ``num-partitions`` deals the known
+    clients out in contiguous blocks whose sizes differ by at most one.
+
+    Raises
+    ------
+    IdentityError
+        When the node config has neither, names an unknown client or one twice, or counts partitions wrongly.
+    """
+    if "clients" in node_config:
+        names = tuple(name.strip() for name in str(node_config["clients"]).split(",") if name.strip())
+        unknown = [name for name in names if name not in set(known)]
+        if unknown:
+            raise IdentityError(
+                f"node config 'clients' names {', '.join(unknown)}, which this node's data does not have; "
+                f"it has {', '.join(known[:8])}{', ...' if len(known) > 8 else ''} ({len(known)} clients)"
+            )
+        if not names or len(set(names)) != len(names):
+            raise IdentityError(f"node config 'clients' = '{node_config['clients']}' is empty or names a client twice")
+        return names
+    if "partition-id" not in node_config or "num-partitions" not in node_config:
+        raise IdentityError(
+            "this node does not know which clients it hosts: give it the node config key 'clients', for example "
+            "--node-config 'clients=\"mercy,st-olav\"', or 'partition-id' and 'num-partitions'"
+        )
+    partition, partitions = int(node_config["partition-id"]), int(node_config["num-partitions"])
+    if not 0 <= partition < partitions:
+        raise IdentityError(
+            f"node config 'partition-id' is {partition}; with 'num-partitions' = {partitions} it must be "
+            f"0 to {partitions - 1}"
+        )
+    small, larger = divmod(len(known), partitions)
+    start = partition * small + min(partition, larger)
+    return tuple(known[start : start + small + (partition < larger)])

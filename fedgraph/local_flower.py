@@ -1,0 +1,165 @@
+"""Run an app through Flower itself on this machine: a private SuperLink, simulated nodes on Ray, and no traces left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedgraph.errors import RunError
+
+_START_SECONDS = 60.0
+
+_APP = """\
+[project]
+name = "fedgraph-run"
+version = "1.0.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fedgraph"
+
+[tool.flwr.app.components]
+serverapp = "fedgraph_server:app"
+clientapp = "fedgraph_client:app"
+
+[tool.flwr.app.config]
+experiment = ""
+set = ""
+data-dir = ""
+output-dir = ""
+seed = -1
+"""
+
+
+def free_port() -> int:
+    """A port on the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def program(name: str) -> str:
+    """A Flower program of this Python environment. Raises RunError when it is not installed."""
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise RunError(f"cannot find '{name}' beside {sys.executable}: install flwr[simulation] in this environment")
+    return found
+
+
+def flower_environment(home: Path, **extra: str) -> dict[str, str]:
+    """Environment for Flower's programs: private home, no telemetry, no environment built per run."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {
+        **os.environ,
+        "PATH": path,
+        "PYTHONPATH": os.pathsep.join([*(entry or os.getcwd() for entry in sys.path)]),
+        "FLWR_HOME": str(home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_DEDUP_LOGS": "1",
+        **extra,
+    }
+
+
+@contextmanager
+def process(command: list[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A background process with all its children, ended with the block."""
+    with log.open("ab") as stream:
+        started = subprocess.Popen(
+            command, env=dict(environment), stdout=stream, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        yield started
+    finally:
+        _end_group(started)
+
+
+def _end_group(started: subprocess.Popen[bytes]) -> None:
+    for sign, seconds in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
+        try:
+            os.killpg(started.pid, sign)
+        except ProcessLookupError:
+            break
+        try:
+            started.wait(seconds)
+        except subprocess.TimeoutExpired:
+            continue
+    started.poll()
+
+
+def wait_for_superlink(port: int, started: subprocess.Popen[bytes], log: Path) -> None:
+    """Return when the SuperLink answers. Raises RunError with the end of its log when it does not."""
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and started.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as answer:
+                if answer.status == 200:
+                    return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise RunError(f"the SuperLink did not start:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+def write_app(folder: Path) -> None:
+    """An app folder whose components are this project's, wherever it is installed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(_APP)
+    (folder / "fedgraph_server.py").write_text('from strategies.app import app\n\n__all__ = ["app"]\n')
+    (folder / "fedgraph_client.py").write_text('from clients.app import app\n\n__all__ = ["app"]\n')
+
+
+def connection_file(home: Path, port: int) -> None:
+    """Tell ``flwr`` where the SuperLink answers."""
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+    )
+
+
+def run_on_flower(run_config: Mapping[str, str], nodes: int, log: Path, state_dir: Path) -> int:
+    """``flwr run`` with ``nodes`` simulated nodes on Ray; returns when the run has ended.
+
+    The output of Flower goes to ``log``. Returns the exit status of ``flwr run``.
+
+    Raises
+    ------
+    RunError
+        When the SuperLink does not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="fedgraph-flower-") as scratch:
+        home, app = Path(scratch) / "home", Path(scratch) / "app"
+        write_app(app)
+        port, control = free_port(), free_port()
+        environment = flower_environment(home, FEDGRAPH_STATE=str(state_dir))
+        connection_file(home, port)
+        command = [
+            program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
+            "--control-api-address", f"127.0.0.1:{control}", "--host", "127.0.0.1", "--port", str(port),
+        ]  # fmt: skip
+        with process(command, environment, log) as superlink:
+            wait_for_superlink(port, superlink, log)
+            settings = " ".join(f"{key}={_quoted(value)}" for key, value in run_config.items())
+            federation = f"num-supernodes={nodes} client-resources-num-cpus=1"
+            with log.open("ab") as stream:
+                return subprocess.run(
+                    [program("flwr"), "run", str(app), "here", "--stream", "-c", settings,
+                     "--federation-config", federation],
+                    env=environment, stdout=stream, stderr=subprocess.STDOUT, check=False,
+                ).returncode  # fmt: skip
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

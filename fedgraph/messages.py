@@ -1,0 +1,270 @@
+"""Typed requests and replies, to and from Flower records; everything a node sends is checked before it is used.
+
+A request to a node carries the records ``config`` (what to do, for which clients), ``stacked`` (tensors
+``[clients, ...]``) and ``shared`` (tensors without a client axis). A reply carries ``config`` (whose reply this is),
+``stacked`` and ``metrics`` (numbers per client).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from pydantic import TypeAdapter
+from torch import Tensor
+
+from fedgraph.data.base import SPLITS, SplitName, TaskSpec
+from fedgraph.errors import ReplyError
+
+CLIENT_KEY = "fedgraph-client"
+EXPERIMENT_KEY = "fedgraph-experiment"
+RUN_KEY = "fedgraph-run"
+ROUND_KEY = "server-round"
+
+_TASK: TypeAdapter[TaskSpec | None] = TypeAdapter(TaskSpec | None)
+_NUMPY_HEADER = 4096
+"""More bytes than the header of a serialised array ever takes."""
+
+
+def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
+    """Tensors on any device -> an ArrayRecord."""
+    return ArrayRecord({name: Array(tensor.detach().cpu().numpy()) for name, tensor in tensors.items()})
+
+
+def from_record(record: ArrayRecord) -> dict[str, Tensor]:
+    """An ArrayRecord -> tensors in memory that PyTorch allocated (aligned alike on every grid)."""
+    return {name: torch.from_numpy(array.numpy()).clone() for name, array in record.items()}
+
+
+def error_content(text: str) -> RecordDict:
+    """The content of a reply that says why there is none."""
+    return RecordDict({"config": ConfigRecord({"error": text})})
+
+
+def error_of(message: Message) -> str | None:
+    """Why a message is no usable reply: the client side's own words, or Flower's; None for a usable one."""
+    if message.has_error():
+        reason = (message.error.reason or f"error code {message.error.code}").strip()
+        return reason.splitlines()[-1] if reason else "no reason given"
+    config = message.content.config_records.get("config")
+    if config is not None and "error" in config:
+        return str(config["error"])
+    return None
+
+
+@dataclass(frozen=True)
+class WorkRequest:
+    """What a node is asked to do for (some of) its clients in one round.
+
+    clients  : names, in the order of the rows of ``stacked``.
+    evaluate : splits on which the received models are evaluated, before training.
+    train    : whether they are trained afterwards.
+    keep_from: rounds before this one will never be asked for again; client state of theirs may be dropped.
+    """
+
+    clients: tuple[str, ...]
+    round: int
+    client: str
+    experiment: str
+    run: str
+    stacked: Mapping[str, Tensor]
+    shared: Mapping[str, Tensor] = field(default_factory=dict)
+    evaluate: tuple[SplitName, ...] = ()
+    train: bool = True
+    keep_from: int = 0
+
+    def pack(self) -> RecordDict:
+        """The request as Flower records."""
+        config = ConfigRecord(
+            {
+                CLIENT_KEY: self.client,
+                EXPERIMENT_KEY: self.experiment,
+                RUN_KEY: self.run,
+                ROUND_KEY: self.round,
+                "clients": list(self.clients),
+                "evaluate": list(self.evaluate),
+                "train": self.train,
+                "keep-from": self.keep_from,
+            }
+        )
+        return RecordDict({"config": config, "stacked": to_record(self.stacked), "shared": to_record(self.shared)})
+
+    @classmethod
+    def unpack(cls, content: RecordDict) -> WorkRequest:
+        """The request a node received. Raises ReplyError when a part is missing."""
+        try:
+            config: Any = content.config_records["config"]
+            return cls(
+                clients=tuple(config["clients"]),
+                round=int(config[ROUND_KEY]),
+                client=str(config[CLIENT_KEY]),
+                experiment=str(config[EXPERIMENT_KEY]),
+                run=str(config[RUN_KEY]),
+                stacked=from_record(content.array_records["stacked"]),
+                shared=from_record(content.array_records["shared"]),
+                evaluate=tuple(config["evaluate"]),
+                train=bool(config["train"]),
+                keep_from=int(config["keep-from"]),
+            )
+        except KeyError as error:
+            raise ReplyError(f"the request lacks {error}; server and node run different versions of fedgraph") from None
+
+
+@dataclass(frozen=True)
+class WorkReply:
+    """What a node sends back: tensors ``[clients, ...]`` and numbers per client, in the order of ``clients``."""
+
+    clients: tuple[str, ...]
+    stacked: Mapping[str, Tensor] = field(default_factory=dict)
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def pack(self) -> RecordDict:
+        """The reply as Flower records."""
+        return RecordDict(
+            {
+                "config": ConfigRecord({"clients": list(self.clients)}),
+                "stacked": to_record(self.stacked),
+                "metrics": MetricRecord({name: values.tolist() for name, values in self.metrics.items()}),
+            }
+        )
+
+    @classmethod
+    def unpack(cls, content: RecordDict, clients: Sequence[str], expected: Mapping[str, tuple[int, ...]]) -> WorkReply:
+        """Check a reply from ``clients`` and unpack it.
+
+        ``expected`` gives the tensors that must be there and their shapes without the client axis; no others may be.
+        Values are not checked here, because one client's bad numbers must not cost the other clients of its node
+        their part in the round: see ``unusable``.
+
+        Raises
+        ------
+        ReplyError
+            For other clients, missing or additional tensors, other shapes or types, sizes beyond what was asked.
+        """
+        try:
+            config: Any = content.config_records["config"]
+            named = list(config["clients"])
+            record = content.array_records["stacked"]
+            metric_record = content.metric_records["metrics"]
+        except KeyError as error:
+            raise ReplyError(f"the reply has no {error}") from None
+        if named != list(clients):
+            raise ReplyError(f"the reply speaks for {_some(named)}, but {_some(clients)} were asked")
+        count = len(clients)
+        stacked = checked_arrays(record, {name: (count, *shape) for name, shape in expected.items()})
+        metrics = {}
+        for name, values in metric_record.items():
+            if not isinstance(values, list) or len(values) != count:
+                raise ReplyError(f"metric '{name}' is not one number for each of the {count} clients")
+            metrics[name] = torch.tensor(values, dtype=torch.float64)
+        return cls(tuple(clients), stacked, metrics)
+
+    def unusable(self) -> dict[str, str]:
+        """Clients whose tensors hold values that are not finite, with the reason."""
+        problems: dict[str, str] = {}
+        for name, tensor in self.stacked.items():
+            finite = torch.isfinite(tensor.reshape(len(self.clients), -1)).all(dim=1)
+            for position in (~finite).nonzero().flatten().tolist():
+                problems.setdefault(self.clients[position], f"array '{name}' holds NaN or infinite values")
+        return problems
+
+
+def checked_arrays(record: ArrayRecord, expected: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """The float32 arrays of an untrusted record; exactly those ``expected``, in exactly those shapes.
+
+    Raises
+    ------
+    ReplyError
+        For missing or additional arrays, other shapes or types, and sizes beyond what the shapes need.
+    """
+    if set(record) != set(expected):
+        raise ReplyError(f"the reply holds the arrays {sorted(record)}, expected {sorted(expected)}")
+    return {name: _checked(name, record[name], shape) for name, shape in expected.items()}
+
+
+def _checked(name: str, array: Array, shape: tuple[int, ...]) -> Tensor:
+    """One array of a reply as a float32 tensor; refused before decoding when it is not what was asked for."""
+    if tuple(array.shape) != shape:
+        raise ReplyError(f"array '{name}' has the shape {tuple(array.shape)}, expected {shape}")
+    if array.dtype != "float32":
+        raise ReplyError(f"array '{name}' has the type {array.dtype}, expected float32")
+    if len(array.data) > 4 * math.prod(shape) + _NUMPY_HEADER:
+        raise ReplyError(f"array '{name}' takes {len(array.data)} bytes, more than its shape {shape} needs")
+    try:
+        values = array.numpy()
+    except Exception as error:
+        raise ReplyError(f"array '{name}' cannot be decoded ({error})") from None
+    if values.shape != shape or values.dtype != np.float32:
+        raise ReplyError(f"array '{name}' decodes to {values.dtype} {values.shape}, expected float32 {shape}")
+    return torch.from_numpy(values).clone()
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A node's answer to the opening query: whom it hosts and what data they have.
+
+    num_examples : per split, int64 ``[clients]``.
+    label_counts : int64 ``[clients, classes]``, only when it was asked for.
+    partition    : ``(partition-id, num-partitions)`` for a node that clients are dealt out to, else None.
+    """
+
+    clients: tuple[str, ...]
+    task: TaskSpec | None
+    data: str
+    num_examples: Mapping[str, Tensor]
+    label_counts: Tensor | None = None
+    partition: tuple[int, int] | None = None
+
+    def pack(self) -> RecordDict:
+        """The answer as Flower records."""
+        config = ConfigRecord(
+            {
+                "clients": list(self.clients),
+                "task": _TASK.dump_json(self.task).decode(),
+                "data": self.data,
+                "partition": list(self.partition or ()),
+            }
+        )
+        counts = {} if self.label_counts is None else {"label-counts": self.label_counts}
+        return RecordDict(
+            {
+                "config": config,
+                "stacked": to_record(counts),
+                "metrics": MetricRecord({name: values.tolist() for name, values in self.num_examples.items()}),
+            }
+        )
+
+    @classmethod
+    def unpack(cls, content: RecordDict) -> Identity:
+        """Check a node's answer. Raises ReplyError for anything that is not one."""
+        try:
+            config: Any = content.config_records["config"]
+            clients = tuple(str(name) for name in config["clients"])
+            task = _TASK.validate_json(str(config["task"]))
+            counts = content.metric_records["metrics"]
+            num_examples = {split: torch.tensor(list(counts[split])) for split in SPLITS}  # type: ignore[arg-type]
+            record = content.array_records["stacked"]
+            label_counts = from_record(record)["label-counts"] if "label-counts" in record else None
+            partition = tuple(int(part) for part in config["partition"])
+            data = str(config["data"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ReplyError(f"the answer to the opening query is malformed ({error})") from None
+        if len(set(clients)) != len(clients) or not all(clients):
+            raise ReplyError("the answer to the opening query names a client twice or without a name")
+        if any(values.shape != (len(clients),) or bool((values < 0).any()) for values in num_examples.values()):
+            raise ReplyError("the answer to the opening query does not count the examples of each client")
+        if (task is None) != (not clients):
+            raise ReplyError("the answer to the opening query does not describe the task of its clients")
+        if label_counts is not None and label_counts.shape[0] != len(clients):
+            raise ReplyError("the answer to the opening query does not count the labels of each client")
+        return cls(clients, task, data, num_examples, label_counts, partition or None)  # type: ignore[arg-type]
+
+
+def _some(names: Sequence[str], shown: int = 5) -> str:
+    listed = ", ".join(str(name) for name in names[:shown])
+    return f"{listed}, ... ({len(names)} clients)" if len(names) > shown else listed or "nobody"

@@ -1,0 +1,87 @@
+"""The one table of built-in methods: a short name, the class on each side, and where it was published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedgraph.errors import ExperimentError
+
+
+@dataclass(frozen=True)
+class Method:
+    """A short name for a pair of dotted paths.
+
+    needs : what a run of it must be given beyond data and model, in words for ``fedgraph methods``.
+    """
+
+    name: str
+    title: str
+    strategy: str
+    client: str
+    needs: str
+    paper: str = ""
+
+
+STOCK_CLIENT = "clients.stock:StockClient"
+COHORT_CLIENT = "clients.base:CohortClient"
+
+BUILT_IN: dict[str, Method] = {
+    method.name: method
+    for method in (
+        Method(
+            name="sfl",
+            title="Structured federated learning with a given client graph",
+            strategy="strategies.sfl:SFL",
+            client="clients.sfl:SFLClient",
+            needs="a client graph ([graph])",
+            paper="https://arxiv.org/abs/2203.00829",
+        ),
+        Method(
+            name="local",
+            title="Local-only training, nothing is shared",
+            strategy="strategies.local:LocalOnly",
+            client=COHORT_CLIENT,
+            needs="nothing",
+        ),
+        Method(
+            name="fedavg",
+            title="Federated averaging, Flower's own strategy",
+            strategy="flwr.serverapp.strategy:FedAvg",
+            client=STOCK_CLIENT,
+            needs="nothing",
+            paper="https://arxiv.org/abs/1602.05629",
+        ),
+    )
+}
+
+
+def resolve(method: str | None, strategy: str | None, client: str | None) -> Method:
+    """The method an experiment names, by short name, by dotted paths, or by a short name with one side replaced.
+
+    A strategy given by dotted path without a client gets ``""`` as its client: the caller chooses by the kind of
+    strategy (a stock Flower strategy needs the stock client).
+
+    Raises
+    ------
+    ExperimentError
+        When nothing or an unknown short name is given.
+    """
+    if method is not None and method not in BUILT_IN:
+        raise ExperimentError(
+            f"[experiment] method '{method}' is not a built-in; known: {', '.join(sorted(BUILT_IN))}. "
+            'For your own, give [experiment] strategy = "package.module:Class"'
+        )
+    if method is None and strategy is None:
+        raise ExperimentError(
+            f'[experiment] needs a method ({", ".join(sorted(BUILT_IN))}) or a strategy = "package.module:Class"'
+        )
+    known = BUILT_IN.get(method or "")
+    name = known.name if known and strategy is None else str(strategy).rpartition(":")[2]
+    return Method(
+        name=name,
+        title=known.title if known and strategy is None else name,
+        strategy=strategy or (known.strategy if known else ""),
+        client=client or (known.client if known and strategy is None else ""),
+        needs=known.needs if known else "",
+        paper=known.paper if known and strategy is None else "",
+    )

@@ -1,0 +1,43 @@
+"""What a strategy is told about the run it serves, beside its own settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fedgraph.callbacks import Callback
+from fedgraph.data.base import SplitName
+from fedgraph.parameters import Layout
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """The part of a run that is the same for every strategy.
+
+    layout     : names and shapes of the model that is trained.
+    client     : dotted path of the client class that answers the requests.
+    experiment : the part of the experiment that nodes get, as JSON.
+    run        : the name under which nodes keep their clients' state.
+    splits     : splits on which models are evaluated, every ``every`` rounds and after the last.
+    """
+
+    layout: Layout
+    client: str
+    experiment: str
+    run: str
+    seed: int = 0
+    splits: tuple[SplitName, ...] = ("validation", "test")
+    every: int = 1
+    min_clients: int = 1
+    on_missing: Literal["fail", "skip", "keep-last"] = "fail"
+    checkpoint_every: int = 1
+    callbacks: Sequence[Callback] = field(default_factory=tuple)
+
+    def evaluates(self, server_round: int) -> bool:
+        """Whether the models that stand after ``server_round`` rounds are evaluated even if more rounds follow."""
+        return bool(self.splits) and server_round % self.every == 0
+
+    def last_checkpoint(self, finished: int) -> int:
+        """The latest round up to ``finished`` after which a checkpoint was written."""
+        return finished - finished % self.checkpoint_every

@@ -1,0 +1,290 @@
+"""The run folder: everything a run leaves behind, written so that a killed run can go on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from fedgraph import __version__
+from fedgraph.callbacks import Callback, Evaluation, Training
+from fedgraph.errors import RunError
+from fedgraph.experiment import Experiment
+from fedgraph.metrics import summarise
+from fedgraph.parameters import Layout
+from fedgraph.state_file import State, load_state, save_state, write_atomically
+
+_PACKAGES = ("flwr", "ray", "torch", "torch-geometric", "numpy", "scikit-learn")
+
+
+class RunFolder:
+    """A folder ``<name>-<time>``. Its name is also the name under which nodes keep their clients' state."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.path.name
+
+    @classmethod
+    def create(cls, experiment: Experiment, under: Path) -> RunFolder:
+        """Make a new run folder with the resolved experiment and the environment in it."""
+        stem = f"{experiment.experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        for attempt in range(1000):
+            path = (under / (stem if attempt == 0 else f"{stem}-{attempt + 1}")).resolve()
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise RunError(f"cannot make the run folder {path}: {error}") from None
+            folder = cls(path)
+            write_atomically(path / "experiment.toml", experiment.as_toml().encode())
+            write_atomically(path / "environment.json", _json(environment()))
+            return folder
+        raise RunError(f"cannot make a new run folder under {under}")
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """A run folder to go on with. Raises RunError when it is none."""
+        folder = Path(path).resolve()
+        if not (folder / "experiment.toml").is_file():
+            raise RunError(f"{folder} is no run folder: it has no experiment.toml")
+        return cls(folder)
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the checkpoint lies."""
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has come to its end."""
+        return (self.path / "summary.json").is_file()
+
+    def log_to_file(self) -> logging.Handler:
+        """Append the project's log messages to ``logs/run.log``; the caller removes the handler."""
+        (self.path / "logs").mkdir(exist_ok=True)
+        handler = logging.FileHandler(self.path / "logs" / "run.log", encoding="utf-8")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        handler.setLevel(logging.INFO)
+        logging.getLogger("fedgraph").addHandler(handler)
+        return handler
+
+    def write_models(self, layout: Layout, names: Sequence[str], models: Tensor, global_model: Tensor | None) -> None:
+        """``models.safetensors``: ``clients/<tensor>`` with a leading client axis, and ``global/<tensor>``."""
+        tensors = {f"clients/{name}": value.contiguous() for name, value in layout.unflatten(models).items()}
+        if global_model is not None:
+            tensors |= {f"global/{name}": value for name, value in layout.row_state(global_model).items()}
+        write_atomically(self.path / "models.safetensors", save(tensors, metadata={"clients": json.dumps(list(names))}))
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """``summary.json``; its presence marks the run as finished."""
+        write_atomically(self.path / "summary.json", _json(summary))
+
+
+class Recorder(Callback):
+    """Writes ``metrics.jsonl`` while the run goes on and the checkpoint after every ``checkpoint_every`` rounds.
+
+    names    : the clients of the run.
+    counters : called at a checkpoint for numbers that must survive a resume (exchanges, seconds).
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        names: Sequence[str],
+        checkpoint_every: int,
+        watched: Sequence[Callback] = (),
+        counters: Callable[[], dict[str, float]] = dict,
+    ) -> None:
+        self._folder = folder
+        self._file = folder.path / "metrics.jsonl"
+        self._every = checkpoint_every
+        self._watched = list(watched)
+        self._names = list(names)
+        self.counters = counters
+        self.last: Evaluation | None = None
+        self.rounds_absent: dict[str, int] = {}
+
+    def on_training(self, training: Training) -> None:
+        """One line: training loss and who was absent."""
+        for name in training.absent:
+            self.rounds_absent[name] = self.rounds_absent.get(name, 0) + 1
+        self._write(
+            {
+                "round": training.round,
+                "phase": "training",
+                "split": "train",
+                **_values(training.names, {"loss": training.loss}),
+                "absent": dict(training.absent),
+                "seconds": round(training.seconds, 6),
+            }
+        )
+
+    def on_evaluation(self, evaluation: Evaluation) -> bool:
+        """One line per split."""
+        self.last = evaluation
+        for split, metrics in by_split(evaluation.metrics).items():
+            self._write(
+                {
+                    "round": evaluation.round,
+                    "phase": "evaluation",
+                    "split": split,
+                    **_values(evaluation.names, metrics),
+                    "absent": dict(evaluation.absent),
+                }
+            )
+        return False
+
+    def on_round_end(self, server_round: int, state: Callable[[], State]) -> None:
+        """Write the checkpoint when it is due."""
+        if server_round % self._every:
+            return
+        save_state(
+            self._folder.checkpoint,
+            {
+                "round": server_round,
+                "clients": self._names,
+                "strategy": state(),
+                "watched": {str(index): callback.state() for index, callback in enumerate(self._watched)},
+                "metrics-bytes": self._file.stat().st_size if self._file.exists() else 0,
+                "rounds-absent": self.rounds_absent,
+                "counters": self.counters(),
+            },
+        )
+
+    def resume(self) -> State | None:
+        """The checkpoint, with this recorder and the callbacks it watches set back to it; None where there is none.
+
+        Lines that were written after the checkpoint are cut off; their rounds will be run again.
+        """
+        if not self._folder.checkpoint.exists():
+            self._file.unlink(missing_ok=True)
+            return None
+        saved = load_state(self._folder.checkpoint)
+        if self._file.exists():
+            os.truncate(self._file, saved["metrics-bytes"])
+        self.rounds_absent = saved["rounds-absent"]
+        for index, callback in enumerate(self._watched):
+            callback.load_state(saved["watched"][str(index)])
+        return saved
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        with self._file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line, allow_nan=False) + "\n")
+
+
+def by_split(metrics: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """``{"test/mae": v}`` -> ``{"test": {"mae": v}}``."""
+    result: dict[str, dict[str, Tensor]] = {}
+    for name, values in metrics.items():
+        split, _, metric = name.partition("/")
+        result.setdefault(split, {})[metric] = values
+    return result
+
+
+def _values(names: Sequence[str], metrics: Mapping[str, Tensor]) -> dict[str, Any]:
+    return {
+        "metrics": {metric: _plain(summarise(values, metric)) for metric, values in metrics.items()},
+        "per_client": {
+            metric: _plain(dict(zip(names, values.tolist(), strict=True))) for metric, values in metrics.items()
+        },
+    }
+
+
+def summary_of(
+    experiment: Experiment,
+    names: Sequence[str],
+    data: str,
+    rounds: int,
+    exchanges: int,
+    seconds: float,
+    evaluation: Evaluation | None,
+    sha256: str,
+) -> dict[str, Any]:
+    """The content of ``summary.json``."""
+    split_metrics = by_split(evaluation.metrics) if evaluation is not None else {}
+    values = {split: _values(names, metrics) for split, metrics in split_metrics.items()}
+    return {
+        "experiment": experiment.experiment.name,
+        "method": experiment.method.name,
+        "data": data,
+        "clients": len(names),
+        "rounds": rounds,
+        "exchanges": exchanges,
+        "seconds": round(seconds, 3),
+        "metrics": {split: value["metrics"] for split, value in values.items()},
+        "per_client": {split: value["per_client"] for split, value in values.items()},
+        "weights_sha256": sha256,
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Versions, machine and commit that a run was made with."""
+    packages: dict[str, str | None] = {}
+    for package in _PACKAGES:
+        try:
+            packages[package] = version(package)
+        except PackageNotFoundError:
+            packages[package] = None
+    return {
+        "fedgraph": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "packages": packages,
+        "command": sys.argv,
+    }
+
+
+def _commit() -> str | None:
+    here = Path(__file__).resolve().parent.parent
+    if not (here / ".git").exists():
+        return None
+    found = subprocess.run(
+        ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.stdout.strip() or None
+
+
+def load_models(path: str | Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor] | None]:
+    """Read ``models.safetensors``: state dicts by client name, and the global one or None."""
+    with safe_open(str(path), framework="pt") as stream:
+        names = json.loads(stream.metadata()["clients"])
+        tensors = {key: stream.get_tensor(key) for key in stream.keys()}  # noqa: SIM118
+    stacked = {key.removeprefix("clients/"): value for key, value in tensors.items() if key.startswith("clients/")}
+    shared = {key.removeprefix("global/"): value for key, value in tensors.items() if key.startswith("global/")}
+    clients = {name: {key: value[position] for key, value in stacked.items()} for position, name in enumerate(names)}
+    return clients, shared or None
+
+
+def _plain(values: Mapping[str, float]) -> dict[str, float | None]:
+    """JSON has no NaN: what was not measured is null."""
+    return {key: value if math.isfinite(value) else None for key, value in values.items()}
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
