@@ -1,0 +1,1 @@
+"""What runs where the data is: one file per method, and ``app.py``, the ClientApp."""

@@ -1,0 +1,92 @@
+"""The client class behind every cohort method: evaluate the models received, train them, send them back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flwr.app import Message, RecordDict
+from torch import Tensor
+
+from clients.node import Assignment, Node
+from fedgraph.cohort import Cohort, GradientTerm
+from fedgraph.data.base import SplitName
+from fedgraph.errors import ReplyError
+from fedgraph.messages import WorkReply, WorkRequest
+from fedgraph.optimisers import fresh_state
+
+
+def evaluate_splits(
+    assignment: Assignment, cohort: Cohort, models: Tensor, splits: Iterable[SplitName]
+) -> dict[str, Tensor]:
+    """Metrics of models ``[clients, parameters]`` as ``<split>/<metric>``, each ``[clients]``."""
+    horizons = assignment.horizons_of(cohort.data.task)
+    return {
+        f"{split}/{metric}": values
+        for split in splits
+        for metric, values in cohort.evaluate(models, split, horizons).items()
+    }
+
+
+class CohortClient:
+    """Serves the clients of one node for one request. A method overrides what differs, mostly ``gradient_term``.
+
+    request  : what is asked, with the tensors that came along.
+    settings : the method's table of the experiment, as the strategy resolved it.
+    """
+
+    def __init__(self, node: Node, request: WorkRequest) -> None:
+        self.node = node
+        self.request = request
+        self.assignment = Assignment.of(request.experiment)
+        self.settings = self.assignment.method
+        self.cohort: Cohort = node.cohort(request.experiment, request.clients)
+
+    @classmethod
+    def handle(cls, message: Message, node: Node) -> RecordDict:
+        """Answer a message: the entry that the ClientApp calls."""
+        request = WorkRequest.unpack(message.content)
+        hosted = node.hosted(Assignment.of(request.experiment))
+        strangers = [name for name in request.clients if name not in hosted]
+        if strangers:
+            raise ReplyError(f"asked for {', '.join(strangers)}, hosted here: {', '.join(hosted)}")
+        return cls(node, request).reply().pack()
+
+    def reply(self) -> WorkReply:
+        """Evaluate, then train, whatever the request asks for."""
+        metrics = self.evaluate()
+        if not self.request.train:
+            return WorkReply(self.request.clients, {}, metrics)
+        stacked, training = self.train()
+        return WorkReply(self.request.clients, stacked, {**metrics, **training})
+
+    def evaluate(self) -> dict[str, Tensor]:
+        """Metrics of the received models as ``<split>/<metric>``, each ``[clients]``."""
+        return evaluate_splits(self.assignment, self.cohort, self.request.stacked["parameters"], self.request.evaluate)
+
+    def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Train; returns tensors ``[clients, ...]`` to send back and numbers per client."""
+        before = self._optimizer_state()
+        result = self.cohort.train(
+            self.start(), self.request.round, gradient_term=self.gradient_term(), optimizer_state=before
+        )
+        if before is not None:
+            self.node.state(self.request.run).save(
+                self.request.clients, self.request.round, result.optimizer_state, self.request.keep_from
+            )
+        return {"parameters": result.parameters}, {"loss": result.loss}
+
+    def start(self) -> Tensor:
+        """Where training starts from, ``[clients, parameters]``: the models received."""
+        return self.request.stacked["parameters"]
+
+    def gradient_term(self) -> GradientTerm | None:
+        """What the method adds to the gradient of the local loss; nothing by default."""
+        return None
+
+    def _optimizer_state(self) -> dict[str, Tensor] | None:
+        """Optimiser moments kept since the last round, where the experiment keeps them."""
+        if not self.assignment.train.keep_optimizer:
+            return None
+        fresh = fresh_state(self.assignment.train, 1, self.cohort.model.layout.num_trainable)
+        empty = {name: tensor[0] for name, tensor in fresh.items()}
+        return self.node.state(self.request.run).load(self.request.clients, self.request.round, empty)

@@ -1,0 +1,111 @@
+"""The node a ClientApp runs on: where its data and state lie, whom it hosts, and their cohorts."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+
+from fedgraph.client_state import ClientState
+from fedgraph.cohort import Cohort
+from fedgraph.data import data_folder, open_source, parse_data
+from fedgraph.data.base import DataSource, TaskSpec
+from fedgraph.identity import hosted_clients
+from fedgraph.models import build
+from fedgraph.settings import Settings, parse
+from fedgraph.train_settings import TrainSettings
+
+_COHORTS_KEPT = 512
+_USUAL_HORIZONS = (3, 6, 12)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The part of an experiment that a node gets to see.
+
+    method : the settings of the method, as the strategy resolved them.
+    """
+
+    seed: int
+    data: Settings
+    model: dict[str, Any]
+    train: TrainSettings
+    method: dict[str, Any]
+    horizons: tuple[int, ...] | None
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def of(cls, text: str) -> Assignment:
+        """Parse the JSON that travels in a request."""
+        tables = json.loads(text)
+        return cls(
+            seed=int(tables["seed"]),
+            data=parse_data(tables["data"]),
+            model=tables["model"],
+            train=parse(TrainSettings, tables["train"], "[train]"),
+            method=tables["method"],
+            horizons=None if tables["horizons"] is None else tuple(tables["horizons"]),
+        )
+
+    def horizons_of(self, task: TaskSpec) -> tuple[int, ...]:
+        """Forecast steps to report: those asked for, else the usual ones that a forecast of this task reaches."""
+        if self.horizons is not None:
+            return self.horizons
+        return (
+            tuple(step for step in _USUAL_HORIZONS if step <= task.output_shape[0]) if task.kind == "forecast" else ()
+        )
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node as its node config describes it.
+
+    data_dir  : node config ``data-dir``, else ``FEDGRAPH_DATA``, else run config ``data-dir``, else the user's cache.
+    state_dir : node config ``state-dir``, else ``FEDGRAPH_STATE``, else a folder in the user's home.
+    """
+
+    config: Mapping[str, Any]
+    data_dir: Path
+    state_dir: Path
+
+    @classmethod
+    def of(cls, context: Context) -> Node:
+        """The node that a message reached."""
+        config = dict(context.node_config)
+        own = config.get("data-dir") or os.environ.get("FEDGRAPH_DATA") or context.run_config.get("data-dir")
+        state = config.get("state-dir") or os.environ.get("FEDGRAPH_STATE") or Path.home() / ".fedgraph" / "state"
+        return cls(config, data_folder(str(own) if own else None), Path(str(state)).expanduser())
+
+    def hosted(self, assignment: Assignment) -> tuple[str, ...]:
+        """Clients of this node. Raises IdentityError when the node config does not say."""
+        return hosted_clients(self.config, self.source(assignment).client_names())
+
+    def source(self, assignment: Assignment) -> DataSource:
+        """The data set of the experiment, read from this node's data folder."""
+        return _source(assignment.data.model_dump_json(), self.data_dir)
+
+    def cohort(self, experiment: str, clients: tuple[str, ...]) -> Cohort:
+        """The named clients, ready to train; built once per process."""
+        return _cohort(experiment, clients, self.data_dir)
+
+    def state(self, run: str) -> ClientState:
+        """Where this node keeps what its clients must remember during a run."""
+        return ClientState(self.state_dir, run)
+
+
+@lru_cache(maxsize=32)
+def _source(data: str, data_dir: Path) -> DataSource:
+    return open_source(parse_data(json.loads(data)), data_dir)
+
+
+@lru_cache(maxsize=_COHORTS_KEPT)
+def _cohort(experiment: str, clients: tuple[str, ...], data_dir: Path) -> Cohort:
+    assignment = Assignment.of(experiment)
+    data = _source(assignment.data.model_dump_json(), data_dir).load(clients)
+    return Cohort(build(assignment.model, data.task), data, assignment.train, assignment.seed)

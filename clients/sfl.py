@@ -1,0 +1,54 @@
+"""SFL on the client: local loss plus distances to global and personalised model (Chen et al. 2022, eq. 3)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from clients.base import CohortClient
+from fedgraph.cohort import GradientTerm
+
+
+class SFLClient(CohortClient):
+    """Minimises L_i(v) + lambda_1 R(v, w) + lambda_2 R(v, u_i).
+
+    w is the global read-out, u_i the personalised model that client i received; R is the Euclidean norm of the
+    difference, or half its square.
+    """
+
+    def start(self) -> Tensor:
+        """The personalised model u_i, or the read-out w for every client."""
+        if self.settings["start"] == "read-out":
+            return self.request.shared["global"].expand_as(self.request.stacked["parameters"]).contiguous()
+        return self.request.stacked["parameters"]
+
+    def gradient_term(self) -> GradientTerm | None:
+        """lambda_1 (v - w) / ||v - w|| + lambda_2 (v - u) / ||v - u||, per client."""
+        to_global, to_personal = self.settings["lambda-global"], self.settings["lambda-personal"]
+        if to_global == 0 and to_personal == 0:
+            return None
+        trainable = self.cohort.model.layout.num_trainable
+        w = self.request.shared["global"][:trainable]
+        u = self.request.stacked["parameters"][:, :trainable]
+        squared = self.settings["distance"] == "squared"
+        per_batch = self.settings["lambda-scale"] == "batch-sum"
+
+        def term(v: Tensor, clients: slice, batch_weight: Tensor) -> Tensor:
+            gradient = to_global * distance_gradient(v, w.to(v), squared)
+            gradient += to_personal * distance_gradient(v, u[clients].to(v), squared)
+            # The loss is a mean over the batch; lambda read on a summed loss is that many times smaller here.
+            return gradient / batch_weight.clamp(min=1)[:, None] if per_batch else gradient
+
+        return term
+
+
+def distance_gradient(v: Tensor, centre: Tensor, squared: bool) -> Tensor:
+    """Gradient of ||v - centre|| (or half its square) by v, per row; zero where they coincide.
+
+    v : ``[clients, parameters]``; centre : the same or ``[parameters]``.
+    """
+    difference = v - centre
+    if squared:
+        return difference
+    norm = torch.linalg.vector_norm(difference, dim=1, keepdim=True)
+    return torch.where(norm > 0, difference / norm, torch.zeros_like(difference))

@@ -1,0 +1,98 @@
+"""The client class for stock Flower strategies: one global model in, its clients' weighted mean out.
+
+A node that hosts several clients answers as one Flower client would, so that every strategy of
+``flwr.serverapp.strategy`` works as it is: one ArrayRecord, one MetricRecord with ``num-examples``. What belongs to
+single clients travels beside them in a ConfigRecord, which those strategies ignore.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from torch import Tensor
+
+from clients.base import evaluate_splits
+from clients.node import Assignment, Node
+from fedgraph.cohort import Cohort, GradientTerm
+from fedgraph.errors import ReplyError
+from fedgraph.messages import EXPERIMENT_KEY, ROUND_KEY, from_record, to_record
+
+
+class StockClient:
+    """Serves a node's clients for a message of a stock strategy."""
+
+    def __init__(self, node: Node, config: ConfigRecord, arrays: ArrayRecord) -> None:
+        experiment = str(config[EXPERIMENT_KEY])
+        self.assignment = Assignment.of(experiment)
+        self.clients = tuple(sorted(node.hosted(self.assignment)))
+        self.cohort: Cohort = node.cohort(experiment, self.clients)
+        self.config: Any = config
+        layout = self.cohort.model.layout
+        state = from_record(arrays)
+        if set(state) != set(layout.names):
+            raise ReplyError(f"the server sent the arrays {sorted(state)}, the model has {sorted(layout.names)}")
+        self.model = layout.flatten({name: state[name][None] for name in layout.names})
+        self.weights = self.cohort.data.splits["train"].num_examples.float()
+
+    @classmethod
+    def handle(cls, message: Message, node: Node) -> RecordDict:
+        """Answer a message: the entry that the ClientApp calls."""
+        config = message.content.config_records["config"]
+        served = cls(node, config, next(iter(message.content.array_records.values())))
+        return served.train() if message.metadata.message_type == "train" else served.evaluate()
+
+    def train(self) -> RecordDict:
+        """Train every client from the global model; reply with the mean, weighted by training examples."""
+        start = self.model.expand(len(self.clients), -1).contiguous()
+        result = self.cohort.train(start, int(self.config[ROUND_KEY]), gradient_term=self.proximal_term())
+        usable = torch.isfinite(result.parameters).all(dim=1)
+        if not usable.any():
+            raise ReplyError(f"training diverged at {', '.join(self.clients)}: NaN or infinite parameters")
+        weights = torch.where(usable, self.weights, 0.0)
+        parameters = torch.where(usable[:, None], result.parameters, 0.0)
+        mean = (weights / weights.sum()) @ parameters
+        layout = self.cohort.model.layout
+        failed = {
+            name: "training diverged: NaN or infinite parameters"
+            for name, good in zip(self.clients, usable.tolist(), strict=True)
+            if not good
+        }
+        return RecordDict(
+            {
+                "arrays": to_record(layout.row_state(mean)),
+                "metrics": self._means({"loss": result.loss}, weights),
+                "config": self._per_client({"loss": result.loss}, failed),
+            }
+        )
+
+    def evaluate(self) -> RecordDict:
+        """Measure the global model on every client."""
+        models = self.model.expand(len(self.clients), -1)
+        metrics = evaluate_splits(self.assignment, self.cohort, models, self.config["evaluate"])
+        return RecordDict({"metrics": self._means(metrics, self.weights), "config": self._per_client(metrics, {})})
+
+    def proximal_term(self) -> GradientTerm | None:
+        """FedProx: mu (v - w), when the strategy put ``proximal-mu`` into the config (Li et al. 2020, eq. 2)."""
+        mu = float(self.config.get("proximal-mu", 0.0))
+        if mu == 0:
+            return None
+        w = self.model[:, : self.cohort.model.layout.num_trainable]
+        return lambda v, clients, batch_weight: mu * (v - w.to(v))
+
+    def _means(self, metrics: dict[str, Tensor], weights: Tensor) -> MetricRecord:
+        record = MetricRecord({"num-examples": int(weights.sum())})
+        for name, values in metrics.items():
+            known = ~values.isnan()
+            shares = torch.where(known, weights, 0.0).double()
+            total = (shares * values.double().nan_to_num()).sum() / shares.sum().clamp(min=1)
+            record[name] = float(total)
+        return record
+
+    def _per_client(self, metrics: dict[str, Tensor], failed: dict[str, str]) -> ConfigRecord:
+        values = {name: tensor.tolist() for name, tensor in metrics.items()}
+        return ConfigRecord(
+            {"clients": list(self.clients), "per-client": json.dumps(values), "failed": json.dumps(failed)}
+        )

@@ -1,0 +1,1 @@
+"""Experiments as TOML files, one folder per paper, and benchmarks."""

@@ -1,0 +1,1 @@
+"""What runs at the server: one file per method, and ``app.py``, the ServerApp."""

@@ -1,0 +1,205 @@
+"""The ServerApp: from an experiment file to a finished run folder."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import Strategy
+
+from fedgraph.callbacks import Callback, EarlyStopping
+from fedgraph.client_graph import write_graph
+from fedgraph.data import data_folder, open_source
+from fedgraph.errors import ExperimentError, RunError
+from fedgraph.exchange import OrderedGrid, identify
+from fedgraph.experiment import Experiment, load_experiment
+from fedgraph.federation import Federation
+from fedgraph.given_graph import given_graph
+from fedgraph.messages import CLIENT_KEY, EXPERIMENT_KEY, RUN_KEY, to_record
+from fedgraph.methods import COHORT_CLIENT, STOCK_CLIENT
+from fedgraph.models import build
+from fedgraph.parameters import weights_sha256
+from fedgraph.plan import RunPlan
+from fedgraph.plugins import load_object
+from fedgraph.report import LISTENERS, LogProgress
+from fedgraph.run import Recorder, RunFolder, summary_of
+from fedgraph.seeding import generator
+from fedgraph.settings import Settings, parse
+from fedgraph.threads import pinned_threads
+from strategies.base import CohortStrategy
+from strategies.stock import StockStrategy, build_stock
+
+log = logging.getLogger("fedgraph")
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the experiment that the run config names; keys ``experiment, set, data-dir, output-dir, seed``."""
+    experiment, data_dir = from_run_config(context.run_config)
+    with pinned_threads(experiment.train.threads):
+        conduct(grid, experiment, data_dir)
+
+
+def from_run_config(config: Mapping[str, Any]) -> tuple[Experiment, Path]:
+    """The experiment and the data folder that a Flower run config asks for."""
+    overrides = shlex.split(str(config.get("set", "")))
+    if int(config.get("seed", -1)) >= 0:
+        overrides.append(f"experiment.seed={int(config['seed'])}")
+    if config.get("output-dir"):
+        overrides.append(f"output.dir={config['output-dir']}")
+    experiment = load_experiment(str(config["experiment"]), overrides)
+    own = config.get("data-dir") or os.environ.get("FEDGRAPH_DATA")
+    return experiment, data_folder(str(own) if own else None)
+
+
+def conduct(grid: Grid, experiment: Experiment, data_dir: Path) -> RunFolder:
+    """Run an experiment over a grid.
+
+    Raises
+    ------
+    FedgraphError
+        With what was wrong, where, and what to do.
+    """
+    resumed = experiment.output.resume
+    folder = RunFolder.open(resumed) if resumed else RunFolder.create(experiment, Path(experiment.output.dir))
+    handler = folder.log_to_file()
+    try:
+        _conduct(grid, experiment, data_dir, folder)
+    except Exception as error:
+        log.error("the run stopped: %s", error)
+        raise
+    finally:
+        logging.getLogger("fedgraph").removeHandler(handler)
+        handler.close()
+    return folder
+
+
+def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFolder) -> None:
+    began = time.monotonic()
+    head = experiment.experiment
+    method = _Method(experiment)
+    experiment_part = experiment.client_part(method.settings.as_table())
+    log.info("run folder %s", folder.path)
+    federation = identify(
+        grid,
+        method.client,
+        experiment_part,
+        min_clients=head.min_clients,
+        wait=head.wait,
+        label_counts=experiment.graph.source == "labels",
+        on_wait=lambda text: log.info("waiting for nodes: %s", text),
+    )
+    log.info("%d clients on %d nodes; data: %s", len(federation.names), len(federation.hosts), federation.data)
+    graph = given_graph(experiment.graph, federation, lambda: open_source(experiment.data, data_dir), data_dir)
+    federation = replace(federation, graph=graph)
+    if graph is not None:
+        write_graph(graph, folder.path / "graph.npz")
+
+    model = build(experiment.model, federation.task)
+    ordered = OrderedGrid(grid, federation)
+    ordered.exchanges = 1
+    evaluation = experiment.evaluation
+    stopping: list[Callback] = []
+    if evaluation.monitor is not None and evaluation.patience is not None:
+        stopping = [EarlyStopping(evaluation.monitor, evaluation.patience, evaluation.restore_best)]
+    earlier = {"seconds": 0.0, "exchanges": 0.0}
+    recorder = Recorder(
+        folder,
+        federation.names,
+        experiment.output.checkpoint_every,
+        watched=stopping,
+        counters=lambda: {
+            "seconds": earlier["seconds"] + time.monotonic() - began,
+            "exchanges": earlier["exchanges"] + ordered.exchanges,
+        },
+    )
+    plan = RunPlan(
+        layout=model.layout,
+        client=method.client,
+        experiment=experiment_part,
+        run=folder.name,
+        seed=head.seed,
+        splits=tuple(evaluation.splits),
+        every=evaluation.every,
+        min_clients=head.min_clients,
+        on_missing=head.on_missing,
+        checkpoint_every=experiment.output.checkpoint_every,
+        callbacks=(*stopping, recorder, LogProgress(head.rounds), *LISTENERS),
+    )
+    strategy = method.build(federation, plan)
+    if experiment.output.resume:
+        saved = recorder.resume()
+        if saved is not None:
+            if saved["clients"] != list(federation.names):
+                raise RunError("other clients take part than before the run was stopped; it cannot go on with these")
+            strategy.load_state(saved["strategy"])
+            strategy.finished_rounds = saved["round"]
+            earlier.update(saved["counters"])
+            log.info("going on after round %d", saved["round"])
+    config = {
+        CLIENT_KEY: method.client,
+        EXPERIMENT_KEY: experiment_part,
+        RUN_KEY: folder.name,
+        "evaluate": list(evaluation.splits),
+    }
+    initial = model.layout.row_state(model.initial(generator(head.seed, "initial model")))
+    strategy.summary()
+    strategy.start(
+        ordered,
+        to_record(initial),
+        num_rounds=head.rounds,
+        timeout=head.timeout,
+        train_config=ConfigRecord(dict(config)),  # type: ignore[arg-type]
+        evaluate_config=ConfigRecord(dict(config)),  # type: ignore[arg-type]
+    )
+    folder.write_models(model.layout, federation.names, strategy.models, strategy.global_model())
+    totals = recorder.counters()
+    folder.write_summary(
+        summary_of(
+            experiment,
+            federation.names,
+            federation.data,
+            rounds=strategy.finished_rounds,
+            exchanges=int(totals["exchanges"]),
+            seconds=totals["seconds"],
+            evaluation=recorder.last,
+            sha256=weights_sha256(federation.names, strategy.models),
+        )
+    )
+    log.info("finished: %s", folder.path / "summary.json")
+
+
+class _Method:
+    """The strategy an experiment names, before there is a federation to build it for."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        method = experiment.method
+        strategy_class = load_object(method.strategy, "[experiment] strategy")
+        if not (isinstance(strategy_class, type) and issubclass(strategy_class, Strategy)):
+            raise ExperimentError(f"[experiment] strategy '{method.strategy}' is not a Flower Strategy class")
+        self._class: type[Strategy] = strategy_class
+        self._where = f"[{method.name}]"
+        self._table = experiment.method_table
+        if issubclass(self._class, CohortStrategy):
+            self.client = method.client or COHORT_CLIENT
+            self.settings = parse(self._class.settings_type, self._table, self._where)
+        else:
+            self.client = method.client or STOCK_CLIENT
+            self.settings = Settings()
+
+    def build(self, federation: Federation, plan: RunPlan) -> CohortStrategy:
+        """The strategy for this federation."""
+        if issubclass(self._class, CohortStrategy):
+            return self._class(self.settings, federation, plan)
+        stock = build_stock(self._class, self._table, self._where, nodes=len(federation.hosts))
+        return StockStrategy(stock, federation, plan)

@@ -1,0 +1,66 @@
+"""SFL, structured federated learning: aggregate models over the client graph (Chen et al. 2022, algorithm 1)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from fedgraph.settings import Settings
+from strategies.base import CohortStrategy, Replies
+
+
+class SFLSettings(Settings):
+    """``[sfl]``.
+
+    alpha           : share of the graph in the aggregation; 0 leaves every client its own model.
+    hops            : K, how often the normalised adjacency is applied.
+    normalisation   : ``symmetric`` (GCN) or ``random-walk``; self loops are added where there are none.
+    lambda_global   : weight of the distance to the read-out w in the local objective.
+    lambda_personal : weight of the distance to the personalised model u_i.
+    distance        : ``euclidean`` norm, or half of it ``squared``.
+    lambda_scale    : whether the lambdas are read against the loss summed over a batch, or its mean.
+    start           : clients train from their ``personalised`` model, or all from the ``read-out``.
+    released        : behave like the authors' released program, whose distance terms have no gradient and whose
+                      clients start from the read-out.
+    """
+
+    alpha: float = Field(default=1.0, ge=0, le=1)
+    hops: int = Field(default=3, ge=0)
+    normalisation: Literal["symmetric", "random-walk"] = "symmetric"
+    lambda_global: float = Field(default=0.3, ge=0)
+    lambda_personal: float = Field(default=0.3, ge=0)
+    distance: Literal["euclidean", "squared"] = "euclidean"
+    lambda_scale: Literal["batch-sum", "batch-mean"] = "batch-sum"
+    start: Literal["personalised", "read-out"] = "personalised"
+    released: bool = False
+
+    @model_validator(mode="after")
+    def _released_stands_for_others(self) -> SFLSettings:
+        if not self.released:
+            return self
+        fixed = {"lambda_global": 0.0, "lambda_personal": 0.0, "start": "read-out"}
+        return (
+            self if all(getattr(self, key) == value for key, value in fixed.items()) else self.model_copy(update=fixed)
+        )
+
+
+class SFL(CohortStrategy):
+    """U = (1 - alpha) Theta + alpha A_hat^K Theta; row i is client i's next model, the mean of rows the read-out."""
+
+    settings_type: ClassVar[type[Settings]] = SFLSettings
+    needs_graph: ClassVar[bool] = True
+
+    def outgoing(self, server_round: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Every client's personalised model, and the read-out for all."""
+        return {"parameters": self.models}, {"global": self.models.mean(dim=0)}
+
+    def aggregate(self, server_round: int, replies: Replies) -> Tensor:
+        """One propagation over the graph among those present."""
+        assert replies.graph is not None
+        spread = replies.graph.propagate(
+            replies.parameters, hops=self.settings.hops, normalisation=self.settings.normalisation
+        )
+        return torch.lerp(replies.parameters, spread, self.settings.alpha)

@@ -1,0 +1,240 @@
+"""Any stock Flower strategy as a method: its own five functions, our loop, order, checks, checkpoints and records."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import random
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+from torch import Tensor
+
+from fedgraph.errors import ExperimentError, ReplyError
+from fedgraph.federation import Federation
+from fedgraph.messages import WorkReply, checked_arrays, error_of, from_record, to_record
+from fedgraph.plan import RunPlan
+from fedgraph.seeding import derive_seed
+from fedgraph.settings import Settings
+from fedgraph.state_file import State
+from strategies.base import CohortStrategy, Replies, usable_rows
+
+_NODE_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
+
+
+class StockStrategy(CohortStrategy):
+    """Runs ``stock`` unchanged. A node answers for all its clients at once with their weighted mean."""
+
+    evaluates_with_training: ClassVar[bool] = False
+
+    def __init__(self, stock: Strategy, federation: Federation, plan: RunPlan) -> None:
+        if plan.on_missing == "keep-last":
+            raise ExperimentError(
+                '[experiment] on-missing = "keep-last" is not for stock Flower strategies, which average what '
+                'arrives: use "fail" or "skip"'
+            )
+        super().__init__(Settings(), federation, plan)
+        self.stock = stock
+        self._arrays = ArrayRecord()
+
+    def begin(self, initial_arrays: ArrayRecord) -> None:
+        """One model for all."""
+        super().begin(initial_arrays)
+        self._arrays = initial_arrays
+
+    def adopt(self, models: Tensor) -> None:
+        """Go on with other models; all rows are the same here."""
+        super().adopt(models)
+        self._arrays = to_record(self.plan.layout.row_state(models[0]))
+
+    def global_arrays(self) -> ArrayRecord:
+        """The global model as the stock strategy made it, bit for bit."""
+        return self._arrays
+
+    def global_model(self) -> Tensor:
+        """The global model, ``[parameters]``."""
+        return self.models[0]
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Whatever the stock strategy sends; the nodes it draws depend on the seed and the round alone."""
+        random.seed(derive_seed(self.plan.seed, "stock-train", server_round))
+        return self._remember(self.stock.configure_train(server_round, arrays, config, grid))
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Whatever the stock strategy sends."""
+        random.seed(derive_seed(self.plan.seed, "stock-evaluate", server_round))
+        return self._remember(self.stock.configure_evaluate(server_round, arrays, config, grid))
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Give the stock strategy the usable replies."""
+        usable, collected = self._sort_out(replies, trained=True)
+        if collected.absent:
+            self._enforce(server_round, collected)
+        arrays, metrics = self.stock.aggregate_train(server_round, usable)
+        if arrays is not None:
+            state = {name: tensor[None] for name, tensor in from_record(arrays).items()}
+            self.models = self.plan.layout.flatten(state).expand_as(self.models)
+            self._arrays = arrays
+        self._record_training(server_round, collected)
+        return arrays, metrics
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Record per client; the stock strategy sees the same replies."""
+        usable, collected = self._sort_out(replies, trained=False)
+        self._record_evaluation(server_round, collected)
+        return self.stock.aggregate_evaluate(server_round, usable)
+
+    def summary(self) -> None:
+        """The stock strategy's own summary."""
+        self.stock.summary()
+
+    def state(self) -> State:
+        """The global model and every array and number that the stock strategy holds."""
+        return {"global": from_record(self._arrays), "stock": stock_state(self.stock)}
+
+    def load_state(self, state: State) -> None:
+        """Take back what ``state`` gave."""
+        self.begin(to_record(state["global"]))
+        load_stock_state(self.stock, state["stock"])
+
+    def _remember(self, messages: Iterable[Message]) -> list[Message]:
+        remembered = list(messages)
+        self._asked = {
+            message.metadata.dst_node_id: self.federation.hosts[message.metadata.dst_node_id] for message in remembered
+        }
+        return remembered
+
+    def _sort_out(self, messages: Iterable[Message], trained: bool) -> tuple[list[Message], Replies]:
+        """Messages fit for the stock strategy, and what they say of single clients."""
+        names = self.federation.names
+        asked = [names[position] for positions in self._asked.values() for position in positions.tolist()]
+        absent = dict.fromkeys(asked, "no reply in time")
+        usable: list[Message] = []
+        parts: list[tuple[Tensor, WorkReply]] = []
+        for message in messages:
+            positions = self._asked.get(message.metadata.src_node_id)
+            if positions is None:
+                continue
+            clients = [names[position] for position in positions.tolist()]
+            problem = error_of(message)
+            if problem is None:
+                try:
+                    metrics, failed = _per_client(message.content, clients)
+                    self._check(message.content, positions, trained)
+                except ReplyError as error:
+                    problem = str(error)
+            if problem is not None:
+                absent.update(dict.fromkeys(clients, problem))
+                continue
+            good = torch.tensor([name not in failed for name in clients])
+            for name in clients:
+                del absent[name]
+            absent.update(failed)
+            usable.append(message)
+            parts.append((positions[good], usable_rows(WorkReply(tuple(clients), {}, metrics), good)))
+        self._warn(absent)
+        return usable, self._stack(parts, absent)
+
+    def _check(self, content: RecordDict, positions: Tensor, trained: bool) -> None:
+        """Raise ReplyError unless a stock strategy can average this reply safely."""
+        metrics: Any = next(iter(content.metric_records.values()), {})
+        weight = metrics.get("num-examples", 0)
+        hosted = int(self.federation.num_examples["train"][positions].sum())
+        if not isinstance(weight, (int, float)) or not 0 < weight <= hosted:
+            raise ReplyError(f"its weight 'num-examples' is {weight}, its clients have {hosted} training examples")
+        if not trained:
+            return
+        record = next(iter(content.array_records.values()), ArrayRecord())
+        layout = self.plan.layout
+        tensors = checked_arrays(record, dict(zip(layout.names, layout.shapes, strict=True)))
+        for name, tensor in tensors.items():
+            if not bool(torch.isfinite(tensor).all()):
+                raise ReplyError(f"array '{name}' holds NaN or infinite values")
+        if not all(math.isfinite(value) for value in metrics.values() if isinstance(value, float)):
+            raise ReplyError("its metrics hold NaN or infinite values")
+
+
+def _per_client(content: RecordDict, clients: list[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Metrics ``[clients]`` and the clients that failed inside a node, from the record beside the stock reply."""
+    config: Any = content.config_records.get("config", {})
+    try:
+        named = list(config["clients"])
+        values = json.loads(config["per-client"])
+        failed = {str(name): str(reason) for name, reason in json.loads(config["failed"]).items()}
+        metrics = {name: torch.tensor(row, dtype=torch.float64) for name, row in values.items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ReplyError(f"the reply does not say what its clients measured ({error})") from None
+    if named != clients or any(row.shape != (len(clients),) for row in metrics.values()):
+        raise ReplyError("the reply speaks for other clients than were asked")
+    return metrics, {name: reason for name, reason in failed.items() if name in clients}
+
+
+def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: str, nodes: int) -> Strategy:
+    """Construct a stock strategy from its table; keys are its keyword arguments with dashes.
+
+    The minimum numbers of nodes default to what Flower has, but never to more nodes than there are: with them a
+    stock strategy would wait for ever.
+
+    Raises
+    ------
+    ExperimentError
+        For an unknown key, with the known ones, or values the strategy refuses.
+    """
+    known: dict[str, inspect.Parameter] = {}
+    for base in reversed(stock_class.__mro__):
+        if "__init__" in vars(base) and base is not object:
+            known.update(inspect.signature(vars(base)["__init__"]).parameters)
+    names = {
+        name
+        for name, parameter in known.items()
+        if name != "self" and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    }
+    arguments = {key.replace("-", "_"): value for key, value in table.items()}
+    unknown = sorted(set(arguments) - names)
+    if unknown:
+        keys = ", ".join(sorted(name.replace("_", "-") for name in names))
+        raise ExperimentError(f"{where} has no key '{unknown[0].replace('_', '-')}'; known keys: {keys}")
+    for name in _NODE_MINIMA:
+        default = known[name].default if name in known else None
+        if isinstance(default, int):
+            arguments.setdefault(name, min(default, nodes))
+    try:
+        return stock_class(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ExperimentError(f"{where}: {stock_class.__name__} refuses these settings: {error}") from None
+
+
+def stock_state(stock: Strategy) -> State:
+    """Arrays (alone or in dicts) and numbers among a stock strategy's attributes."""
+    state: State = {}
+    for name, value in vars(stock).items():
+        if isinstance(value, np.ndarray):
+            state[name] = torch.from_numpy(value)
+        elif isinstance(value, dict) and value and all(isinstance(item, np.ndarray) for item in value.values()):
+            state[name] = {key: torch.from_numpy(np.asarray(item)) for key, item in value.items()}
+        elif isinstance(value, (bool, int, float)):
+            state[name] = value
+    return state
+
+
+def load_stock_state(stock: Strategy, state: State) -> None:
+    """Take back what ``stock_state`` gave."""
+    for name, value in state.items():
+        if isinstance(value, Tensor):
+            setattr(stock, name, value.numpy())
+        elif isinstance(value, dict):
+            setattr(stock, name, {key: item.numpy() for key, item in value.items()})
+        else:
+            setattr(stock, name, value)
