@@ -1,0 +1,55 @@
+"""Fixtures shared by all tests."""
+
+import os
+from pathlib import Path
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from fedgraph.experiment import parse_experiment
+from fedgraph.grid import LocalGrid
+from fedgraph.run import RunFolder
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder with real data; tests that need a file of it skip when it is not there."""
+    return Path(os.environ.get("FEDGRAPH_DATA", REPOSITORY.parent / "shared" / "data"))
+
+
+@pytest.fixture()
+def digits_tables():
+    """A small experiment that every method can run: 6 clients, 2 classes each."""
+    return {
+        "experiment": {"name": "small", "method": "sfl", "rounds": 2},
+        "data": {"set": "digits", "clients": 6, "partition": "shards", "shards": 2},
+        "model": {"name": "mlp", "hidden": [16]},
+        "train": {"optimizer": "sgd", "learning-rate": 0.1, "batch-size": 32, "local-epochs": 1},
+        "graph": {"source": "labels"},
+        "sfl": {"hops": 1},
+    }
+
+
+@pytest.fixture()
+def run_experiment(tmp_path, data_dir):
+    """Run experiment tables on the in-process grid as ``fedgraph run`` does; returns the run folder."""
+    from clients.app import app as client_app
+    from strategies.app import app as server_app
+
+    def run(tables, nodes=2, node_configs=None, folder=None, client=client_app):
+        if folder is None:
+            folder = RunFolder.create(parse_experiment(tables), tmp_path / "runs")
+        state = {"state-dir": str(folder.path / "nodes"), "data-dir": str(data_dir)}
+        configs = node_configs or [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
+        run_config = {
+            "experiment": str(folder.path / "experiment.toml"),
+            "set": f"'output.resume={folder.path}'",
+            "data-dir": str(data_dir),
+        }
+        grid = LocalGrid(client, [{**state, **config} for config in configs], run_config)
+        server_app(grid, Context(1, 1, {}, RecordDict(), run_config))
+        return folder
+
+    return run

@@ -1,0 +1,132 @@
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgraph.data.base import TaskSpec
+from fedgraph.errors import ReplyError
+from fedgraph.messages import Identity, WorkReply, WorkRequest, from_record, to_record
+
+NAMES = ("a", "b")
+
+
+def reply_content(stacked=None, metrics=None, clients=NAMES):
+    return WorkReply(
+        clients,
+        {"parameters": torch.ones(2, 3)} if stacked is None else stacked,
+        {"loss": torch.tensor([0.5, 0.25], dtype=torch.float64)} if metrics is None else metrics,
+    ).pack()
+
+
+@settings(max_examples=25, derandomize=True, deadline=None)
+@given(st.lists(st.integers(0, 4), max_size=3), st.integers(0, 1000))
+def test_tensors_survive_the_record(shape, seed):
+    tensor = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    assert torch.equal(from_record(to_record({"x": tensor}))["x"], tensor)
+
+
+def test_request_round_trip():
+    request = WorkRequest(
+        NAMES, 7, "pkg:Client", "{}", "run-1", {"parameters": torch.rand(2, 3)}, {"global": torch.rand(3)}, ("test",),
+        train=False, keep_from=4,
+    )  # fmt: skip
+    back = WorkRequest.unpack(request.pack())
+    assert torch.equal(back.stacked["parameters"], request.stacked["parameters"])
+    assert torch.equal(back.shared["global"], request.shared["global"])
+    for field in ("clients", "round", "client", "experiment", "run", "evaluate", "train", "keep_from"):
+        assert getattr(back, field) == getattr(request, field)
+
+
+def test_request_of_another_version_is_refused():
+    content = RecordDict({"config": ConfigRecord({"server-round": 1})})
+    with pytest.raises(ReplyError, match="different versions"):
+        WorkRequest.unpack(content)
+
+
+def test_reply_round_trip():
+    reply = WorkReply.unpack(reply_content(), NAMES, {"parameters": (3,)})
+    assert reply.clients == NAMES
+    assert torch.equal(reply.stacked["parameters"], torch.ones(2, 3))
+    assert reply.metrics["loss"].tolist() == [0.5, 0.25]
+    assert reply.unusable() == {}
+
+
+def test_nan_costs_only_the_client_that_sent_it():
+    bad = torch.ones(2, 3)
+    bad[1, 2] = torch.nan
+    reply = WorkReply.unpack(reply_content({"parameters": bad}), NAMES, {"parameters": (3,)})
+    assert reply.unusable() == {"b": "array 'parameters' holds NaN or infinite values"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (reply_content({"parameters": torch.ones(2, 4)}), r"has the shape \(2, 4\), expected \(2, 3\)"),
+        (reply_content({"parameters": torch.ones(1, 3)}), r"has the shape \(1, 3\), expected \(2, 3\)"),
+        (reply_content({"parameters": torch.ones(2, 3).double()}), "has the type float64, expected float32"),
+        (reply_content({}), r"holds the arrays \[\], expected \['parameters'\]"),
+        (reply_content({"parameters": torch.ones(2, 3), "more": torch.ones(2)}), "holds the arrays"),
+        (reply_content(clients=("a", "c")), "speaks for a, c, but a, b were asked"),
+        (reply_content(metrics={"loss": torch.ones(3)}), "metric 'loss' is not one number for each of the 2"),
+        (RecordDict({}), "the reply has no 'config'"),
+    ],
+)
+def test_malformed_reply_is_refused_with_the_reason(content, message):
+    with pytest.raises(ReplyError, match=message):
+        WorkReply.unpack(content, NAMES, {"parameters": (3,)})
+
+
+def forged(**changes):
+    honest = Array(np.ones((2, 3), np.float32))
+    fields = {"dtype": honest.dtype, "shape": honest.shape, "stype": honest.stype, "data": honest.data, **changes}
+    return RecordDict(
+        {
+            "config": ConfigRecord({"clients": list(NAMES)}),
+            "stacked": ArrayRecord({"parameters": Array(**fields)}),
+            "metrics": MetricRecord({"loss": [0.0, 0.0]}),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (forged(data=b"x" * 10_000), "takes 10000 bytes, more than its shape"),
+        (forged(data=b"garbage"), "cannot be decoded"),
+        (forged(data=Array(np.ones((3, 2), np.float32)).data), r"decodes to float32 \(3, 2\)"),
+        (forged(stype="pickle"), "cannot be decoded"),
+    ],
+)
+def test_forged_array_is_refused(content, message):
+    with pytest.raises(ReplyError, match=message):
+        WorkReply.unpack(content, NAMES, {"parameters": (3,)})
+
+
+def identity(**changes):
+    counts = {split: torch.tensor([5, 6]) for split in ("train", "validation", "test")}
+    fields = {"clients": NAMES, "task": TaskSpec("forecast", (12, 1), (12,), 5.0, "mph"), "data": "x"}
+    return Identity(**{**fields, "num_examples": counts, "partition": (0, 2), **changes})
+
+
+def test_identity_round_trip():
+    said = identity(label_counts=torch.tensor([[1, 4], [6, 0]]))
+    heard = Identity.unpack(said.pack())
+    assert (heard.clients, heard.task, heard.data, heard.partition) == (NAMES, said.task, "x", (0, 2))
+    assert heard.num_examples["train"].tolist() == [5, 6]
+    assert torch.equal(heard.label_counts, said.label_counts)
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (identity(clients=("a", "a")), "names a client twice"),
+        (identity(num_examples={s: torch.tensor([5]) for s in ("train", "validation", "test")}), "does not count"),
+        (identity(num_examples={"train": torch.tensor([5, 6])}), "malformed"),
+        (identity(task=None), "does not describe the task"),
+    ],
+)
+def test_malformed_identity_is_refused(said, message):
+    with pytest.raises(ReplyError, match=message):
+        Identity.unpack(said.pack())

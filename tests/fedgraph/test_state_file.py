@@ -1,0 +1,73 @@
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from fedgraph.errors import RunError
+from fedgraph.state_file import load_state, save_state, write_atomically
+
+
+def test_nested_state_round_trip(tmp_path):
+    state = {
+        "round": 3,
+        "name": "x",
+        "none": None,
+        "list": [1, 2.5, "z"],
+        "deep": {"tensor": torch.arange(6.0).reshape(2, 3), "flag": torch.tensor([True, False]), "empty": {}},
+    }
+    save_state(tmp_path / "a" / "state", state)
+    loaded = load_state(tmp_path / "a" / "state")
+    assert torch.equal(loaded["deep"].pop("tensor"), state["deep"]["tensor"])
+    assert torch.equal(loaded["deep"].pop("flag"), state["deep"]["flag"])
+    assert loaded == {"round": 3, "name": "x", "none": None, "list": [1, 2.5, "z"], "deep": {"empty": {}}}
+
+
+def test_expanded_views_are_stored_whole(tmp_path):
+    save_state(tmp_path / "s", {"rows": torch.arange(3.0).expand(4, 3), "same": torch.arange(3.0)})
+    assert torch.equal(load_state(tmp_path / "s")["rows"], torch.arange(3.0).repeat(4, 1))
+
+
+def test_tensors_that_share_memory_are_stored(tmp_path):
+    tensor = torch.arange(3.0)
+    save_state(tmp_path / "s", {"a": tensor, "b": {"c": tensor}})
+    loaded = load_state(tmp_path / "s")
+    assert torch.equal(loaded["a"], loaded["b"]["c"])
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"\x10\0\0\0\0\0\0\0{\"a\":1}         "])
+def test_broken_file_is_named(tmp_path, content):
+    (tmp_path / "s").write_bytes(content)
+    with pytest.raises(RunError, match=r"cannot read the saved state .*/s"):
+        load_state(tmp_path / "s")
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(RunError, match="cannot read the saved state"):
+        load_state(tmp_path / "none")
+
+
+def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path):
+    target = tmp_path / "state"
+    write_atomically(target, b"0" * 1_000_000)
+    code = (
+        "import sys, pathlib; from fedgraph.state_file import write_atomically\n"
+        "for i in range(10**6): write_atomically(pathlib.Path(sys.argv[1]), str(i % 10).encode() * 1_000_000)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(target)])
+    try:
+        process.wait(1.5)
+    except subprocess.TimeoutExpired:
+        os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    content = target.read_bytes()
+    assert len(content) == 1_000_000
+    assert len(set(content)) == 1
+
+
+def test_a_failed_write_leaves_no_temporary_file(tmp_path):
+    with pytest.raises(TypeError):
+        write_atomically(tmp_path / "x", "text is not bytes")
+    assert list(tmp_path.iterdir()) == []
