@@ -39,7 +39,7 @@ _CATALOGUES = (
 )
 
 
-def catalogue() -> tuple[CatalogueEntry, ...]:
+def catalogue_entries() -> tuple[CatalogueEntry, ...]:
     """Every named data set with its licence, size and files."""
     return tuple(entry for path in _CATALOGUES for entry in load_object(path, "catalogue"))
 

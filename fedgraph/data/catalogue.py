@@ -1,0 +1,60 @@
+"""Find the files of a named data set in a data folder; say exactly what to put where when they are missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedgraph.data.base import CatalogueEntry, DataFile
+from fedgraph.errors import DataError
+
+
+def find(entry: CatalogueEntry, data_dir: Path) -> tuple[Path, ...] | None:
+    """Paths of the first alternative all of whose files are in ``data_dir``, in the entry's order; else None."""
+    for files in entry.alternatives:
+        if files and all((data_dir / file.path).is_file() for file in files):
+            return tuple(data_dir / file.path for file in files)
+    return None
+
+
+def require(entry: CatalogueEntry, data_dir: Path) -> tuple[Path, ...]:
+    """Like :func:`find`, but raises DataError with :func:`missing_message` when no alternative is complete."""
+    paths = find(entry, data_dir)
+    if paths is None:
+        raise DataError(missing_message(entry, data_dir))
+    return paths
+
+
+def downloads(entry: CatalogueEntry) -> tuple[DataFile, ...]:
+    """The files of ``entry`` that can be fetched by address: a whole alternative if one can, else what is served."""
+    for files in entry.alternatives:
+        if files and all(file.download for file in files):
+            return files
+    served = [file for files in entry.alternatives for file in files if file.download]
+    return tuple(dict.fromkeys(served))
+
+
+def missing_message(entry: CatalogueEntry, data_dir: Path) -> str:
+    """What is missing, where it is published and where exactly to put it; published alternatives come first."""
+    folder = data_dir.absolute()
+    published = [files for files in entry.alternatives if all(file.url for file in files)]
+    lines = [f"{entry.title}: the data folder {folder} does not hold the files of the data set '{entry.name}'."]
+    for number, files in enumerate(published or entry.alternatives):
+        lines.append("Or, instead:" if number else "Missing:")
+        lines += [line for file in files if not (folder / file.path).is_file() for line in _facts(file, folder)]
+    others = [files for files in entry.alternatives if files not in published]
+    if published and others:
+        sets = "; ".join(" with ".join(str(file.path) for file in files) for files in others)
+        lines.append(f"Prepared subsets are read too when they are there: {sets}.")
+    served = [file.path.name for file in downloads(entry) if not (folder / file.path).is_file()]
+    if served:
+        lines.append(f"Or run `fedgraph data --download {entry.name}`, which fetches {' and '.join(served)}.")
+    lines.append(
+        "The data folder is named by the node config key `data-dir` or the environment variable FEDGRAPH_DATA."
+    )
+    return "\n".join(lines)
+
+
+def _facts(file: DataFile, folder: Path) -> list[str]:
+    address = f"published at {file.url}" if file.url else "not published as a file of its own"
+    checksum = f"its SHA-256 is {file.sha256}" if file.sha256 else "its checksum is not known, so it is not verified"
+    return [f"  {file.path.name}: {address}", f"    put it at {folder / file.path} ({checksum})"]

@@ -1,0 +1,69 @@
+"""A split over shared storage: one tensor of examples, and for each client the rows that are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedgraph.data.base import Batch
+
+
+def row_table(rows: Sequence[NDArray[np.int64]]) -> Tensor:
+    """Rows of each client as one int64 table ``[clients, max(1, most rows)]``, padded with -1."""
+    table = torch.full((len(rows), max([1, *map(len, rows)])), -1, dtype=torch.int64)
+    for client, own in enumerate(rows):
+        table[client, : len(own)] = torch.from_numpy(own)
+    return table
+
+
+@dataclass(frozen=True)
+class ExampleSplit:
+    """One split of a cohort whose examples lie in tensors shared by all clients and splits.
+
+    inputs  : ``[examples, *input_shape]``, uint8 or float32. targets : ``[examples]`` int64, or ``[examples, 1]``
+    float32. rows : int64 ``[clients, most]`` into both, padded with -1 at the end.
+    scale, shift : broadcast to one input; a batch holds ``inputs * scale + shift`` as float32. None: as stored.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    rows: Tensor
+    scale: Tensor | None = None
+    shift: Tensor | None = None
+
+    @property
+    def num_examples(self) -> Tensor:
+        """Examples of each client, int64 ``[clients]``."""
+        return (self.rows >= 0).sum(1)
+
+    def batch(self, indices: Tensor) -> Batch:
+        """Examples ``indices`` (int64 ``[clients, batch]``, -1 = padding) of each client; padding is zero.
+
+        An index at or beyond a client's number of examples counts as padding too.
+        """
+        inside = (indices >= 0) & (indices < self.rows.shape[1])
+        rows = torch.where(inside, self.rows.gather(1, torch.where(inside, indices, 0)), -1)
+        real = rows >= 0
+        flat = rows.clamp(min=0).flatten()
+        inputs = self.inputs.index_select(0, flat).float()
+        if self.scale is not None:
+            inputs.mul_(self.scale)
+        if self.shift is not None:
+            inputs.add_(self.shift)
+        targets = self.targets.index_select(0, flat)
+        if not bool(real.all()):
+            padding = ~real.flatten()
+            inputs[padding] = 0
+            targets[padding] = 0
+        targets = targets.unflatten(0, rows.shape)
+        weights = real.float().reshape(*rows.shape, *[1] * (targets.dim() - 2)).expand_as(targets)
+        return Batch(inputs.unflatten(0, rows.shape), targets, weights)
+
+    def block(self, start: int, stop: int) -> ExampleSplit:
+        """The same split for the clients ``start:stop``; shares all storage."""
+        return replace(self, rows=self.rows[start:stop])

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedgraph.data.series import SeriesSettings, SeriesSource
+from fedgraph.errors import DataError, ExperimentError, GraphError
+from fedgraph.settings import parse
+
+NAMES = ("north", "south", "east", "west")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    values = np.random.default_rng(0).uniform(1.0, 9.0, (120, 4))
+    np.savez(tmp_path / "toy.npz", speed=values, names=np.array(NAMES))
+    (tmp_path / "roads.csv").write_text("from,to,weight\nsouth,west,0.5\nwest,south,0.5\nnorth,east,2\neast,north,2\n")
+    return tmp_path
+
+
+def source(folder: Path, **keys: object) -> SeriesSource:
+    return SeriesSource(parse(SeriesSettings, {"path": "toy.npz", **keys}, "[data]"), folder)
+
+
+def test_a_file_becomes_a_data_set(folder: Path) -> None:
+    toy = source(folder, **{"step-minutes": 60, "unit": "m/s"})
+    assert toy.client_names() == list(NAMES)
+    assert toy.describe() == "toy.npz, 4 clients, 120 hourly steps"
+    cohort = toy.load(["west", "north"])
+    assert cohort.names == ("west", "north")
+    assert cohort.task.features == ("speed",)
+    assert toy.given_graph() is None
+    values = np.load(folder / "toy.npz")["speed"]
+    batch = cohort.splits["train"].batch(torch.tensor([[5], [0]]))
+    readings = batch.targets * cohort.std[:, None, None] + cohort.mean[:, None, None]
+    np.testing.assert_allclose(readings[0, 0], values[17:29, 3], rtol=1e-5)
+    np.testing.assert_allclose(readings[1, 0], values[12:24, 0], rtol=1e-5)
+
+
+def test_absolute_paths_work_too(folder: Path) -> None:
+    toy = SeriesSource(SeriesSettings(path=str(folder / "toy.npz")), Path("elsewhere"))
+    assert toy.describe() == "toy.npz, 4 clients, 120 steps"
+
+
+def test_a_subset_of_clients_and_steps(folder: Path) -> None:
+    toy = source(folder, clients=["west", "south"], graph="roads.csv", **{"first-steps": 80})
+    assert toy.client_names() == ["west", "south"]
+    assert toy.describe() == "toy.npz, 2 of 4 clients, the first 80 of 120 steps"
+    graph = toy.given_graph()
+    assert graph is not None
+    assert graph.names == ("west", "south")
+    torch.testing.assert_close(graph.dense(), torch.tensor([[0.0, 0.5], [0.5, 0.0]]))
+
+
+def test_names_of_the_settings_replace_those_of_the_file(folder: Path) -> None:
+    assert source(folder, names=["a", "b", "c", "d"]).client_names() == ["a", "b", "c", "d"]
+
+
+def test_messages_name_the_file_and_the_client(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"toy\.npz, key `clients`: no client named up"):
+        source(folder, clients=["up"]).client_names()
+    with pytest.raises(DataError, match=r"toy\.npz: no client named up"):
+        source(folder).load(["up"])
+    with pytest.raises(DataError, match=r"none\.npz: cannot be read"):
+        source(folder, path="none.npz").client_names()
+    (folder / "less.csv").write_text("from,to,weight\nsouth,west,0.5\n")
+    with pytest.raises(GraphError, match="north"):
+        source(folder, graph="less.csv").given_graph()
+    with pytest.raises(ExperimentError, match="needs the key 'path'"):
+        parse(SeriesSettings, {}, "[data]")
+
+
+def test_settings_survive_the_way_through_a_table() -> None:
+    keys = {"path": "a.csv", "start": "2024-01-01", "shares": [0.5, 0.25, 0.25], "clients": ["a"], "missing": 0.0}
+    settings = parse(SeriesSettings, keys, "[data]")
+    assert parse(SeriesSettings, settings.as_table(), "[data]") == settings
