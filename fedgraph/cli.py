@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedgraph.data import catalogue, data_folder
+from fedgraph.data import catalogue_entries, data_folder
 from fedgraph.data.catalogue import find
 from fedgraph.errors import ExperimentError, FedgraphError, RunError
 from fedgraph.experiment import Experiment, find_experiment, load_experiment
@@ -100,7 +100,7 @@ def data(
     for column in ("set", "what it is", "licence", "size", "here"):
         table.add_column(column, overflow="fold")
     notes = []
-    for entry in catalogue():
+    for entry in catalogue_entries():
         found = find(entry, folder) if entry.alternatives else ()
         here = "comes along" if not entry.alternatives else ("yes" if found else "no")
         table.add_row(entry.name, entry.title, entry.licence, entry.size, here)
@@ -168,7 +168,7 @@ def _download(name: str, folder: Path, console: Console) -> None:
 
     from fedgraph.data.download import fetch
 
-    entries = {entry.name: entry for entry in catalogue()}
+    entries = {entry.name: entry for entry in catalogue_entries()}
     if name not in entries:
         raise ExperimentError(f"no data set '{name}'; known: {', '.join(entries)}")
     entry = entries[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ from pathlib import Path
 from fedgraph.errors import RunError
 
 _START_SECONDS = 60.0
+_PR_SET_PDEATHSIG = 1
 
 _APP = """\
 [project]
@@ -76,15 +78,26 @@ def flower_environment(home: Path, **extra: str) -> dict[str, str]:
 
 @contextmanager
 def process(command: list[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A background process with all its children, ended with the block."""
+    """A background process with all its children, ended with the block, or with this process if that is killed."""
     with log.open("ab") as stream:
         started = subprocess.Popen(
-            command, env=dict(environment), stdout=stream, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            env=dict(environment),
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
         )
     try:
         yield started
     finally:
         _end_group(started)
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to end the child when its parent is gone; elsewhere a killed parent leaves it behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end_group(started: subprocess.Popen[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import math
@@ -10,7 +11,8 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,27 @@ class RunFolder:
     def is_finished(self) -> bool:
         """Whether the run has come to its end."""
         return (self.path / "summary.json").is_file()
+
+    @contextmanager
+    def locked(self, wait: float = 60.0) -> Iterator[None]:
+        """Hold the folder for one process; a killed process lets go of it by itself.
+
+        Raises
+        ------
+        RunError
+            When another process still writes to it after ``wait`` seconds.
+        """
+        with (self.path / ".lock").open("w") as stream:
+            deadline = time.monotonic() + wait
+            while True:
+                try:
+                    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise RunError(f"another process is still running {self.path}") from None
+                    time.sleep(0.2)
+            yield
 
     def log_to_file(self) -> logging.Handler:
         """Append the project's log messages to ``logs/run.log``; the caller removes the handler."""

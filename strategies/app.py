@@ -74,7 +74,8 @@ def conduct(grid: Grid, experiment: Experiment, data_dir: Path) -> RunFolder:
     folder = RunFolder.open(resumed) if resumed else RunFolder.create(experiment, Path(experiment.output.dir))
     handler = folder.log_to_file()
     try:
-        _conduct(grid, experiment, data_dir, folder)
+        with folder.locked():
+            _conduct(grid, experiment, data_dir, folder)
     except Exception as error:
         log.error("the run stopped: %s", error)
         raise
