@@ -1,0 +1,130 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from clients.sfl import distance_gradient
+from fedgraph.client_graph import ClientGraph
+from fedgraph.data.base import TaskSpec
+from fedgraph.errors import ExperimentError
+from fedgraph.federation import Federation
+from fedgraph.parameters import Layout
+from fedgraph.plan import RunPlan
+from fedgraph.settings import parse
+from strategies.base import Replies
+from strategies.sfl import SFL, SFLSettings
+
+NAMES = ("a", "b", "c", "d")
+
+
+def federation(graph=None):
+    counts = torch.tensor([3, 1, 1, 1])
+    return Federation(
+        names=NAMES,
+        hosts={7: torch.arange(4)},
+        task=TaskSpec("regression", (2,), (1,)),
+        data="test",
+        num_examples=dict.fromkeys(("train", "validation", "test"), counts),
+        graph=graph,
+    )
+
+
+def ring():
+    weights = torch.zeros(4, 4)
+    for i in range(4):
+        weights[i, (i + 1) % 4] = weights[(i + 1) % 4, i] = 1 + i
+    return ClientGraph.from_dense(NAMES, weights, directed=False)
+
+
+def strategy(graph=None, **table):
+    plan = RunPlan(Layout.of({"w": torch.zeros(5)}), "c", "{}", "run")
+    return SFL(parse(SFLSettings, table, "[sfl]"), federation(ring() if graph is None else graph), plan)
+
+
+def replies(theta, graph):
+    return Replies(torch.arange(4), NAMES, {"parameters": theta}, {}, graph, torch.ones(4))
+
+
+@pytest.mark.parametrize(("alpha", "hops"), [(1.0, 3), (0.3, 1), (0.0, 2), (1.0, 0)])
+@pytest.mark.parametrize("normalisation", ["symmetric", "random-walk"])
+def test_aggregation_is_the_formula(alpha, hops, normalisation):
+    theta = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    a = ring().dense().numpy().astype(float) + np.eye(4)
+    d = a.sum(axis=1)
+    a_hat = a / np.sqrt(np.outer(d, d)) if normalisation == "symmetric" else a / d[:, None]
+    expected = (1 - alpha) * theta.numpy() + alpha * np.linalg.matrix_power(a_hat, hops) @ theta.numpy()
+    got = strategy(alpha=alpha, hops=hops, normalisation=normalisation).aggregate(1, replies(theta, ring()))
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_read_out_is_the_mean_of_the_personalised_models():
+    served = strategy()
+    served.models = torch.arange(20.0).reshape(4, 5)
+    assert torch.equal(served.global_model(), served.models.mean(dim=0))
+    stacked, shared = served.outgoing(1)
+    assert torch.equal(stacked["parameters"], served.models)
+    assert torch.equal(shared["global"], served.models.mean(dim=0))
+
+
+def test_released_settings_stand_for_others():
+    settings = parse(SFLSettings, {"released": True}, "[sfl]")
+    assert (settings.lambda_global, settings.lambda_personal, settings.start) == (0.0, 0.0, "read-out")
+
+
+def test_a_graph_is_needed():
+    with pytest.raises(ExperimentError, match=r"SFL needs a client graph: give the experiment \[graph\] source"):
+        SFL(SFLSettings(), federation(), RunPlan(Layout.of({"w": torch.zeros(5)}), "c", "{}", "run"))
+
+
+@pytest.mark.parametrize("squared", [False, True])
+def test_distance_gradient_by_finite_differences(squared):
+    random = torch.Generator().manual_seed(1)
+    v = torch.randn(3, 6, dtype=torch.float64, generator=random)
+    u = torch.randn(3, 6, dtype=torch.float64, generator=random)
+    w = torch.randn(6, dtype=torch.float64, generator=random)
+
+    def objective(x):
+        powers = (2 if squared else 1, 0.5 if squared else 1.0)
+        return sum(0.3 * powers[1] * torch.linalg.vector_norm(x - c, dim=1) ** powers[0] for c in (w, u))
+
+    gradient = 0.3 * distance_gradient(v, w, squared) + 0.3 * distance_gradient(v, u, squared)
+    step = 1e-6
+    for column in range(6):
+        shift = torch.zeros(6, dtype=torch.float64)
+        shift[column] = step
+        slope = (objective(v + shift) - objective(v - shift)) / (2 * step)
+        torch.testing.assert_close(gradient[:, column], slope, rtol=1e-5, atol=1e-7)
+
+
+def test_distance_gradient_is_zero_where_models_coincide():
+    v = torch.ones(2, 3)
+    assert torch.equal(distance_gradient(v, torch.ones(3), squared=False), torch.zeros(2, 3))
+
+
+def final_models(folder):
+    from safetensors.torch import load_file
+
+    tensors = load_file(str(folder.path / "models.safetensors"))
+    return torch.cat([t.reshape(t.shape[0], -1) for name, t in sorted(tensors.items()) if name.startswith("clients/")], 1)
+
+
+def test_no_distance_term_is_plain_sgd_and_any_is_not(digits_tables, run_experiment):
+    digits_tables["sfl"] |= {"alpha": 0.0, "lambda-global": 0.0, "lambda-personal": 0.0}
+    plain = final_models(run_experiment(digits_tables))
+    local = final_models(run_experiment({**digits_tables, "experiment": {"method": "local", "rounds": 2}}))
+    assert torch.equal(plain, local)
+    pulled = run_experiment({**digits_tables, "sfl": {"alpha": 0.0, "lambda-global": 5.0, "lambda-personal": 0.0}})
+    assert (final_models(pulled).var(dim=0).sum() < 0.95 * plain.var(dim=0).sum()).item()
+
+
+def test_sfl_beats_fedavg_on_clients_with_two_classes(digits_tables, run_experiment):
+    digits_tables["data"]["clients"] = 20
+    digits_tables["train"] |= {"batch-size": 16, "local-epochs": 3}
+    means = {}
+    for method in ("sfl", "fedavg"):
+        folder = run_experiment({**digits_tables, "experiment": {"method": method, "rounds": 12}})
+        summary = json.loads((folder.path / "summary.json").read_text())
+        means[method] = summary["metrics"]["test"]["accuracy"]["mean"]
+    assert means["sfl"] > means["fedavg"] + 0.02, means
+    assert means["sfl"] > 0.8, means

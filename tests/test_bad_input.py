@@ -1,0 +1,302 @@
+"""What goes wrong at the start of a run, and what the person who started it is told."""
+
+import json
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from clients.app import app as client_app
+from fedgraph.errors import ExperimentError, FedgraphError, GraphError, IdentityError, RunError
+from fedgraph.experiment import load_experiment, parse_experiment
+
+
+def series_tables(file, **graph):
+    return {
+        "experiment": {"method": "sfl", "rounds": 1},
+        "data": {"set": "series", "path": str(file), "missing": 0.0, "input-steps": 3, "output-steps": 2},
+        "model": {"name": "gru", "hidden": 4},
+        "train": {"local-steps": 1},
+        "graph": graph or {"source": "complete"},
+    }
+
+
+def write_series(path, names=("a", "b", "c"), spoil=None):
+    values = np.random.default_rng(0).uniform(1, 9, size=(60, len(names))).astype(np.float32)
+    if spoil is not None:
+        values[:, spoil] = 0.0
+    np.savez(path, data=values, names=np.array(names))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "message"),
+    [
+        ("train", "learning-rat", r"\[train\] has no key 'learning-rat'; known keys: .*learning-rate"),
+        ("experiment", "round", r"\[experiment\] has no key 'round'; known keys: .*rounds"),
+        ("data", "shard", r"\[data\] \(set digits\) has no key 'shard'; known keys: .*shards"),
+        ("graph", "kind", r"\[graph\] has no key 'kind'; known keys: .*source"),
+    ],
+)
+def test_unknown_key(digits_tables, table, key, message):
+    digits_tables[table][key] = 1
+    with pytest.raises(ExperimentError, match=message):
+        parse_experiment(digits_tables)
+
+
+def test_unknown_key_of_the_method_and_of_the_model(digits_tables, run_experiment):
+    with pytest.raises(ExperimentError, match=r"\[sfl\] has no key 'hop'; known keys: alpha, .*hops"):
+        run_experiment({**digits_tables, "sfl": {"hop": 1}})
+    with pytest.raises(FedgraphError, match=r"\[model\] has no key 'hiden'; known keys: .*hidden"):
+        run_experiment({**digits_tables, "model": {"name": "mlp", "hiden": [3]}})
+
+
+def test_unknown_table_and_unknown_method(digits_tables):
+    with pytest.raises(ExperimentError, match=r"no table \[trian\]; known tables: experiment, data, model, train"):
+        parse_experiment({**digits_tables, "trian": {}})
+    with pytest.raises(ExperimentError, match="method 'slf' is not a built-in; known: fedavg, local, sfl"):
+        parse_experiment({**digits_tables, "experiment": {"method": "slf"}})
+
+
+def test_file_that_is_no_toml_and_no_file(tmp_path):
+    (tmp_path / "x.toml").write_text("[experiment\n")
+    with pytest.raises(ExperimentError, match=r"x\.toml is not a TOML file"):
+        load_experiment(tmp_path / "x.toml")
+    with pytest.raises(ExperimentError, match="no experiment file 'nowhere.toml'"):
+        load_experiment("nowhere.toml")
+
+
+def test_overrides(digits_tables, tmp_path):
+    import tomli_w
+
+    (tmp_path / "x.toml").write_text(tomli_w.dumps(digits_tables))
+    experiment = load_experiment(tmp_path / "x.toml", ["train.learning-rate=0.05", "experiment.name=other", "sfl.hops=2"])
+    assert (experiment.train.learning_rate, experiment.experiment.name) == (0.05, "other")
+    assert experiment.method_table == {"hops": 2}
+    with pytest.raises(ExperimentError, match="is not of the form table.key=value"):
+        load_experiment(tmp_path / "x.toml", ["rounds=3"])
+
+
+def test_dotted_path_that_leads_nowhere(digits_tables, run_experiment):
+    for path, message in (
+        ("no_such_package:X", "cannot import 'no_such_package'.*PYTHONPATH"),
+        ("strategies.sfl:Sfl", "has no 'Sfl'"),
+        ("strategies.sfl", "is not a dotted path"),
+        ("fedgraph.grid:LocalGrid", "is not a Flower Strategy class"),
+    ):
+        with pytest.raises(ExperimentError, match=message):
+            run_experiment({**digits_tables, "experiment": {"strategy": path}})
+
+
+def test_unknown_client_name_in_the_graph(tmp_path, run_experiment):
+    write_series(tmp_path / "s.npz")
+    (tmp_path / "g.csv").write_text("from,to,weight\na,b,1\nb,zebra,1\na,c,1\n")
+    with pytest.raises(GraphError, match="zebra"):
+        run_experiment(series_tables(tmp_path / "s.npz", source="file", path=str(tmp_path / "g.csv")))
+
+
+def test_client_that_the_graph_lacks(tmp_path, run_experiment):
+    write_series(tmp_path / "s.npz")
+    (tmp_path / "g.csv").write_text("from,to,weight\na,b,1\n")
+    tables = series_tables(tmp_path / "s.npz", source="file", path=str(tmp_path / "g.csv"))
+    with pytest.raises(GraphError, match="c"):
+        run_experiment(tables)
+    tables["graph"]["missing"] = "isolate"
+    assert run_experiment(tables).is_finished
+
+
+@pytest.mark.parametrize(("weight", "word"), [("-1", "negative"), ("nan", "finite|NaN|nan")])
+def test_bad_weights(tmp_path, run_experiment, weight, word):
+    write_series(tmp_path / "s.npz")
+    (tmp_path / "g.csv").write_text(f"from,to,weight\na,b,{weight}\na,c,1\n")
+    with pytest.raises(GraphError, match=word):
+        run_experiment(series_tables(tmp_path / "s.npz", source="file", path=str(tmp_path / "g.csv")))
+
+
+def test_asymmetric_weights_where_symmetric_ones_are_asked_for(tmp_path, run_experiment):
+    write_series(tmp_path / "s.npz")
+    (tmp_path / "g.csv").write_text(",a,b,c\na,0,1,0\nb,0.5,0,1\nc,0,1,0\n")
+    tables = series_tables(tmp_path / "s.npz", source="file", path=str(tmp_path / "g.csv"), directed=False)
+    with pytest.raises(GraphError, match=r"(?s)a.*b.*symmetris"):
+        run_experiment(tables)
+
+
+def test_all_missing_sensor(tmp_path, run_experiment):
+    write_series(tmp_path / "s.npz", spoil=1)
+    with pytest.raises(IdentityError, match="cannot take part: .*'?b'?.*missing"):
+        run_experiment(series_tables(tmp_path / "s.npz"))
+
+
+def test_empty_client(tmp_path, run_experiment):
+    rows = ["x,label,site", *(f"{i},{i % 2},one" for i in range(30)), "1,,two"]
+    (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
+    tables = {
+        "experiment": {"method": "local", "rounds": 1},
+        "data": {"set": "table", "path": str(tmp_path / "t.csv"), "label": "label", "client-column": "site"},
+        "model": {"name": "mlp", "hidden": [4]},
+    }
+    names = run_experiment(tables, node_configs=[{"clients": "one"}])
+    assert names.is_finished
+    with pytest.raises(FedgraphError, match="two"):
+        run_experiment(tables, node_configs=[{"clients": "one"}, {"clients": "two"}])
+
+
+def test_client_hosted_twice(digits_tables, run_experiment):
+    configs = [{"clients": "client-0,client-1"}, {"clients": "client-1,client-2"}]
+    with pytest.raises(IdentityError, match="client 'client-1' is hosted twice"):
+        run_experiment(digits_tables, node_configs=configs)
+
+
+def test_node_with_no_identity(digits_tables, run_experiment):
+    with pytest.raises(IdentityError, match="does not know which clients it hosts: .*node config key 'clients'"):
+        run_experiment(digits_tables, node_configs=[{"data-dir": "x"}])
+
+
+def test_partition_hosted_by_nobody(digits_tables, run_experiment):
+    digits_tables["experiment"]["wait"] = 0
+    with pytest.raises(IdentityError, match="'partition-id' 1 of 3 is hosted by nobody"):
+        run_experiment(
+            digits_tables,
+            node_configs=[{"partition-id": 0, "num-partitions": 3}, {"partition-id": 2, "num-partitions": 3}],
+        )
+
+
+def test_too_few_clients(digits_tables, run_experiment):
+    digits_tables["experiment"] |= {"wait": 0, "min-clients": 7}
+    with pytest.raises(IdentityError, match="only 6 of at least 7 clients are hosted"):
+        run_experiment(digits_tables)
+
+
+def test_unreadable_data_file(tmp_path, run_experiment):
+    (tmp_path / "s.npz").write_bytes(b"not a zip")
+    with pytest.raises(FedgraphError, match=r"s\.npz"):
+        run_experiment(series_tables(tmp_path / "s.npz"))
+
+
+def test_missing_data_file_names_file_address_and_place(tmp_path, run_experiment, monkeypatch):
+    tables = series_tables("x")
+    tables["data"] = {"set": "metr-la"}
+    configs = [{"partition-id": 0, "num-partitions": 1, "data-dir": str(tmp_path)}]
+    with pytest.raises(FedgraphError) as raised:
+        run_experiment(tables, node_configs=configs)
+    text = str(raised.value)
+    assert "metr-la.h5" in text
+    assert "http" in text
+    assert str(tmp_path / "metr-la") in text
+
+
+def spoiled(spoil, at_round=1):
+    """The ClientApp, with the replies of node 0 spoiled from a round on."""
+
+    def serve(message: Message, context):
+        reply = client_app(message, context)
+        config = message.content["config"]
+        if message.metadata.message_type == "train" and context.node_config.get("partition-id") == 0:
+            spoil(reply, int(config["server-round"]) - at_round)
+        return reply
+
+    return serve
+
+
+def put_nan(reply, rounds):
+    from flwr.app import Array
+
+    if rounds >= 0:
+        record = reply.content["stacked"]
+        values = record["parameters"].numpy().copy()
+        values[0] = np.nan
+        record["parameters"] = Array(values)
+
+
+def put_wrong_shape(reply, rounds):
+    from flwr.app import Array
+
+    if rounds >= 0:
+        reply.content["stacked"]["parameters"] = Array(np.zeros((3, 2), np.float32))
+
+
+def last_line(folder, phase="training"):
+    lines = [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["phase"] == phase][-1]
+
+
+def test_nan_reply_costs_one_client_its_part(digits_tables, run_experiment):
+    digits_tables["experiment"] |= {"on-missing": "skip", "rounds": 2}
+    folder = run_experiment(digits_tables, client=spoiled(put_nan))
+    assert last_line(folder)["absent"] == {"client-0": "array 'parameters' holds NaN or infinite values"}
+    assert folder.is_finished
+    assert "no usable reply from client-0" in (folder.path / "logs" / "run.log").read_text()
+
+
+def test_wrong_shape_costs_the_whole_node_its_part(digits_tables, run_experiment):
+    digits_tables["experiment"] |= {"on-missing": "keep-last", "rounds": 3}
+    folder = run_experiment(digits_tables, client=spoiled(put_wrong_shape, at_round=2))
+    absent = last_line(folder)["absent"]
+    assert set(absent) == {"client-0", "client-1", "client-2"}
+    assert all("has the shape (3, 2)" in reason for reason in absent.values())
+
+
+def test_bad_reply_ends_the_run_by_default(digits_tables, run_experiment):
+    with pytest.raises(RunError, match="round 1: no usable reply from 1 clients .*client-0: array.*on-missing"):
+        run_experiment(digits_tables, client=spoiled(put_nan))
+
+
+def test_fewer_clients_than_allowed_end_the_run(digits_tables, run_experiment):
+    digits_tables["experiment"] |= {"on-missing": "skip", "min-clients": 4}
+    with pytest.raises(RunError, match="only 3 of at least 4 clients"):
+        run_experiment(digits_tables, client=spoiled(put_wrong_shape))
+
+
+def test_bad_stock_reply_never_reaches_the_average(digits_tables, run_experiment):
+    from flwr.app import Array
+
+    def put_nan_everywhere(reply, rounds):
+        record = reply.content["arrays"]
+        name = next(iter(record))
+        record[name] = Array(np.full(record[name].shape, np.nan, np.float32))
+
+    tables = {**digits_tables, "experiment": {"method": "fedavg", "rounds": 2, "on-missing": "skip"}}
+    folder = run_experiment(tables, client=spoiled(put_nan_everywhere))
+    assert set(last_line(folder)["absent"]) == {"client-0", "client-1", "client-2"}
+    summary = json.loads((folder.path / "summary.json").read_text())
+    assert summary["metrics"]["test"]["loss"]["mean"] is not None
+
+
+def test_a_client_that_cheats_about_its_weight_is_refused(digits_tables, run_experiment):
+    def cheat(reply, rounds):
+        reply.content["metrics"]["num-examples"] = 10**9
+
+    tables = {**digits_tables, "experiment": {"method": "fedavg", "rounds": 1}}
+    with pytest.raises(RunError, match="its weight 'num-examples' is 1000000000"):
+        run_experiment(tables, client=spoiled(cheat))
+
+
+def test_pickle_that_executes_code_is_not_executed(tmp_path, run_experiment):
+    import os
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "owned"),)
+
+    (tmp_path / "g.pkl").write_bytes(pickle.dumps([["a"], {"a": 0}, Evil()]))
+    write_series(tmp_path / "s.npz")
+    with pytest.raises(GraphError, match="mkdir"):
+        run_experiment(series_tables(tmp_path / "s.npz", source="file", path=str(tmp_path / "g.pkl")))
+    assert not (tmp_path / "owned").exists()
+
+
+def test_a_users_folder_that_hides_ours_is_named(tmp_path, monkeypatch):
+    import sys
+
+    from fedgraph.plugins import load_object
+
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "strategies"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ExperimentError, match=rf"{tmp_path}/strategies hides this project's own .*/strategies"):
+        load_object("strategies.sfl:SFL", "[experiment] strategy")
+
+

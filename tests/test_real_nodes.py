@@ -1,0 +1,75 @@
+"""The same experiment over a real SuperLink with real SuperNode processes, on private ports."""
+
+import json
+import subprocess
+from contextlib import ExitStack
+
+import pytest
+
+from fedgraph.experiment import parse_experiment
+from fedgraph.local_flower import (
+    connection_file,
+    flower_environment,
+    free_port,
+    process,
+    program,
+    wait_for_superlink,
+    write_app,
+)
+from fedgraph.run import RunFolder
+
+
+def run_on_real_nodes(tables, tmp_path, node_configs):
+    """Start a SuperLink and one SuperNode per node config, run, end them; returns the run folder and the log."""
+    folder = RunFolder.create(parse_experiment(tables), tmp_path / "runs")
+    home, app, log = tmp_path / "home", tmp_path / "app", tmp_path / "flower.log"
+    write_app(app)
+    port, control = free_port(), free_port()
+    connection_file(home, port)
+    environment = flower_environment(home, FEDGRAPH_STATE=str(tmp_path / "state"))
+    with ExitStack() as stack:
+        superlink = stack.enter_context(
+            process(
+                [program("flower-superlink"), "--insecure", "--host", "127.0.0.1", "--port", str(port),
+                 "--control-api-address", f"127.0.0.1:{control}"],
+                environment, log,
+            )
+        )  # fmt: skip
+        wait_for_superlink(port, superlink, log)
+        for index, config in enumerate(node_configs):
+            own = flower_environment(tmp_path / f"node-{index}", FEDGRAPH_STATE=str(tmp_path / "state"))
+            stack.enter_context(
+                process(
+                    [program("flower-supernode"), "--insecure", "--superlink", f"127.0.0.1:{port}",
+                     "--port", str(free_port()), "--node-config", config],
+                    own, log,
+                )
+            )  # fmt: skip
+        settings = f"experiment=\"{folder.path / 'experiment.toml'}\" set=\"'output.resume={folder.path}'\""
+        subprocess.run(
+            [program("flwr"), "run", str(app), "here", "--stream", "-c", settings],
+            env=environment, stdout=log.open("ab"), stderr=subprocess.STDOUT, check=False, timeout=240,
+        )  # fmt: skip
+    return folder, log.read_text(errors="replace")
+
+
+def summary(folder, log=""):
+    assert folder.is_finished, log[-4000:]
+    return json.loads((folder.path / "summary.json").read_text())
+
+
+@pytest.mark.xdist_group("flower")
+def test_real_nodes_give_the_same_weights_as_the_in_process_grid(digits_tables, tmp_path, run_experiment):
+    names = [f"client-{i:02d}" for i in range(6)]
+    digits_tables["data"]["clients"] = 6
+    known = json.loads(
+        (run_experiment(digits_tables, nodes=3).path / "summary.json").read_text()
+    )
+    clients = list(known["per_client"]["test"]["accuracy"])
+    assert len(clients) == len(names)
+    configs = [f'clients="{clients[i]},{clients[i + 1]}"' for i in (0, 2, 4)]
+    folder, log = run_on_real_nodes(digits_tables, tmp_path, configs)
+    real = summary(folder, log)
+    assert real["weights_sha256"] == known["weights_sha256"]
+    assert real["per_client"] == known["per_client"]
+    assert real["exchanges"] == known["exchanges"]

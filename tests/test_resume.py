@@ -1,0 +1,137 @@
+"""A run that is killed and resumed ends with the weights of one that was never stopped."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import tomli_w
+
+from fedgraph.experiment import parse_experiment
+from fedgraph.local_flower import flower_environment
+
+
+@pytest.fixture()
+def tables(digits_tables):
+    """Momentum that clients keep between rounds, and early stopping that never fires: both must survive a kill."""
+    digits_tables["experiment"]["rounds"] = 40
+    digits_tables["train"] |= {"momentum": 0.5, "keep-optimizer": True, "learning-rate": 0.02}
+    digits_tables["evaluation"] = {"monitor": "validation/loss", "patience": 1000}
+    return digits_tables
+
+
+def command(*arguments):
+    return [sys.executable, "-c", "from fedgraph.cli import app; app()", "run", *map(str, arguments)]
+
+
+def rounds_done(folder):
+    try:
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+    except FileNotFoundError:
+        return 0
+    return sum('"phase": "training"' in line for line in lines)
+
+
+def kill_after(rounds, extra_seconds, arguments, out, environment):
+    """Start a run, SIGKILL it once so many rounds are recorded and a little later; returns its folder."""
+    process = subprocess.Popen(
+        command(*arguments), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        folders = list(out.iterdir()) if out.exists() else []
+        if folders and rounds_done(folders[0]) >= rounds:
+            break
+        time.sleep(0.002)
+    time.sleep(extra_seconds)
+    assert process.poll() is None, process.stderr.read().decode()[-3000:]
+    for pid in [process.pid, *descendants(process.pid)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+    process.stderr.close()
+    return folders[0]
+
+
+def descendants(pid):
+    """All children of a process, and theirs: on Ray the strategy does not run in the process that was started."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    children = {}
+    for line in listed.splitlines():
+        child, parent = map(int, line.split())
+        children.setdefault(parent, []).append(child)
+    found = list(children.get(pid, []))
+    for child in found:
+        found.extend(children.get(child, []))
+    return found
+
+
+def killed_and_resumed(tables, tmp_path, data_dir, grid, most_rounds, seed):
+    draw = random.Random(seed)
+    (tmp_path / "experiment.toml").write_text(tomli_w.dumps(tables))
+    environment = flower_environment(tmp_path / "home", FEDGRAPH_DATA=str(data_dir))
+    out = tmp_path / "out"
+    folder = kill_after(
+        draw.randrange(most_rounds), draw.random() * 0.05,
+        [tmp_path / "experiment.toml", "--out", out, "--grid", grid], out, environment,
+    )  # fmt: skip
+    assert not (folder / "summary.json").exists()
+    done = rounds_done(folder)
+    resumed = subprocess.run(
+        command("--resume", folder, "--grid", grid), env=environment, capture_output=True, text=True, check=False
+    )
+    assert resumed.returncode == 0, resumed.stderr[-3000:] + resumed.stdout[-3000:]
+    return json.loads((folder / "summary.json").read_text()), folder, done
+
+
+def check(uninterrupted, tables, resumed, folder):
+    whole = json.loads((uninterrupted.path / "summary.json").read_text())
+    assert resumed["weights_sha256"] == whole["weights_sha256"]
+    assert resumed["metrics"] == whole["metrics"]
+    assert resumed["rounds"] == tables["experiment"]["rounds"]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    trained = [line["round"] for line in lines if line["phase"] == "training"]
+    assert trained == list(range(1, resumed["rounds"] + 1)), "every round is recorded once"
+    evaluated = [line["round"] for line in lines if line["phase"] == "evaluation" and line["split"] == "test"]
+    assert evaluated[: resumed["rounds"] + 1] == list(range(resumed["rounds"] + 1))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_killed_in_process(tables, tmp_path, data_dir, run_experiment, seed):
+    resumed, folder, _ = killed_and_resumed(tables, tmp_path, data_dir, "local", 35, seed)
+    check(run_experiment(tables), tables, resumed, folder)
+
+
+@pytest.mark.xdist_group("flower")
+@pytest.mark.parametrize("seed", [4, 5, 6])
+def test_killed_on_ray(tables, tmp_path, data_dir, run_experiment, seed):
+    tables["experiment"]["rounds"] = 12
+    resumed, folder, done = killed_and_resumed(tables, tmp_path, data_dir, "flower", 9, seed)
+    assert done < 12
+    check(run_experiment(tables), tables, resumed, folder)
+
+
+def test_a_finished_run_is_not_run_again(digits_tables, tmp_path, run_experiment):
+    folder = run_experiment(digits_tables)
+    again = subprocess.run(command("--resume", folder.path), capture_output=True, text=True, check=False)
+    assert again.returncode == 1
+    assert "is finished" in again.stderr
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    result = subprocess.run(command("--resume", tmp_path), capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "is no run folder" in result.stderr
+
+
+def test_resolved_experiment_reads_back_equal(digits_tables):
+    import tomllib
+
+    experiment = parse_experiment(digits_tables)
+    again = parse_experiment(tomllib.loads(experiment.as_toml()))
+    assert again.as_dict() == experiment.as_dict()
