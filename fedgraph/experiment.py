@@ -17,6 +17,7 @@ from fedgraph.data import parse_data
 from fedgraph.data.base import SplitName
 from fedgraph.errors import ExperimentError
 from fedgraph.methods import BUILT_IN, Method, resolve
+from fedgraph.models import parse_model
 from fedgraph.settings import Settings, parse
 from fedgraph.train_settings import TrainSettings
 
@@ -108,7 +109,8 @@ class OutputTable(Settings):
 class Experiment:
     """A validated experiment.
 
-    model, method_table : tables as given; their keys depend on the model and on the method and are checked by them.
+    model         : the table as given, checked.
+    method_tables : as given; the keys of each are known to its method, which checks them when it runs.
     """
 
     experiment: ExperimentTable
@@ -177,6 +179,7 @@ def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
     for name in ("data", "model"):
         if name not in tables:
             raise ExperimentError(f"the experiment needs a table [{name}]")
+    parse_model(_table(tables, "model"))
     return Experiment(
         experiment=head,
         data=parse_data(_table(tables, "data")),

@@ -87,7 +87,7 @@ class WorkRequest:
                 RUN_KEY: self.run,
                 ROUND_KEY: self.round,
                 "clients": list(self.clients),
-                "evaluate": list(self.evaluate),
+                "evaluate": [str(split) for split in self.evaluate],
                 "train": self.train,
                 "keep-from": self.keep_from,
             }

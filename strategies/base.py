@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedgraph.callbacks import Evaluation, Training
 from fedgraph.client_graph import ClientGraph
+from fedgraph.data.base import SplitName
 from fedgraph.errors import ExperimentError, ReplyError, RunError
 from fedgraph.exchange import OrderedGrid
 from fedgraph.federation import Federation
@@ -258,7 +259,9 @@ class CohortStrategy(Strategy):
 
     # ---- requests and replies ----------------------------------------------------------------------------------
 
-    def _requests(self, server_round: int, grid: Grid, message_type: str, splits: tuple[str, ...]) -> list[Message]:
+    def _requests(
+        self, server_round: int, grid: Grid, message_type: str, splits: tuple[SplitName, ...]
+    ) -> list[Message]:
         stacked, shared = self.outgoing(server_round)
         self._asked = {}
         messages = []

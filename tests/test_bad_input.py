@@ -70,7 +70,9 @@ def test_overrides(digits_tables, tmp_path):
     import tomli_w
 
     (tmp_path / "x.toml").write_text(tomli_w.dumps(digits_tables))
-    experiment = load_experiment(tmp_path / "x.toml", ["train.learning-rate=0.05", "experiment.name=other", "sfl.hops=2"])
+    experiment = load_experiment(
+        tmp_path / "x.toml", ["train.learning-rate=0.05", "experiment.name=other", "sfl.hops=2"]
+    )
     assert (experiment.train.learning_rate, experiment.experiment.name) == (0.05, "other")
     assert experiment.method_table == {"hops": 2}
     with pytest.raises(ExperimentError, match="is not of the form table.key=value"):
@@ -298,5 +300,3 @@ def test_a_users_folder_that_hides_ours_is_named(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ExperimentError, match=rf"{tmp_path}/strategies hides this project's own .*/strategies"):
         load_object("strategies.sfl:SFL", "[experiment] strategy")
-
-

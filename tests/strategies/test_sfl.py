@@ -106,7 +106,9 @@ def final_models(folder):
     from safetensors.torch import load_file
 
     tensors = load_file(str(folder.path / "models.safetensors"))
-    return torch.cat([t.reshape(t.shape[0], -1) for name, t in sorted(tensors.items()) if name.startswith("clients/")], 1)
+    return torch.cat(
+        [t.reshape(t.shape[0], -1) for name, t in sorted(tensors.items()) if name.startswith("clients/")], 1
+    )
 
 
 def test_no_distance_term_is_plain_sgd_and_any_is_not(digits_tables, run_experiment):

@@ -30,7 +30,9 @@ def stock(tables, name, **table):
 
 
 def test_table_keys_are_checked_against_the_constructor():
-    with pytest.raises(ExperimentError, match=r"\[FedAdam\] has no key 'etta'; known keys: arrayrecord-key, .*eta, eta-l"):
+    with pytest.raises(
+        ExperimentError, match=r"\[FedAdam\] has no key 'etta'; known keys: arrayrecord-key, .*eta, eta-l"
+    ):
         build_stock(FedAdam, {"etta": 1}, "[FedAdam]", nodes=2)
     with pytest.raises(ExperimentError, match="Refuses refuses these settings"):
         build_stock(Refuses, {"some-value": -1.0}, "[Refuses]", nodes=2)

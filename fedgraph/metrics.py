@@ -1,0 +1,153 @@
+"""Metrics per client, and what they amount to over all clients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from fedgraph.data.base import TaskSpec
+from fedgraph.errors import ExperimentError
+from fedgraph.losses import loss_sums
+
+DIRECTION: dict[str, Literal["lower", "higher"]] = {
+    "accuracy": "higher",
+    "auc": "higher",
+    "f1": "higher",
+    "loss": "lower",
+    "mae": "lower",
+    "mape": "lower",
+    "mse": "lower",
+    "rmse": "lower",
+}
+"""Which is better, by the part of a metric's name before the first dash (``mae-15min`` is ``mae``)."""
+
+SMALLEST_TARGET = 1e-4
+"""Targets nearer to 0 than this, in the task's unit, do not count in the percentage error."""
+
+
+def direction(metric: str) -> Literal["lower", "higher"]:
+    """Whether lower or higher values of ``metric`` are better; a split before it, as in ``test/mae``, does not matter.
+
+    Raises ExperimentError for an unknown metric.
+    """
+    kind = metric.rpartition("/")[2].partition("-")[0]
+    if kind not in DIRECTION:
+        raise ExperimentError(f"there is no metric '{metric}'; known metrics: {', '.join(sorted(DIRECTION))}")
+    return DIRECTION[kind]
+
+
+def summarise(values: Tensor | Mapping[str, float], metric: str) -> dict[str, float]:
+    """Mean, standard deviation, and mean over the best and worst 5 % of clients (at least one client).
+
+    ``values`` is one number per client, ``[clients]`` or by name. Clients without a value (NaN) do not count; without
+    any value all four are NaN. The deviation is that of the population: it divides by the number of clients.
+    """
+    every = torch.tensor(list(values.values())) if isinstance(values, Mapping) else values.detach().cpu()
+    present = every.double()
+    present = present[~present.isnan()].sort(descending=direction(metric) == "higher").values
+    if not len(present):
+        return dict.fromkeys(("mean", "std", "best5", "worst5"), math.nan)
+    few = max(1, len(present) // 20)
+    return {
+        "mean": present.mean().item(),
+        "std": present.std(correction=0).item(),
+        "best5": present[:few].mean().item(),
+        "worst5": present[-few:].mean().item(),
+    }
+
+
+class Tally(Protocol):
+    """Sums over batches from which metrics follow, so that batching does not change them."""
+
+    def add(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> None:
+        """Count one batch; shapes as in :class:`fedgraph.data.base.Batch`."""
+
+    def result(self) -> dict[str, Tensor]:
+        """Each metric, float64 ``[clients]``; NaN for clients without any valid target."""
+
+
+class ClassificationTally:
+    """``accuracy`` and ``loss`` (cross-entropy)."""
+
+    def __init__(self, task: TaskSpec) -> None:
+        self.task = task
+        self.sums: Tensor | float = 0.0
+
+    def add(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> None:
+        """See :class:`Tally`; ``outputs`` are logits ``[clients, batch, classes]``."""
+        loss, count = loss_sums("cross-entropy", self.task, outputs.double(), targets, weights.double())
+        correct = (weights * (outputs.argmax(-1) == targets)).double().flatten(1).sum(1)
+        self.sums = self.sums + torch.stack([correct, loss, count])
+
+    def result(self) -> dict[str, Tensor]:
+        """See :class:`Tally`."""
+        correct, loss, count = torch.as_tensor(self.sums)
+        return {"accuracy": correct / count, "loss": loss / count}
+
+
+class ErrorTally:
+    """Masked ``mae`` and ``rmse`` of numbers, for forecasts also ``mape`` in percent, in the task's unit.
+
+    ``mean`` and ``std`` ``[clients]`` undo the scaling of outputs and targets. ``horizons`` are forecast steps, counted
+    from 1, at which the metrics are given separately too: ``mae-15min`` where a step has a known length, else
+    ``mae-step3``.
+    """
+
+    def __init__(self, task: TaskSpec, mean: Tensor, std: Tensor, horizons: Sequence[int] = ()) -> None:
+        self.task = task
+        self.mean, self.std = mean.double(), std.double()
+        self.horizons = horizons
+        self.sums: Tensor | float = 0.0
+        steps = task.output_shape[-1] if task.kind == "forecast" else 0
+        for horizon in horizons:
+            if not 1 <= horizon <= steps:
+                raise ExperimentError(
+                    f"horizon {horizon} cannot be evaluated: "
+                    + (f"forecasts have the steps 1 to {steps}" if steps else f"a {task.kind} task has no steps")
+                )
+
+    def add(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> None:
+        """See :class:`Tally`."""
+        clients, batch = targets.shape[:2]
+        mean, std = self.mean[:, None, None], self.std[:, None, None]
+        weights = weights.reshape(clients, batch, -1).double()
+        truth = targets.reshape(clients, batch, -1).double().masked_fill(weights == 0, 0) * std + mean
+        error = (outputs.reshape(clients, batch, -1).double() * std + mean - truth).abs()
+        far_from_zero = weights * (truth.abs() >= SMALLEST_TARGET)
+        sums = torch.stack(
+            [
+                weights * error,
+                weights * error.square(),
+                weights,
+                far_from_zero * error / truth.abs().clamp(min=SMALLEST_TARGET),
+                far_from_zero,
+            ]
+        )
+        self.sums = self.sums + sums.sum(2)
+
+    def result(self) -> dict[str, Tensor]:
+        """See :class:`Tally`."""
+        sums = torch.as_tensor(self.sums)
+        results = self._metrics(sums.sum(2), "")
+        for horizon in self.horizons:
+            minutes = horizon * self.task.step_minutes
+            results |= self._metrics(sums[..., horizon - 1], f"-{minutes:g}min" if minutes else f"-step{horizon}")
+        return results
+
+    def _metrics(self, sums: Tensor, suffix: str) -> dict[str, Tensor]:
+        absolute, squared, count, relative, relative_count = sums
+        results = {f"mae{suffix}": absolute / count, f"rmse{suffix}": (squared / count).sqrt()}
+        if self.task.kind == "forecast":
+            results[f"mape{suffix}"] = 100 * relative / relative_count
+        return results
+
+
+def tally(task: TaskSpec, mean: Tensor, std: Tensor, horizons: Sequence[int] = ()) -> Tally:
+    """An empty tally of the metrics of ``task`` for the clients whose scaling is ``mean`` and ``std``."""
+    if task.kind == "classification" and not horizons:
+        return ClassificationTally(task)
+    return ErrorTally(task, mean, std, horizons)

@@ -1,0 +1,58 @@
+"""Models by name: ``build({"name": "gru", "hidden": 64}, task)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedgraph.data.base import TaskSpec
+from fedgraph.errors import ExperimentError
+from fedgraph.models.base import StackedModel
+from fedgraph.models.cnn import CNNModel, CNNSettings
+from fedgraph.models.mlp import MLPModel, MLPSettings
+from fedgraph.models.recurrent import RecurrentModel, RecurrentSettings
+from fedgraph.models.vectorised import ModuleModel, ModuleSettings
+from fedgraph.settings import Settings, parse
+
+__all__ = ["MODELS", "StackedModel", "build", "parse_model"]
+
+MODELS: dict[str, tuple[type[Settings], Callable[[Any, TaskSpec], StackedModel]]] = {
+    "gru": (RecurrentSettings, RecurrentModel),
+    "lstm": (RecurrentSettings, RecurrentModel),
+    "rnn": (RecurrentSettings, RecurrentModel),
+    "mlp": (MLPSettings, MLPModel),
+    "cnn": (CNNSettings, CNNModel),
+}
+
+
+def parse_model(table: Mapping[str, Any]) -> Settings:
+    """Validate the table ``[model]`` of an experiment.
+
+    Raises
+    ------
+    ExperimentError
+        For an unknown name or key, with the known ones.
+    """
+    name = table.get("name")
+    if isinstance(name, str) and ":" in name:
+        return parse(ModuleSettings, table, "[model]")
+    if name not in MODELS:
+        raise ExperimentError(
+            f"[model] name: there is no model {name!r}; known models: {', '.join(sorted(MODELS))}, "
+            "or 'package.module:Class' for a torch.nn.Module of your own"
+        )
+    return parse(MODELS[name][0], table, "[model]")
+
+
+def build(table: Mapping[str, Any], task: TaskSpec) -> StackedModel:
+    """The model that the table ``[model]`` names, for inputs and outputs of ``task``.
+
+    Raises
+    ------
+    ExperimentError
+        As ``parse_model``, and for a model that does not fit the shape of the inputs.
+    """
+    settings = parse_model(table)
+    if isinstance(settings, ModuleSettings):
+        return ModuleModel(settings, task)
+    return MODELS[table["name"]][1](settings, task)

@@ -1,0 +1,68 @@
+"""What the stacked models share: layout and initial values from their twin, and the linear layer."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from fedgraph.data.base import TaskSpec
+from fedgraph.parameters import Layout
+
+
+class ModelFromTwin(ABC):
+    """A stacked model whose names, shapes and initial values are those of an ordinary module, its twin."""
+
+    def __init__(self, task: TaskSpec) -> None:
+        self.task = task
+
+    @abstractmethod
+    def build_twin(self) -> nn.Module:
+        """The twin with fresh parameters; may draw from torch's global generator."""
+
+    @abstractmethod
+    def forward(
+        self, state: Mapping[str, Tensor], inputs: Tensor, training: bool
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """See :class:`fedgraph.models.base.StackedModel`."""
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Names and shapes of one client's tensors."""
+        return Layout.of(self.twin().state_dict())
+
+    def twin(self) -> nn.Module:
+        """The same architecture as an ordinary module for one client; leaves the global generator as it was."""
+        return without_global_draws(self.build_twin)
+
+    def initial(self, generator: torch.Generator) -> Tensor:
+        """One model as PyTorch initialises the twin, drawn from ``generator`` alone: ``[parameters]``."""
+        seed = int(torch.randint(2**63 - 1, (), generator=generator))
+        state = without_global_draws(self.build_twin, seed).state_dict()
+        return self.layout.flatten({name: state[name].unsqueeze(0) for name in self.layout.names})[0]
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers that the model puts out per example."""
+        return math.prod(self.task.output_shape)
+
+    def shaped(self, outputs: Tensor) -> Tensor:
+        """``[clients, batch, num_outputs]`` -> ``[clients, batch, *output_shape]``."""
+        return outputs.reshape(*outputs.shape[:2], *self.task.output_shape)
+
+
+def without_global_draws(build: Callable[[], nn.Module], seed: int | None = None) -> nn.Module:
+    """Build a module whose initialisation starts from ``seed``, and put torch's global generator back."""
+    with torch.random.fork_rng(devices=[]):
+        if seed is not None:
+            torch.default_generator.manual_seed(seed)
+        return build()
+
+
+def linear(state: Mapping[str, Tensor], name: str, inputs: Tensor) -> Tensor:
+    """The layer ``name`` of every client: ``[clients, batch, in]`` -> ``[clients, batch, out]``."""
+    return torch.baddbmm(state[f"{name}.bias"].unsqueeze(1), inputs, state[f"{name}.weight"].transpose(1, 2))

@@ -1,0 +1,98 @@
+"""SGD, Adam and AdamW for many clients as operations on one matrix ``[clients, parameters]``.
+
+Each row moves exactly as under ``torch.optim``; rows that are not active, and their moments, do not move.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedgraph.errors import RunError
+from fedgraph.train_settings import TrainSettings
+
+EPSILON = 1e-8
+
+
+class Optimiser:
+    """Updates parameters in place; ``state`` holds the moments, each with a leading client axis."""
+
+    def __init__(self, settings: TrainSettings, learning_rate: float, state: dict[str, Tensor]) -> None:
+        self.settings = settings
+        self.learning_rate = learning_rate
+        self.state = state
+
+    def step(self, parameters: Tensor, gradient: Tensor, active: Tensor | None = None) -> None:
+        """One update of ``parameters`` ``[clients, parameters]``.
+
+        ``active`` is bool ``[clients]``, None when all clients are. ``gradient`` may be overwritten.
+        """
+        if active is None:
+            self._update(parameters, gradient, self.state)
+            return
+        rows = active.nonzero()[:, 0]
+        chosen = parameters[rows]
+        state = {name: value[rows] for name, value in self.state.items()}
+        self._update(chosen, gradient[rows], state)
+        parameters[rows] = chosen
+        for name, value in state.items():
+            self.state[name][rows] = value
+
+    def _update(self, parameters: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
+        if self.settings.optimizer == "sgd":
+            self._sgd(parameters, gradient, state)
+        else:
+            self._adam(parameters, gradient, state)
+
+    def _sgd(self, parameters: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
+        momentum = self.settings.momentum
+        if self.settings.weight_decay:
+            gradient.add_(parameters, alpha=self.settings.weight_decay)
+        if momentum:
+            velocity = state["momentum"].mul_(momentum).add_(gradient)
+            gradient = gradient.add_(velocity, alpha=momentum) if self.settings.nesterov else velocity
+        parameters.sub_(gradient, alpha=self.learning_rate)
+
+    def _adam(self, parameters: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
+        first, second = self.settings.betas
+        if self.settings.weight_decay:
+            if self.settings.optimizer == "adamw":
+                parameters.mul_(1 - self.learning_rate * self.settings.weight_decay)
+            else:
+                gradient.add_(parameters, alpha=self.settings.weight_decay)
+        count = state["step"].add_(1).unsqueeze(1)
+        mean = state["first-moment"].lerp_(gradient, 1 - first)
+        square = state["second-moment"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        # Powers in float64: 1 - 0.999 ** count loses digits in float32.
+        first_scale = (1 - first ** count.double()).float()
+        second_scale = (1 - second ** count.double()).sqrt().float()
+        denominator = (square.sqrt() / second_scale).add_(EPSILON)
+        parameters.sub_(mean / denominator * (self.learning_rate / first_scale))
+
+
+def fresh_state(settings: TrainSettings, num_clients: int, num_parameters: int) -> dict[str, Tensor]:
+    """Moments before the first step, each ``[clients, parameters]`` or ``[clients]``."""
+    if settings.optimizer == "sgd":
+        return {"momentum": torch.zeros(num_clients, num_parameters)} if settings.momentum else {}
+    return {
+        "first-moment": torch.zeros(num_clients, num_parameters),
+        "second-moment": torch.zeros(num_clients, num_parameters),
+        "step": torch.zeros(num_clients),
+    }
+
+
+def check_state(state: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Raise RunError unless ``state`` has the names and shapes of ``expected``."""
+    found = {name: tuple(value.shape) for name, value in state.items()}
+    wanted = {name: tuple(value.shape) for name, value in expected.items()}
+    if found != wanted:
+        raise RunError(
+            f"the kept optimiser state holds {found}, but these clients, model and optimiser need {wanted}; "
+            "was the run continued with other settings?"
+        )
+
+
+def clip_rows(gradient: Tensor, max_norm: float) -> Tensor:
+    """Scale each client's gradient down to the Euclidean norm ``max_norm`` at most, in place."""
+    norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+    return gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1))

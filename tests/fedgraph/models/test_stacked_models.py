@@ -1,0 +1,125 @@
+"""Every stacked model equals its ordinary twin, forward and backward, and starts as the twin does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedgraph.data.base import TaskSpec
+from fedgraph.errors import ExperimentError
+from fedgraph.models import build
+
+FORECAST = TaskSpec("forecast", (6, 2), (4,), step_minutes=5)
+SEQUENCE_CLASSES = TaskSpec("classification", (6, 2), (3,))
+NUMBER = TaskSpec("regression", (5,), (1,))
+SCALAR = TaskSpec("regression", (5,), ())
+
+
+def images(channels, size):
+    return TaskSpec("classification", (channels, size, size), (10,))
+
+
+CASES = [
+    ({"name": "gru", "hidden": 7}, FORECAST),
+    ({"name": "gru", "hidden": 5, "layers": 3}, SEQUENCE_CLASSES),
+    ({"name": "lstm", "hidden": 7}, FORECAST),
+    ({"name": "lstm", "hidden": 5, "layers": 2}, SEQUENCE_CLASSES),
+    ({"name": "rnn", "hidden": 7}, FORECAST),
+    ({"name": "rnn", "hidden": 5, "layers": 2}, SEQUENCE_CLASSES),
+    ({"name": "mlp"}, images(1, 8)),
+    ({"name": "mlp", "hidden": [9]}, FORECAST),
+    ({"name": "mlp", "hidden": []}, NUMBER),
+    ({"name": "mlp", "hidden": [4]}, SCALAR),
+    ({"name": "cnn", "channels": [3, 4]}, images(1, 8)),
+    ({"name": "cnn", "channels": [3, 4]}, images(3, 32)),
+    ({"name": "cnn", "channels": [3, 4]}, images(2, 28)),
+    ({"name": "cnn", "channels": [3, 4]}, images(1, 5)),
+]
+
+
+def stacked_rows(model, clients):
+    return torch.stack([model.initial(torch.Generator().manual_seed(i)) for i in range(clients)])
+
+
+@pytest.mark.parametrize(("table", "task"), CASES, ids=lambda case: str(getattr(case, "input_shape", case)))
+def test_equals_twin_forward_and_backward(table, task):
+    model = build(table, task)
+    matrix = stacked_rows(model, 3).requires_grad_()
+    inputs = torch.randn(3, 5, *task.input_shape, generator=torch.Generator().manual_seed(0))
+    outputs, changed = model.forward(model.layout.unflatten(matrix), inputs, training=True)
+    assert outputs.shape == (3, 5, *task.output_shape)
+    assert not changed
+    (gradient,) = torch.autograd.grad(outputs.square().sum(), matrix)
+    for client in range(3):
+        twin = model.twin()
+        twin.load_state_dict(model.layout.row_state(matrix[client].detach()))
+        expected = twin(inputs[client])
+        torch.testing.assert_close(outputs[client], expected, atol=1e-5, rtol=1e-5)
+        expected.square().sum().backward()
+        twin_gradient = torch.cat([value.grad.flatten() for value in twin.parameters()])
+        torch.testing.assert_close(gradient[client], twin_gradient, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm", "rnn", "mlp", "cnn"])
+def test_initial_is_the_twins_default_and_leaves_the_global_generator_alone(name):
+    model = build({"name": name}, images(1, 8) if name in ("mlp", "cnn") else FORECAST)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    row = model.initial(torch.Generator().manual_seed(1))
+    twin = model.twin()
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(77)
+    assert torch.equal(model.initial(torch.Generator().manual_seed(1)), row)
+    assert not torch.equal(model.initial(torch.Generator().manual_seed(2)), row)
+    assert row.dtype == torch.float32
+    for value, default in zip(model.layout.row_state(row).values(), twin.state_dict().values(), strict=True):
+        assert value.shape == default.shape
+        # PyTorch draws these uniformly: the largest of many draws is nearly the same again.
+        if value.numel() > 60:
+            assert value.abs().max() == pytest.approx(default.abs().max().item(), rel=0.2)
+
+
+def test_initial_values_are_exactly_those_of_a_seeded_twin():
+    model = build({"name": "gru", "hidden": 4}, FORECAST)
+    seed = int(torch.randint(2**63 - 1, (), generator=torch.Generator().manual_seed(9)))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        recurrent, head = torch.nn.GRU(2, 4, batch_first=True), torch.nn.Linear(4, 4)
+    expected = torch.cat([value.flatten() for value in [*recurrent.parameters(), *head.parameters()]])
+    assert torch.equal(model.initial(torch.Generator().manual_seed(9)), expected)
+
+
+def test_names_follow_the_twin_and_the_last_layer_is_the_head():
+    names = build({"name": "lstm"}, FORECAST).layout.names
+    assert names[0] == "recurrent.weight_ih_l0"
+    assert names[-2:] == ("head.weight", "head.bias")
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm", "rnn"])
+def test_recurrent_gradient_reaches_the_inputs(name):
+    model = build({"name": name, "hidden": 4}, FORECAST)
+    matrix = stacked_rows(model, 1)
+    inputs = torch.randn(1, 3, 6, 2, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    outputs, _ = model.forward(model.layout.unflatten(matrix), inputs, training=True)
+    twin = model.twin()
+    twin.load_state_dict(model.layout.row_state(matrix[0]))
+    (found,) = torch.autograd.grad(outputs.sum(), inputs)
+    (expected,) = torch.autograd.grad(twin(inputs[0]).sum(), inputs)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-4)
+
+
+def test_unknown_model_lists_the_known_ones():
+    with pytest.raises(ExperimentError, match=r"no model 'gur'; known models: cnn, gru, lstm, mlp, rnn, or 'package"):
+        build({"name": "gur"}, FORECAST)
+
+
+def test_unknown_key_lists_the_known_ones():
+    with pytest.raises(ExperimentError, match=r"\[model\] has no key 'hiden'; known keys: hidden, layers, name"):
+        build({"name": "gru", "hiden": 3}, FORECAST)
+
+
+def test_models_name_the_shape_that_does_not_fit():
+    with pytest.raises(ExperimentError, match=r"'gru' reads sequences.*\(1, 8, 8\)"):
+        build({"name": "gru"}, images(1, 8))
+    with pytest.raises(ExperimentError, match=r"'cnn' reads images.*\(6, 2\)"):
+        build({"name": "cnn"}, FORECAST)

@@ -1,0 +1,152 @@
+"""Modules of the user's own as stacked models."""
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from fedgraph.data.base import TaskSpec
+from fedgraph.errors import ExperimentError
+from fedgraph.models import build
+
+TASK = TaskSpec("classification", (4,), (3,))
+
+
+class Normed(nn.Module):
+    def __init__(self, input_shape, output_shape, hidden=6):
+        super().__init__()
+        self.first = nn.Linear(input_shape[0], hidden)
+        self.norm = nn.BatchNorm1d(hidden)
+        self.last = nn.Linear(hidden, output_shape[0])
+
+    def forward(self, inputs):
+        return self.last(self.norm(self.first(inputs)).relu())
+
+
+class Frozen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fixed = nn.Linear(4, 3)
+        self.fixed.requires_grad_(False)
+        self.last = nn.Linear(3, 3)
+
+    def forward(self, inputs):
+        return self.last(self.fixed(inputs))
+
+
+class Branching(Frozen):
+    def forward(self, inputs):
+        return super().forward(inputs) if inputs.sum() > 0 else -super().forward(inputs)
+
+
+class Dropped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, inputs):
+        return self.last(nn.functional.dropout(inputs, 0.5, self.training))
+
+
+class WrongOutput(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 5)
+
+
+class WrongInput(nn.Linear):
+    def __init__(self):
+        super().__init__(9, 3)
+
+
+@pytest.fixture(autouse=True)
+def user_package(monkeypatch):
+    module = types.ModuleType("their_models")
+    for kind in (Normed, Frozen, Branching, Dropped, WrongOutput, WrongInput):
+        setattr(module, kind.__name__, kind)
+    module.number = 3
+    monkeypatch.setitem(sys.modules, "their_models", module)
+
+
+def make(name, **options):
+    return build({"name": f"their_models:{name}", "options": options}, TASK)
+
+
+def rows(model, clients):
+    return torch.stack([model.initial(torch.Generator().manual_seed(i)) for i in range(clients)])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_running_statistics_and_gradients_equal_the_twin(training):
+    model = make("Normed", hidden=5)
+    assert model.layout.buffers == {"norm.running_mean", "norm.running_var"}
+    assert model.layout.names[-2:] == ("norm.running_mean", "norm.running_var")
+    matrix = rows(model, 3).requires_grad_()
+    before = matrix.detach().clone()
+    inputs = torch.randn(3, 8, 4, generator=torch.Generator().manual_seed(1))
+    outputs, changed = model.forward(model.layout.unflatten(matrix), inputs, training)
+    (gradient,) = torch.autograd.grad(outputs.square().sum(), matrix)
+    assert torch.equal(matrix.detach(), before)
+    for client in range(3):
+        twin = model.twin().train(training)
+        twin.load_state_dict(model.layout.row_state(before[client]), strict=False)
+        expected = twin(inputs[client])
+        torch.testing.assert_close(outputs[client], expected, atol=1e-5, rtol=1e-4)
+        for name in model.layout.buffers:
+            torch.testing.assert_close(changed[name][client], twin.state_dict()[name])
+        expected.square().sum().backward()
+        flat = torch.cat([value.grad.flatten() for value in twin.parameters()])
+        torch.testing.assert_close(gradient[client, : model.layout.num_trainable], flat, atol=1e-5, rtol=1e-3)
+    assert model.module.norm.num_batches_tracked == 0
+
+
+def test_frozen_parameters_are_not_trained():
+    model = make("Frozen")
+    assert model.layout.buffers == {"fixed.weight", "fixed.bias"}
+    assert model.layout.num_trainable == 12
+    assert model.layout.names[:2] == ("last.weight", "last.bias")
+
+
+def test_dropout_differs_between_clients_and_is_off_in_evaluation():
+    model = make("Dropped")
+    matrix = rows(model, 1).expand(2, -1)
+    inputs = torch.randn(1, 16, 4, generator=torch.Generator().manual_seed(0)).expand(2, -1, -1)
+    state = model.layout.unflatten(matrix)
+    first, second = model.forward(state, inputs, training=True)[0]
+    assert not torch.equal(first, second)
+    first, second = model.forward(state, inputs, training=False)[0]
+    assert torch.equal(first, second)
+
+
+def test_falls_back_to_a_loop_where_vmap_cannot_and_says_so_once(caplog):
+    model = make("Branching")
+    matrix = rows(model, 2)
+    inputs = torch.stack([torch.ones(3, 4), -torch.ones(3, 4)])
+    for _ in range(2):
+        outputs, _ = model.forward(model.layout.unflatten(matrix), inputs, training=True)
+    assert [record.getMessage().split(" (")[0] for record in caplog.records] == [
+        "their_models:Branching cannot be vectorised over clients; they run one by one"
+    ]
+    for client in range(2):
+        twin = model.twin()
+        twin.load_state_dict(model.layout.row_state(matrix[client]))
+        torch.testing.assert_close(outputs[client], twin(inputs[client]))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("their_models:Absent", {}, r"'their_models:Absent' cannot be imported"),
+        ("no_such_package:Model", {}, r"cannot be imported: No module named 'no_such_package'"),
+        ("their_models:number", {}, r"is not a class derived from torch.nn.Module"),
+        ("their_models:Normed", {"wide": 3}, r"cannot be built from the options .*'wide'"),
+        ("their_models:WrongOutput", {}, r"puts out \[2, 5\] for two inputs of shape \(4,\); the task needs \[2, 3\]"),
+        ("their_models:WrongInput", {}, r"fails on two inputs of shape \(4,\)"),
+    ],
+)
+def test_messages(name, options, message):
+    with pytest.raises(ExperimentError, match=message):
+        build({"name": name, "options": options}, TASK)

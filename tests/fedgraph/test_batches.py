@@ -1,0 +1,57 @@
+"""The order of examples of each client."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgraph.batches import repeat_examples, training_batches
+from fedgraph.train_settings import TrainSettings
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    sizes=st.lists(st.integers(0, 12), min_size=1, max_size=4),
+    batch=st.integers(1, 5),
+    epochs=st.integers(0, 3),
+    drop_last=st.booleans(),
+)
+def test_every_epoch_visits_each_example_once(sizes, batch, epochs, drop_last):
+    table = TrainSettings(batch_size=batch, local_epochs=epochs, drop_last=drop_last)
+    names = [f"c{i}" for i in range(len(sizes))]
+    indices = training_batches(names, sizes, table, seed=3, round=1)
+    for client, size in enumerate(sizes):
+        visited = indices[:, client][indices[:, client] >= 0]
+        dropped = size % batch if drop_last and size >= batch else 0
+        counts = torch.bincount(visited, minlength=size)
+        assert counts.sum() == epochs * (size - dropped)
+        assert (counts <= epochs).all()
+        assert dropped or (counts == epochs).all()
+        alone = training_batches([names[client]], [size], table, seed=3, round=1)
+        assert torch.equal(indices[: len(alone), client], alone[:, 0])
+        assert (indices[len(alone) :, client] == -1).all()
+
+
+def test_steps_cycle_through_reshuffled_epochs():
+    indices = training_batches(["a", "b"], [5, 2], TrainSettings(batch_size=2, local_steps=7), seed=0, round=4)
+    assert indices.shape == (7, 2, 2)
+    assert ((indices >= 0).sum(2) > 0).all()
+    first, second = indices[:3, 0].flatten(), indices[3:6, 0].flatten()
+    assert sorted(first.tolist()) == sorted(second.tolist()) == [-1, 0, 1, 2, 3, 4]
+    assert not torch.equal(first, second)
+
+
+def test_order_depends_on_seed_name_and_round():
+    table = TrainSettings(batch_size=32)
+
+    def order(name="a", seed=0, round=1):
+        return training_batches([name], [32], table, seed, round).flatten().tolist()
+
+    assert order() == order()
+    assert len({tuple(each) for each in (order(), order(name="b"), order(seed=1), order(round=2))}) == 4
+
+
+def test_repeat_examples_cycles_through_the_real_ones():
+    filled = repeat_examples(torch.tensor([[4, 7, -1, -1, -1], [-1, -1, -1, -1, -1], [3, 1, 2, 0, 5]]))
+    assert filled.tolist() == [[4, 7, 4, 7, 4], [-1] * 5, [3, 1, 2, 0, 5]]

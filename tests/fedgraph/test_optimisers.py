@@ -1,0 +1,62 @@
+"""Optimisers on stacked parameters against torch.optim."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedgraph.errors import RunError
+from fedgraph.optimisers import Optimiser, check_state, clip_rows, fresh_state
+from fedgraph.train_settings import TrainSettings
+
+CASES = [
+    ({"optimizer": "sgd"}, torch.optim.SGD, {}),
+    ({"optimizer": "sgd", "momentum": 0.9}, torch.optim.SGD, {"momentum": 0.9}),
+    (
+        {"optimizer": "sgd", "momentum": 0.8, "nesterov": True, "weight-decay": 0.1},
+        torch.optim.SGD,
+        {"momentum": 0.8, "nesterov": True, "weight_decay": 0.1},
+    ),
+    ({"optimizer": "adam"}, torch.optim.Adam, {}),
+    (
+        {"optimizer": "adam", "weight-decay": 0.1, "betas": [0.8, 0.95]},
+        torch.optim.Adam,
+        {"weight_decay": 0.1, "betas": (0.8, 0.95)},
+    ),
+    ({"optimizer": "adamw", "weight-decay": 0.1}, torch.optim.AdamW, {"weight_decay": 0.1}),
+]
+
+
+@pytest.mark.parametrize(("table", "reference", "options"), CASES, ids=lambda case: str(case))
+def test_equals_torch_optim_for_each_client_on_its_own_steps(table, reference, options):
+    random = torch.Generator().manual_seed(0)
+    settings = TrainSettings(**table)
+    start = torch.randn(3, 5, generator=random)
+    parameters = start.clone()
+    ours = Optimiser(settings, 0.05, fresh_state(settings, 3, 5))
+    rows = [start[i].clone().requires_grad_() for i in range(3)]
+    theirs = [reference([row], lr=0.05, **options) for row in rows]
+    for step in range(12):
+        gradient = torch.randn(3, 5, generator=random)
+        active = torch.tensor([True, step % 3 != 0, step < 4])
+        ours.step(parameters, gradient.clone(), None if active.all() else active)
+        for client in active.nonzero()[:, 0].tolist():
+            rows[client].grad = gradient[client].clone()
+            theirs[client].step()
+    torch.testing.assert_close(parameters, torch.stack(rows).detach(), atol=1e-6, rtol=1e-5)
+
+
+def test_clip_rows_like_torch_per_client():
+    gradient = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
+    expected = []
+    for row in gradient:
+        leaf = torch.zeros(2, requires_grad=True)
+        leaf.grad = row.clone()
+        torch.nn.utils.clip_grad_norm_([leaf], 1.0)
+        expected.append(leaf.grad)
+    torch.testing.assert_close(clip_rows(gradient, 1.0), torch.stack(expected))
+
+
+def test_state_of_other_settings_is_refused():
+    with pytest.raises(RunError, match=r"optimiser state holds .*momentum.*continued with other settings"):
+        check_state({"momentum": torch.zeros(2, 3)}, fresh_state(TrainSettings(optimizer="adam"), 2, 3))

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+
+from fedgraph.errors import ExperimentError
+from fedgraph.settings import parse
+from fedgraph.train_settings import TrainSettings
+
+
+def test_one_local_epoch_unless_told_otherwise():
+    assert TrainSettings().local_epochs == 1
+    assert TrainSettings().as_table()["local-epochs"] == 1
+    assert TrainSettings(local_steps=0).local_epochs is None
+    assert parse(TrainSettings, {"local-epochs": 0}, "[train]").local_epochs == 0
+    assert parse(TrainSettings, TrainSettings(local_steps=3).as_table(), "[train]") == TrainSettings(local_steps=3)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"local-epochs": 1, "local-steps": 2}, "local-steps: .*either local-epochs or local-steps, not both"),
+        ({"nesterov": True}, "nesterov: .*needs a momentum above 0"),
+        ({"learning-rate": 0}, "learning-rate: .*greater than 0"),
+        ({"lr": 0.1}, "has no key 'lr'; known keys: .*learning-rate"),
+        ({"betas": [0.9, 1.0]}, r"betas.1: .*less than 1"),
+    ],
+)
+def test_messages(table, message):
+    with pytest.raises(ExperimentError, match=message):
+        parse(TrainSettings, table, "[train]")
+
+
+def test_cuda_without_a_device_is_refused(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ExperimentError, match="no CUDA device"):
+        TrainSettings(device="cuda").torch_device()
+    assert TrainSettings(device="auto").torch_device().type == "cpu"
+
+
+def test_learning_rate_decays_from_the_second_round():
+    settings = TrainSettings(learning_rate=0.4, learning_rate_decay=0.5)
+    assert [settings.rate(round) for round in (1, 2, 3)] == [0.4, 0.2, 0.1]
+
+
+def test_block_size_is_bounded_by_clients_and_grows_for_small_minibatches():
+    settings = TrainSettings()
+    assert settings.clients_per_block(29, 128, 12, 13_644) == 8
+    assert settings.clients_per_block(5, 16, 12, 1000) == 5
+    assert settings.clients_per_block(5, 4096, 3 * 32 * 32, 50_000_000) == 1
+    assert TrainSettings(block_size=3).clients_per_block(29, 128, 12, 13_644) == 3
