@@ -23,12 +23,12 @@ lint: venv
 
 venv: $(VENV)/.installed  ## The environment alone.
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml .ci/constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=24"
 	# First and alone: with it installed, nothing below drags in CUDA packages.
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e ".[dev]"
 	touch $@
 
 clean:

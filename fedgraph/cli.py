@@ -7,20 +7,24 @@ import logging
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedgraph.data import catalogue_entries, data_folder
-from fedgraph.data.catalogue import find
+from fedgraph.data.base import CatalogueEntry
+from fedgraph.data.catalogue import downloads, find
 from fedgraph.errors import ExperimentError, FedgraphError, RunError
 from fedgraph.experiment import Experiment, find_experiment, load_experiment
 from fedgraph.grid import LocalGrid
 from fedgraph.local_flower import run_on_flower
 from fedgraph.methods import BUILT_IN
+from fedgraph.plot import plot_runs
 from fedgraph.plugins import load_object
 from fedgraph.report import LISTENERS, LiveDisplay, results_table, sentence
 from fedgraph.run import RunFolder
@@ -39,6 +43,7 @@ def run(
     compare: Annotated[list[str] | None, typer.Option(help="Also run this method, for one table of all.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for run folders, instead of [output] dir.")] = None,
     json_: Annotated[Path | None, typer.Option("--json", help="Write the summaries to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw graph and learning curves into this file.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run folder.")] = None,
 ) -> None:
@@ -62,6 +67,9 @@ def run(
     console.print(sentence(summaries))
     for folder in folders:
         console.print(f"Run folder: {folder.path}", soft_wrap=True)
+    if plot is not None:
+        with _messages_for_people():
+            plot_runs(folders, plot)
     if json_ is not None:
         json_.write_text(json.dumps(summaries if len(summaries) > 1 else summaries[0], indent=2) + "\n")
 
@@ -73,7 +81,7 @@ def methods() -> None:
     for column in ("method", "what it is", "needs", "paper"):
         table.add_column(column, overflow="fold")
     for method in BUILT_IN.values():
-        table.add_row(method.name, method.title, method.needs, method.paper)
+        table.add_row(method.name, method.title, escape(method.needs), method.paper)
     console = Console()
     console.print(table)
     console.print(
@@ -95,23 +103,28 @@ def data(
         if download is not None:
             _download(download, folder, console)
             return
-    console.print(f"Data folder: {folder}", soft_wrap=True)
-    table = Table()
-    for column in ("set", "what it is", "licence", "size", "here"):
-        table.add_column(column, overflow="fold")
-    notes = []
+    console.print(f"Data folder: {folder}\n", soft_wrap=True)
     for entry in catalogue_entries():
-        found = find(entry, folder) if entry.alternatives else ()
-        here = "comes along" if not entry.alternatives else ("yes" if found else "no")
-        table.add_row(entry.name, entry.title, entry.licence, entry.size, here)
-        if entry.alternatives and found is None:
-            first = entry.alternatives[0]
-            where = "; ".join(f"{file.url} -> {folder / file.path}" for file in first)
-            how = f"fedgraph data --download {entry.name}" if all(file.download for file in first) else "by hand"
-            notes.append(f"{entry.name} ({how}): {where}")
-    console.print(table)
-    for note in notes:
-        console.print(note, soft_wrap=True, markup=False)
+        console.print(f"[bold]{entry.name}[/bold]  {escape(entry.title)}, {escape(entry.size)}")
+        console.print(f"    licence: {entry.licence}", markup=False)
+        for line in _where(entry, folder):
+            console.print(f"    {line}", markup=False, soft_wrap=True)
+
+
+def _where(entry: CatalogueEntry, folder: Path) -> list[str]:
+    """Where the files of a data set are, or where they are looked for and how to get them."""
+    if not entry.alternatives:
+        return ["needs no files"]
+    found = find(entry, folder)
+    if found is not None:
+        return ["found: " + ", ".join(map(str, found))]
+    wanted = [" + ".join(str(folder / file.path) for file in files) for files in entry.alternatives]
+    served = downloads(entry)
+    how = f"fedgraph data --download {entry.name}" if all(file.download for file in served) else "by hand from"
+    return [
+        "not found; looked for: " + ", or ".join(wanted),
+        f"get it: {how} ({', '.join(dict.fromkeys(file.url for file in served))})",
+    ]
 
 
 def _run_one(folder: RunFolder, grid: str, nodes: int, data_dir: Path | None, console: Console) -> dict[str, Any]:
@@ -126,14 +139,13 @@ def _run_one(folder: RunFolder, grid: str, nodes: int, data_dir: Path | None, co
     if grid == "flower":
         log = folder.path / "logs" / "flower.log"
         log.parent.mkdir(exist_ok=True)
-        with console.status(f"{experiment.method.name} on Flower with {nodes} nodes; log: {log}"):
-            run_on_flower(run_config, nodes, log, state_dir)
+        with LiveDisplay(console, experiment.method.name, experiment.experiment.rounds) as display:
+            run_on_flower(run_config, nodes, log, state_dir, on_wait=_follower(folder, display))
         if not folder.is_finished:
             raise RunError(f"the run did not finish; the end of {log}:\n{_tail(log)}")
     else:
         _run_in_process(folder, experiment, run_config, nodes, state_dir, console)
-    summary: dict[str, Any] = json.loads((folder.path / "summary.json").read_text())
-    return summary
+    return folder.summary()
 
 
 def _run_in_process(
@@ -163,6 +175,22 @@ def _run_in_process(
             LISTENERS.remove(display)
 
 
+def _follower(folder: RunFolder, display: LiveDisplay) -> Callable[[], None]:
+    """Shows what another process has written to the run folder since the last call."""
+    shown = 0
+
+    def follow() -> None:
+        nonlocal shown
+        file = folder.path / "metrics.jsonl"
+        complete = file.read_text().splitlines(keepends=True) if file.exists() else []
+        complete = [line for line in complete if line.endswith("\n")]
+        for line in complete[shown:]:
+            display.on_line(json.loads(line))
+        shown = len(complete)
+
+    return follow
+
+
 def _download(name: str, folder: Path, console: Console) -> None:
     from rich.progress import Progress
 
@@ -178,7 +206,7 @@ def _download(name: str, folder: Path, console: Console) -> None:
     if find(entry, folder) is not None:
         console.print(f"{name} is already in {folder}.")
         return
-    for file in entry.alternatives[0]:
+    for file in downloads(entry):
         target = folder / file.path
         if target.exists():
             continue

@@ -13,13 +13,14 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from fedgraph.errors import RunError
 
 _START_SECONDS = 60.0
+_POLL_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1
 
 _APP = """\
@@ -142,10 +143,16 @@ def connection_file(home: Path, port: int) -> None:
     )
 
 
-def run_on_flower(run_config: Mapping[str, str], nodes: int, log: Path, state_dir: Path) -> int:
-    """``flwr run`` with ``nodes`` simulated nodes on Ray; returns when the run has ended.
+def run_on_flower(
+    run_config: Mapping[str, str],
+    nodes: int,
+    log: Path,
+    state_dir: Path,
+    on_wait: Callable[[], None] = lambda: None,
+) -> None:
+    """``flwr run`` with ``nodes`` simulated nodes on Ray; returns when the run has ended, well or not.
 
-    The output of Flower goes to ``log``. Returns the exit status of ``flwr run``.
+    The output of Flower goes to ``log``; ``on_wait`` is called twice a second meanwhile.
 
     Raises
     ------
@@ -166,12 +173,12 @@ def run_on_flower(run_config: Mapping[str, str], nodes: int, log: Path, state_di
             wait_for_superlink(port, superlink, log)
             settings = " ".join(f"{key}={_quoted(value)}" for key, value in run_config.items())
             federation = f"num-supernodes={nodes} client-resources-num-cpus=1"
-            with log.open("ab") as stream:
-                return subprocess.run(
-                    [program("flwr"), "run", str(app), "here", "--stream", "-c", settings,
-                     "--federation-config", federation],
-                    env=environment, stdout=stream, stderr=subprocess.STDOUT, check=False,
-                ).returncode  # fmt: skip
+            run = [program("flwr"), "run", str(app), "here", "--stream", "-c", settings]
+            with process([*run, "--federation-config", federation], environment, log) as started:
+                while started.poll() is None:
+                    on_wait()
+                    time.sleep(_POLL_SECONDS)
+                on_wait()
 
 
 def _quoted(text: str) -> str:

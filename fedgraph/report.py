@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -72,9 +73,17 @@ class LiveDisplay(Callback):
         self._progress.update(self._task, completed=training.round)
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
-        """Show the latest means over clients."""
+        """Show the latest mean over clients."""
         self._progress.update(self._task, metrics=_means(evaluation, most=1))
         return False
+
+    def on_line(self, line: Mapping[str, Any]) -> None:
+        """The same from a line of ``metrics.jsonl``, for a run in another process."""
+        if line["phase"] == "training":
+            self._progress.update(self._task, completed=line["round"])
+        else:
+            metric, values = next(iter(line["metrics"].items()))
+            self._progress.update(self._task, metrics=f"{line['split']}/{metric} {_number(values['mean'])}")
 
 
 def _means(evaluation: Evaluation, most: int = 8) -> str:
@@ -85,14 +94,14 @@ def _means(evaluation: Evaluation, most: int = 8) -> str:
 def results_table(summaries: Sequence[Mapping[str, Any]], split: str = "test") -> Table:
     """One column per run, one row per metric: mean and deviation over clients, then what the run took."""
     table = Table(title=f"On each client's own {split} data", title_justify="left")
-    table.add_column("mean ± deviation over clients")
+    table.add_column("mean ± std of clients")
     for summary in summaries:
         table.add_column(summary["method"], justify="right", no_wrap=True)
     measured = [summary["metrics"].get(split, {}) for summary in summaries]
     metrics = list(dict.fromkeys(metric for values in measured for metric in values))
     for metric in metrics:
         table.add_row(metric, *(_spread(values.get(metric)) for values in measured))
-    for key, label in (("best5", "best 5 % of clients"), ("worst5", "worst 5 % of clients")):
+    for key, label in (("best5", "best 5 %"), ("worst5", "worst 5 %")):
         if metrics:
             table.add_row(
                 f"{metrics[0]}, {label}", *(_number(values.get(metrics[0], {}).get(key)) for values in measured)
@@ -111,6 +120,15 @@ def sentence(summaries: Sequence[Mapping[str, Any]], split: str = "test") -> str
         f"{summaries[0]['clients']} clients, each measured on its own {split} data with the model it holds at the end. "
         f"Data: {data}."
     )
+
+
+def as_text(summary: Mapping[str, Any]) -> str:
+    """Table and sentence of one run as plain text."""
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    console.print(results_table([summary]))
+    console.print(sentence([summary]))
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text
 
 
 def _spread(values: Mapping[str, float | None] | None) -> str:

@@ -117,6 +117,14 @@ class RunFolder:
             tensors |= {f"global/{name}": value for name, value in layout.row_state(global_model).items()}
         write_atomically(self.path / "models.safetensors", save(tensors, metadata={"clients": json.dumps(list(names))}))
 
+    def summary(self) -> dict[str, Any]:
+        """What ``summary.json`` says. Raises RunError when the run is not finished."""
+        try:
+            summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
+        except FileNotFoundError:
+            raise RunError(f"{self.path} is not finished: it has no summary.json") from None
+        return summary
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """``summary.json``; its presence marks the run as finished."""
         write_atomically(self.path / "summary.json", _json(summary))

@@ -29,7 +29,7 @@ from fedgraph.models import build
 from fedgraph.parameters import weights_sha256
 from fedgraph.plan import RunPlan
 from fedgraph.plugins import load_object
-from fedgraph.report import LISTENERS, LogProgress
+from fedgraph.report import LISTENERS, LogProgress, as_text
 from fedgraph.run import Recorder, RunFolder, summary_of
 from fedgraph.seeding import generator
 from fedgraph.settings import Settings, parse
@@ -45,9 +45,17 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that the run config names; keys ``experiment, set, data-dir, output-dir, seed``."""
+    shown_here = not LISTENERS and not log.handlers
+    if shown_here:
+        # Nobody else shows this run: what happens goes where Flower's own log goes, so that it is streamed.
+        log.setLevel(logging.INFO)
+        log.handlers.extend(logging.getLogger("flwr").handlers)
     experiment, data_dir = from_run_config(context.run_config)
     with pinned_threads(experiment.train.threads):
-        conduct(grid, experiment, data_dir)
+        folder = conduct(grid, experiment, data_dir)
+    if shown_here:
+        for line in as_text(folder.summary()).splitlines():
+            log.info(line)
 
 
 def from_run_config(config: Mapping[str, Any]) -> tuple[Experiment, Path]:

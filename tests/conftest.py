@@ -19,7 +19,7 @@ def data_dir() -> Path:
     return Path(os.environ.get("FEDGRAPH_DATA", REPOSITORY.parent / "shared" / "data"))
 
 
-@pytest.fixture()
+@pytest.fixture
 def digits_tables():
     """A small experiment that every method can run: 6 clients, 2 classes each."""
     return {
@@ -32,7 +32,7 @@ def digits_tables():
     }
 
 
-@pytest.fixture()
+@pytest.fixture
 def run_experiment(tmp_path, data_dir):
     """Run experiment tables on the in-process grid as ``fedgraph run`` does; returns the run folder."""
     from clients.app import app as client_app

@@ -45,7 +45,7 @@ def run_on_real_nodes(tables, tmp_path, node_configs):
                     own, log,
                 )
             )  # fmt: skip
-        settings = f"experiment=\"{folder.path / 'experiment.toml'}\" set=\"'output.resume={folder.path}'\""
+        settings = f'experiment="{folder.path / "experiment.toml"}" set="\'output.resume={folder.path}\'"'
         subprocess.run(
             [program("flwr"), "run", str(app), "here", "--stream", "-c", settings],
             env=environment, stdout=log.open("ab"), stderr=subprocess.STDOUT, check=False, timeout=240,
@@ -62,9 +62,7 @@ def summary(folder, log=""):
 def test_real_nodes_give_the_same_weights_as_the_in_process_grid(digits_tables, tmp_path, run_experiment):
     names = [f"client-{i:02d}" for i in range(6)]
     digits_tables["data"]["clients"] = 6
-    known = json.loads(
-        (run_experiment(digits_tables, nodes=3).path / "summary.json").read_text()
-    )
+    known = json.loads((run_experiment(digits_tables, nodes=3).path / "summary.json").read_text())
     clients = list(known["per_client"]["test"]["accuracy"])
     assert len(clients) == len(names)
     configs = [f'clients="{clients[i]},{clients[i + 1]}"' for i in (0, 2, 4)]

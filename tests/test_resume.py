@@ -16,7 +16,7 @@ from fedgraph.experiment import parse_experiment
 from fedgraph.local_flower import flower_environment
 
 
-@pytest.fixture()
+@pytest.fixture
 def tables(digits_tables):
     """Momentum that clients keep between rounds, and early stopping that never fires: both must survive a kill."""
     digits_tables["experiment"]["rounds"] = 40

@@ -37,7 +37,7 @@ def test_tensors_that_share_memory_are_stored(tmp_path):
     assert torch.equal(loaded["a"], loaded["b"]["c"])
 
 
-@pytest.mark.parametrize("content", [b"", b"nonsense", b"\x10\0\0\0\0\0\0\0{\"a\":1}         "])
+@pytest.mark.parametrize("content", [b"", b"nonsense", b'\x10\0\0\0\0\0\0\0{"a":1}         '])
 def test_broken_file_is_named(tmp_path, content):
     (tmp_path / "s").write_bytes(content)
     with pytest.raises(RunError, match=r"cannot read the saved state .*/s"):

@@ -1,0 +1,81 @@
+"""A strategy written as a user would, in a folder outside the repository, run by dotted path."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+
+
+def code_block(language, contains):
+    """The README's own example, so that what it shows is what is tested."""
+    blocks = re.findall(rf"```{language}\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    found = [block for block in blocks if contains in block]
+    assert len(found) == 1, f"README has {len(found)} {language} blocks with {contains!r}"
+    return found[0]
+
+
+@pytest.fixture()
+def plugin_folder(tmp_path):
+    folder = tmp_path / "my_project"
+    folder.mkdir()
+    (folder / "trimmed.py").write_text(code_block("python", "class TrimmedNeighbourMean"))
+    (folder / "trimmed.toml").write_text(code_block("toml", "TrimmedNeighbourMean"))
+    return folder
+
+
+def run(folder, *arguments):
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    command = [sys.executable, "-c", "from fedgraph.cli import app; app()", "run", "trimmed.toml", *arguments]
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    return json.loads((folder / "out.json").read_text())
+
+
+def test_runs_by_dotted_path(plugin_folder):
+    summary = run(plugin_folder, "--json", "out.json")
+    assert summary["method"] == "TrimmedNeighbourMean"
+    assert summary["metrics"]["test"]["accuracy"]["mean"] > 0.6
+    other = run(plugin_folder, "--json", "out.json", "--set", "TrimmedNeighbourMean.trim=0.0")
+    assert other["weights_sha256"] != summary["weights_sha256"]
+
+
+def test_its_table_is_checked(plugin_folder):
+    with pytest.raises(AssertionError, match="has no key 'trimm'; known keys: trim"):
+        run(plugin_folder, "--json", "out.json", "--set", "TrimmedNeighbourMean.trimm=0.3")
+
+
+@pytest.mark.xdist_group("flower")
+def test_runs_by_dotted_path_on_ray(plugin_folder):
+    here = run(plugin_folder, "--json", "out.json", "--set", "experiment.rounds=2")
+    ray = run(plugin_folder, "--json", "out.json", "--set", "experiment.rounds=2", "--grid", "flower")
+    assert ray["weights_sha256"] == here["weights_sha256"]
+
+
+def test_the_trimmed_mean_is_a_trimmed_mean(plugin_folder, monkeypatch):
+    import numpy as np
+    import torch
+
+    from fedgraph.client_graph import ClientGraph
+    from strategies.base import Replies
+
+    monkeypatch.syspath_prepend(plugin_folder)
+    module = __import__("trimmed")
+    names = tuple("abcde")
+    weights = torch.ones(5, 5)
+    weights[0, 4] = weights[4, 0] = 0
+    graph = ClientGraph.from_dense(names, weights, directed=False)
+    theta = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
+    served = module.TrimmedNeighbourMean.__new__(module.TrimmedNeighbourMean)
+    served.settings = module.TrimSettings(trim=0.2)
+    replies = Replies(torch.arange(5), names, {"parameters": theta}, {}, graph, torch.ones(5))
+    got = served.aggregate(1, replies).numpy()
+    for client in range(5):
+        rows = np.sort(theta.numpy()[weights[client].numpy() > 0], axis=0)
+        cut = int(0.2 * len(rows))
+        np.testing.assert_allclose(got[client], rows[cut : len(rows) - cut].mean(axis=0), rtol=1e-5, atol=1e-6)
