@@ -8,7 +8,7 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from clients.node import Assignment, Node
-from fedgraph.cohort import Cohort, GradientTerm
+from fedgraph.cohort import Cohort, GradientTerm, TrainResult
 from fedgraph.data.base import SplitName
 from fedgraph.errors import ReplyError
 from fedgraph.messages import WorkReply, WorkRequest
@@ -25,6 +25,29 @@ def evaluate_splits(
         for split in splits
         for metric, values in cohort.evaluate(models, split, horizons).items()
     }
+
+
+def train_cohort(
+    node: Node,
+    cohort: Cohort,
+    run: str,
+    server_round: int,
+    keep_from: int,
+    start: Tensor,
+    gradient_term: GradientTerm | None,
+) -> TrainResult:
+    """Train from ``start`` ``[clients, parameters]``; optimiser moments survive where the experiment keeps them.
+
+    They stay on the node, as they were after each round that a resumed run may go back to (``keep_from``).
+    """
+    if not cohort.settings.keep_optimizer:
+        return cohort.train(start, server_round, gradient_term)
+    clients, state = cohort.data.names, node.state(run)
+    fresh = fresh_state(cohort.settings, 1, cohort.model.layout.num_trainable)
+    moments = state.load(clients, server_round, {name: tensor[0] for name, tensor in fresh.items()})
+    result = cohort.train(start, server_round, gradient_term, moments)
+    state.save(clients, server_round, result.optimizer_state, keep_from)
+    return result
 
 
 class CohortClient:
@@ -65,14 +88,10 @@ class CohortClient:
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Train; returns tensors ``[clients, ...]`` to send back and numbers per client."""
-        before = self._optimizer_state()
-        result = self.cohort.train(
-            self.start(), self.request.round, gradient_term=self.gradient_term(), optimizer_state=before
+        request = self.request
+        result = train_cohort(
+            self.node, self.cohort, request.run, request.round, request.keep_from, self.start(), self.gradient_term()
         )
-        if before is not None:
-            self.node.state(self.request.run).save(
-                self.request.clients, self.request.round, result.optimizer_state, self.request.keep_from
-            )
         return {"parameters": result.parameters}, {"loss": result.loss}
 
     def start(self) -> Tensor:
@@ -82,11 +101,3 @@ class CohortClient:
     def gradient_term(self) -> GradientTerm | None:
         """What the method adds to the gradient of the local loss; nothing by default."""
         return None
-
-    def _optimizer_state(self) -> dict[str, Tensor] | None:
-        """Optimiser moments kept since the last round, where the experiment keeps them."""
-        if not self.assignment.train.keep_optimizer:
-            return None
-        fresh = fresh_state(self.assignment.train, 1, self.cohort.model.layout.num_trainable)
-        empty = {name: tensor[0] for name, tensor in fresh.items()}
-        return self.node.state(self.request.run).load(self.request.clients, self.request.round, empty)

@@ -14,11 +14,11 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from clients.base import evaluate_splits
+from clients.base import evaluate_splits, train_cohort
 from clients.node import Assignment, Node
 from fedgraph.cohort import Cohort, GradientTerm
 from fedgraph.errors import ReplyError
-from fedgraph.messages import EXPERIMENT_KEY, ROUND_KEY, from_record, to_record
+from fedgraph.messages import EXPERIMENT_KEY, KEEP_KEY, ROUND_KEY, RUN_KEY, from_record, to_record
 
 
 class StockClient:
@@ -26,6 +26,7 @@ class StockClient:
 
     def __init__(self, node: Node, config: ConfigRecord, arrays: ArrayRecord) -> None:
         experiment = str(config[EXPERIMENT_KEY])
+        self.node = node
         self.assignment = Assignment.of(experiment)
         self.clients = tuple(sorted(node.hosted(self.assignment)))
         self.cohort: Cohort = node.cohort(experiment, self.clients)
@@ -47,7 +48,15 @@ class StockClient:
     def train(self) -> RecordDict:
         """Train every client from the global model; reply with the mean, weighted by training examples."""
         start = self.model.expand(len(self.clients), -1).contiguous()
-        result = self.cohort.train(start, int(self.config[ROUND_KEY]), gradient_term=self.proximal_term())
+        result = train_cohort(
+            self.node,
+            self.cohort,
+            str(self.config[RUN_KEY]),
+            int(self.config[ROUND_KEY]),
+            int(self.config[KEEP_KEY]),
+            start,
+            self.proximal_term(),
+        )
         usable = torch.isfinite(result.parameters).all(dim=1)
         if not usable.any():
             raise ReplyError(f"training diverged at {', '.join(self.clients)}: NaN or infinite parameters")

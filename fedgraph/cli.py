@@ -224,14 +224,14 @@ def _download(name: str, folder: Path, console: Console) -> None:
 
 
 def _see_plugins(experiment: str) -> None:
-    """Modules beside the experiment file and in the current folder can be named by dotted path."""
+    """Modules beside the experiment file and in the current folder can be named by dotted path; ours come first."""
     try:
         beside = str(find_experiment(experiment).parent)
     except ExperimentError:
         beside = ""
     for folder in (beside, str(Path.cwd())):
         if folder and folder not in sys.path:
-            sys.path.insert(0, folder)
+            sys.path.append(folder)
 
 
 class _messages_for_people:  # noqa: N801

@@ -25,6 +25,7 @@ CLIENT_KEY = "fedgraph-client"
 EXPERIMENT_KEY = "fedgraph-experiment"
 RUN_KEY = "fedgraph-run"
 ROUND_KEY = "server-round"
+KEEP_KEY = "keep-from"
 
 _TASK: TypeAdapter[TaskSpec | None] = TypeAdapter(TaskSpec | None)
 _NUMPY_HEADER = 4096
@@ -89,7 +90,7 @@ class WorkRequest:
                 "clients": list(self.clients),
                 "evaluate": [str(split) for split in self.evaluate],
                 "train": self.train,
-                "keep-from": self.keep_from,
+                KEEP_KEY: self.keep_from,
             }
         )
         return RecordDict({"config": config, "stacked": to_record(self.stacked), "shared": to_record(self.shared)})
@@ -109,7 +110,7 @@ class WorkRequest:
                 shared=from_record(content.array_records["shared"]),
                 evaluate=tuple(config["evaluate"]),
                 train=bool(config["train"]),
-                keep_from=int(config["keep-from"]),
+                keep_from=int(config[KEEP_KEY]),
             )
         except KeyError as error:
             raise ReplyError(f"the request lacks {error}; server and node run different versions of fedgraph") from None

@@ -38,6 +38,10 @@ class RunPlan:
         """Whether the models that stand after ``server_round`` rounds are evaluated even if more rounds follow."""
         return bool(self.splits) and server_round % self.every == 0
 
-    def last_checkpoint(self, finished: int) -> int:
-        """The latest round up to ``finished`` after which a checkpoint was written."""
-        return finished - finished % self.checkpoint_every
+    def keep_from(self, server_round: int) -> int:
+        """The first round that a run may still be asked to repeat while it is in ``server_round``.
+
+        A killed run goes on after its last checkpoint, which was written after a multiple of ``checkpoint_every``.
+        """
+        finished = server_round - 1
+        return finished - finished % self.checkpoint_every + 1

@@ -19,7 +19,7 @@ def load_object(path: str, key: str) -> Any:
     ------
     ExperimentError
         When the path has no colon, the module cannot be imported or has no such attribute. Where a folder called
-        ``strategies`` or ``clients`` hides this project's own, both paths are named.
+        ``strategies`` or ``clients`` of yours and this project's own hide each other, both paths are named.
     """
     module_name, colon, attribute = path.partition(":")
     if not colon or not module_name or not attribute:
@@ -40,13 +40,16 @@ def load_object(path: str, key: str) -> Any:
 
 
 def _shadow_hint(module_name: str) -> str:
-    """Says so when a user's folder of a common name is found in place of ours."""
+    """Says so when a user's folder and ours have the same name, so that one hides the other."""
     top = module_name.partition(".")[0]
     if top not in _OURS:
         return ""
     ours = Path(__file__).resolve().parent.parent / top
-    found = getattr(sys.modules.get(top), "__path__", None)
-    for folder in found or []:
-        if Path(folder).resolve() != ours:
-            return f"The folder {folder} hides this project's own {ours}: rename yours. "
+    seen = [Path(folder).resolve() for folder in getattr(sys.modules.get(top), "__path__", [])]
+    theirs = [Path(entry or ".").resolve() / top for entry in sys.path]
+    for folder in (folder for folder in dict.fromkeys([*seen, *theirs]) if folder != ours and folder.is_dir()):
+        hides, hidden = (
+            (folder, f"this project's own {ours}") if folder in seen else (f"this project's own {ours}", folder)
+        )
+        return f"The folder {hides} hides {hidden}: rename yours. "
     return ""

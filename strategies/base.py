@@ -277,7 +277,7 @@ class CohortStrategy(Strategy):
                 shared=shared,
                 evaluate=splits,
                 train=message_type == MessageType.TRAIN,
-                keep_from=self.plan.last_checkpoint(server_round - 1) + 1,
+                keep_from=self.plan.keep_from(server_round),
             )
             self._asked[node] = positions
             messages.append(Message(request.pack(), node, message_type, group_id=str(server_round)))
@@ -286,15 +286,17 @@ class CohortStrategy(Strategy):
     def _collect(self, messages: Iterable[Message], shapes: Mapping[str, tuple[int, ...]]) -> Replies:
         """Unpack what is usable; for everybody else, remember why there is nothing."""
         names = self.federation.names
-        absent = dict.fromkeys(names, "no reply in time")
+        absent = dict.fromkeys(names, "its node is not connected")
+        for positions in self._asked.values():
+            absent.update((names[position], "no reply in time") for position in positions.tolist())
         parts: list[tuple[Tensor, WorkReply]] = []
         for message in messages:
             node = message.metadata.src_node_id
-            positions = self._asked.get(node)
-            if positions is None:
+            asked = self._asked.get(node)
+            if asked is None:
                 log.warning("ignored a reply from node %d, which was not asked", node)
                 continue
-            clients = [names[position] for position in positions.tolist()]
+            clients = [names[position] for position in asked.tolist()]
             problem = error_of(message)
             if problem is None:
                 try:
@@ -310,7 +312,7 @@ class CohortStrategy(Strategy):
             for name in clients:
                 if name not in unusable:
                     del absent[name]
-            parts.append((positions[good], usable_rows(reply, good)))
+            parts.append((asked[good], usable_rows(reply, good)))
         self._warn(absent)
         return self._stack(parts, absent)
 

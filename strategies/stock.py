@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedgraph.errors import ExperimentError, ReplyError
 from fedgraph.federation import Federation
-from fedgraph.messages import WorkReply, checked_arrays, error_of, from_record, to_record
+from fedgraph.messages import KEEP_KEY, WorkReply, checked_arrays, error_of, from_record, to_record
 from fedgraph.plan import RunPlan
 from fedgraph.seeding import derive_seed
 from fedgraph.settings import Settings
@@ -66,6 +66,7 @@ class StockStrategy(CohortStrategy):
     ) -> Iterable[Message]:
         """Whatever the stock strategy sends; the nodes it draws depend on the seed and the round alone."""
         random.seed(derive_seed(self.plan.seed, "stock-train", server_round))
+        config[KEEP_KEY] = self.plan.keep_from(server_round)
         return self._remember(self.stock.configure_train(server_round, arrays, config, grid))
 
     def configure_evaluate(

@@ -300,3 +300,15 @@ def test_a_users_folder_that_hides_ours_is_named(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ExperimentError, match=rf"{tmp_path}/strategies hides this project's own .*/strategies"):
         load_object("strategies.sfl:SFL", "[experiment] strategy")
+
+
+def test_a_users_folder_hidden_by_ours_is_named(tmp_path, monkeypatch):
+    import strategies
+    from fedgraph.plugins import load_object
+
+    assert strategies.__path__
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "mine.py").write_text("class Mine: pass\n")
+    monkeypatch.setattr("sys.path", [*__import__("sys").path, str(tmp_path)])
+    with pytest.raises(ExperimentError, match=rf"own .*/strategies hides {tmp_path}/strategies: rename yours"):
+        load_object("strategies.mine:Mine", "[experiment] strategy")

@@ -131,3 +131,15 @@ def test_fedadam_resumes_to_the_same_weights(digits_tables, run_experiment):
     (part.path / "experiment.toml").write_text(parse_experiment(tables).as_toml())
     resumed = run_experiment(tables, folder=RunFolder.open(part.path))
     assert summary(resumed)["weights_sha256"] == summary(whole)["weights_sha256"]
+
+
+def test_optimiser_moments_are_kept_for_stock_strategies_too(digits_tables, run_experiment):
+    tables = {**digits_tables, "experiment": {"method": "fedavg", "rounds": 3}}
+    digits = {}
+    for keep in (False, True):
+        tables["train"] = {**digits_tables["train"], "momentum": 0.9, "keep-optimizer": keep}
+        folder = run_experiment(tables)
+        digits[keep] = summary(folder)["weights_sha256"]
+        kept = list((folder.path / "nodes").rglob("*.safetensors")) if (folder.path / "nodes").exists() else []
+        assert bool(kept) == keep
+    assert digits[True] != digits[False]
