@@ -1,0 +1,64 @@
+"""The same experiment through ``flwr run`` with simulated nodes on Ray."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fedgraph.experiment import parse_experiment
+from fedgraph.local_flower import (
+    connection_file,
+    flower_environment,
+    free_port,
+    process,
+    program,
+    run_on_flower,
+    wait_for_superlink,
+)
+from fedgraph.run import RunFolder
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def summary(folder):
+    return json.loads((folder.path / "summary.json").read_text())
+
+
+@pytest.mark.xdist_group("flower")
+@pytest.mark.parametrize("method", ["sfl", "fedavg"])
+def test_ray_gives_the_same_weights_as_the_in_process_grid(digits_tables, tmp_path, run_experiment, method):
+    digits_tables["experiment"]["method"] = method
+    here = summary(run_experiment(digits_tables, nodes=3))
+    folder = RunFolder.create(parse_experiment(digits_tables), tmp_path / "ray")
+    log = tmp_path / "flower.log"
+    run_config = {"experiment": str(folder.path / "experiment.toml"), "set": f"'output.resume={folder.path}'"}
+    run_on_flower(run_config, 3, log, folder.path / "nodes")
+    assert folder.is_finished, log.read_text(errors="replace")[-3000:]
+    there = summary(folder)
+    assert there["weights_sha256"] == here["weights_sha256"]
+    assert there["per_client"] == here["per_client"]
+    assert there["exchanges"] == here["exchanges"]
+
+
+@pytest.mark.xdist_group("flower")
+def test_flwr_run_of_the_repository_itself(tmp_path):
+    """``flwr run .`` as the README has it: the app is the repository, the experiment travels in the bundle."""
+    home, log, out = tmp_path / "home", tmp_path / "flower.log", tmp_path / "runs"
+    port = free_port()
+    connection_file(home, port)
+    environment = flower_environment(home)
+    superlink = [program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
+                 "--control-api-address", f"127.0.0.1:{free_port()}", "--port", str(port)]  # fmt: skip
+    with process(superlink, environment, log) as started:
+        wait_for_superlink(port, started, log)
+        settings = f'experiment="simulations/sfl/digits.toml" set="experiment.rounds=1" output-dir="{out}" seed=3'
+        flwr = [program("flwr"), "run", str(REPOSITORY), "here", "--stream", "-c", settings,
+                "--federation-config", "num-supernodes=2 client-resources-num-cpus=1"]  # fmt: skip
+        streamed = subprocess.run(flwr, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    (folder,) = out.iterdir()
+    finished = json.loads((folder / "summary.json").read_text())
+    assert (finished["method"], finished["clients"], finished["rounds"]) == ("sfl", 20, 1)
+    assert "seed = 3" in (folder / "experiment.toml").read_text()
+    assert "after round 1: validation/accuracy" in streamed.stdout, "progress is streamed"
+    assert "On each client's own test data" in streamed.stdout, "and so is the table at the end"
