@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -48,6 +49,11 @@ class Evaluation:
 class Callback:
     """Override what is of interest."""
 
+    @property
+    def stopped(self) -> bool:
+        """Whether this callback has already ended the run."""
+        return False
+
     def on_training(self, training: Training) -> None:
         """After a round was trained and aggregated."""
 
@@ -86,19 +92,28 @@ class EarlyStopping(Callback):
         self.best_models: Tensor | None = None
         self.waited = 0
 
+    @property
+    def stopped(self) -> bool:
+        """Whether there was no better value for as long as ``patience`` allows."""
+        return self.waited >= self.patience
+
     def on_evaluation(self, evaluation: Evaluation) -> bool:
-        """Compare with the best so far."""
-        if self.monitor not in evaluation.metrics:
-            known = ", ".join(sorted(evaluation.metrics))
-            raise ExperimentError(f"[evaluation] monitor '{self.monitor}' was not measured; measured: {known}")
-        value = float(torch.nanmean(evaluation.metrics[self.monitor].double()))
+        """Compare with the best so far; an evaluation that nobody answered is no improvement."""
+        value = self._value(evaluation)
         sign = 1.0 if direction(self.monitor.partition("/")[2]) == "higher" else -1.0
-        if self.best is None or sign * value > sign * self.best:
+        if not math.isnan(value) and (self.best is None or sign * value > sign * self.best):
             self.best, self.best_round, self.waited = value, evaluation.round, 0
             self.best_models = evaluation.models.clone()
-            return False
-        self.waited += 1
-        return self.waited >= self.patience
+        else:
+            self.waited += 1
+        return self.stopped
+
+    def _value(self, evaluation: Evaluation) -> float:
+        if evaluation.metrics and self.monitor not in evaluation.metrics:
+            known = ", ".join(sorted(evaluation.metrics))
+            raise ExperimentError(f"[evaluation] monitor '{self.monitor}' was not measured; measured: {known}")
+        values = evaluation.metrics.get(self.monitor)
+        return math.nan if values is None else float(torch.nanmean(values.double()))
 
     def final_models(self) -> Tensor | None:
         """The best models, where they shall be restored."""

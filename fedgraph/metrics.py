@@ -34,30 +34,33 @@ def direction(metric: str) -> Literal["lower", "higher"]:
 
     Raises ExperimentError for an unknown metric.
     """
-    kind = metric.rpartition("/")[2].partition("-")[0]
-    if kind not in DIRECTION:
+    if not _is_known(metric):
         raise ExperimentError(f"there is no metric '{metric}'; known metrics: {', '.join(sorted(DIRECTION))}")
-    return DIRECTION[kind]
+    return DIRECTION[metric.rpartition("/")[2].partition("-")[0]]
+
+
+def _is_known(metric: str) -> bool:
+    return metric.rpartition("/")[2].partition("-")[0] in DIRECTION
 
 
 def summarise(values: Tensor | Mapping[str, float], metric: str) -> dict[str, float]:
     """Mean, standard deviation, and mean over the best and worst 5 % of clients (at least one client).
 
     ``values`` is one number per client, ``[clients]`` or by name. Clients without a value (NaN) do not count; without
-    any value all four are NaN. The deviation is that of the population: it divides by the number of clients.
+    any value all four are NaN, and so are best and worst of a metric of unknown direction. The deviation is that of the
+    population: it divides by the number of clients.
     """
     every = torch.tensor(list(values.values())) if isinstance(values, Mapping) else values.detach().cpu()
     present = every.double()
-    present = present[~present.isnan()].sort(descending=direction(metric) == "higher").values
+    present = present[~present.isnan()]
     if not len(present):
         return dict.fromkeys(("mean", "std", "best5", "worst5"), math.nan)
-    few = max(1, len(present) // 20)
-    return {
-        "mean": present.mean().item(),
-        "std": present.std(correction=0).item(),
-        "best5": present[:few].mean().item(),
-        "worst5": present[-few:].mean().item(),
-    }
+    best = worst = math.nan
+    if _is_known(metric):
+        few = max(1, len(present) // 20)
+        ranked = present.sort(descending=direction(metric) == "higher").values
+        best, worst = ranked[:few].mean().item(), ranked[-few:].mean().item()
+    return {"mean": present.mean().item(), "std": present.std(correction=0).item(), "best5": best, "worst5": worst}
 
 
 class Tally(Protocol):

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from fedgraph.errors import ExperimentError, ReplyError
 from fedgraph.federation import Federation
-from fedgraph.messages import KEEP_KEY, WorkReply, checked_arrays, error_of, from_record, to_record
+from fedgraph.messages import KEEP_KEY, WorkReply, checked_arrays, from_record, to_record
 from fedgraph.plan import RunPlan
 from fedgraph.seeding import derive_seed
 from fedgraph.settings import Settings
 from fedgraph.state_file import State
-from strategies.base import CohortStrategy, Replies, usable_rows
+from strategies.base import CohortStrategy
 
 _NODE_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
 
@@ -67,22 +67,21 @@ class StockStrategy(CohortStrategy):
         """Whatever the stock strategy sends; the nodes it draws depend on the seed and the round alone."""
         random.seed(derive_seed(self.plan.seed, "stock-train", server_round))
         config[KEEP_KEY] = self.plan.keep_from(server_round)
-        return self._remember(self.stock.configure_train(server_round, arrays, config, grid))
+        return self._remember(self.stock.configure_train(server_round, arrays, config, grid), training=True)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Whatever the stock strategy sends."""
         random.seed(derive_seed(self.plan.seed, "stock-evaluate", server_round))
-        return self._remember(self.stock.configure_evaluate(server_round, arrays, config, grid))
+        return self._remember(self.stock.configure_evaluate(server_round, arrays, config, grid), training=False)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Give the stock strategy the usable replies."""
-        usable, collected = self._sort_out(replies, trained=True)
-        if collected.absent:
-            self._enforce(server_round, collected)
+        collected, usable = self.collect(replies)
+        self.absence.enforce(server_round, collected)
         arrays, metrics = self.stock.aggregate_train(server_round, usable)
         if arrays is not None:
             state = {name: tensor[None] for name, tensor in from_record(arrays).items()}
@@ -93,7 +92,7 @@ class StockStrategy(CohortStrategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Record per client; the stock strategy sees the same replies."""
-        usable, collected = self._sort_out(replies, trained=False)
+        collected, usable = self.collect(replies)
         self._record_evaluation(server_round, collected)
         return self.stock.aggregate_evaluate(server_round, usable)
 
@@ -110,52 +109,29 @@ class StockStrategy(CohortStrategy):
         self.begin(to_record(state["global"]))
         load_stock_state(self.stock, state["stock"])
 
-    def _remember(self, messages: Iterable[Message]) -> list[Message]:
+    def _remember(self, messages: Iterable[Message], training: bool) -> list[Message]:
         remembered = list(messages)
+        self._training = training
         self._asked = {
             message.metadata.dst_node_id: self.federation.hosts[message.metadata.dst_node_id] for message in remembered
         }
         return remembered
 
-    def _sort_out(self, messages: Iterable[Message], trained: bool) -> tuple[list[Message], Replies]:
-        """Messages fit for the stock strategy, and what they say of single clients."""
-        names = self.federation.names
-        asked = [names[position] for positions in self._asked.values() for position in positions.tolist()]
-        absent = dict.fromkeys(asked, "no reply in time")
-        usable: list[Message] = []
-        parts: list[tuple[Tensor, WorkReply]] = []
-        for message in messages:
-            positions = self._asked.get(message.metadata.src_node_id)
-            if positions is None:
-                continue
-            clients = [names[position] for position in positions.tolist()]
-            problem = error_of(message)
-            if problem is None:
-                try:
-                    metrics, failed = _per_client(message.content, clients)
-                    self._check(message.content, positions, trained)
-                except ReplyError as error:
-                    problem = str(error)
-            if problem is not None:
-                absent.update(dict.fromkeys(clients, problem))
-                continue
-            good = torch.tensor([name not in failed for name in clients])
-            for name in clients:
-                del absent[name]
-            absent.update(failed)
-            usable.append(message)
-            parts.append((positions[good], usable_rows(WorkReply(tuple(clients), {}, metrics), good)))
-        self._warn(absent)
-        return usable, self._stack(parts, absent)
+    def read_reply(self, content: RecordDict, clients: list[str]) -> tuple[WorkReply, Mapping[str, str]]:
+        """What a node says of its single clients, once its answer as a whole is fit to be averaged."""
+        metrics, failed = _per_client(content, clients)
+        self._check(content, clients)
+        return WorkReply(tuple(clients), {}, metrics), failed
 
-    def _check(self, content: RecordDict, positions: Tensor, trained: bool) -> None:
+    def _check(self, content: RecordDict, clients: list[str]) -> None:
         """Raise ReplyError unless a stock strategy can average this reply safely."""
         metrics: Any = next(iter(content.metric_records.values()), {})
         weight = metrics.get("num-examples", 0)
+        positions = [self.federation.positions[name] for name in clients]
         hosted = int(self.federation.num_examples["train"][positions].sum())
         if not isinstance(weight, (int, float)) or not 0 < weight <= hosted:
             raise ReplyError(f"its weight 'num-examples' is {weight}, its clients have {hosted} training examples")
-        if not trained:
+        if not self._training:
             return
         record = next(iter(content.array_records.values()), ArrayRecord())
         layout = self.plan.layout
@@ -218,13 +194,16 @@ def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: st
 
 
 def stock_state(stock: Strategy) -> State:
-    """Arrays (alone or in dicts) and numbers among a stock strategy's attributes."""
+    """Arrays (alone, in lists or in dicts) and numbers among a stock strategy's attributes."""
     state: State = {}
     for name, value in vars(stock).items():
         if isinstance(value, np.ndarray):
             state[name] = torch.from_numpy(value)
-        elif isinstance(value, dict) and value and all(isinstance(item, np.ndarray) for item in value.values()):
-            state[name] = {key: torch.from_numpy(np.asarray(item)) for key, item in value.items()}
+        elif isinstance(value, (list, dict)) and value:
+            items = {str(key): item for key, item in (value.items() if isinstance(value, dict) else enumerate(value))}
+            if all(isinstance(item, np.ndarray) for item in items.values()):
+                tensors = {key: torch.from_numpy(np.asarray(item)) for key, item in items.items()}
+                state[name] = {type(value).__name__: tensors}
         elif isinstance(value, (bool, int, float)):
             state[name] = value
     return state
@@ -235,7 +214,10 @@ def load_stock_state(stock: Strategy, state: State) -> None:
     for name, value in state.items():
         if isinstance(value, Tensor):
             setattr(stock, name, value.numpy())
+        elif isinstance(value, dict) and "list" in value:
+            items = value["list"]
+            setattr(stock, name, [items[str(index)].numpy() for index in range(len(items))])
         elif isinstance(value, dict):
-            setattr(stock, name, {key: item.numpy() for key, item in value.items()})
+            setattr(stock, name, {key: item.numpy() for key, item in value["dict"].items()})
         else:
             setattr(stock, name, value)

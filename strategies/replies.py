@@ -1,0 +1,148 @@
+"""From the messages of one exchange to stacked, checked replies in the order of the clients' names."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from flwr.app import Message, RecordDict
+from torch import Tensor
+
+from fedgraph.client_graph import ClientGraph
+from fedgraph.errors import ReplyError
+from fedgraph.federation import Federation
+from fedgraph.messages import WorkReply, error_of
+
+log = logging.getLogger("fedgraph")
+
+Reader = Callable[[RecordDict, list[str]], tuple[WorkReply, Mapping[str, str]]]
+"""(content, clients asked) -> (their reply, those of them whose part is unusable and why). May raise ReplyError."""
+
+
+@dataclass(frozen=True)
+class Replies:
+    """The usable replies of one round.
+
+    positions    : rows of the federation that the rows here belong to, int64 ``[present]``, ascending.
+    names        : their names.
+    tensors      : what the clients sent, each ``[present, ...]``.
+    metrics      : numbers per client, each float64 ``[present]``.
+    graph        : the given client graph among those present; None when the run has none.
+    num_examples : training examples, int64 ``[present]``.
+    absent       : clients without a usable reply and why.
+    """
+
+    positions: Tensor
+    names: tuple[str, ...]
+    tensors: Mapping[str, Tensor]
+    metrics: Mapping[str, Tensor]
+    graph: ClientGraph | None
+    num_examples: Tensor
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> Tensor:
+        """The trained models, ``[present, parameters]``."""
+        return self.tensors["parameters"]
+
+    @classmethod
+    def of(
+        cls,
+        federation: Federation,
+        positions: Tensor,
+        tensors: Mapping[str, Tensor],
+        metrics: Mapping[str, Tensor],
+        absent: Mapping[str, str],
+    ) -> Replies:
+        """Replies of the clients at ``positions``, with their part of what the federation knows."""
+        names = tuple(federation.names[position] for position in positions.tolist())
+        graph = federation.graph
+        if graph is not None and 0 < len(names) < len(federation.names):
+            graph = graph.subgraph(names)
+        return cls(positions, names, tensors, metrics, graph, federation.num_examples["train"][positions], absent)
+
+
+def collect(
+    federation: Federation,
+    asked: Mapping[int, Tensor],
+    messages: Iterable[Message],
+    read: Reader,
+) -> tuple[Replies, list[Message]]:
+    """Unpack what is usable; for everybody else who was asked, remember and log why there is nothing.
+
+    ``asked`` gives the positions of the clients that each node was asked for. Returns the replies, and the messages
+    that at least one of them came from.
+    """
+    names = federation.names
+    absent = {names[row]: "no reply in time" for positions in asked.values() for row in positions.tolist()}
+    usable_messages: list[Message] = []
+    answered: set[int] = set()
+    parts: list[tuple[Tensor, WorkReply]] = []
+    for message in messages:
+        node = message.metadata.src_node_id
+        if node not in asked or node in answered:
+            log.warning("ignored a reply from node %d, which was not asked or has already answered", node)
+            continue
+        answered.add(node)
+        clients = [names[position] for position in asked[node].tolist()]
+        problem = error_of(message)
+        unusable: Mapping[str, str] = {}
+        if problem is None:
+            try:
+                reply, unusable = read(message.content, clients)
+            except ReplyError as error:
+                problem = str(error)
+            except Exception as error:
+                # Replies are untrusted: whatever one of them trips over must not end the run.
+                problem = f"malformed reply ({type(error).__name__}: {error})"
+        if problem is not None:
+            absent.update(dict.fromkeys(clients, problem))
+            continue
+        good = torch.tensor([name not in unusable for name in clients])
+        for name in clients:
+            del absent[name]
+        absent.update(unusable)
+        parts.append((asked[node][good], _rows(reply, good)))
+        usable_messages.append(message)
+    for reason, concerned in by_reason(absent).items():
+        log.warning("no usable reply from %s: %s", ", ".join(concerned), reason)
+    return _stack(federation, parts, absent), usable_messages
+
+
+def by_reason(absent: Mapping[str, str]) -> dict[str, list[str]]:
+    """Clients that share a reason, together."""
+    groups: dict[str, list[str]] = {}
+    for name, reason in absent.items():
+        groups.setdefault(reason, []).append(name)
+    return groups
+
+
+def _rows(reply: WorkReply, good: Tensor) -> WorkReply:
+    """The rows of a reply where ``good`` (bool ``[clients]``) holds."""
+    if bool(good.all()):
+        return reply
+    return WorkReply(
+        tuple(name for name, keep in zip(reply.clients, good.tolist(), strict=True) if keep),
+        {name: tensor[good] for name, tensor in reply.stacked.items()},
+        {name: tensor[good] for name, tensor in reply.metrics.items()},
+    )
+
+
+def _stack(federation: Federation, parts: list[tuple[Tensor, WorkReply]], absent: Mapping[str, str]) -> Replies:
+    positions = torch.cat([part for part, _ in parts]) if parts else torch.zeros(0, dtype=torch.int64)
+    order = positions.argsort()
+    tensors = {
+        name: torch.cat([reply.stacked[name] for _, reply in parts])[order]
+        for name in (parts[0][1].stacked if parts else ())
+    }
+    # A metric that one node does not report is NaN for its clients.
+    measured = dict.fromkeys(name for _, reply in parts for name in reply.metrics)
+    metrics = {
+        name: torch.cat(
+            [reply.metrics.get(name, torch.full((len(rows),), torch.nan, dtype=torch.float64)) for rows, reply in parts]
+        )[order]
+        for name in measured
+    }
+    return Replies.of(federation, positions[order], tensors, metrics, absent)
