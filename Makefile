@@ -1,6 +1,8 @@
 # Everything here sets itself up on a bare machine with Python >= 3.11.
 PYTHON ?= python3
 VENV := .venv
+# For a CPU build of PyTorch where the package index has CUDA builds: make run TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
 BIN := $(VENV)/bin
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION := 1
 export FLWR_TELEMETRY_ENABLED := 0
@@ -27,7 +29,7 @@ $(VENV)/.installed: pyproject.toml .ci/constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=24"
 	# First and alone: with it installed, nothing below drags in CUDA packages.
-	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
 	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e ".[dev]"
 	touch $@
 

@@ -166,7 +166,6 @@ def _run_in_process(
     local = LocalGrid.of_partitions(client_app, nodes, run_config, **node_config)
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(run_config))
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    logging.getLogger("fedgraph").setLevel(logging.INFO)
     with LiveDisplay(console, experiment.method.name, experiment.experiment.rounds) as display:
         LISTENERS.append(display)
         try:

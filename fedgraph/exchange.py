@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from fedgraph.errors import IdentityError, ReplyError
 from fedgraph.federation import Federation
-from fedgraph.messages import CLIENT_KEY, EXPERIMENT_KEY, Identity, error_of
+from fedgraph.messages import CLIENT_KEY, EXPERIMENT_KEY, Identity, error_of, is_unreachable
 
 _POLL_SECONDS = 0.5
 
@@ -109,6 +109,9 @@ def identify(
         if messages:
             for reply in grid.send_and_receive(messages, timeout=max(wait, _POLL_SECONDS)):
                 node = reply.metadata.src_node_id
+                if is_unreachable(reply):
+                    # A node that ended is listed for a while yet; its clients may come back on another.
+                    continue
                 problem = error_of(reply)
                 if problem is not None:
                     raise IdentityError(f"node {node} cannot take part: {problem}")

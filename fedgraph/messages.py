@@ -28,6 +28,9 @@ ROUND_KEY = "server-round"
 KEEP_KEY = "keep-from"
 
 _TASK: TypeAdapter[TaskSpec | None] = TypeAdapter(TaskSpec | None)
+_UNREACHABLE = frozenset({3, 4, 5})
+"""Flower's error codes for a message, a reply or a node that is unavailable."""
+
 _NUMPY_HEADER = 4096
 """More bytes than the header of a serialised array ever takes."""
 
@@ -56,6 +59,11 @@ def error_of(message: Message) -> str | None:
     if config is not None and "error" in config:
         return str(config["error"])
     return None
+
+
+def is_unreachable(message: Message) -> bool:
+    """Whether Flower, not the node, answered that the node or its answer is not to be had."""
+    return message.has_error() and message.error.code in _UNREACHABLE
 
 
 @dataclass(frozen=True)

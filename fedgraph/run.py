@@ -107,7 +107,10 @@ class RunFolder:
         handler = logging.FileHandler(self.path / "logs" / "run.log", encoding="utf-8")
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         handler.setLevel(logging.INFO)
-        logging.getLogger("fedgraph").addHandler(handler)
+        logger = logging.getLogger("fedgraph")
+        logger.addHandler(handler)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)
         return handler
 
     def write_models(self, layout: Layout, names: Sequence[str], models: Tensor, global_model: Tensor | None) -> None:

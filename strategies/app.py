@@ -48,7 +48,6 @@ def main(grid: Grid, context: Context) -> None:
     shown_here = not LISTENERS and not log.handlers
     if shown_here:
         # Nobody else shows this run: what happens goes where Flower's own log goes, so that it is streamed.
-        log.setLevel(logging.INFO)
         log.handlers.extend(logging.getLogger("flwr").handlers)
     experiment, data_dir = from_run_config(context.run_config)
     with pinned_threads(experiment.train.threads):
