@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION := 1
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: run test test-quick test-all lint venv clean
+.PHONY: run test test-all lint venv clean
 
 run: venv  ## The default experiment: SFL against FedAvg and local-only on digits.
 	$(BIN)/fedgraph run sfl/digits.toml --compare fedavg --compare local

@@ -20,7 +20,7 @@ def code_block(language, contains):
     return found[0]
 
 
-@pytest.fixture()
+@pytest.fixture
 def plugin_folder(tmp_path):
     folder = tmp_path / "my_project"
     folder.mkdir()

@@ -1,0 +1,96 @@
+import pytest
+import torch
+from flwr.app import Context, Message, RecordDict
+
+from clients.base import CohortClient
+from clients.node import Node
+from fedgraph.errors import ReplyError
+from fedgraph.experiment import parse_experiment
+from fedgraph.messages import WorkReply, WorkRequest
+
+CLIENTS = ("client-0", "client-1")
+
+
+class Pulled(CohortClient):
+    """Adds a strong pull to zero."""
+
+    def gradient_term(self):
+        return lambda v, clients, batch_weight: 5.0 * v
+
+
+@pytest.fixture
+def ask(digits_tables, tmp_path):
+    """Ask a node that hosts the first two of six clients; returns its reply."""
+
+    def call(kind=CohortClient, clients=CLIENTS, models=None, train_table=None, server_round=1, **fields):
+        part = parse_experiment(
+            {**digits_tables, "train": {**digits_tables["train"], **(train_table or {})}}
+        ).client_part({})
+        node = Node.of(
+            Context(1, 1, {"clients": ",".join(CLIENTS), "state-dir": str(tmp_path / "state")}, RecordDict(), {})
+        )
+        size = node.cohort(part, CLIENTS).model.layout.num_parameters
+        start = torch.zeros(len(clients), size).normal_(0, 0.1, generator=torch.Generator().manual_seed(0))
+        request = WorkRequest(
+            clients, server_round, "c", part, "run", {"parameters": start if models is None else models}, **fields
+        )
+        content = kind.handle(Message(request.pack(), 1, "train"), node)
+        return WorkReply.unpack(content, clients, {"parameters": (size,)} if fields.get("train", True) else {}), start
+
+    return call
+
+
+def test_trains_and_reports_a_loss_per_client(ask):
+    reply, start = ask()
+    assert reply.clients == CLIENTS
+    assert list(reply.metrics) == ["loss"]
+    assert (reply.stacked["parameters"] != start).any(dim=1).all()
+
+
+def test_evaluates_what_it_received_before_training(ask):
+    both, _ = ask(evaluate=("test", "validation"))
+    only, _ = ask(evaluate=("test", "validation"), train=False)
+    assert list(only.metrics) == ["test/accuracy", "test/loss", "validation/accuracy", "validation/loss"]
+    for name, values in only.metrics.items():
+        assert torch.equal(both.metrics[name], values)
+    later, _ = ask(models=both.stacked["parameters"], evaluate=("test",), train=False)
+    assert (later.metrics["test/loss"] < only.metrics["test/loss"]).all()
+
+
+def test_one_client_of_several_is_trained_as_among_all(ask):
+    both, start = ask()
+    one, _ = ask(clients=("client-1",), models=start[1:])
+    torch.testing.assert_close(one.stacked["parameters"][0], both.stacked["parameters"][1], rtol=1e-5, atol=1e-6)
+
+
+def test_a_method_adds_its_term_to_the_gradient(ask):
+    plain, _ = ask()
+    pulled, _ = ask(Pulled)
+    assert (pulled.stacked["parameters"].norm(dim=1) < 0.8 * plain.stacked["parameters"].norm(dim=1)).all()
+
+
+def test_clients_that_are_not_hosted_here_are_refused(ask):
+    with pytest.raises(ReplyError, match="asked for client-4, hosted here: client-0, client-1"):
+        ask(clients=("client-0", "client-4"))
+
+
+KEEP = {"momentum": 0.9, "keep-optimizer": True}
+
+
+def test_moments_are_kept_per_round_and_an_interrupted_round_is_repeated_alike(ask, tmp_path):
+    first, _ = ask(train_table=KEEP)
+    models = first.stacked["parameters"]
+    second, _ = ask(train_table=KEEP, models=models, server_round=2)
+    again, _ = ask(train_table=KEEP, models=models, server_round=2)
+    assert torch.equal(again.stacked["parameters"], second.stacked["parameters"])
+    fresh, _ = ask(train_table={"momentum": 0.9}, models=models, server_round=2)
+    assert not torch.equal(fresh.stacked["parameters"], second.stacked["parameters"])
+    files = sorted(
+        str(path.relative_to(tmp_path / "state" / "run")) for path in (tmp_path / "state").rglob("*.safetensors")
+    )
+    assert files == [f"client-{c}/round-{r}.safetensors" for c in (0, 1) for r in (1, 2)]
+
+
+def test_no_state_is_written_where_none_is_kept(ask, tmp_path):
+    ask()
+    assert not (tmp_path / "state").exists()

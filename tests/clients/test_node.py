@@ -1,0 +1,80 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+
+from clients.node import Assignment, Node
+from fedgraph.data.base import TaskSpec
+from fedgraph.errors import IdentityError
+from fedgraph.experiment import parse_experiment
+
+
+def context(run_config=None, **node_config):
+    return Context(
+        1, 1, {key.replace("_", "-"): value for key, value in node_config.items()}, RecordDict(), run_config or {}
+    )
+
+
+@pytest.fixture
+def part(digits_tables):
+    return parse_experiment(digits_tables).client_part({"hops": 1})
+
+
+def test_data_folder_comes_from_node_then_environment_then_run(monkeypatch):
+    monkeypatch.setenv("FEDGRAPH_DATA", "/environment")
+    run = {"data-dir": "/run"}
+    assert Node.of(context(run, data_dir="/node")).data_dir == Path("/node")
+    assert Node.of(context(run)).data_dir == Path("/environment")
+    monkeypatch.delenv("FEDGRAPH_DATA")
+    assert Node.of(context(run)).data_dir == Path("/run")
+    assert Node.of(context({"data-dir": ""})).data_dir == Path.home() / ".cache" / "fedgraph" / "data"
+
+
+def test_state_folder_comes_from_node_then_environment_then_home(monkeypatch):
+    monkeypatch.setenv("FEDGRAPH_STATE", "/environment")
+    assert Node.of(context(state_dir="~/x")).state_dir == Path.home() / "x"
+    assert Node.of(context()).state_dir == Path("/environment")
+    monkeypatch.delenv("FEDGRAPH_STATE")
+    assert Node.of(context()).state_dir == Path.home() / ".fedgraph" / "state"
+
+
+def test_assignment_is_the_experiments_part_for_nodes(part):
+    assignment = Assignment.of(part)
+    assert (assignment.seed, assignment.method, assignment.model["name"]) == (0, {"hops": 1}, "mlp")
+    assert assignment.train.batch_size == 32
+    assert Assignment.of(part) is assignment
+    assert Assignment.of(part.replace('"seed": 0', '"seed": 3')).seed == 3
+
+
+@pytest.mark.parametrize(
+    ("horizons", "steps", "expected"), [(None, 12, (3, 6, 12)), (None, 5, (3,)), (None, 2, ()), ([1, 2], 12, (1, 2))]
+)
+def test_horizons_of_a_forecast(part, horizons, steps, expected):
+    tables = {**json.loads(part), "horizons": horizons}
+    assert Assignment.of(json.dumps(tables)).horizons_of(TaskSpec("forecast", (12, 1), (steps,))) == expected
+
+
+def test_other_tasks_have_no_horizons(part):
+    assert Assignment.of(part).horizons_of(TaskSpec("regression", (3,), (1,))) == ()
+
+
+def test_clients_cohort_and_its_reuse(part):
+    node = Node.of(context(partition_id=1, num_partitions=3))
+    clients = node.hosted(Assignment.of(part))
+    assert clients == ("client-2", "client-3")
+    cohort = node.cohort(part, clients)
+    assert cohort.data.names == clients
+    assert node.cohort(part, clients) is cohort
+    assert node.cohort(part, clients[:1]) is not cohort
+    with pytest.raises(IdentityError, match="does not know which clients it hosts"):
+        Node.of(context()).hosted(Assignment.of(part))
+
+
+def test_state_is_kept_in_the_folder_of_the_node(tmp_path):
+    node = Node.of(context(state_dir=str(tmp_path)))
+    node.state("run-1").save(["a"], 1, {"x": torch.ones(1, 2)}, keep_from=1)
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.safetensors")] == [
+        "run-1/a/round-1.safetensors"
+    ]

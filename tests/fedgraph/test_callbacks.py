@@ -1,0 +1,90 @@
+import pytest
+import torch
+
+from fedgraph.callbacks import Callback, EarlyStopping, Evaluation, Training
+from fedgraph.errors import ExperimentError
+from fedgraph.state_file import load_state, save_state
+
+NAMES = ("a", "b")
+
+
+def evaluation(server_round, *values, metric="validation/loss"):
+    return Evaluation(server_round, NAMES, {metric: torch.tensor(values)}, torch.full((2, 3), float(server_round)))
+
+
+def fed(stopping, values, metric="validation/loss", first=0):
+    return [stopping.on_evaluation(evaluation(first + i, v, v, metric=metric)) for i, v in enumerate(values)]
+
+
+def test_stops_after_patience_evaluations_without_a_better_mean():
+    stopping = EarlyStopping("validation/loss", patience=2)
+    assert fed(stopping, [3.0, 2.0, 2.5, 1.0, 1.0, 1.5]) == [False, False, False, False, False, True]
+    assert (stopping.best, stopping.best_round) == (1.0, 3)
+    assert torch.equal(stopping.final_models(), torch.full((2, 3), 3.0))
+
+
+def test_higher_is_better_for_accuracy():
+    stopping = EarlyStopping("test/accuracy", patience=1)
+    assert fed(stopping, [0.1, 0.5, 0.4], "test/accuracy") == [False, False, True]
+    assert stopping.best_round == 1
+
+
+def test_absent_clients_do_not_count():
+    stopping = EarlyStopping("validation/loss", patience=1)
+    assert not stopping.on_evaluation(evaluation(0, 2.0, 4.0))
+    assert not stopping.on_evaluation(evaluation(1, 2.5, float("nan")))
+    assert stopping.best == 2.5
+
+
+def test_an_evaluation_without_any_value_is_no_improvement():
+    stopping = EarlyStopping("validation/loss", patience=2)
+    assert fed(stopping, [1.0, float("nan"), 0.5, float("nan"), float("nan")]) == [False, False, False, False, True]
+    assert stopping.best == 0.5
+
+
+def test_any_number_is_better_than_a_first_value_of_nan():
+    stopping = EarlyStopping("validation/loss", patience=2)
+    fed(stopping, [float("nan"), 1.0, 0.9])
+    assert stopping.best == pytest.approx(0.9)
+
+
+def test_last_models_when_the_best_are_not_asked_for():
+    stopping = EarlyStopping("validation/loss", patience=1, restore_best=False)
+    fed(stopping, [1.0, 2.0])
+    assert stopping.final_models() is None
+
+
+def test_the_best_models_are_kept_by_value():
+    stopping, seen = EarlyStopping("validation/loss", 3), evaluation(0, 1.0, 1.0)
+    stopping.on_evaluation(seen)
+    seen.models.zero_().sub_(1)
+    assert torch.equal(stopping.final_models(), torch.zeros(2, 3))
+
+
+def test_unmeasured_and_unknown_metric():
+    with pytest.raises(ExperimentError, match="monitor 'validation/mae' was not measured; measured: validation/loss"):
+        fed(EarlyStopping("validation/mae", 1), [1.0])
+    with pytest.raises(ExperimentError, match="there is no metric"):
+        fed(EarlyStopping("validation/beauty", 1), [1.0], "validation/beauty")
+
+
+@pytest.mark.parametrize("cut", range(6))
+def test_state_survives_a_resume(tmp_path, cut):
+    values = [3.0, 2.0, 2.5, 2.6, 1.0, 1.1]
+    whole, before, after = (EarlyStopping("validation/loss", 3) for _ in range(3))
+    expected = fed(whole, values)
+    first = fed(before, values[:cut])
+    save_state(tmp_path / "s", before.state())
+    after.load_state(load_state(tmp_path / "s"))
+    assert first + fed(after, values[cut:], first=cut) == expected
+    assert (after.best, after.best_round, after.waited) == (whole.best, whole.best_round, whole.waited)
+    assert torch.equal(after.final_models(), whole.final_models())
+
+
+def test_a_callback_that_overrides_nothing_changes_nothing():
+    callback = Callback()
+    callback.on_training(Training(1, NAMES, torch.zeros(2), {}, 0.0))
+    callback.on_round_end(1, dict)
+    callback.load_state(callback.state())
+    assert callback.on_evaluation(evaluation(0, 1.0, 1.0)) is False
+    assert callback.final_models() is None

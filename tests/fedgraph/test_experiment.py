@@ -1,0 +1,130 @@
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedgraph.errors import ExperimentError
+from fedgraph.experiment import apply_overrides, find_experiment, load_experiment, parse_experiment
+
+
+def test_defaults_are_filled_in_and_read_back(digits_tables):
+    experiment = parse_experiment(digits_tables)
+    tables = tomllib.loads(experiment.as_toml())
+    assert tables["experiment"]["on-missing"] == "fail"
+    assert tables["evaluation"]["splits"] == ["validation", "test"]
+    assert tables["train"]["threads"] == 1
+    assert tables["sfl"] == {"hops": 1}
+
+
+def test_a_run_folder_to_go_on_with_is_not_part_of_the_resolved_experiment(digits_tables):
+    digits_tables["output"] = {"resume": "somewhere", "dir": "there"}
+    assert parse_experiment(digits_tables).as_dict()["output"] == {"dir": "there", "checkpoint-every": 1}
+
+
+def test_nodes_see_what_they_need_and_no_more(digits_tables):
+    experiment = parse_experiment({**digits_tables, "output": {"dir": "secret-place"}})
+    part = json.loads(experiment.client_part({"hops": 1}))
+    assert set(part) == {"seed", "data", "model", "train", "method", "horizons"}
+    assert part["method"] == {"hops": 1}
+    assert "secret-place" not in json.dumps(part)
+
+
+def test_the_part_of_the_nodes_depends_on_values_not_on_the_order_of_keys(digits_tables):
+    turned = {name: dict(reversed(table.items())) for name, table in reversed(digits_tables.items())}
+    assert parse_experiment(turned).client_part({}) == parse_experiment(digits_tables).client_part({})
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("a.b=3", 3),
+        ("a.b=0.5", 0.5),
+        ("a.b=true", True),
+        ("a.b=[1, 2]", [1, 2]),
+        ('a.b="3"', "3"),
+        ("a.b=plain text", "plain text"),
+        ("a.b = /some/path=x", "/some/path=x"),
+        ("a.b=", ""),
+    ],
+)
+def test_override_values(override, value):
+    before = {"a": {"b": "old", "c": 1}}
+    assert apply_overrides(before, [override]) == {"a": {"b": value, "c": 1}}
+    assert before == {"a": {"b": "old", "c": 1}}
+
+
+def test_overrides_make_tables_and_the_last_one_counts():
+    assert apply_overrides({}, ["x.y.z=1", "x.y.z=2"]) == {"x": {"y": {"z": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("a.b", "is not of the form table.key=value"),
+        ("a=1", "is not of the form table.key=value"),
+        (".b=1", "is not of the form table.key=value"),
+        ("a.b.c=1", "'b' is not a table"),
+    ],
+)
+def test_bad_override_is_explained(override, message):
+    with pytest.raises(ExperimentError, match=message):
+        apply_overrides({"a": {"b": 1}}, [override])
+
+
+@pytest.mark.parametrize(
+    ("table", "content", "message"),
+    [
+        ("experiment", {"method": "local", "name": "a b"}, r"\[experiment\] name"),
+        ("experiment", {"method": "local", "rounds": -1}, r"\[experiment\] rounds: .*\(got -1\)"),
+        ("experiment", {"method": "local", "on-missing": "hope"}, "'fail', 'skip' or 'keep-last'"),
+        ("experiment", {"rounds": 1}, r"\[experiment\] needs a method .*strategy ="),
+        ("evaluation", {"monitor": "validation/loss"}, "monitor and patience go together"),
+        ("evaluation", {"patience": 3}, "monitor and patience go together"),
+        ("evaluation", {"monitor": "loss", "patience": 3}, "monitor is '<split>/<metric>'"),
+        ("evaluation", {"monitor": "test/loss", "patience": 3, "splits": ["train"]}, "with a split of"),
+        ("evaluation", {"splits": ["tset"]}, "splits"),
+        ("graph", {"source": "file"}, 'source = "file" needs a path'),
+        ("graph", {"source": "complete", "path": "x"}, "only that source takes one"),
+        ("output", {"checkpoint-every": 0}, "checkpoint-every"),
+        ("data", {"set": "digit"}, r"\[data\] set is 'digit'; known sets: .*digits"),
+    ],
+)
+def test_unusable_value_is_explained(digits_tables, table, content, message):
+    with pytest.raises(ExperimentError, match=message):
+        parse_experiment({**digits_tables, table: content})
+
+
+def test_a_value_where_a_table_is_expected(digits_tables):
+    with pytest.raises(ExperimentError, match=r"'train' must be a table: write \[train\]"):
+        parse_experiment({**digits_tables, "train": 3})
+
+
+@pytest.mark.parametrize("table", ["data", "model"])
+def test_needed_tables(digits_tables, table):
+    del digits_tables[table]
+    with pytest.raises(ExperimentError, match=rf"needs a table \[{table}\]"):
+        parse_experiment(digits_tables)
+
+
+def test_problems_name_the_file(tmp_path):
+    (tmp_path / "mine.toml").write_text("[experiment]\nrounds = 1\n")
+    with pytest.raises(ExperimentError, match=r"mine\.toml:\n\[experiment\] needs a method"):
+        load_experiment(tmp_path / "mine.toml")
+
+
+def test_shipped_experiments_are_found_from_anywhere_and_are_valid(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = find_experiment("sfl/digits.toml")
+    assert found == find_experiment("simulations/sfl/digits.toml")
+    shipped = sorted(found.parent.parent.rglob("*.toml"))
+    assert len(shipped) >= 3
+    for path in shipped:
+        load_experiment(path)
+
+
+def test_a_file_in_the_current_folder_comes_first(tmp_path, monkeypatch):
+    (tmp_path / "sfl").mkdir()
+    (tmp_path / "sfl" / "digits.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert find_experiment("sfl/digits.toml") == Path(tmp_path / "sfl" / "digits.toml").resolve()

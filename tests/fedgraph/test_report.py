@@ -1,0 +1,87 @@
+import io
+import logging
+
+import pytest
+import torch
+from rich.console import Console
+
+from fedgraph.callbacks import Evaluation, Training
+from fedgraph.report import LiveDisplay, LogProgress, results_table, sentence
+
+NAMES = ("a", "b")
+
+
+def summary(method, metrics, **changes):
+    base = {"method": method, "data": "Digits", "clients": 2, "rounds": 3, "exchanges": 5, "seconds": 1.25}
+    return {**base, "metrics": metrics, **changes}
+
+
+def spread(mean, **changes):
+    return {"mean": mean, "std": 0.25, "best5": 0.9, "worst5": 0.1, **changes}
+
+
+def text(table):
+    console = Console(file=io.StringIO(), width=120)
+    console.print(table)
+    return console.file.getvalue()
+
+
+def row(shown, label):
+    return next(line for line in shown.splitlines() if label in line).split("│")[2:-1]
+
+
+def test_a_column_per_run_and_a_row_per_metric():
+    shown = text(
+        results_table([
+            summary("sfl", {"test": {"accuracy": spread(0.5), "loss": spread(12345.678)}}),
+            summary("fedavg", {"test": {"accuracy": spread(None, std=None)}}, seconds=100.0, exchanges=7),
+        ])
+    )  # fmt: skip
+    assert [cell.strip() for cell in row(shown, "accuracy ")] == ["0.500 ± 0.250", "- ± -"]
+    assert [cell.strip() for cell in row(shown, "loss ")] == ["1.235e+04 ± 0.250", "-"]
+    assert [cell.strip() for cell in row(shown, "accuracy, best 5 %")] == ["0.900", "0.900"]
+    assert [cell.strip() for cell in row(shown, "accuracy, worst 5 %")] == ["0.100", "0.100"]
+    assert [cell.strip() for cell in row(shown, "exchanges")] == ["5", "7"]
+    assert [cell.strip() for cell in row(shown, "seconds")] == ["1.2", "100.0"]
+    assert "On each client's own test data" in shown
+
+
+def test_a_run_that_measured_nothing_still_has_a_table():
+    shown = text(results_table([summary("local", {})]))
+    assert row(shown, "rounds")[0].strip() == "3"
+    assert "best 5 %" not in shown
+
+
+def test_the_sentence_says_what_was_measured_on_what():
+    said = sentence([summary("a", {}), summary("b", {}), summary("c", {}, data="Other")], "validation")
+    assert said == (
+        "2 clients, each measured on its own validation data with the model it holds at the end. Data: Digits / Other."
+    )
+
+
+@pytest.fixture
+def log(caplog):
+    caplog.set_level(logging.INFO, logger="fedgraph")
+    return caplog
+
+
+def test_a_log_line_per_round_and_evaluation(log):
+    progress = LogProgress(4)
+    progress.on_training(Training(3, NAMES, torch.tensor([1.0, float("nan")]), {"b": "gone"}, 0.1))
+    assert not progress.on_evaluation(Evaluation(3, NAMES, {"test/mae": torch.tensor([2.0, 4.0])}, torch.zeros(2, 1)))
+    first, second = log.messages
+    assert first.startswith("round 3/4: training loss 1.0000, 1 clients absent, about 0 s left")
+    assert second == "after round 3: test/mae 3"
+
+
+def test_live_display_shows_round_and_metric():
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with LiveDisplay(console, "sfl", 4) as display:
+        display.on_training(Training(2, NAMES, torch.ones(2), {}, 0.1))
+        assert not display.on_evaluation(
+            Evaluation(2, NAMES, {"test/mae": torch.tensor([2.0, 4.0]), "test/rmse": torch.ones(2)}, torch.zeros(2, 1))
+        )
+    shown = console.file.getvalue()
+    assert "2/4" in shown
+    assert "test/mae 3" in shown
+    assert "rmse" not in shown

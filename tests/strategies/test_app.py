@@ -1,0 +1,225 @@
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fedgraph.errors import ExperimentError, IdentityError, RunError
+from fedgraph.experiment import parse_experiment
+from fedgraph.run import RunFolder, load_models
+from strategies.app import from_run_config
+
+METHODS = ["sfl", "local", "fedavg"]
+
+
+def summary_of(folder):
+    return json.loads((folder.path / "summary.json").read_text())
+
+
+def lines(folder, phase="evaluation", split="test"):
+    read = [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
+    return [
+        line
+        for line in read
+        if (line["phase"] == phase and line["split"] == split) or phase == line["phase"] == "training"
+    ]
+
+
+def models(folder):
+    clients, _ = load_models(folder.path / "models.safetensors")
+    return torch.stack([torch.cat([tensor.flatten() for tensor in state.values()]) for state in clients.values()])
+
+
+def of(method, tables, **experiment):
+    return {**tables, "experiment": {**tables["experiment"], "method": method, **experiment}}
+
+
+# ---- what the run config asks for
+
+
+def test_run_config(tmp_path, digits_tables, monkeypatch):
+    (tmp_path / "x.toml").write_text(parse_experiment(digits_tables).as_toml())
+    config = {"experiment": str(tmp_path / "x.toml"), "set": "", "data-dir": "", "output-dir": "", "seed": -1}
+    monkeypatch.setenv("FEDGRAPH_DATA", "/from/environment")
+    experiment, data_dir = from_run_config(config)
+    assert (experiment.experiment.seed, experiment.output.dir, str(data_dir)) == (0, "runs", "/from/environment")
+    config |= {"set": "experiment.rounds=7 'output.dir=a b'", "data-dir": "/given", "seed": 5}
+    experiment, data_dir = from_run_config(config)
+    assert (experiment.experiment.rounds, experiment.output.dir, experiment.experiment.seed) == (7, "a b", 5)
+    assert str(data_dir) == "/given"
+    experiment, _ = from_run_config({**config, "output-dir": "/else where"})
+    assert experiment.output.dir == "/else where"
+
+
+def test_a_strategy_that_is_none(digits_tables, run_experiment):
+    with pytest.raises(ExperimentError, match="is not a Flower Strategy class"):
+        run_experiment(of("local", digits_tables, strategy="pathlib:Path"))
+
+
+# ---- packing
+
+
+PACKINGS = {
+    "one node": [{"partition-id": 0, "num-partitions": 1}],
+    "two nodes": [{"partition-id": i, "num-partitions": 2} for i in range(2)],
+    "five nodes": [{"partition-id": i, "num-partitions": 5} for i in range(5)],
+    "by name": [{"clients": "client-5,client-0"}, {"clients": "client-3, client-1 ,client-4"}, {"clients": "client-2"}],
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_results_do_not_depend_on_packing(digits_tables, run_experiment, method):
+    tables = of(method, digits_tables)
+    folders = {name: run_experiment(tables, node_configs=configs) for name, configs in PACKINGS.items()}
+    first = folders.pop("one node")
+    for name, folder in folders.items():
+        expected = models(first)
+        difference = (models(folder) - expected).norm() / expected.norm()
+        assert difference < 1e-5, name
+        for split in ("validation", "test"):
+            for metric, values in summary_of(folder)["per_client"][split].items():
+                assert values == pytest.approx(summary_of(first)["per_client"][split][metric], rel=1e-4), name
+
+
+def write_table(path, sites):
+    random = np.random.default_rng(0)
+    rows = ["x,y,label,site"]
+    for number, site in enumerate(sites):
+        for _ in range(30 + number):
+            x, y = random.normal(size=2)
+            rows.append(f'{x:.4f},{y:.4f},{int(x > y)},"{site}"')
+    path.write_text("\n".join(rows) + "\n")
+
+
+def test_clients_with_odd_names(tmp_path, run_experiment):
+    sites = ["St. Olav's / north", "Ärzte-haus", "zz", "A b", "10", "9"]
+    write_table(tmp_path / "t.csv", sites)
+    tables = {
+        "experiment": {"method": "sfl", "rounds": 2},
+        "data": {"set": "table", "path": str(tmp_path / "t.csv"), "label": "label", "client-column": "site"},
+        "model": {"name": "mlp", "hidden": [4]},
+        "train": {"momentum": 0.5, "keep-optimizer": True},
+        "graph": {"source": "complete"},
+    }
+    by_name = [{"clients": "zz,St. Olav's / north"}, {"clients": " 9 ,Ärzte-haus,10"}, {"clients": "A b"}]
+    one, several = run_experiment(tables, nodes=1), run_experiment(tables, node_configs=by_name)
+    assert list(summary_of(several)["per_client"]["test"]["loss"]) == sorted(sites)
+    torch.testing.assert_close(models(several), models(one), rtol=1e-5, atol=1e-6)
+
+
+# ---- rounds, splits, evaluation
+
+
+@pytest.mark.parametrize(("method", "exchanges"), [("sfl", 1 + 2 + 1), ("local", 1 + 2 + 1), ("fedavg", 1 + 2 + 2)])
+def test_exchanges(digits_tables, run_experiment, method, exchanges):
+    assert summary_of(run_experiment(of(method, digits_tables)))["exchanges"] == exchanges
+
+
+def test_splits_and_how_often(digits_tables, run_experiment):
+    digits_tables["evaluation"] = {"splits": ["train", "test"], "every": 2}
+    for method, rounds in (("local", [0, 2, 3]), ("fedavg", [2, 3])):
+        folder = run_experiment(of(method, digits_tables, rounds=3))
+        assert [line["round"] for line in lines(folder)] == rounds
+        assert list(summary_of(folder)["metrics"]) == ["train", "test"]
+    digits_tables["evaluation"] = {"splits": []}
+    assert summary_of(run_experiment(of("local", digits_tables)))["metrics"] == {}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_rounds_measure_the_initial_model(digits_tables, run_experiment, method):
+    folder = run_experiment(of(method, digits_tables, rounds=0))
+    summary = summary_of(folder)
+    assert summary["rounds"] == 0
+    assert (models(folder) == models(folder)[0]).all()
+    assert summary["metrics"]["test"]["accuracy"]["mean"] is not None
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_early_stopping_restores_the_best_and_measures_it(digits_tables, run_experiment, method):
+    digits_tables["train"] |= {"learning-rate": 0.3, "momentum": 0.9, "local-epochs": 2}
+    digits_tables["evaluation"] = {"monitor": "test/loss", "patience": 2}
+    digits_tables["sfl"] |= {"lambda-global": 0.0, "lambda-personal": 0.0}
+    folder = run_experiment(of(method, digits_tables, rounds=60))
+    summary = summary_of(folder)
+    measured = [line["metrics"]["loss"]["mean"] for line in lines(folder)]
+    assert summary["rounds"] < 60, "it did not stop"
+    first = 0 if method != "fedavg" else 1
+    best = int(np.argmin(measured[:-1]))
+    assert summary["rounds"] == first + best + 2
+    assert summary["metrics"]["test"]["loss"]["mean"] == pytest.approx(measured[best], rel=1e-6)
+    digits_tables["evaluation"] = {}
+    short = run_experiment(of(method, digits_tables, rounds=first + best))
+    assert summary_of(short)["weights_sha256"] == summary["weights_sha256"]
+
+
+# ---- resume of what was left
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_between_the_last_checkpoint_and_the_end(digits_tables, run_experiment, method):
+    folder = run_experiment(of(method, digits_tables))
+    whole = summary_of(folder)
+    (folder.path / "summary.json").unlink()
+    again = summary_of(run_experiment(None, folder=RunFolder.open(folder.path)))
+    for key in ("weights_sha256", "metrics", "per_client", "rounds"):
+        assert again[key] == whole[key]
+
+
+def go_on(run_experiment, tables, first, rounds):
+    """A run of ``first`` rounds that is made to go on to ``rounds``."""
+    part = run_experiment({**tables, "experiment": {**tables["experiment"], "rounds": first}})
+    (part.path / "summary.json").unlink()
+    tables = {**tables, "experiment": {**tables["experiment"], "rounds": rounds}}
+    (part.path / "experiment.toml").write_text(parse_experiment(tables).as_toml())
+    return run_experiment(None, folder=RunFolder.open(part.path))
+
+
+@pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}])
+def test_kept_optimiser_moments_survive_a_resume(digits_tables, run_experiment, optimizer):
+    digits_tables["train"] |= {"keep-optimizer": True, "learning-rate": 0.02, **optimizer}
+    tables = of("local", digits_tables)
+    whole = summary_of(run_experiment(of("local", digits_tables, rounds=4)))
+    assert summary_of(go_on(run_experiment, tables, 2, 4))["weights_sha256"] == whole["weights_sha256"]
+    tables["train"]["keep-optimizer"] = False
+    fresh = summary_of(run_experiment({**tables, "experiment": {"method": "local", "rounds": 4}}))
+    assert fresh["weights_sha256"] != whole["weights_sha256"]
+
+
+def test_fedavgm_resumes_to_the_same_weights(digits_tables, run_experiment):
+    tables = {**digits_tables, "experiment": {"strategy": "flwr.serverapp.strategy:FedAvgM"}}
+    tables["FedAvgM"] = {"server-momentum": 0.9}
+    whole = run_experiment({**tables, "experiment": {**tables["experiment"], "rounds": 4}})
+    resumed = go_on(run_experiment, tables, 2, 4)
+    assert summary_of(resumed)["weights_sha256"] == summary_of(whole)["weights_sha256"]
+
+
+def test_other_clients_cannot_go_on_with_a_run(digits_tables, run_experiment):
+    folder = run_experiment(of("local", digits_tables))
+    with pytest.raises(RunError, match="other clients take part than before"):
+        run_experiment(None, folder=folder, node_configs=[{"clients": "client-0,client-1"}])
+
+
+def test_a_run_that_stopped_says_why_in_its_log(digits_tables, run_experiment, tmp_path):
+    digits_tables["experiment"] |= {"min-clients": 7, "wait": 0}
+    with pytest.raises(IdentityError, match="only 6 of at least 7"):
+        run_experiment(digits_tables)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert (
+        "the run stopped: waited 0 s for nodes, but only 6 of at least 7 clients"
+        in (folder / "logs" / "run.log").read_text()
+    )
+    assert not RunFolder.open(folder).is_finished
+
+
+def test_a_strategy_of_ones_own_in_one_class(digits_tables, run_experiment, tmp_path, monkeypatch):
+    (tmp_path / "one_class.py").write_text(
+        "from strategies.base import CohortStrategy\n\n\nclass Mean(CohortStrategy):\n"
+        "    def aggregate(self, server_round, replies):\n"
+        "        return replies.parameters.mean(dim=0).expand_as(replies.parameters)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = run_experiment({**digits_tables, "experiment": {"strategy": "one_class:Mean", "rounds": 2}})
+    assert summary_of(folder)["method"] == "Mean"
+    assert (models(folder) == models(folder)[0]).all()
+    assert math.isfinite(float(models(folder).sum()))
