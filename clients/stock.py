@@ -96,7 +96,7 @@ class StockClient:
         for name, values in metrics.items():
             known = ~values.isnan()
             shares = torch.where(known, weights, 0.0).double()
-            total = (shares * values.double().nan_to_num()).sum() / shares.sum().clamp(min=1)
+            total = (shares * values.double().nan_to_num()).sum() / shares.sum()
             record[name] = float(total)
         return record
 

@@ -37,6 +37,7 @@ class Evaluation:
     metrics : ``<split>/<metric>`` -> ``[clients]``, NaN where a client did not answer or has nothing to measure.
     models  : ``[clients, parameters]``, what was measured.
     absent  : clients without a usable reply and why.
+    restored : the models are not those of ``round`` but the best of the run, with which it ends.
     """
 
     round: int
@@ -44,6 +45,7 @@ class Evaluation:
     metrics: Mapping[str, Tensor]
     models: Tensor
     absent: Mapping[str, str] = field(default_factory=dict)
+    restored: bool = False
 
 
 class Callback:
@@ -103,7 +105,7 @@ class EarlyStopping(Callback):
         sign = 1.0 if direction(self.monitor.partition("/")[2]) == "higher" else -1.0
         if not math.isnan(value) and (self.best is None or sign * value > sign * self.best):
             self.best, self.best_round, self.waited = value, evaluation.round, 0
-            self.best_models = evaluation.models.clone()
+            self.best_models = evaluation.models.clone() if self.restore_best else None
         else:
             self.waited += 1
         return self.stopped
@@ -117,7 +119,7 @@ class EarlyStopping(Callback):
 
     def final_models(self) -> Tensor | None:
         """The best models, where they shall be restored."""
-        return self.best_models if self.restore_best else None
+        return self.best_models
 
     def state(self) -> State:
         """The best so far and how long ago it was."""

@@ -7,7 +7,7 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,19 +49,24 @@ def run(
 ) -> None:
     """Run an experiment, or go on with one that was stopped."""
     console = Console()
-    _see_plugins(experiment)
     with _messages_for_people():
         if grid not in ("local", "flower"):
             raise ExperimentError(f"--grid is 'local' or 'flower', not '{grid}'")
+        for file in (json_, plot):
+            if file is not None:
+                file.parent.mkdir(parents=True, exist_ok=True)
         if resume is not None:
+            if set_ or compare or out:
+                raise ExperimentError("--resume goes on with a run as it was, without --set, --compare or --out")
             folders = [RunFolder.open(resume)]
-            if folders[0].is_finished:
-                raise RunError(f"{folders[0].path} is finished; its results are in summary.json")
+            folders[0].refuse_finished()
+            _see_plugins(folders[0].plugins)
         else:
-            overrides = [*(set_ or []), *([f"output.dir={out}"] if out else [])]
-            methods: list[list[str]] = [[], *([f"experiment.method={method}"] for method in compare or [])]
-            experiments = [load_experiment(experiment, [*overrides, *method]) for method in methods]
-            folders = [RunFolder.create(each, Path(each.output.dir)) for each in experiments]
+            plugins = [str(find_experiment(experiment).parent), str(Path.cwd())]
+            _see_plugins(plugins)
+            overrides = [*(set_ or []), *([f"output.dir={json.dumps(str(out))}"] if out else [])]
+            experiments = [load_experiment(experiment, overrides, method) for method in (None, *(compare or []))]
+            folders = [RunFolder.create(each, Path(each.output.dir), plugins) for each in experiments]
         summaries = [_run_one(folder, grid, nodes, data_dir, console) for folder in folders]
     console.print(results_table(summaries))
     console.print(sentence(summaries))
@@ -129,6 +134,14 @@ def _where(entry: CatalogueEntry, folder: Path) -> list[str]:
 
 def _run_one(folder: RunFolder, grid: str, nodes: int, data_dir: Path | None, console: Console) -> dict[str, Any]:
     """Run or go on with the experiment of a run folder; returns its summary."""
+    try:
+        _run_or_go_on(folder, grid, nodes, data_dir, console)
+    except FedgraphError as error:
+        raise RunError(f"{error}\nRun folder: {folder.path}; once that is mended, go on with --resume") from error
+    return folder.summary()
+
+
+def _run_or_go_on(folder: RunFolder, grid: str, nodes: int, data_dir: Path | None, console: Console) -> None:
     experiment = load_experiment(folder.path / "experiment.toml")
     run_config = {
         "experiment": str(folder.path / "experiment.toml"),
@@ -144,12 +157,10 @@ def _run_one(folder: RunFolder, grid: str, nodes: int, data_dir: Path | None, co
         if not folder.is_finished:
             raise RunError(f"the run did not finish; the end of {log}:\n{_tail(log)}")
     else:
-        _run_in_process(folder, experiment, run_config, nodes, state_dir, console)
-    return folder.summary()
+        _run_in_process(experiment, run_config, nodes, state_dir, console)
 
 
 def _run_in_process(
-    folder: RunFolder,
     experiment: Experiment,
     run_config: dict[str, str],
     nodes: int,
@@ -222,15 +233,9 @@ def _download(name: str, folder: Path, console: Console) -> None:
             )
 
 
-def _see_plugins(experiment: str) -> None:
+def _see_plugins(folders: Sequence[str]) -> None:
     """Modules beside the experiment file and in the current folder can be named by dotted path; ours come first."""
-    try:
-        beside = str(find_experiment(experiment).parent)
-    except ExperimentError:
-        beside = ""
-    for folder in (beside, str(Path.cwd())):
-        if folder and folder not in sys.path:
-            sys.path.append(folder)
+    sys.path.extend(folder for folder in folders if folder not in sys.path)
 
 
 class _messages_for_people:  # noqa: N801

@@ -24,7 +24,7 @@ class ClientState:
     """
 
     def __init__(self, folder: Path, run: str) -> None:
-        self._folder = folder / quote(run, safe="")
+        self._folder = folder / _file_name(run)
 
     def load(self, clients: Sequence[str], before: int, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tensors ``[clients, ...]`` as kept after each client's latest round below ``before``.
@@ -52,7 +52,7 @@ class ClientState:
         return None if kept is None else load_state(folder / f"round-{kept}.safetensors")
 
     def _client_folder(self, client: str) -> Path:
-        return self._folder / quote(client, safe="")
+        return self._folder / _file_name(client)
 
     @staticmethod
     def _rounds(folder: Path) -> list[int]:
@@ -60,3 +60,8 @@ class ClientState:
             return []
         matches = (_FILE.fullmatch(entry.name) for entry in folder.iterdir())
         return [int(match[1]) for match in matches if match]
+
+
+def _file_name(name: str) -> str:
+    """A name as one path component; dots are quoted too, so that none leads out of its folder."""
+    return quote(name, safe="").replace(".", "%2E")

@@ -91,7 +91,8 @@ class Cohort:
         result = parameters.detach().to("cpu", torch.float32, copy=True)
         loss = torch.full((clients,), torch.nan)
         steps = torch.zeros(clients, dtype=torch.int64)
-        for block in self._blocks(self.settings.batch_size):
+        nothing_to_do = not (self.settings.local_steps or self.settings.local_epochs)
+        for block in () if nothing_to_do else self._blocks(self.settings.batch_size):
             moments = {name: value[block].to(self.device) for name, value in state.items()}
             result[block], loss[block], steps[block] = self._train_block(
                 block, result[block].to(self.device), round, gradient_term, moments

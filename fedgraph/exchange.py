@@ -14,6 +14,8 @@ from fedgraph.federation import Federation
 from fedgraph.messages import CLIENT_KEY, EXPERIMENT_KEY, Identity, error_of, is_unreachable
 
 _POLL_SECONDS = 0.5
+_ANSWER_SECONDS = 60.0
+"""How long a node may take to read its data before it answers the opening query."""
 
 
 class OrderedGrid(Grid):
@@ -105,10 +107,12 @@ def identify(
     deadline = time.monotonic() + wait
     while True:
         unknown = [node for node in grid.get_node_ids() if node not in identities]
+        silent = set(unknown)
         messages = [Message(RecordDict({"config": config}), node, "query.identify") for node in unknown]
         if messages:
-            for reply in grid.send_and_receive(messages, timeout=max(wait, _POLL_SECONDS)):
+            for reply in grid.send_and_receive(messages, timeout=max(wait, _ANSWER_SECONDS)):
                 node = reply.metadata.src_node_id
+                silent.discard(node)
                 if is_unreachable(reply):
                     # A node that ended is listed for a while yet; its clients may come back on another.
                     continue
@@ -119,7 +123,7 @@ def identify(
                     identities[node] = Identity.unpack(reply.content)
                 except ReplyError as error:
                     raise IdentityError(f"node {node} cannot take part: {error}") from None
-        missing = _missing(identities, min_clients)
+        missing = _missing(identities, silent, min_clients)
         if missing is None:
             return Federation.of(identities)
         if time.monotonic() > deadline:
@@ -128,12 +132,17 @@ def identify(
         time.sleep(_POLL_SECONDS)
 
 
-def _missing(identities: dict[int, Identity], min_clients: int) -> str | None:
-    """Whom the run still waits for, in words; None when all are there."""
+def _missing(identities: dict[int, Identity], silent: set[int], min_clients: int) -> str | None:
+    """Whom the run still waits for, in words; None when all are there. Raises IdentityError when waiting is in vain."""
+    if silent:
+        return f"node {', '.join(map(str, sorted(silent)))} is connected but has not said whom it hosts"
     if not identities:
         return "no node is connected"
     dealt = [identity.partition for identity in identities.values() if identity.partition is not None]
-    expected = {part for _, count in dealt for part in range(count)}
+    counts = {count for _, count in dealt}
+    if len(counts) > 1:
+        raise IdentityError(f"nodes disagree on 'num-partitions': {sorted(counts)}; give every node the same number")
+    expected = {part for count in counts for part in range(count)}
     absent = sorted(expected - {part for part, _ in dealt})
     if absent:
         return f"'partition-id' {', '.join(map(str, absent))} of {len(expected)} is hosted by nobody"

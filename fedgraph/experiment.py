@@ -21,6 +21,8 @@ from fedgraph.models import parse_model
 from fedgraph.settings import Settings, parse
 from fedgraph.train_settings import TrainSettings
 
+_METHOD_KEYS = ("method", "strategy", "client")
+
 
 class ExperimentTable(Settings):
     """``[experiment]``: what is run and how strict the run is about absent clients.
@@ -193,8 +195,11 @@ def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
     )
 
 
-def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+def load_experiment(path: str | Path, overrides: Iterable[str] = (), method: str | None = None) -> Experiment:
     """Read an experiment file and apply overrides such as ``train.learning-rate=0.05``.
+
+    ``method`` runs another built-in method in place of whatever the file names. The path of a graph file is looked for
+    from the experiment's folder first, and made absolute where it is found.
 
     Raises
     ------
@@ -207,7 +212,14 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ExperimentError(f"{found} is not a TOML file: {error}") from None
     try:
-        return parse_experiment(apply_overrides(tables, overrides))
+        tables = apply_overrides(tables, overrides)
+        if method is not None:
+            head = {key: value for key, value in _table(tables, "experiment").items() if key not in _METHOD_KEYS}
+            tables["experiment"] = {**head, "method": method}
+        graph = _table(tables, "graph").get("path")
+        if graph is not None and (found.parent / str(graph)).is_file():
+            tables["graph"]["path"] = str(found.parent / str(graph))
+        return parse_experiment(tables)
     except ExperimentError as error:
         raise ExperimentError(f"{found}:\n{error}") from None
 

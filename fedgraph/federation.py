@@ -44,7 +44,7 @@ class Federation:
         Raises
         ------
         IdentityError
-            When a client is hosted twice, when a partition is hosted by nobody, or when nobody hosts a client.
+            When a client is hosted twice, or when nobody hosts a client.
         DataError
             When clients disagree on the task, or one has no training examples.
         """
@@ -59,7 +59,6 @@ class Federation:
                 node_of[name] = node
         if not node_of:
             raise IdentityError("no connected node hosts a client of this experiment's data")
-        _check_partitions(identities)
         names = tuple(sorted(node_of))
         hosts: dict[int, list[int]] = defaultdict(list)
         for position, name in enumerate(names):
@@ -88,20 +87,6 @@ class Federation:
     def clients_of(self, node: int) -> tuple[str, ...]:
         """Names of the clients of a node."""
         return tuple(self.names[position] for position in self.hosts[node].tolist())
-
-
-def _check_partitions(identities: Mapping[int, Identity]) -> None:
-    partitions = {identity.partition for identity in identities.values() if identity.partition is not None}
-    counts = {count for _, count in partitions}
-    if len(counts) > 1:
-        raise IdentityError(f"nodes disagree on 'num-partitions': {sorted(counts)}; give every node the same number")
-    for count in counts:
-        absent = sorted(set(range(count)) - {partition for partition, _ in partitions})
-        if absent:
-            raise IdentityError(
-                f"'partition-id' {', '.join(map(str, absent))} of {count} is hosted by nobody: start the missing "
-                "nodes, or lower 'num-partitions' on all of them"
-            )
 
 
 def _common_task(identities: Mapping[int, Identity]) -> TaskSpec:

@@ -18,7 +18,7 @@ def given_graph(
     """Build the graph that ``[graph]`` describes; None for ``source = "none"``.
 
     ``source`` opens the experiment's data set at the server, and is called only for ``source = "data"``. A relative
-    ``path`` is looked for from the current folder, then in the data folder.
+    ``path`` is looked for from the current folder, then in the data folder (and before, beside the experiment file).
 
     Raises
     ------

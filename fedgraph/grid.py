@@ -99,7 +99,9 @@ class LocalGrid(Grid):
         except KeyError:
             return _error_reply(message, f"node {message.metadata.dst_node_id} is not connected")
         # Flower hands every node its own copy; a record shared between messages must not leak from one to the next.
-        delivered = Message(RecordDict(dict(message.content)), reply_to=message)
+        delivered = Message(
+            RecordDict({name: record.copy() for name, record in message.content.items()}), reply_to=message
+        )
         delivered.__dict__["_metadata"] = message.metadata
         try:
             reply = self._client_app(delivered, context)

@@ -35,7 +35,13 @@ def hosted_clients(node_config: Mapping[str, Any], known: Sequence[str]) -> tupl
             "this node does not know which clients it hosts: give it the node config key 'clients', for example "
             "--node-config 'clients=\"mercy,st-olav\"', or 'partition-id' and 'num-partitions'"
         )
-    partition, partitions = int(node_config["partition-id"]), int(node_config["num-partitions"])
+    try:
+        partition, partitions = int(node_config["partition-id"]), int(node_config["num-partitions"])
+    except ValueError:
+        raise IdentityError(
+            f"node config 'partition-id' = '{node_config['partition-id']}' and 'num-partitions' = "
+            f"'{node_config['num-partitions']}' must be whole numbers"
+        ) from None
     if not 0 <= partition < partitions:
         raise IdentityError(
             f"node config 'partition-id' is {partition}; with 'num-partitions' = {partitions} it must be "

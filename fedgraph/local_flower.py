@@ -164,6 +164,8 @@ def run_on_flower(
         write_app(app)
         port, control = free_port(), free_port()
         environment = flower_environment(home, FEDGRAPH_STATE=str(state_dir))
+        if run_config.get("data-dir"):
+            environment["FEDGRAPH_DATA"] = run_config["data-dir"]
         connection_file(home, port)
         command = [
             program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",

@@ -7,6 +7,7 @@ A request to a node carries the records ``config`` (what to do, for which client
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,9 @@ ROUND_KEY = "server-round"
 KEEP_KEY = "keep-from"
 
 _TASK: TypeAdapter[TaskSpec | None] = TypeAdapter(TaskSpec | None)
+_NUMPY = "numpy.ndarray"
+"""Flower's name for arrays encoded as ``numpy.save`` writes them."""
+
 _UNREACHABLE = frozenset({3, 4, 5})
 """Flower's error codes for a message, a reply or a node that is unavailable."""
 
@@ -36,13 +40,35 @@ _NUMPY_HEADER = 4096
 
 
 def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Tensors on any device -> an ArrayRecord."""
-    return ArrayRecord({name: Array(tensor.detach().cpu().numpy()) for name, tensor in tensors.items()})
+    """Tensors on any device -> an ArrayRecord, in Flower's own encoding with a single copy."""
+    return ArrayRecord({name: _encode(tensor) for name, tensor in tensors.items()})
 
 
 def from_record(record: ArrayRecord) -> dict[str, Tensor]:
-    """An ArrayRecord -> tensors in memory that PyTorch allocated (aligned alike on every grid)."""
-    return {name: torch.from_numpy(array.numpy()).clone() for name, array in record.items()}
+    """An ArrayRecord -> tensors in memory that PyTorch allocated (aligned alike on every grid), a single copy."""
+    return {name: _decode(array) for name, array in record.items()}
+
+
+def _encode(tensor: Tensor) -> Array:
+    values = tensor.detach().cpu().contiguous().numpy()
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(values))
+    data = b"".join((header.getvalue(), values.reshape(-1).view(np.uint8).data))
+    return Array(str(values.dtype), tuple(tensor.shape), _NUMPY, data)
+
+
+def _decode(array: Array) -> Tensor:
+    """Raises ValueError for anything but plain numbers as ``numpy.save`` writes them."""
+    stream = io.BytesIO(array.data)
+    if array.stype != _NUMPY or np.lib.format.read_magic(stream) != (1, 0):
+        raise ValueError(f"it is not in the encoding {_NUMPY}, version 1.0")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+    if fortran or dtype.kind not in "biuf":
+        raise ValueError(f"it holds {dtype} in {'Fortran' if fortran else 'C'} order, not plain numbers in C order")
+    flat = np.frombuffer(array.data, dtype, count=math.prod(shape), offset=stream.tell())
+    result = torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype)
+    result.numpy()[...] = flat.reshape(shape)
+    return result
 
 
 def error_content(text: str) -> RecordDict:
@@ -177,8 +203,10 @@ class WorkReply:
         """Clients whose tensors hold values that are not finite, with the reason."""
         problems: dict[str, str] = {}
         for name, tensor in self.stacked.items():
-            finite = torch.isfinite(tensor.reshape(len(self.clients), -1)).all(dim=1)
-            for position in (~finite).nonzero().flatten().tolist():
+            rows = tensor.reshape(len(self.clients), -1)
+            # One pass over everything; only rows whose sum is not finite are looked at number by number.
+            suspects = (~rows.sum(dim=1).isfinite()).nonzero().flatten()
+            for position in suspects[~rows[suspects].isfinite().all(dim=1)].tolist():
                 problems.setdefault(self.clients[position], f"array '{name}' holds NaN or infinite values")
         return problems
 
@@ -205,12 +233,12 @@ def _checked(name: str, array: Array, shape: tuple[int, ...]) -> Tensor:
     if len(array.data) > 4 * math.prod(shape) + _NUMPY_HEADER:
         raise ReplyError(f"array '{name}' takes {len(array.data)} bytes, more than its shape {shape} needs")
     try:
-        values = array.numpy()
+        values = _decode(array)
     except Exception as error:
         raise ReplyError(f"array '{name}' cannot be decoded ({error})") from None
-    if values.shape != shape or values.dtype != np.float32:
-        raise ReplyError(f"array '{name}' decodes to {values.dtype} {values.shape}, expected float32 {shape}")
-    return torch.from_numpy(values).clone()
+    if tuple(values.shape) != shape or values.dtype != torch.float32:
+        raise ReplyError(f"array '{name}' decodes to {values.dtype} {tuple(values.shape)}, expected {shape}")
+    return values
 
 
 @dataclass(frozen=True)
@@ -261,7 +289,8 @@ class Identity:
             label_counts = from_record(record)["label-counts"] if "label-counts" in record else None
             partition = tuple(int(part) for part in config["partition"])
             data = str(config["data"])
-        except (KeyError, TypeError, ValueError) as error:
+        except Exception as error:
+            # Answers are untrusted: whatever one of them trips over is a malformed answer.
             raise ReplyError(f"the answer to the opening query is malformed ({error})") from None
         if len(set(clients)) != len(clients) or not all(clients):
             raise ReplyError("the answer to the opening query names a client twice or without a name")
@@ -269,7 +298,7 @@ class Identity:
             raise ReplyError("the answer to the opening query does not count the examples of each client")
         if (task is None) != (not clients):
             raise ReplyError("the answer to the opening query does not describe the task of its clients")
-        if label_counts is not None and label_counts.shape[0] != len(clients):
+        if label_counts is not None and (label_counts.ndim != 2 or label_counts.shape[0] != len(clients)):
             raise ReplyError("the answer to the opening query does not count the labels of each client")
         return cls(clients, task, data, num_examples, label_counts, partition or None)  # type: ignore[arg-type]
 

@@ -81,7 +81,7 @@ def resolve(method: str | None, strategy: str | None, client: str | None) -> Met
         name=name,
         title=known.title if known and strategy is None else name,
         strategy=strategy or (known.strategy if known else ""),
-        client=client or (known.client if known and strategy is None else ""),
+        client=client or (known.client if known else ""),
         needs=known.needs if known else "",
         paper=known.paper if known and strategy is None else "",
     )

@@ -91,8 +91,15 @@ def _means(evaluation: Evaluation, most: int = 8) -> str:
     return ", ".join(f"{name} {float(values.nanmean()):.4g}" for name, values in shown)
 
 
-def results_table(summaries: Sequence[Mapping[str, Any]], split: str = "test") -> Table:
+def shown_split(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """The split that results are shown for: test, where it was measured, else the last that was."""
+    measured = list(summaries[0]["metrics"])
+    return "test" if "test" in measured or not measured else measured[-1]
+
+
+def results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     """One column per run, one row per metric: mean and deviation over clients, then what the run took."""
+    split = shown_split(summaries)
     table = Table(title=f"On each client's own {split} data", title_justify="left")
     table.add_column("mean ± std of clients")
     for summary in summaries:
@@ -113,8 +120,9 @@ def results_table(summaries: Sequence[Mapping[str, Any]], split: str = "test") -
     return table
 
 
-def sentence(summaries: Sequence[Mapping[str, Any]], split: str = "test") -> str:
+def sentence(summaries: Sequence[Mapping[str, Any]]) -> str:
     """What was measured on what, in plain words."""
+    split = shown_split(summaries)
     data = " / ".join(dict.fromkeys(summary["data"] for summary in summaries))
     return (
         f"{summaries[0]['clients']} clients, each measured on its own {split} data with the model it holds at the end. "

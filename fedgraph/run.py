@@ -45,8 +45,11 @@ class RunFolder:
         return self.path.name
 
     @classmethod
-    def create(cls, experiment: Experiment, under: Path) -> RunFolder:
-        """Make a new run folder with the resolved experiment and the environment in it."""
+    def create(cls, experiment: Experiment, under: Path, plugins: Sequence[str] = ()) -> RunFolder:
+        """Make a new run folder with the resolved experiment and the environment in it.
+
+        ``plugins`` are folders whose modules the experiment may name; a resumed run needs them again.
+        """
         stem = f"{experiment.experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         for attempt in range(1000):
             path = (under / (stem if attempt == 0 else f"{stem}-{attempt + 1}")).resolve()
@@ -58,7 +61,7 @@ class RunFolder:
                 raise RunError(f"cannot make the run folder {path}: {error}") from None
             folder = cls(path)
             write_atomically(path / "experiment.toml", experiment.as_toml().encode())
-            write_atomically(path / "environment.json", _json(environment()))
+            write_atomically(path / "environment.json", _json({**environment(), "plugins": list(plugins)}))
             return folder
         raise RunError(f"cannot make a new run folder under {under}")
 
@@ -71,6 +74,12 @@ class RunFolder:
         return cls(folder)
 
     @property
+    def plugins(self) -> list[str]:
+        """Folders whose modules the experiment may name."""
+        saved = json.loads((self.path / "environment.json").read_text())
+        return list(saved.get("plugins", []))
+
+    @property
     def checkpoint(self) -> Path:
         """Where the checkpoint lies."""
         return self.path / "checkpoint.safetensors"
@@ -79,6 +88,11 @@ class RunFolder:
     def is_finished(self) -> bool:
         """Whether the run has come to its end."""
         return (self.path / "summary.json").is_file()
+
+    def refuse_finished(self) -> None:
+        """Raise RunError when there is nothing to go on with."""
+        if self.is_finished:
+            raise RunError(f"{self.path} is finished; its results are in summary.json")
 
     @contextmanager
     def locked(self, wait: float = 60.0) -> Iterator[None]:
@@ -155,12 +169,9 @@ class Recorder(Callback):
         self._names = list(names)
         self.counters = counters
         self.last: Evaluation | None = None
-        self.rounds_absent: dict[str, int] = {}
 
     def on_training(self, training: Training) -> None:
         """One line: training loss and who was absent."""
-        for name in training.absent:
-            self.rounds_absent[name] = self.rounds_absent.get(name, 0) + 1
         self._write(
             {
                 "round": training.round,
@@ -183,6 +194,7 @@ class Recorder(Callback):
                     "split": split,
                     **_values(evaluation.names, metrics),
                     "absent": dict(evaluation.absent),
+                    **({"restored": True} if evaluation.restored else {}),
                 }
             )
         return False
@@ -199,7 +211,6 @@ class Recorder(Callback):
                 "strategy": state(),
                 "watched": {str(index): callback.state() for index, callback in enumerate(self._watched)},
                 "metrics-bytes": self._file.stat().st_size if self._file.exists() else 0,
-                "rounds-absent": self.rounds_absent,
                 "counters": self.counters(),
             },
         )
@@ -214,8 +225,7 @@ class Recorder(Callback):
             return None
         saved = load_state(self._folder.checkpoint)
         if self._file.exists():
-            os.truncate(self._file, saved["metrics-bytes"])
-        self.rounds_absent = saved["rounds-absent"]
+            os.truncate(self._file, min(saved["metrics-bytes"], self._file.stat().st_size))
         for index, callback in enumerate(self._watched):
             callback.load_state(saved["watched"][str(index)])
         return saved
@@ -223,6 +233,8 @@ class Recorder(Callback):
     def _write(self, line: Mapping[str, Any]) -> None:
         with self._file.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line, allow_nan=False) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
 
 
 def by_split(metrics: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

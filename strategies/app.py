@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shlex
@@ -45,16 +46,19 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that the run config names; keys ``experiment, set, data-dir, output-dir, seed``."""
-    shown_here = not LISTENERS and not log.handlers
-    if shown_here:
-        # Nobody else shows this run: what happens goes where Flower's own log goes, so that it is streamed.
-        log.handlers.extend(logging.getLogger("flwr").handlers)
     experiment, data_dir = from_run_config(context.run_config)
-    with pinned_threads(experiment.train.threads):
-        folder = conduct(grid, experiment, data_dir)
-    if shown_here:
-        for line in as_text(folder.summary()).splitlines():
+    # Where no terminal shows this run, what happens goes where Flower's own log goes, so that it is streamed.
+    handlers = [] if LISTENERS else logging.getLogger("flwr").handlers[:]
+    for handler in handlers:
+        log.addHandler(handler)
+    try:
+        with pinned_threads(experiment.train.threads):
+            folder = conduct(grid, experiment, data_dir)
+        for line in as_text(folder.summary()).splitlines() if handlers else ():
             log.info(line)
+    finally:
+        for handler in handlers:
+            log.removeHandler(handler)
 
 
 def from_run_config(config: Mapping[str, Any]) -> tuple[Experiment, Path]:
@@ -63,7 +67,7 @@ def from_run_config(config: Mapping[str, Any]) -> tuple[Experiment, Path]:
     if int(config.get("seed", -1)) >= 0:
         overrides.append(f"experiment.seed={int(config['seed'])}")
     if config.get("output-dir"):
-        overrides.append(f"output.dir={config['output-dir']}")
+        overrides.append(f"output.dir={json.dumps(str(config['output-dir']))}")
     experiment = load_experiment(str(config["experiment"]), overrides)
     own = config.get("data-dir") or os.environ.get("FEDGRAPH_DATA")
     return experiment, data_folder(str(own) if own else None)
@@ -82,6 +86,7 @@ def conduct(grid: Grid, experiment: Experiment, data_dir: Path) -> RunFolder:
     handler = folder.log_to_file()
     try:
         with folder.locked():
+            folder.refuse_finished()
             _conduct(grid, experiment, data_dir, folder)
     except Exception as error:
         log.error("the run stopped: %s", error)
@@ -184,7 +189,10 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
             sha256=weights_sha256(federation.names, strategy.models),
         )
     )
-    log.info("finished: %s", folder.path / "summary.json")
+    log.info(
+        "finished: %s; %d exchanges, %.1f MB down, %.1f MB up", folder.path / "summary.json",
+        ordered.exchanges, ordered.bytes_down / 1e6, ordered.bytes_up / 1e6,
+    )  # fmt: skip
 
 
 class _Method:
@@ -209,5 +217,7 @@ class _Method:
         """The strategy for this federation."""
         if issubclass(self._class, CohortStrategy):
             return self._class(self.settings, federation, plan)
-        stock = build_stock(self._class, self._table, self._where, nodes=len(federation.hosts))
+        # Where nodes may be absent, a stock strategy must not wait for them.
+        nodes = len(federation.hosts) if plan.on_missing == "fail" else 1
+        stock = build_stock(self._class, self._table, self._where, nodes=nodes)
         return StockStrategy(stock, federation, plan)

@@ -66,6 +66,7 @@ class CohortStrategy(Strategy):
         self._last_evaluated: int | None = None
         self._measured: dict[str, None] = {}
         self._stop = False
+        self._restored = False
         self._began = time.perf_counter()
         self._asked: dict[int, Tensor] = {}
         self._training = True
@@ -150,6 +151,7 @@ class CohortStrategy(Strategy):
         for models in (callback.final_models() for callback in self.plan.callbacks):
             if models is not None and not torch.equal(models, self.models):
                 self.adopt(models)
+                self._restored = True
                 arrays = self.global_arrays() or arrays
                 self._evaluate(self.finished_rounds, arrays, evaluate_config, ordered, timeout, result)
         result.arrays = self.global_arrays() or arrays
@@ -222,8 +224,9 @@ class CohortStrategy(Strategy):
         if self._stop:
             return None, None
         taking_part = self.absence.taking_part(server_round, collected)
-        self.models = self.models.clone()
-        self.models[taking_part.positions] = self.aggregate(server_round, taking_part)
+        models = self.aggregate(server_round, taking_part)
+        everybody = len(taking_part.names) == len(self.federation.names)
+        self.models = models if everybody else self.models.index_copy(0, taking_part.positions, models)
         loss = self._record_training(server_round, collected)
         return self.global_arrays(), MetricRecord({"loss": float(loss.nanmean())})
 
@@ -250,14 +253,14 @@ class CohortStrategy(Strategy):
         self._training = message_type == MessageType.TRAIN
         messages = []
         for node in grid.get_node_ids():
-            positions = self.federation.hosts[node]
+            rows = _slice_or_rows(self.federation.hosts[node])
             request = WorkRequest(
                 clients=self.federation.clients_of(node),
                 round=server_round,
                 client=self.plan.client,
                 experiment=self.plan.experiment,
                 run=self.plan.run,
-                stacked={name: tensor[positions] for name, tensor in stacked.items()},
+                stacked={name: tensor[rows] for name, tensor in stacked.items()},
                 shared=shared,
                 evaluate=splits,
                 train=self._training,
@@ -296,7 +299,13 @@ class CohortStrategy(Strategy):
         self._measured.update(dict.fromkeys(measured))
         whole = {name: self._whole(replies, measured.get(name)) for name in self._measured}
         self._last_evaluated = server_round
-        evaluation = Evaluation(server_round, self.federation.names, whole, self.models, replies.absent)
+        evaluation = Evaluation(server_round, self.federation.names, whole, self.models, replies.absent, self._restored)
         stops = [callback.on_evaluation(evaluation) for callback in self.plan.callbacks]
         self._stop = any(stops)
         return MetricRecord({name: float(values.nanmean()) for name, values in whole.items()})
+
+
+def _slice_or_rows(positions: Tensor) -> slice | Tensor:
+    """Neighbouring rows as a slice, which copies nothing."""
+    first, last = int(positions[0]), int(positions[-1])
+    return slice(first, last + 1) if last - first + 1 == len(positions) else positions

@@ -88,6 +88,8 @@ def collect(
         answered.add(node)
         clients = [names[position] for position in asked[node].tolist()]
         problem = error_of(message)
+        if message.has_error():
+            log.error("node %d: %s", node, message.error.reason)
         unusable: Mapping[str, str] = {}
         if problem is None:
             try:
@@ -133,16 +135,21 @@ def _rows(reply: WorkReply, good: Tensor) -> WorkReply:
 def _stack(federation: Federation, parts: list[tuple[Tensor, WorkReply]], absent: Mapping[str, str]) -> Replies:
     positions = torch.cat([part for part, _ in parts]) if parts else torch.zeros(0, dtype=torch.int64)
     order = positions.argsort()
+    sorted_already = bool((positions.diff() > 0).all())
+
+    def joined(pieces: list[Tensor]) -> Tensor:
+        whole = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
+        return whole if sorted_already else whole[order]
+
     tensors = {
-        name: torch.cat([reply.stacked[name] for _, reply in parts])[order]
-        for name in (parts[0][1].stacked if parts else ())
+        name: joined([reply.stacked[name] for _, reply in parts]) for name in (parts[0][1].stacked if parts else ())
     }
     # A metric that one node does not report is NaN for its clients.
     measured = dict.fromkeys(name for _, reply in parts for name in reply.metrics)
     metrics = {
-        name: torch.cat(
+        name: joined(
             [reply.metrics.get(name, torch.full((len(rows),), torch.nan, dtype=torch.float64)) for rows, reply in parts]
-        )[order]
+        )
         for name in measured
     }
     return Replies.of(federation, positions[order], tensors, metrics, absent)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -65,16 +65,16 @@ class StockStrategy(CohortStrategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Whatever the stock strategy sends; the nodes it draws depend on the seed and the round alone."""
-        random.seed(derive_seed(self.plan.seed, "stock-train", server_round))
         config[KEEP_KEY] = self.plan.keep_from(server_round)
-        return self._remember(self.stock.configure_train(server_round, arrays, config, grid), training=True)
+        with seeded(derive_seed(self.plan.seed, "stock-train", server_round)):
+            return self._remember(self.stock.configure_train(server_round, arrays, config, grid), training=True)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Whatever the stock strategy sends."""
-        random.seed(derive_seed(self.plan.seed, "stock-evaluate", server_round))
-        return self._remember(self.stock.configure_evaluate(server_round, arrays, config, grid), training=False)
+        with seeded(derive_seed(self.plan.seed, "stock-evaluate", server_round)):
+            return self._remember(self.stock.configure_evaluate(server_round, arrays, config, grid), training=False)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -139,8 +139,6 @@ class StockStrategy(CohortStrategy):
         for name, tensor in tensors.items():
             if not bool(torch.isfinite(tensor).all()):
                 raise ReplyError(f"array '{name}' holds NaN or infinite values")
-        if not all(math.isfinite(value) for value in metrics.values() if isinstance(value, float)):
-            raise ReplyError("its metrics hold NaN or infinite values")
 
 
 def _per_client(content: RecordDict, clients: list[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -156,6 +154,17 @@ def _per_client(content: RecordDict, clients: list[str]) -> tuple[dict[str, Tens
     if named != clients or any(row.shape != (len(clients),) for row in metrics.values()):
         raise ReplyError("the reply speaks for other clients than were asked")
     return metrics, {name: reason for name, reason in failed.items() if name in clients}
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Stock strategies draw nodes from Python's global generator: seed it for them, and put it back."""
+    before = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
 
 
 def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: str, nodes: int) -> Strategy:

@@ -81,6 +81,5 @@ def test_a_plug_in_that_breaks_is_an_error_reply(part, tmp_path, monkeypatch):
     assert "breaks_here.py" in reply.error.reason
 
 
-@pytest.mark.xfail(strict=True, reason="hosted_clients: a 'partition-id' that is no number is a bare ValueError")
 def test_a_partition_that_is_no_number_is_named(part):
     assert "partition-id" in error_of(identify(part, {"partition-id": "one", "num-partitions": 3}))

@@ -210,7 +210,6 @@ def test_an_exception_at_a_node_is_told_in_its_own_words():
         ask(Late([{}]))
 
 
-@pytest.mark.xfail(strict=True, reason="exchange.identify: a connected node that does not answer is silently left out")
 def test_a_connected_node_that_does_not_answer_is_not_forgotten():
     class Both(Late):
         def get_node_ids(self):
@@ -220,15 +219,11 @@ def test_a_connected_node_that_does_not_answer_is_not_forgotten():
     assert ask(grid, wait=20).names == ("a", "b")
 
 
-@pytest.mark.xfail(strict=True, reason="exchange._missing: different 'num-partitions' are reported as a missing node")
 def test_nodes_that_disagree_on_the_number_of_partitions_are_told_so():
     with pytest.raises(IdentityError, match="disagree on 'num-partitions'"):
         ask(Late([{"names": "a", "partition": [0, 2]}, {"names": "b", "partition": [1, 3]}]), wait=0.05)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="exchange._missing: says that no node is connected when one is but does not answer"
-)
 def test_silent_nodes_are_named_when_time_runs_out():
     grid = Late([{"names": "a"}], silent={1000: 1000})
     with pytest.raises(IdentityError, match="1000"):

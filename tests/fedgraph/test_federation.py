@@ -77,16 +77,6 @@ def test_data_of_all_nodes_is_named_once_each():
         ({1: identity("a", "b"), 2: identity("b")}, IdentityError, "'b' is hosted twice, by node 1 and by node 2"),
         ({}, IdentityError, "no connected node hosts a client"),
         ({1: identity()}, IdentityError, "no connected node hosts a client"),
-        (
-            {1: identity("a", partition=(0, 3)), 2: identity("c", partition=(2, 3))},
-            IdentityError,
-            "'partition-id' 1 of 3",
-        ),
-        (
-            {1: identity("a", partition=(0, 2)), 2: identity("c", partition=(2, 3))},
-            IdentityError,
-            r"disagree.*\[2, 3\]",
-        ),
         ({1: identity("a", "b", empty="b")}, DataError, "no training examples at client b"),
         (
             {1: identity("a"), 2: identity("b", task=TaskSpec("classification", (5,), (3,), classes=("x", "y", "z")))},

@@ -76,7 +76,6 @@ def test_a_record_shared_between_messages_does_not_leak_from_node_to_node():
     assert list(shared) == ["config"]
 
 
-@pytest.mark.xfail(strict=True, reason="LocalGrid copies the RecordDict, not the records in it")
 @pytest.mark.parametrize("kind", ["config", "metrics", "arrays"])
 def test_a_changed_record_does_not_leak_from_node_to_node(kind):
     def serve(request, context):

@@ -168,9 +168,6 @@ def test_what_flower_is_started_with(tmp_path, monkeypatch):
     assert list(scratch.iterdir()) == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="run_on_flower: nodes read FEDGRAPH_DATA even when another data folder was asked for"
-)
 def test_the_data_folder_that_was_asked_for_is_that_of_the_nodes(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDGRAPH_DATA", "/another")
     stand_ins(tmp_path / "bin", monkeypatch, "echo data=$FEDGRAPH_DATA")

@@ -27,9 +27,6 @@ def test_a_client_by_dotted_path_replaces_that_of_the_method():
     assert BUILT_IN["local"].client == COHORT_CLIENT
 
 
-@pytest.mark.xfail(
-    strict=True, reason="methods.resolve: a method's client is dropped when only its strategy is replaced"
-)
 def test_a_strategy_by_dotted_path_keeps_the_client_of_the_method_it_varies():
     assert resolve("sfl", "mine:Variation", None).client == BUILT_IN["sfl"].client
 

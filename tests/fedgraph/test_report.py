@@ -53,7 +53,8 @@ def test_a_run_that_measured_nothing_still_has_a_table():
 
 
 def test_the_sentence_says_what_was_measured_on_what():
-    said = sentence([summary("a", {}), summary("b", {}), summary("c", {}, data="Other")], "validation")
+    measured = {"train": {"loss": spread(1.0)}, "validation": {"loss": spread(1.0)}}
+    said = sentence([summary("a", measured), summary("b", measured), summary("c", measured, data="Other")])
     assert said == (
         "2 clients, each measured on its own validation data with the model it holds at the end. Data: Digits / Other."
     )

@@ -205,7 +205,6 @@ def test_without_a_checkpoint_a_run_starts_anew(folder):
     assert [line["round"] for line in lines(folder)] == [1, 1]
 
 
-@pytest.mark.xfail(strict=True, reason="Recorder.resume: os.truncate fills a metrics file that lost its end with zeros")
 def test_a_metrics_file_shorter_than_the_checkpoint_says_is_not_filled_with_zeros(folder):
     rounds(Recorder(folder, NAMES, 1), 1, 3)
     size = (folder.path / "metrics.jsonl").stat().st_size
