@@ -11,6 +11,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -49,24 +50,31 @@ def from_record(record: ArrayRecord) -> dict[str, Tensor]:
     return {name: _decode(array) for name, array in record.items()}
 
 
+@lru_cache(maxsize=1024)
+def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """What ``numpy.save`` writes before the numbers."""
+    stream = io.BytesIO()
+    description = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, description)
+    return stream.getvalue()
+
+
 def _encode(tensor: Tensor) -> Array:
     values = tensor.detach().cpu().contiguous().numpy()
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(values))
-    data = b"".join((header.getvalue(), values.reshape(-1).view(np.uint8).data))
-    return Array(str(values.dtype), tuple(tensor.shape), _NUMPY, data)
+    dtype, shape = str(values.dtype), tuple(values.shape)
+    data = b"".join((_header(dtype, shape), values.reshape(-1).view(np.uint8).data))
+    return Array(dtype, shape, _NUMPY, data)
 
 
 def _decode(array: Array) -> Tensor:
     """Raises ValueError for anything but plain numbers as ``numpy.save`` writes them."""
-    stream = io.BytesIO(array.data)
-    if array.stype != _NUMPY or np.lib.format.read_magic(stream) != (1, 0):
-        raise ValueError(f"it is not in the encoding {_NUMPY}, version 1.0")
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    if fortran or dtype.kind not in "biuf":
-        raise ValueError(f"it holds {dtype} in {'Fortran' if fortran else 'C'} order, not plain numbers in C order")
-    flat = np.frombuffer(array.data, dtype, count=math.prod(shape), offset=stream.tell())
-    result = torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype)
+    if array.stype != _NUMPY or np.dtype(array.dtype).kind not in "biuf":
+        raise ValueError(f"it holds {array.dtype} in the encoding {array.stype}, not plain numbers in {_NUMPY}")
+    shape, header = tuple(array.shape), _header(array.dtype, tuple(array.shape))
+    if not array.data.startswith(header):
+        raise ValueError(f"its encoding is not that of {array.dtype} {shape} in C order")
+    flat = np.frombuffer(array.data, array.dtype, count=math.prod(shape), offset=len(header))
+    result = torch.empty(shape, dtype=getattr(torch, array.dtype))
     result.numpy()[...] = flat.reshape(shape)
     return result
 
@@ -113,8 +121,8 @@ class WorkRequest:
     train: bool = True
     keep_from: int = 0
 
-    def pack(self) -> RecordDict:
-        """The request as Flower records."""
+    def pack(self, shared: ArrayRecord | None = None) -> RecordDict:
+        """The request as Flower records; ``shared`` is the record of that name where the caller has it already."""
         config = ConfigRecord(
             {
                 CLIENT_KEY: self.client,
@@ -127,7 +135,9 @@ class WorkRequest:
                 KEEP_KEY: self.keep_from,
             }
         )
-        return RecordDict({"config": config, "stacked": to_record(self.stacked), "shared": to_record(self.shared)})
+        return RecordDict(
+            {"config": config, "stacked": to_record(self.stacked), "shared": shared or to_record(self.shared)}
+        )
 
     @classmethod
     def unpack(cls, content: RecordDict) -> WorkRequest:
@@ -233,12 +243,9 @@ def _checked(name: str, array: Array, shape: tuple[int, ...]) -> Tensor:
     if len(array.data) > 4 * math.prod(shape) + _NUMPY_HEADER:
         raise ReplyError(f"array '{name}' takes {len(array.data)} bytes, more than its shape {shape} needs")
     try:
-        values = _decode(array)
+        return _decode(array)
     except Exception as error:
         raise ReplyError(f"array '{name}' cannot be decoded ({error})") from None
-    if tuple(values.shape) != shape or values.dtype != torch.float32:
-        raise ReplyError(f"array '{name}' decodes to {values.dtype} {tuple(values.shape)}, expected {shape}")
-    return values
 
 
 @dataclass(frozen=True)

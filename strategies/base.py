@@ -251,6 +251,7 @@ class CohortStrategy(Strategy):
         stacked, shared = self.outgoing(server_round)
         self._asked = dict(self.federation.hosts)
         self._training = message_type == MessageType.TRAIN
+        shared_record = to_record(shared)
         messages = []
         for node in grid.get_node_ids():
             rows = _slice_or_rows(self.federation.hosts[node])
@@ -266,7 +267,7 @@ class CohortStrategy(Strategy):
                 train=self._training,
                 keep_from=self.plan.keep_from(server_round),
             )
-            messages.append(Message(request.pack(), node, message_type, group_id=str(server_round)))
+            messages.append(Message(request.pack(shared_record), node, message_type, group_id=str(server_round)))
         return messages
 
     def read_reply(self, content: RecordDict, clients: list[str]) -> tuple[WorkReply, Mapping[str, str]]:

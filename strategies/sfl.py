@@ -63,4 +63,4 @@ class SFL(CohortStrategy):
         spread = replies.graph.propagate(
             replies.parameters, hops=self.settings.hops, normalisation=self.settings.normalisation
         )
-        return torch.lerp(replies.parameters, spread, self.settings.alpha)
+        return spread if self.settings.alpha == 1 else torch.lerp(replies.parameters, spread, self.settings.alpha)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Normalisation = Literal["symmetric", "random-walk", "none"]
 
 DENSE_ABOVE = 0.10
-DENSE_UP_TO_CLIENTS = 64
+DENSE_UP_TO_CLIENTS = 512
 """Up to this many clients, or above this share of non-zero entries, a dense product is the faster one."""
 
 _BLOCK_ENTRIES = 2**19
@@ -39,7 +39,7 @@ class PropagationMatrix:
     edge_index: Tensor
     weights: Tensor
     num_clients: int
-    _by_device: dict[torch.device, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _cache: dict[tuple[torch.device, int], Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def is_dense(self) -> bool:
@@ -85,11 +85,9 @@ class PropagationMatrix:
         values = stacked.reshape(self.num_clients, -1).float()
         if hops == 0 or values.numel() == 0:
             return values.clone().reshape(stacked.shape)
-        matrix = self._matrix(values.device)
         if self.is_dense:
-            for _ in range(hops):
-                values = matrix @ values
-            return values.reshape(stacked.shape)
+            return (self._dense_power(hops, values.device) @ values).reshape(stacked.shape)
+        matrix = self._sparse_on(values.device)
         result = torch.empty_like(values)
         width = max(64, _BLOCK_ENTRIES // self.num_clients)
         for start in range(0, values.shape[1], width):
@@ -99,10 +97,17 @@ class PropagationMatrix:
             result[:, start : start + width] = block
         return result.reshape(stacked.shape)
 
-    def _matrix(self, device: torch.device) -> Tensor:
-        if device not in self._by_device:
-            self._by_device[device] = (self.dense() if self.is_dense else self.sparse()).to(device)
-        return self._by_device[device]
+    def _dense_power(self, hops: int, device: torch.device) -> Tensor:
+        """``M^hops``, made once: N x N is small beside the values, so one product does for all hops."""
+        if (device, hops) not in self._cache:
+            power = torch.linalg.matrix_power(self.dense().double(), hops)
+            self._cache[device, hops] = power.float().to(device)
+        return self._cache[device, hops]
+
+    def _sparse_on(self, device: torch.device) -> Tensor:
+        if (device, 1) not in self._cache:
+            self._cache[device, 1] = self.sparse().to(device)
+        return self._cache[device, 1]
 
 
 def normalise(graph: ClientGraph, normalisation: Normalisation, self_loops: bool) -> PropagationMatrix:
