@@ -40,7 +40,9 @@ def run(
     grid: Annotated[str, typer.Option(help="local: in this process; flower: `flwr run`, nodes on Ray.")] = "local",
     nodes: Annotated[int, typer.Option(min=1, help="Nodes that the clients are dealt out to.")] = 2,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: train.learning-rate=0.05")] = None,
-    compare: Annotated[list[str] | None, typer.Option(help="Also run this method, for one table of all.")] = None,
+    compare: Annotated[
+        list[str] | None, typer.Option(help="Also run this method (name or path), for one table.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for run folders, instead of [output] dir.")] = None,
     json_: Annotated[Path | None, typer.Option("--json", help="Write the summaries to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw graph and learning curves into this file.")] = None,

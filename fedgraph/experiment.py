@@ -198,8 +198,8 @@ def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
 def load_experiment(path: str | Path, overrides: Iterable[str] = (), method: str | None = None) -> Experiment:
     """Read an experiment file and apply overrides such as ``train.learning-rate=0.05``.
 
-    ``method`` runs another built-in method in place of whatever the file names. The path of a graph file is looked for
-    from the experiment's folder first, and made absolute where it is found.
+    ``method`` runs another method, by short name or dotted path, in place of the one the file names. The path of a
+    graph file is looked for from the experiment's folder first, and made absolute where it is found.
 
     Raises
     ------
@@ -215,7 +215,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = (), method: str
         tables = apply_overrides(tables, overrides)
         if method is not None:
             head = {key: value for key, value in _table(tables, "experiment").items() if key not in _METHOD_KEYS}
-            tables["experiment"] = {**head, "method": method}
+            tables["experiment"] = {**head, "strategy" if ":" in method else "method": method}
         graph = _table(tables, "graph").get("path")
         if graph is not None and (found.parent / str(graph)).is_file():
             tables["graph"]["path"] = str(found.parent / str(graph))

@@ -175,6 +175,9 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
         train_config=ConfigRecord(dict(config)),  # type: ignore[arg-type]
         evaluate_config=ConfigRecord(dict(config)),  # type: ignore[arg-type]
     )
+    learned = strategy.learned_graph()
+    if learned is not None:
+        write_graph(learned, folder.path / "learned-graph.npz")
     folder.write_models(model.layout, federation.names, strategy.models, strategy.global_model())
     totals = recorder.counters()
     folder.write_summary(

@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
 from fedgraph.callbacks import Evaluation, Training
+from fedgraph.client_graph import ClientGraph
 from fedgraph.data.base import SplitName
 from fedgraph.errors import ExperimentError
 from fedgraph.exchange import OrderedGrid
@@ -88,6 +89,10 @@ class CohortStrategy(Strategy):
     def global_model(self) -> Tensor | None:
         """The read-out, ``[parameters]``: the mean of the clients' models. None for a method that has none."""
         return self.models.mean(dim=0)
+
+    def learned_graph(self) -> ClientGraph | None:
+        """The client graph that the method learned, for the run folder; None for a method that learns none."""
+        return None
 
     def state(self) -> State:
         """What a resumed run needs; a method with more to remember adds its own keys."""

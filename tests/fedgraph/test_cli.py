@@ -238,3 +238,13 @@ def test_finished_run_on_flower_is_read_back_and_an_unfinished_one_shows_the_log
     assert run_config["experiment"] == str(folder / "experiment.toml")
     assert run_config["data-dir"] == str(tmp_path)
     assert RunFolder.open(folder).path == folder
+
+
+def test_compare_by_dotted_path(file, tmp_path):
+    result = call(
+        "run", file, "--out", tmp_path / "out", "--json", tmp_path / "r.json",
+        "--compare", "flwr.serverapp.strategy:FedAdam", "--compare", "local",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    methods = [summary["method"] for summary in json.loads((tmp_path / "r.json").read_text())]
+    assert methods == ["sfl", "FedAdam", "local"]

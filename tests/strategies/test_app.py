@@ -224,3 +224,22 @@ def test_a_strategy_of_ones_own_in_one_class(digits_tables, run_experiment, tmp_
     assert summary_of(folder)["method"] == "Mean"
     assert (models(folder) == models(folder)[0]).all()
     assert math.isfinite(float(models(folder).sum()))
+
+
+def test_a_learned_graph_is_kept_with_the_run(digits_tables, run_experiment, tmp_path, monkeypatch):
+    from fedgraph.client_graph import read_graph
+
+    code = (
+        "from fedgraph.client_graph import ClientGraph\n"
+        "from strategies.local import LocalOnly\n\n"
+        "class Learns(LocalOnly):\n"
+        "    def learned_graph(self):\n"
+        "        return ClientGraph.complete(self.federation.names)\n"
+    )
+    (tmp_path / "learns_a_graph.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    tables = {**digits_tables, "experiment": {"strategy": "learns_a_graph:Learns", "rounds": 1}}
+    folder = run_experiment(tables)
+    learned = read_graph(folder.path / "learned-graph.npz")
+    assert learned.names == tuple(f"client-{i}" for i in range(6))
+    assert learned.num_edges == read_graph(folder.path / "learned-graph.json").num_edges > 0
