@@ -64,10 +64,12 @@ def program(name: str) -> str:
 def flower_environment(home: Path, **extra: str) -> dict[str, str]:
     """Environment for Flower's programs: private home, no telemetry, no environment built per run."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    # This project's own folder comes first, so that no folder called clients or strategies in the way hides it.
+    ours = str(Path(__file__).resolve().parent.parent)
     return {
         **os.environ,
         "PATH": path,
-        "PYTHONPATH": os.pathsep.join([*(entry or os.getcwd() for entry in sys.path)]),
+        "PYTHONPATH": os.pathsep.join([ours, *(entry or os.getcwd() for entry in sys.path)]),
         "FLWR_HOME": str(home),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_TELEMETRY_ENABLED": "0",

@@ -17,7 +17,8 @@ class SFLSettings(Settings):
 
     alpha           : share of the graph in the aggregation; 0 leaves every client its own model.
     hops            : K, how often the normalised adjacency is applied.
-    normalisation   : ``symmetric`` (GCN) or ``random-walk``; self loops are added where there are none.
+    normalisation   : ``random-walk``: rows sum to one, so that equal models stay as they are; ``symmetric`` (GCN): also
+                      rescales the models of clients with few or many neighbours. Self loops are added where missing.
     lambda_global   : weight of the distance to the read-out w in the local objective.
     lambda_personal : weight of the distance to the personalised model u_i.
     distance        : ``euclidean`` norm, or half of it ``squared``.
@@ -29,7 +30,7 @@ class SFLSettings(Settings):
 
     alpha: float = Field(default=1.0, ge=0, le=1)
     hops: int = Field(default=3, ge=0)
-    normalisation: Literal["symmetric", "random-walk"] = "symmetric"
+    normalisation: Literal["random-walk", "symmetric"] = "random-walk"
     lambda_global: float = Field(default=0.3, ge=0)
     lambda_personal: float = Field(default=0.3, ge=0)
     distance: Literal["euclidean", "squared"] = "euclidean"
@@ -39,12 +40,8 @@ class SFLSettings(Settings):
 
     @model_validator(mode="after")
     def _released_stands_for_others(self) -> SFLSettings:
-        if not self.released:
-            return self
         fixed = {"lambda_global": 0.0, "lambda_personal": 0.0, "start": "read-out"}
-        return (
-            self if all(getattr(self, key) == value for key, value in fixed.items()) else self.model_copy(update=fixed)
-        )
+        return self.model_copy(update=fixed) if self.released else self
 
 
 class SFL(CohortStrategy):
