@@ -7,7 +7,8 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -240,16 +241,14 @@ def _see_plugins(folders: Sequence[str]) -> None:
     sys.path.extend(folder for folder in folders if folder not in sys.path)
 
 
-class _messages_for_people:  # noqa: N801
+@contextmanager
+def _messages_for_people() -> Iterator[None]:
     """Errors raised on purpose are printed as their message; others keep their traceback."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, FedgraphError):
-            Console(stderr=True).print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
-            raise typer.Exit(1) from None
+    try:
+        yield
+    except FedgraphError as error:
+        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
 
 
 def _tail(path: Path, lines: int = 30) -> str:

@@ -23,12 +23,13 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedgraph import __version__
+from fedgraph.atomic import write_atomically
 from fedgraph.callbacks import Callback, Evaluation, Training
 from fedgraph.errors import RunError
 from fedgraph.experiment import Experiment
 from fedgraph.metrics import summarise
 from fedgraph.parameters import Layout
-from fedgraph.state_file import State, load_state, save_state, write_atomically
+from fedgraph.state_file import State, load_state, save_state
 
 _PACKAGES = ("flwr", "ray", "torch", "torch-geometric", "numpy", "scikit-learn")
 

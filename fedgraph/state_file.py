@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from fedgraph.atomic import write_atomically
 from fedgraph.errors import RunError
 
 State = dict[str, Any]
@@ -20,22 +19,6 @@ State = dict[str, Any]
 
 _SEPARATOR = "\x1f"
 _TENSOR = {"__tensor__": True}
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace ``path`` by ``data`` in one step: a reader, or a kill, sees the old file or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import networkx as nx
 import numpy as np
 
+from fedgraph.atomic import write_atomically
 from fedgraph.client_graph.build import from_distance_list
 from fedgraph.client_graph.convert import from_networkx, undirected_if_symmetric
 from fedgraph.client_graph.safe_pickle import read_pickle
@@ -108,19 +110,10 @@ def write_graph(graph: ClientGraph, path: str | os.PathLike[str]) -> None:
         "weights": graph.weights.numpy(),
         "directed": np.array(graph.directed),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _write_atomically(path, lambda stream: np.savez_compressed(stream, **arrays))
-    _write_atomically(path.with_suffix(".json"), lambda stream: stream.write(json.dumps(table).encode()))
-
-
-def _write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as stream:
-            write(stream)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **arrays)
+    write_atomically(path, packed.getvalue())
+    write_atomically(path.with_suffix(".json"), json.dumps(table).encode())
 
 
 def _reader(path: Path) -> Callable[[Path, _Options], ClientGraph]:

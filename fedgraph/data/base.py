@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
 
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -14,6 +15,17 @@ if TYPE_CHECKING:
 
 SplitName = Literal["train", "validation", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
+
+
+def _whole(shares: tuple[float, float, float]) -> tuple[float, float, float]:
+    if abs(sum(shares) - 1.0) > 1e-6 or shares[0] == 0.0:
+        raise ValueError("the shares of train, validation and test must add up to 1, and train must not be 0")
+    return shares
+
+
+_Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Shares = Annotated[tuple[_Share, _Share, _Share], AfterValidator(_whole)]
+"""Parts of a client's examples for training, validation and test."""
 
 
 class Batch(NamedTuple):

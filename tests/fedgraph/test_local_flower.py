@@ -9,6 +9,7 @@ import tomllib
 
 import pytest
 
+import fedgraph
 from fedgraph import local_flower
 from fedgraph.errors import RunError
 from fedgraph.local_flower import (
@@ -59,7 +60,8 @@ def test_environment_is_private_and_finds_what_this_process_finds(tmp_path, monk
     assert environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
     assert environment["EXTRA"] == "1"
     entries = environment["PYTHONPATH"].split(os.pathsep)
-    assert (entries[0], entries[-1]) == (str(tmp_path), "/somewhere/else")
+    ours = str(Path(fedgraph.__file__).parent.parent)
+    assert (entries[0], entries[1], entries[-1]) == (ours, str(tmp_path), "/somewhere/else")
 
 
 def test_the_app_names_components_that_exist(tmp_path):

@@ -1,13 +1,8 @@
-import os
-import signal
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from fedgraph.errors import RunError
-from fedgraph.state_file import load_state, save_state, write_atomically
+from fedgraph.state_file import load_state, save_state
 
 
 def test_nested_state_round_trip(tmp_path):
@@ -47,27 +42,3 @@ def test_broken_file_is_named(tmp_path, content):
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(RunError, match="cannot read the saved state"):
         load_state(tmp_path / "none")
-
-
-def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path):
-    target = tmp_path / "state"
-    write_atomically(target, b"0" * 1_000_000)
-    code = (
-        "import sys, pathlib; from fedgraph.state_file import write_atomically\n"
-        "for i in range(10**6): write_atomically(pathlib.Path(sys.argv[1]), str(i % 10).encode() * 1_000_000)\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, str(target)])
-    try:
-        process.wait(1.5)
-    except subprocess.TimeoutExpired:
-        os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    content = target.read_bytes()
-    assert len(content) == 1_000_000
-    assert len(set(content)) == 1
-
-
-def test_a_failed_write_leaves_no_temporary_file(tmp_path):
-    with pytest.raises(TypeError):
-        write_atomically(tmp_path / "x", "text is not bytes")
-    assert list(tmp_path.iterdir()) == []
