@@ -1,0 +1,37 @@
+"""The experiments that come along: each is valid, and those on real traffic data do what they are there to show."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedgraph.experiment import load_experiment
+
+EXPERIMENTS = sorted((Path(__file__).resolve().parents[2] / "simulations").rglob("*.toml"))
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+def test_is_valid_and_found_by_name(path):
+    experiment = load_experiment(path)
+    named = load_experiment(f"{path.parent.name}/{path.name}")
+    assert named.as_dict() == experiment.as_dict()
+    assert experiment.experiment.name
+
+
+@pytest.mark.parametrize("name", ["metr-la", "pems-bay"])
+def test_sfl_is_below_fedavg_on_real_traffic(name, data_dir, run_experiment):
+    if not (data_dir / name).is_dir():
+        pytest.skip(f"no {name} in {data_dir}: set FEDGRAPH_DATA to a folder with it")
+    error = {}
+    for method in ("sfl", "fedavg"):
+        overrides = [
+            "experiment.rounds=5", "data.first-steps=6000", "model.hidden=16", "train.local-steps=20",
+            "train.batch-size=64", "evaluation.every=5", 'evaluation.splits=["test"]',
+        ]  # fmt: skip
+        experiment = load_experiment(f"sfl/{name}.toml", overrides, method)
+        folder = run_experiment(experiment.as_dict())
+        summary = json.loads((folder.path / "summary.json").read_text())
+        error[method] = summary["metrics"]["test"]["mae-60min"]["mean"]
+        assert "sensors" in summary["data"]
+        assert "not comparable" in summary["data"]
+    assert error["sfl"] < error["fedavg"], error
