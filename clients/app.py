@@ -59,7 +59,9 @@ def _identity(message: Message, node: Node) -> Identity:
     if not clients:
         nothing = torch.zeros(0, dtype=torch.int64)
         return Identity((), None, "", dict.fromkeys(SPLITS, nothing), None, dealt)
+    load_object(str(config[CLIENT_KEY]), "[experiment] client")
     data = node.cohort(experiment, clients).data
+    assignment.horizons_of(data.task)
     return Identity(
         clients=clients,
         task=data.task,

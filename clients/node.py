@@ -16,6 +16,7 @@ from fedgraph.client_state import ClientState
 from fedgraph.cohort import Cohort
 from fedgraph.data import data_folder, open_source, parse_data
 from fedgraph.data.base import DataSource, TaskSpec
+from fedgraph.errors import ExperimentError
 from fedgraph.identity import hosted_clients
 from fedgraph.models import build
 from fedgraph.settings import Settings, parse
@@ -55,11 +56,14 @@ class Assignment:
 
     def horizons_of(self, task: TaskSpec) -> tuple[int, ...]:
         """Forecast steps to report: those asked for, else the usual ones that a forecast of this task reaches."""
+        steps = task.output_shape[0] if task.kind == "forecast" else 0
         if self.horizons is not None:
+            beyond = [step for step in self.horizons if step > steps]
+            if beyond:
+                listed = ", ".join(map(str, beyond))
+                raise ExperimentError(f"[evaluation] horizons: there is no step {listed} in forecasts of {steps} steps")
             return self.horizons
-        return (
-            tuple(step for step in _USUAL_HORIZONS if step <= task.output_shape[0]) if task.kind == "forecast" else ()
-        )
+        return tuple(step for step in _USUAL_HORIZONS if step <= steps)
 
 
 @dataclass(frozen=True)

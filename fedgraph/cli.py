@@ -23,9 +23,10 @@ from fedgraph.data.catalogue import downloads, find
 from fedgraph.errors import ExperimentError, FedgraphError, RunError
 from fedgraph.experiment import Experiment, find_experiment, load_experiment
 from fedgraph.grid import LocalGrid
+from fedgraph.keys import describe, setting_tables
 from fedgraph.local_flower import run_on_flower
 from fedgraph.methods import BUILT_IN
-from fedgraph.plot import plot_runs
+from fedgraph.plot import PICTURES, plot_runs
 from fedgraph.plugins import load_object
 from fedgraph.report import LISTENERS, LiveDisplay, results_table, sentence
 from fedgraph.run import RunFolder
@@ -55,9 +56,8 @@ def run(
     with _messages_for_people():
         if grid not in ("local", "flower"):
             raise ExperimentError(f"--grid is 'local' or 'flower', not '{grid}'")
-        for file in (json_, plot):
-            if file is not None:
-                file.parent.mkdir(parents=True, exist_ok=True)
+        for file, suffixes in ((json_, None), (plot, PICTURES)):
+            _check_writable(file, suffixes)
         if resume is not None:
             if set_ or compare or out:
                 raise ExperimentError("--resume goes on with a run as it was, without --set, --compare or --out")
@@ -69,17 +69,19 @@ def run(
             _see_plugins(plugins)
             overrides = [*(set_ or []), *([f"output.dir={json.dumps(str(out))}"] if out else [])]
             experiments = [load_experiment(experiment, overrides, method) for method in (None, *(compare or []))]
+            for each in experiments:
+                load_object("strategies.chosen:ChosenMethod", "[experiment] strategy")(each)
             folders = [RunFolder.create(each, Path(each.output.dir), plugins) for each in experiments]
         summaries = [_run_one(folder, grid, nodes, data_dir, console) for folder in folders]
     console.print(results_table(summaries))
     console.print(sentence(summaries))
     for folder in folders:
         console.print(f"Run folder: {folder.path}", soft_wrap=True)
+    if json_ is not None:
+        json_.write_text(json.dumps(summaries if len(summaries) > 1 else summaries[0], indent=2) + "\n")
     if plot is not None:
         with _messages_for_people():
             plot_runs(folders, plot)
-    if json_ is not None:
-        json_.write_text(json.dumps(summaries if len(summaries) > 1 else summaries[0], indent=2) + "\n")
 
 
 @app.command()
@@ -100,6 +102,21 @@ def methods() -> None:
 
 
 @app.command()
+def keys(table: Annotated[str | None, typer.Argument(help="experiment, graph, metr-la, gru, sfl, ...")] = None) -> None:
+    """List the keys of an experiment's tables: types, defaults and what they mean."""
+    console = Console()
+    tables = setting_tables()
+    with _messages_for_people():
+        if table is not None and table not in tables:
+            raise ExperimentError(f"there is no table '{table}'; known: {', '.join(tables)}")
+    for name, (heading, kind) in tables.items():
+        if table is None or name == table:
+            console.print(f"[bold]{escape(heading)}[/bold]")
+            for line in describe(kind):
+                console.print(f"    {line}", markup=False, soft_wrap=True, highlight=False)
+
+
+@app.command()
 def data(
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
     download: Annotated[str | None, typer.Option(help="Fetch the files of this data set.")] = None,
@@ -115,6 +132,8 @@ def data(
     for entry in catalogue_entries():
         console.print(f"[bold]{entry.name}[/bold]  {escape(entry.title)}, {escape(entry.size)}")
         console.print(f"    licence: {entry.licence}", markup=False)
+        if entry.notes:
+            console.print(f"    {entry.notes}", markup=False)
         for line in _where(entry, folder):
             console.print(f"    {line}", markup=False, soft_wrap=True)
 
@@ -140,7 +159,9 @@ def _run_one(folder: RunFolder, grid: str, nodes: int, data_dir: Path | None, co
     try:
         _run_or_go_on(folder, grid, nodes, data_dir, console)
     except FedgraphError as error:
-        raise RunError(f"{error}\nRun folder: {folder.path}; once that is mended, go on with --resume") from error
+        raise RunError(
+            f"{error}\nRun folder: {folder.path}; once its experiment.toml is mended, go on with --resume"
+        ) from error
     return folder.summary()
 
 
@@ -216,7 +237,7 @@ def _download(name: str, folder: Path, console: Console) -> None:
     if not entry.alternatives:
         console.print(f"{name} needs no download.")
         return
-    if find(entry, folder) is not None:
+    if all((folder / file.path).exists() for file in downloads(entry)):
         console.print(f"{name} is already in {folder}.")
         return
     for file in downloads(entry):
@@ -234,6 +255,20 @@ def _download(name: str, folder: Path, console: Console) -> None:
                 sha256=file.sha256,
                 progress=lambda done, total: progress.update(task, completed=done, total=total),  # noqa: B023
             )
+
+
+def _check_writable(file: Path | None, suffixes: tuple[str, ...] | None) -> None:
+    """Find out before a run, not after it, that its results have nowhere to go."""
+    if file is None:
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExperimentError(f"cannot write {file}: {error}") from None
+    if file.is_dir():
+        raise ExperimentError(f"cannot write {file}: it is a folder")
+    if suffixes is not None and file.suffix.lower() not in suffixes:
+        raise ExperimentError(f"cannot draw into {file}: known kinds are {', '.join(suffixes)}")
 
 
 def _see_plugins(folders: Sequence[str]) -> None:

@@ -54,9 +54,9 @@ class Cohort:
     """The clients of one node: a model architecture, their data, and how they train.
 
     Clients do not influence each other: a client's result does not depend on which others train with it, in which
-    order or in blocks of which size, to float tolerance. One exception is a model that draws random numbers in its
-    forward pass (dropout): it is reproducible for the same blocks only; ``block-size = 1`` makes it independent.
-    Torch's global generators are left as they were.
+    order or in blocks of which size, to float tolerance. A model that draws random numbers in its forward pass (as
+    dropout does) is computed client by client unless ``block-size`` says otherwise, so that each client draws for
+    itself. Torch's global generators are left as they were.
     """
 
     def __init__(self, model: StackedModel, data: CohortData, settings: TrainSettings, seed: int) -> None:
@@ -208,6 +208,8 @@ class Cohort:
         size = self.settings.clients_per_block(
             clients, batch_size, prod(self.data.task.input_shape), self._trained.num_parameters
         )
+        if self.model.draws and self.settings.block_size is None:
+            size = 1  # each client draws for itself, whoever shares its node
         for start in range(0, clients, size):
             yield slice(start, min(start + size, clients))
 

@@ -27,6 +27,9 @@ _METHOD_KEYS = ("method", "strategy", "client")
 class ExperimentTable(Settings):
     """``[experiment]``: what is run and how strict the run is about absent clients.
 
+    name        : run folders are called after it.
+    method      : a built-in method; or strategy and client by dotted path (the client's default fits the strategy).
+    rounds, seed : communication rounds; everything random follows from the seed.
     min_clients : fewest clients that must take part in every round.
     on_missing  : what happens to a client without a usable reply: ``fail`` ends the run, ``skip`` leaves the client
                   out of the round's aggregation, ``keep-last`` lets its last usable reply take part instead.
@@ -51,6 +54,17 @@ class GraphTable(Settings):
 
     source : ``none``, ``complete``, ``data`` (the graph published with the data set), ``labels`` (clients that share
              a main class; made from private label counts, an oracle) or ``file``.
+    path   : with ``file``: an edge list (from,to and a weight, or a distance or cost, which go through a Gaussian
+             kernel), a matrix, .npz, .json, .graphml, .gml or DCRNN's .pkl; looked for beside the experiment, from the
+             current folder, and in the data folder.
+    main_labels, label_weights : with ``labels``: how many of a client's largest classes count, and whether links weigh
+             1 (``binary``) or the likeness of the class mixes (``overlap``).
+    directed   : refuse (false) or keep (true) a file's asymmetry; an edge list that names each pair once is directed
+             unless this is false. By default a file is taken as it is.
+    symmetrise : take the larger of the two weights of every pair.
+    binarise   : every weight becomes 1.
+    missing    : clients that the graph lacks are an ``error`` or stand alone (``isolate``).
+    extra      : clients that only the graph has are an ``error`` or left out (``drop``).
     """
 
     source: Literal["none", "complete", "data", "labels", "file"] = "none"
@@ -73,6 +87,9 @@ class GraphTable(Settings):
 class EvaluationTable(Settings):
     """``[evaluation]``: what is measured, how often, and when measuring ends the run.
 
+    splits   : which of each client's splits are measured.
+    every    : after every so many rounds, and at the end.
+    restore_best : end with the models of the best evaluation, when early stopping is on.
     horizons : forecast steps reported on their own, counted from 1; by default 3, 6 and 12, as far as a forecast goes.
     monitor  : metric watched for early stopping as ``<split>/<metric>``, e.g. ``validation/mae``; needs ``patience``,
                the number of evaluations without a better mean over clients after which the run ends.
@@ -99,6 +116,8 @@ class EvaluationTable(Settings):
 class OutputTable(Settings):
     """``[output]``: where the run folder goes and how often a checkpoint is written.
 
+    dir    : run folders are made in this folder.
+    checkpoint_every : rounds between checkpoints.
     resume : a run folder to go on with, instead of starting a new one.
     """
 
@@ -199,7 +218,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = (), method: str
     """Read an experiment file and apply overrides such as ``train.learning-rate=0.05``.
 
     ``method`` runs another method, by short name or dotted path, in place of the one the file names. The path of a
-    graph file is looked for from the experiment's folder first, and made absolute where it is found.
+    graph file is looked for beside the experiment, then from the current folder, and made absolute where it is found.
 
     Raises
     ------
@@ -214,14 +233,24 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = (), method: str
     try:
         tables = apply_overrides(tables, overrides)
         if method is not None:
-            head = {key: value for key, value in _table(tables, "experiment").items() if key not in _METHOD_KEYS}
-            tables["experiment"] = {**head, "strategy" if ":" in method else "method": method}
-        graph = _table(tables, "graph").get("path")
-        if graph is not None and (found.parent / str(graph)).is_file():
-            tables["graph"]["path"] = str(found.parent / str(graph))
+            tables = _with_method(tables, method)
+        graph = str(_table(tables, "graph").get("path", ""))
+        for candidate in (found.parent / graph, Path(graph)):
+            if candidate.is_file():
+                tables["graph"]["path"] = str(candidate.resolve())
+                break
         return parse_experiment(tables)
     except ExperimentError as error:
         raise ExperimentError(f"{found}:\n{error}") from None
+
+
+def _with_method(tables: dict[str, Any], method: str) -> dict[str, Any]:
+    """The tables with another method, and without the table that only the file's own method knows."""
+    head = {key: value for key, value in _table(tables, "experiment").items() if key not in _METHOD_KEYS}
+    own = _table(tables, "experiment").get("strategy")
+    own_table = str(own).rpartition(":")[2] if own else None
+    kept = {name: table for name, table in tables.items() if name != own_table or name == method.rpartition(":")[2]}
+    return {**kept, "experiment": {**head, "strategy" if ":" in method else "method": method}}
 
 
 def find_experiment(path: str | Path) -> Path:
@@ -243,6 +272,8 @@ def find_experiment(path: str | Path) -> Path:
 def apply_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """``tables`` with each ``table.key=value`` applied; values are TOML, or plain text where they are not.
 
+    ``table={key = value}`` replaces a whole table.
+
     Raises
     ------
     ExperimentError
@@ -252,14 +283,15 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict
     for override in overrides:
         path, equals, text = override.partition("=")
         keys = path.strip().split(".")
-        if not equals or len(keys) < 2 or not all(keys):
-            raise ExperimentError(f"override '{override}' is not of the form table.key=value")
+        value = _toml_value(text.strip())
+        if not equals or not all(keys) or (len(keys) < 2 and not isinstance(value, dict)):
+            raise ExperimentError(f"override '{override}' is not of the form table.key=value (or table={{...}})")
         table = result
         for key in keys[:-1]:
             table = table.setdefault(key, {})
             if not isinstance(table, dict):
                 raise ExperimentError(f"override '{override}': '{key}' is not a table")
-        table[keys[-1]] = _toml_value(text.strip())
+        table[keys[-1]] = value
     return result
 
 

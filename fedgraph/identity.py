@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,9 @@ def hosted_clients(node_config: Mapping[str, Any], known: Sequence[str]) -> tupl
         When the node config has neither, names an unknown client or one twice, or counts partitions wrongly.
     """
     if "clients" in node_config:
-        names = tuple(name.strip() for name in str(node_config["clients"]).split(",") if name.strip())
+        # As in a CSV file: a name with a comma in it stands in double quotes.
+        listed = next(csv.reader([str(node_config["clients"])], skipinitialspace=True), [])
+        names = tuple(name.strip() for name in listed if name.strip())
         unknown = [name for name in names if name not in set(known)]
         if unknown:
             raise IdentityError(
@@ -37,7 +40,9 @@ def hosted_clients(node_config: Mapping[str, Any], known: Sequence[str]) -> tupl
         )
     try:
         partition, partitions = int(node_config["partition-id"]), int(node_config["num-partitions"])
-    except ValueError:
+        if float(node_config["partition-id"]) != partition or float(node_config["num-partitions"]) != partitions:
+            raise ValueError("not whole")
+    except (ValueError, TypeError):
         raise IdentityError(
             f"node config 'partition-id' = '{node_config['partition-id']}' and 'num-partitions' = "
             f"'{node_config['num-partitions']}' must be whole numbers"

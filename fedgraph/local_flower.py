@@ -80,12 +80,15 @@ def flower_environment(home: Path, **extra: str) -> dict[str, str]:
 
 
 @contextmanager
-def process(command: list[str], environment: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def process(
+    command: list[str], environment: Mapping[str, str], log: Path, cwd: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """A background process with all its children, ended with the block, or with this process if that is killed."""
     with log.open("ab") as stream:
         started = subprocess.Popen(
             command,
             env=dict(environment),
+            cwd=cwd,
             stdout=stream,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -173,7 +176,8 @@ def run_on_flower(
             program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
             "--control-api-address", f"127.0.0.1:{control}", "--host", "127.0.0.1", "--port", str(port),
         ]  # fmt: skip
-        with process(command, environment, log) as superlink:
+        # Elsewhere than here, or Ray's workers would take a folder called clients in the way for ours.
+        with process(command, environment, log, cwd=Path(scratch)) as superlink:
             wait_for_superlink(port, superlink, log)
             settings = " ".join(f"{key}={_quoted(value)}" for key, value in run_config.items())
             federation = f"num-supernodes={nodes} client-resources-num-cpus=1"

@@ -12,6 +12,7 @@ import numpy as np
 from fedgraph.errors import RunError
 from fedgraph.run import RunFolder
 
+PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
 _SPLITS = ("test", "validation", "train")
 
 

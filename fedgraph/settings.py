@@ -52,5 +52,7 @@ def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:
             elif problem["type"] == "missing":
                 lines.append(f"{where} needs the key '{key}'")
             else:
-                lines.append(f"{where} {key}: {problem['msg']} (got {problem['input']!r})")
+                text = problem["msg"].removeprefix("Value error, ")
+                got = f" (got {problem['input']!r})" if key else ""
+                lines.append(f"{where} {key}: {text}{got}" if key else f"{where}: {text}")
         raise ExperimentError("\n".join(lines)) from None

@@ -16,6 +16,10 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class TrainSettings(Settings):
     """How every client of a cohort trains.
 
+    optimizer, learning_rate, momentum, nesterov, weight_decay, betas : as in torch.optim; momentum and nesterov for
+        sgd, betas for adam and adamw.
+    batch_size          : examples of a minibatch.
+    device              : ``auto`` takes a GPU where there is one.
     local_epochs or local_steps : passes over a client's examples, or minibatches, per round (0 = no training);
         one epoch when neither is given.
     learning_rate_decay : factor per round; round 1 uses ``learning_rate`` itself.

@@ -14,29 +14,23 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import Strategy
 
 from fedgraph.callbacks import Callback, EarlyStopping
 from fedgraph.client_graph import write_graph
 from fedgraph.data import data_folder, open_source
-from fedgraph.errors import ExperimentError, RunError
+from fedgraph.errors import RunError
 from fedgraph.exchange import OrderedGrid, identify
 from fedgraph.experiment import Experiment, load_experiment
-from fedgraph.federation import Federation
 from fedgraph.given_graph import given_graph
 from fedgraph.messages import CLIENT_KEY, EXPERIMENT_KEY, RUN_KEY, to_record
-from fedgraph.methods import COHORT_CLIENT, STOCK_CLIENT
 from fedgraph.models import build
 from fedgraph.parameters import weights_sha256
 from fedgraph.plan import RunPlan
-from fedgraph.plugins import load_object
 from fedgraph.report import LISTENERS, LogProgress, as_text
 from fedgraph.run import Recorder, RunFolder, summary_of
 from fedgraph.seeding import generator
-from fedgraph.settings import Settings, parse
 from fedgraph.threads import pinned_threads
-from strategies.base import CohortStrategy
-from strategies.stock import StockStrategy, build_stock
+from strategies.chosen import ChosenMethod
 
 log = logging.getLogger("fedgraph")
 
@@ -100,7 +94,7 @@ def conduct(grid: Grid, experiment: Experiment, data_dir: Path) -> RunFolder:
 def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFolder) -> None:
     began = time.monotonic()
     head = experiment.experiment
-    method = _Method(experiment)
+    method = ChosenMethod(experiment)
     experiment_part = experiment.client_part(method.settings.as_table())
     log.info("run folder %s", folder.path)
     federation = identify(
@@ -196,31 +190,3 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
         "finished: %s; %d exchanges, %.1f MB down, %.1f MB up", folder.path / "summary.json",
         ordered.exchanges, ordered.bytes_down / 1e6, ordered.bytes_up / 1e6,
     )  # fmt: skip
-
-
-class _Method:
-    """The strategy an experiment names, before there is a federation to build it for."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        method = experiment.method
-        strategy_class = load_object(method.strategy, "[experiment] strategy")
-        if not (isinstance(strategy_class, type) and issubclass(strategy_class, Strategy)):
-            raise ExperimentError(f"[experiment] strategy '{method.strategy}' is not a Flower Strategy class")
-        self._class: type[Strategy] = strategy_class
-        self._where = f"[{method.name}]"
-        self._table = experiment.method_table
-        if issubclass(self._class, CohortStrategy):
-            self.client = method.client or COHORT_CLIENT
-            self.settings = parse(self._class.settings_type, self._table, self._where)
-        else:
-            self.client = method.client or STOCK_CLIENT
-            self.settings = Settings()
-
-    def build(self, federation: Federation, plan: RunPlan) -> CohortStrategy:
-        """The strategy for this federation."""
-        if issubclass(self._class, CohortStrategy):
-            return self._class(self.settings, federation, plan)
-        # Where nodes may be absent, a stock strategy must not wait for them.
-        nodes = len(federation.hosts) if plan.on_missing == "fail" else 1
-        stock = build_stock(self._class, self._table, self._where, nodes=nodes)
-        return StockStrategy(stock, federation, plan)

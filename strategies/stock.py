@@ -34,11 +34,7 @@ class StockStrategy(CohortStrategy):
     evaluates_with_training: ClassVar[bool] = False
 
     def __init__(self, stock: Strategy, federation: Federation, plan: RunPlan) -> None:
-        if plan.on_missing == "keep-last":
-            raise ExperimentError(
-                '[experiment] on-missing = "keep-last" is not for stock Flower strategies, which average what '
-                'arrives: use "fail" or "skip"'
-            )
+        refuse_keep_last(plan.on_missing)
         super().__init__(Settings(), federation, plan)
         self.stock = stock
         self._arrays = ArrayRecord()
@@ -154,6 +150,15 @@ def _per_client(content: RecordDict, clients: list[str]) -> tuple[dict[str, Tens
     if named != clients or any(row.shape != (len(clients),) for row in metrics.values()):
         raise ReplyError("the reply speaks for other clients than were asked")
     return metrics, {name: reason for name, reason in failed.items() if name in clients}
+
+
+def refuse_keep_last(on_missing: str) -> None:
+    """Raise ExperimentError for the one policy that a stock strategy cannot follow."""
+    if on_missing == "keep-last":
+        raise ExperimentError(
+            '[experiment] on-missing = "keep-last" is not for stock Flower strategies, which average what arrives: '
+            'use "fail" or "skip"'
+        )
 
 
 @contextmanager

@@ -312,3 +312,19 @@ def test_a_users_folder_hidden_by_ours_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.path", [*__import__("sys").path, str(tmp_path)])
     with pytest.raises(ExperimentError, match=rf"own .*/strategies hides {tmp_path}/strategies: rename yours"):
         load_object("strategies.mine:Mine", "[experiment] strategy")
+
+
+def test_client_class_and_horizons_are_checked_before_the_first_round(tmp_path, digits_tables, run_experiment):
+    digits_tables["experiment"]["client"] = "nomod:X"
+    with pytest.raises(IdentityError, match="cannot import 'nomod'"):
+        run_experiment(digits_tables)
+    tables = series_tables(write_series(tmp_path / "s.npz"))
+    tables["evaluation"] = {"horizons": [99]}
+    with pytest.raises(IdentityError, match="there is no step 99 in forecasts of 2 steps"):
+        run_experiment(tables)
+
+
+def test_client_names_with_commas_stand_in_quotes():
+    from fedgraph.identity import hosted_clients
+
+    assert hosted_clients({"clients": '"x,y", z'}, ["x,y", "z"]) == ("x,y", "z")

@@ -79,3 +79,16 @@ def test_the_trimmed_mean_is_a_trimmed_mean(plugin_folder, monkeypatch):
         rows = np.sort(theta.numpy()[weights[client].numpy() > 0], axis=0)
         cut = int(0.2 * len(rows))
         np.testing.assert_allclose(got[client], rows[cut : len(rows) - cut].mean(axis=0), rtol=1e-5, atol=1e-6)
+
+
+def test_compared_with_a_built_in(plugin_folder):
+    summaries = run(plugin_folder, "--json", "out.json", "--compare", "local", "--set", "experiment.rounds=1")
+    assert [summary["method"] for summary in summaries] == ["TrimmedNeighbourMean", "local"]
+
+
+@pytest.mark.xdist_group("flower")
+def test_a_folder_of_the_same_name_does_not_hide_ours_on_ray(plugin_folder):
+    (plugin_folder / "clients").mkdir()
+    (plugin_folder / "clients" / "__init__.py").write_text("")
+    summary = run(plugin_folder, "--json", "out.json", "--set", "experiment.rounds=1", "--grid", "flower")
+    assert summary["rounds"] == 1

@@ -44,6 +44,11 @@ def catalogue_entries() -> tuple[CatalogueEntry, ...]:
     return tuple(entry for path in _CATALOGUES for entry in load_object(path, "catalogue"))
 
 
+def settings_by_set() -> dict[str, type[Settings]]:
+    """The settings class of every data set."""
+    return {name: load_object(path, "[data] set") for name, (path, _) in _SETS.items()}
+
+
 def data_folder(given: str | None) -> Path:
     """The folder data sets are looked for in: the given one, else the user's cache."""
     return Path(given).expanduser() if given else _DEFAULT_FOLDER
@@ -58,7 +63,7 @@ def parse_data(table: Mapping[str, Any]) -> Settings:
         For an unknown set (with the known ones) or an unknown key (with the set's keys).
     """
     name = table.get("set")
-    if name not in _SETS:
+    if not isinstance(name, str) or name not in _SETS:
         raise ExperimentError(f"[data] set is {name!r}; known sets: {', '.join(sorted(_SETS))}")
     return parse(load_object(_SETS[name][0], "[data] set"), table, f"[data] (set {name})")
 

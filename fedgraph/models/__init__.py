@@ -36,7 +36,7 @@ def parse_model(table: Mapping[str, Any]) -> Settings:
     name = table.get("name")
     if isinstance(name, str) and ":" in name:
         return parse(ModuleSettings, table, "[model]")
-    if name not in MODELS:
+    if not isinstance(name, str) or name not in MODELS:
         raise ExperimentError(
             f"[model] name: there is no model {name!r}; known models: {', '.join(sorted(MODELS))}, "
             "or 'package.module:Class' for a torch.nn.Module of your own"

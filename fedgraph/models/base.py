@@ -15,6 +15,10 @@ class StackedModel(Protocol):
     """One architecture evaluated for all clients of a block in single tensor operations."""
 
     @property
+    def draws(self) -> bool:
+        """Whether the forward pass in training draws random numbers."""
+
+    @property
     def layout(self) -> Layout:
         """Names and shapes of one client's tensors; the names are those of ``twin().state_dict()``."""
 

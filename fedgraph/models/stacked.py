@@ -20,6 +20,11 @@ class ModelFromTwin(ABC):
     def __init__(self, task: TaskSpec) -> None:
         self.task = task
 
+    @property
+    def draws(self) -> bool:
+        """None of the built-in models draws random numbers in its forward pass."""
+        return False
+
     @abstractmethod
     def build_twin(self) -> nn.Module:
         """The twin with fresh parameters; may draw from torch's global generator."""

@@ -13,6 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.modules.dropout import _DropoutNd
 
 from fedgraph.data.base import TaskSpec
 from fedgraph.errors import ExperimentError
@@ -57,6 +58,14 @@ class ModuleModel(ModelFromTwin):
     def build_twin(self) -> nn.Module:
         """A fresh module of the user's class, in float32."""
         return self.kind(**self.options).float()
+
+    @property
+    def draws(self) -> bool:
+        """Whether the forward pass draws random numbers (dropout)."""
+        return any(
+            isinstance(part, _DropoutNd) or (isinstance(part, nn.RNNBase) and part.dropout > 0)
+            for part in self.module.modules()
+        )
 
     @cached_property
     def layout(self) -> Layout:

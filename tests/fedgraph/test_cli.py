@@ -248,3 +248,66 @@ def test_compare_by_dotted_path(file, tmp_path):
     assert result.exit_code == 0, result.output
     methods = [summary["method"] for summary in json.loads((tmp_path / "r.json").read_text())]
     assert methods == ["sfl", "FedAdam", "local"]
+
+
+def test_keys_of_every_table():
+    everything = call("keys").output
+    for heading in ("[experiment]", "[train]", '[data] set = "metr-la"', '[model] name = "gru"', "[sfl]"):
+        assert heading in everything
+    shown = call("keys", "metr-la").output
+    assert "shares: tuple[float, float, float] = (0.7, 0.2, 0.1)" in shown
+    assert "time-of-day: bool = False" in shown
+    assert call("keys", "nothing").exit_code == 1
+
+
+def test_every_key_is_explained():
+    import inspect
+
+    from fedgraph.experiment import EvaluationTable, ExperimentTable, GraphTable, OutputTable
+    from fedgraph.train_settings import TrainSettings
+    from strategies.sfl import SFLSettings
+
+    for kind in (ExperimentTable, GraphTable, EvaluationTable, OutputTable, TrainSettings, SFLSettings):
+        explained = inspect.getdoc(kind)
+        assert [key for key in kind.model_fields if key not in explained] == [], kind
+
+
+def test_a_wrong_method_table_leaves_no_run_folder(file, tmp_path):
+    result = call("run", file, "--out", tmp_path / "out", "--set", "sfl.hop=1", "--compare", "fedavg")
+    assert result.exit_code == 1
+    assert "[sfl] has no key 'hop'" in result.output
+    result = call("run", file, "--out", tmp_path / "out", "--set", "fedavg.foo=1", "--compare", "fedavg")
+    assert "[fedavg] has no key 'foo'" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_results_that_have_nowhere_to_go_are_refused_before_the_run(file, tmp_path):
+    for arguments, message in (
+        (("--plot", tmp_path / "w.xyz"), "known kinds are .png, .svg"),
+        (("--json", tmp_path), "it is a folder"),
+        (("--json", "/proc/nope/x.json"), "cannot write"),
+    ):
+        result = call("run", file, "--out", tmp_path / "out", *arguments)
+        assert result.exit_code == 1
+        assert message in result.output.replace("\n", " ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_stock_strategy_over_another_method_gets_its_own_client(file, tmp_path):
+    path = "experiment.strategy=flwr.serverapp.strategy:FedAdam"
+    result = call("run", file, "--out", tmp_path / "out", "--set", path)
+    assert result.exit_code == 0, result.output
+
+
+def test_a_table_can_be_replaced_whole(file, tmp_path):
+    result = call(
+        "run", file, "--out", tmp_path / "out", "--set", 'model={name = "cnn"}', "--set", "experiment.rounds=1"
+    )
+    assert result.exit_code == 0, result.output
+
+
+def test_wrong_types_are_explained(file):
+    for override, message in (("data.set=[1]", "set is [1]"), ("model.name=[1]", "no model [1]")):
+        result = call("run", file, "--set", override)
+        assert result.exit_code == 1
+        assert message in result.output

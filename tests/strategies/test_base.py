@@ -380,7 +380,7 @@ def test_state_of_rounds_before_the_last_checkpoint_may_be_dropped():
 @pytest.mark.parametrize("method", ["local", "sfl"])
 def test_a_round_with_nothing_to_compute_takes_at_most_10_ms_for_207_clients(method):
     from clients.app import app
-    from strategies.app import _Method
+    from strategies.chosen import ChosenMethod
 
     experiment = parse_experiment({
         "experiment": {"method": method},
@@ -388,7 +388,7 @@ def test_a_round_with_nothing_to_compute_takes_at_most_10_ms_for_207_clients(met
         "model": {"name": "mlp", "hidden": [4]},
         "train": {"local-steps": 0},
     })  # fmt: skip
-    chosen = _Method(experiment)
+    chosen = ChosenMethod(experiment)
     part = experiment.client_part(chosen.settings.as_table())
     grid = LocalGrid.of_partitions(app, 2)
     found = identify(grid, chosen.client, part, 207, 0, False)

@@ -130,3 +130,17 @@ def test_sfl_beats_fedavg_on_clients_with_two_classes(digits_tables, run_experim
         means[method] = summary["metrics"]["test"]["accuracy"]["mean"]
     assert means["sfl"] > means["fedavg"] + 0.02, means
     assert means["sfl"] > 0.8, means
+
+
+def test_dropout_does_not_depend_on_the_packing(digits_tables, run_experiment, tmp_path, monkeypatch):
+    code = (
+        "from torch import nn\n\n"
+        "class Drop(nn.Sequential):\n"
+        "    def __init__(self, input_shape, output_shape):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(64, 16), nn.Dropout(0.5), nn.Linear(16, output_shape[0]))\n"
+    )
+    (tmp_path / "drop_module.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    digits_tables["model"] = {"name": "drop_module:Drop"}
+    one, three = (final_models(run_experiment(digits_tables, nodes=nodes)) for nodes in (1, 3))
+    torch.testing.assert_close(one, three, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,55 @@
+"""Every table of an experiment and its keys, read off the settings classes, for ``fedgraph keys``."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+from pydantic_core import PydanticUndefined
+
+from fedgraph.data import settings_by_set
+from fedgraph.experiment import EvaluationTable, ExperimentTable, GraphTable, OutputTable
+from fedgraph.methods import BUILT_IN
+from fedgraph.models import MODELS
+from fedgraph.models.vectorised import ModuleSettings
+from fedgraph.plugins import load_object
+from fedgraph.settings import Settings
+from fedgraph.train_settings import TrainSettings
+
+
+def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
+    """A short name -> heading and settings class of every table, the data sets, models and methods included."""
+    tables: dict[str, tuple[str, type[Settings]]] = {
+        "experiment": ("[experiment]", ExperimentTable),
+        "train": ("[train]", TrainSettings),
+        "graph": ("[graph]", GraphTable),
+        "evaluation": ("[evaluation]", EvaluationTable),
+        "output": ("[output]", OutputTable),
+    }
+    tables |= {name: (f'[data] set = "{name}"', kind) for name, kind in settings_by_set().items()}
+    tables |= {name: (f'[model] name = "{name}"', kind) for name, (kind, _) in MODELS.items()}
+    tables["package.module:Class"] = ('[model] name = "package.module:Class"', ModuleSettings)
+    for name, method in BUILT_IN.items():
+        kind = getattr(load_object(method.strategy, "strategy"), "settings_type", None)
+        if kind is not None and kind.model_fields:
+            tables[name] = (f"[{name}]", kind)
+    return tables
+
+
+def describe(kind: type[Settings]) -> list[str]:
+    """One line per key (name, type, default), then what the class says of them."""
+    lines = []
+    for key, field in zip(kind.keys(), kind.model_fields.values(), strict=True):
+        needed = field.default is PydanticUndefined and field.default_factory is None
+        default = "needed" if needed else repr(field.get_default(call_default_factory=True))
+        lines.append(f"{key}: {_type(field.annotation)} = {default}")
+    said = [base.__doc__ for base in kind.__mro__ if issubclass(base, Settings) and base is not Settings]
+    for text in said:
+        lines += ["", *inspect.cleandoc(text or "").splitlines()]
+    return [*lines, ""]
+
+
+def _type(annotation: object) -> str:
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    text = re.sub(r"Annotated\[(\w+), FieldInfo\(.*?\]\)\]", r"\1", text)
+    return text.replace("typing.", "").replace("datetime.", "")

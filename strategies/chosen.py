@@ -1,0 +1,53 @@
+"""The method an experiment names: found, checked against its table, and built once the federation is known."""
+
+from __future__ import annotations
+
+from flwr.serverapp.strategy import Strategy
+
+from fedgraph.errors import ExperimentError
+from fedgraph.experiment import Experiment
+from fedgraph.federation import Federation
+from fedgraph.methods import COHORT_CLIENT, STOCK_CLIENT
+from fedgraph.plan import RunPlan
+from fedgraph.plugins import load_object
+from fedgraph.settings import Settings, parse
+from strategies.base import CohortStrategy
+from strategies.stock import StockStrategy, build_stock, refuse_keep_last
+
+
+class ChosenMethod:
+    """Constructing one is the check of everything about a method that needs no nodes.
+
+    client   : dotted path of the client class.
+    settings : the method's resolved table; empty for a stock strategy, whose keys its constructor knows.
+
+    Raises
+    ------
+    ExperimentError
+        When the strategy cannot be found or is none, or its table does not fit.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        method = experiment.method
+        strategy_class = load_object(method.strategy, "[experiment] strategy")
+        if not (isinstance(strategy_class, type) and issubclass(strategy_class, Strategy)):
+            raise ExperimentError(f"[experiment] strategy '{method.strategy}' is not a Flower Strategy class")
+        self._class: type[Strategy] = strategy_class
+        self._where = f"[{method.name}]"
+        self._table = experiment.method_table
+        if issubclass(self._class, CohortStrategy):
+            self.client = method.client or COHORT_CLIENT
+            self.settings = parse(self._class.settings_type, self._table, self._where)
+        else:
+            self.client = experiment.experiment.client or STOCK_CLIENT
+            self.settings = Settings()
+            refuse_keep_last(experiment.experiment.on_missing)
+            build_stock(self._class, self._table, self._where, nodes=1)
+
+    def build(self, federation: Federation, plan: RunPlan) -> CohortStrategy:
+        """The strategy for this federation."""
+        if issubclass(self._class, CohortStrategy):
+            return self._class(self.settings, federation, plan)
+        # Where nodes may be absent, a stock strategy must not wait for them.
+        nodes = len(federation.hosts) if plan.on_missing == "fail" else 1
+        return StockStrategy(build_stock(self._class, self._table, self._where, nodes=nodes), federation, plan)
