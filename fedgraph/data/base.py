@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
 
@@ -139,4 +139,3 @@ class CatalogueEntry:
     size: str
     alternatives: tuple[tuple[DataFile, ...], ...] = ()
     notes: str = ""
-    tags: tuple[str, ...] = field(default=())

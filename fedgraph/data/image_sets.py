@@ -99,7 +99,6 @@ IMAGES: tuple[CatalogueEntry, ...] = (
         licence="CC BY 4.0",
         size="comes with scikit-learn",
         notes="1,797 images 8x8, 10 classes; nothing to fetch",
-        tags=("images", "bundled"),
     ),
     CatalogueEntry(
         name="mnist",
@@ -117,7 +116,6 @@ IMAGES: tuple[CatalogueEntry, ...] = (
             ),
         ),
         notes="70,000 images 28x28, 10 classes",
-        tags=("images",),
     ),
     CatalogueEntry(
         name="fashion-mnist",
@@ -135,7 +133,6 @@ IMAGES: tuple[CatalogueEntry, ...] = (
             ),
         ),
         notes="70,000 images 28x28, 10 classes",
-        tags=("images",),
     ),
     CatalogueEntry(
         name="cifar10",
@@ -154,7 +151,6 @@ IMAGES: tuple[CatalogueEntry, ...] = (
             tuple(DataFile(Path("cifar10") / name, "") for name in MOSAIC_NAMES),
         ),
         notes="60,000 images 32x32 RGB, 10 classes; lossless mosaics of 5000 images with labels.npz are read too",
-        tags=("images",),
     ),
     CatalogueEntry(
         name="cifar100",
@@ -170,7 +166,6 @@ IMAGES: tuple[CatalogueEntry, ...] = (
             169_001_437,
         ),
         notes="60,000 images 32x32 RGB, 100 fine classes",
-        tags=("images",),
     ),
 )
 

@@ -203,8 +203,11 @@ def _read_pandas_frame(group: h5py.Group) -> SeriesTable:
     return _table(values, columns, times)
 
 
+_ROW_NUMBERS = ("", "unnamed: 0", "index", "time", "timestamp", "date", "step", "t")
+
+
 def _from_arrow(table: pa.Table) -> SeriesTable:
-    """Each column a client; a leading row number is dropped and a column of timestamps becomes the times."""
+    """Each column a client; a leading row or step number is dropped, a column of timestamps becomes the times."""
     columns = {number: table.column(number) for number in range(table.num_columns)}
     times = None
     for number, column in list(columns.items()):
@@ -212,11 +215,13 @@ def _from_arrow(table: pa.Table) -> SeriesTable:
             times = _timestamps(table.column_names[number], column)
             del columns[number]
             break
-    if 0 in columns and table.column_names[0] in ("", "Unnamed: 0", "index") and pa.types.is_integer(columns[0].type):
+    if 0 in columns and table.column_names[0].lower() in _ROW_NUMBERS and pa.types.is_integer(columns[0].type):
         del columns[0]
     for number, column in columns.items():
         if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
-            raise DataError(f"column '{table.column_names[number]}' holds no numbers but {column.type}")
+            name = table.column_names[number]
+            hint = "; columns are separated by commas" if ";" in name or "\t" in name else ""
+            raise DataError(f"column '{name}' holds no numbers but {column.type}{hint}")
     if not columns or not table.num_rows:
         raise DataError("holds no readings")
     values = np.column_stack([column.cast(pa.float32()).to_numpy() for column in columns.values()])

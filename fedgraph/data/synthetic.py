@@ -42,7 +42,6 @@ SYNTHETIC: tuple[CatalogueEntry, ...] = (
         "made up here, free to use",
         "any number of sensors and days, 30 and 14 unless set",
         notes="No files: the seed decides everything.",
-        tags=("traffic", "forecast", "graph"),
     ),
 )
 

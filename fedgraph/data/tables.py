@@ -291,7 +291,7 @@ def _bundled_table(name: str) -> Table:
 
 def _bundled_entry(name: BundledName, title: str, licence: str, content: str) -> CatalogueEntry:
     notes = f"{content}; nothing to fetch"
-    return CatalogueEntry(name, title, licence, "comes with scikit-learn", notes=notes, tags=("tables", "bundled"))
+    return CatalogueEntry(name, title, licence, "comes with scikit-learn", notes=notes)
 
 
 TABLES: tuple[CatalogueEntry, ...] = (

@@ -173,7 +173,7 @@ SETS: dict[str, TrafficSet] = {
 def _entry(name: str, licence: str, size: str, notes: str = "") -> CatalogueEntry:
     known = SETS[name]
     files = tuple((part.readings, part.graph) for part in known.parts)
-    return CatalogueEntry(name, known.title, licence, size, files, notes, tags=("traffic", "forecast", "graph"))
+    return CatalogueEntry(name, known.title, licence, size, files, notes)
 
 
 _CSV_LICENCE = "released for research by the DCRNN authors (Li et al., ICLR 2018); the CSV copy on Zenodo is CC BY 4.0"

@@ -224,3 +224,14 @@ def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytes
 
 def test_regular_times() -> None:
     assert regular_times("2020-02-28T23:30", 20.0, 3)[2] == np.datetime64("2020-02-29T00:10:00")
+
+
+def test_a_leading_step_number_is_no_client(tmp_path):
+    (tmp_path / "s.csv").write_text("time,a,b\n0,1,2\n1,3,4\n")
+    assert read_series(tmp_path / "s.csv").names == ("a", "b")
+
+
+def test_another_separator_is_named(tmp_path):
+    (tmp_path / "s.csv").write_text("day;a;b\nx;1;2\ny;3;4\n")
+    with pytest.raises(DataError, match=r"separated by commas|neither numbers nor ISO timestamps"):
+        read_series(tmp_path / "s.csv")
