@@ -35,7 +35,7 @@ class StockClient:
         state = from_record(arrays)
         if set(state) != set(layout.names):
             raise ReplyError(f"the server sent the arrays {sorted(state)}, the model has {sorted(layout.names)}")
-        self.model = layout.flatten({name: state[name][None] for name in layout.names})
+        self.model = layout.row(state)[None]
         self.weights = self.cohort.data.splits["train"].num_examples.float()
 
     @classmethod

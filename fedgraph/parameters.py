@@ -61,6 +61,10 @@ class Layout:
             for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
         }
 
+    def row(self, state: Mapping[str, Tensor]) -> Tensor:
+        """One model's state dict -> its row ``[parameters]``; the inverse of ``row_state``."""
+        return self.flatten({name: state[name][None] for name in self.names})[0]
+
     def row_state(self, row: Tensor) -> dict[str, Tensor]:
         """One model ``[parameters]`` -> its state dict, as contiguous tensors."""
         return {name: value[0].clone() for name, value in self.unflatten(row[None]).items()}

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from fedgraph.client_graph import ClientGraph, read_graph, to_networkx
 from fedgraph.errors import RunError
+from fedgraph.report import shown_split
 from fedgraph.run import RunFolder
 
 PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
-_SPLITS = ("test", "validation", "train")
 
 
 def plot_runs(folders: Sequence[RunFolder], path: Path) -> None:
@@ -31,11 +32,11 @@ def plot_runs(folders: Sequence[RunFolder], path: Path) -> None:
 
     histories = [_history(folder) for folder in folders]
     metric, split = histories[0]["metric"], histories[0]["split"]
-    graph = next((folder.path / "graph.json" for folder in folders if (folder.path / "graph.json").exists()), None)
+    graph = next((folder.path / "graph.npz" for folder in folders if (folder.path / "graph.npz").exists()), None)
     figure = Figure(figsize=(9.6, 3.8) if graph else (5.6, 3.8), dpi=150, layout="constrained")
     panels = figure.subplots(1, 2 if graph else 1, squeeze=False)[0]
     if graph is not None:
-        _draw_graph(panels[0], figure, json.loads(graph.read_text()), histories[0])
+        _draw_graph(panels[0], figure, read_graph(graph), histories[0])
     lines = panels[-1]
     for history in histories:
         values = np.array(history["values"], dtype=float)
@@ -54,8 +55,8 @@ def plot_runs(folders: Sequence[RunFolder], path: Path) -> None:
 def _history(folder: RunFolder) -> dict[str, Any]:
     """The first metric of a run on its test data (else on what was measured), one row of clients per evaluation."""
     summary = folder.summary()
-    split = next((split for split in _SPLITS if summary["metrics"].get(split)), None)
-    if split is None:
+    split = shown_split([summary])
+    if not summary["metrics"].get(split):
         raise RunError(f"{folder.path} measured nothing: there is nothing to draw")
     metric = next(iter(summary["metrics"][split]))
     lines = [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
@@ -72,14 +73,12 @@ def _history(folder: RunFolder) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _draw_graph(panel: Any, figure: Any, graph: dict[str, Any], history: dict[str, Any]) -> None:
+def _draw_graph(panel: Any, figure: Any, graph: ClientGraph, history: dict[str, Any]) -> None:
     import networkx as nx
 
-    drawn = nx.Graph()
-    drawn.add_nodes_from(graph["names"])
-    drawn.add_edges_from((a, b) for a, b in (edge[:2] for edge in _edges(graph)) if a != b)
-    places = nx.spring_layout(drawn, seed=0, k=1.6 / np.sqrt(max(len(drawn), 1)))
-    colours = [history["last"].get(name) or np.nan for name in drawn.nodes]
+    drawn = nx.Graph(to_networkx(graph.without_self_loops()))
+    places = nx.spring_layout(drawn, weight=None, seed=0, k=1.6 / np.sqrt(max(len(drawn), 1)))
+    colours = np.array([history["last"].get(name) for name in drawn.nodes], dtype=float)
     nx.draw_networkx_edges(drawn, places, ax=panel, edge_color="0.8", width=0.8)
     points = nx.draw_networkx_nodes(
         drawn, places, ax=panel, node_color=colours, cmap="viridis", node_size=70, linewidths=0.5, edgecolors="white"
@@ -87,7 +86,3 @@ def _draw_graph(panel: Any, figure: Any, graph: dict[str, Any], history: dict[st
     figure.colorbar(points, ax=panel, shrink=0.7, label=history["metric"])
     panel.set_title(f"client graph, coloured by {history['method']}", fontsize=10)
     panel.axis("off")
-
-
-def _edges(graph: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(str(edge[0]), str(edge[1])) for edge in graph["edges"]]

@@ -211,7 +211,7 @@ class Recorder(Callback):
                 "clients": self._names,
                 "strategy": state(),
                 "watched": {str(index): callback.state() for index, callback in enumerate(self._watched)},
-                "metrics-bytes": self._file.stat().st_size if self._file.exists() else 0,
+                "metrics-bytes": self._lines_on_disk(),
                 "counters": self.counters(),
             },
         )
@@ -231,11 +231,17 @@ class Recorder(Callback):
             callback.load_state(saved["watched"][str(index)])
         return saved
 
+    def _lines_on_disk(self) -> int:
+        """Make sure that the lines a checkpoint counts on outlast it; returns their bytes."""
+        if not self._file.exists():
+            return 0
+        with self._file.open("rb+") as stream:
+            os.fsync(stream.fileno())
+            return stream.seek(0, os.SEEK_END)
+
     def _write(self, line: Mapping[str, Any]) -> None:
         with self._file.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line, allow_nan=False) + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
 
 
 def by_split(metrics: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

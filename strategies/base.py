@@ -191,9 +191,7 @@ class CohortStrategy(Strategy):
 
     def begin(self, initial_arrays: ArrayRecord) -> None:
         """Give every client the initial model."""
-        state = from_record(initial_arrays)
-        row = self.plan.layout.flatten({name: tensor[None] for name, tensor in state.items()})
-        self.models = row.repeat(len(self.federation.names), 1)
+        self.models = self.plan.layout.row(from_record(initial_arrays)).repeat(len(self.federation.names), 1)
 
     def adopt(self, models: Tensor) -> None:
         """Go on with other models ``[clients, parameters]``, such as the best of the run."""

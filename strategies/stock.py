@@ -80,8 +80,7 @@ class StockStrategy(CohortStrategy):
         self.absence.enforce(server_round, collected)
         arrays, metrics = self.stock.aggregate_train(server_round, usable)
         if arrays is not None:
-            state = {name: tensor[None] for name, tensor in from_record(arrays).items()}
-            self.models = self.plan.layout.flatten(state).expand_as(self.models)
+            self.models = self.plan.layout.row(from_record(arrays)).expand_as(self.models)
             self._arrays = arrays
         self._record_training(server_round, collected)
         return arrays, metrics

@@ -40,3 +40,15 @@ def test_hash_does_not_depend_on_the_order_of_clients():
     assert weights_sha256(["b", "a"], matrix) == expected.hexdigest()
     assert weights_sha256(["a", "b"], matrix.flip(0)) == expected.hexdigest()
     assert weights_sha256(["a", "b"], matrix) != expected.hexdigest()
+
+
+def test_a_row_and_its_state_are_inverse():
+    from fedgraph.parameters import Layout
+
+    state = {"running": torch.rand(3), "weight": torch.rand(2, 3), "scale": torch.tensor(4.0)}
+    layout = Layout.of(state, buffers=["running"])
+    row = layout.row(state)
+    assert row.shape == (layout.num_parameters,)
+    back = layout.row_state(row)
+    assert list(back) == ["weight", "scale", "running"]
+    assert all(torch.equal(back[name], state[name]) for name in state)

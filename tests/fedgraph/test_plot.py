@@ -38,3 +38,18 @@ def test_nothing_measured(digits_tables, run_experiment, tmp_path):
     digits_tables["evaluation"] = {"splits": []}
     with pytest.raises(RunError, match="measured nothing"):
         plot_runs([run_experiment(digits_tables)], tmp_path / "x.png")
+
+
+def test_a_client_that_reaches_nothing_has_a_colour(digits_tables, run_experiment, tmp_path, monkeypatch):
+    import json
+
+    from matplotlib.figure import Figure
+
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, path: figures.append(self))
+    folder = run_experiment(digits_tables)
+    summary = folder.summary()
+    summary["per_client"]["test"]["accuracy"]["client-0"] = 0.0
+    (folder.path / "summary.json").write_text(json.dumps(summary))
+    plot_runs([folder], tmp_path / "x.png")
+    assert 0.0 in figures[0].axes[0].collections[-1].get_array()
