@@ -1,48 +1,57 @@
-"""Which examples each client trains on at each step of a round."""
+"""Which examples each client trains on at each step of a round, for all clients of a block in single operations."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from fedgraph.seeding import generator
+from fedgraph.seeding import derive_seed
 from fedgraph.train_settings import TrainSettings
 
+_LARGEST = 2**63 - 1
 
-def training_batches(
-    names: Sequence[str], num_examples: Sequence[int], settings: TrainSettings, seed: int, round: int
-) -> Tensor:
+
+def shuffling_keys(seed: int, names: Sequence[str]) -> Tensor:
+    """What the order of each client's examples depends on beside the round, int64 ``[clients]``."""
+    return torch.tensor([derive_seed(seed, "batches", name) for name in names], dtype=torch.int64)
+
+
+def num_steps(num_examples: Tensor, settings: TrainSettings) -> Tensor:
+    """Minibatches that clients with so many examples train on in a round, int64 ``[clients]``."""
+    per_epoch = _steps_per_epoch(num_examples, settings)
+    if settings.local_steps is not None:
+        return torch.where(per_epoch > 0, settings.local_steps, 0)
+    return per_epoch * (settings.local_epochs or 0)
+
+
+def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings, round: int) -> Tensor:
     """Minibatches of a round: int64 ``[steps, clients, batch_size]`` into each client's own examples, -1 = padding.
 
-    A client's order depends on ``seed``, its name and ``round`` alone; every epoch is shuffled anew and steps cycle
-    through such epochs. A client that has fewer steps than others is all padding in the last ones; padding within a
-    minibatch lies behind its examples.
+    keys, num_examples : int64 ``[clients]``; the result lies on their device and does not depend on which.
+
+    A client's order depends on its key and ``round`` alone; every epoch is shuffled anew and steps cycle through such
+    epochs. A client that has fewer steps than others is all padding in the last ones; padding within a minibatch lies
+    behind its examples.
     """
-    orders = [
-        _one_client(count, settings, generator(seed, "batches", name, round))
-        for name, count in zip(names, num_examples, strict=True)
-    ]
-    return pad_sequence(orders, padding_value=-1)
-
-
-def _one_client(count: int, settings: TrainSettings, random: torch.Generator) -> Tensor:
-    size = settings.batch_size
-    per_epoch = count // size if settings.drop_last and count >= size else math.ceil(count / size)
-    if settings.local_steps is not None:
-        steps = settings.local_steps if per_epoch else 0
-    else:
-        steps = (settings.local_epochs or 0) * per_epoch
-    rows = torch.full((steps, size), -1)
-    for start in range(0, steps, max(per_epoch, 1)):
-        epoch = torch.full((per_epoch * size,), -1)
-        order = torch.randperm(count, generator=random)[: per_epoch * size]
-        epoch[: len(order)] = order
-        rows[start : start + per_epoch] = epoch.view(per_epoch, size)[: steps - start]
-    return rows
+    size, clients = settings.batch_size, len(keys)
+    steps, per_epoch = num_steps(num_examples, settings), _steps_per_epoch(num_examples, settings)
+    batches = torch.full((int(steps.max()) if clients else 0, clients, size), -1, device=keys.device)
+    epoch = 0
+    while bool((going := epoch * per_epoch < steps).any()):
+        rows = going.nonzero()[:, 0]
+        longest = int(per_epoch[rows].max())
+        order = _shuffled(keys[rows], num_examples[rows], round, epoch)
+        order = torch.nn.functional.pad(order, (0, max(0, longest * size - order.shape[1])), value=-1)
+        within = torch.arange(longest, device=keys.device)
+        step = epoch * per_epoch[rows, None] + within
+        chosen = (within < per_epoch[rows, None]) & (step < steps[rows, None])
+        client = rows[:, None].expand_as(step)
+        batches[step[chosen], client[chosen]] = order[:, : longest * size].unflatten(1, (longest, size))[chosen]
+        epoch += 1
+    return batches
 
 
 def repeat_examples(indices: Tensor) -> Tensor:
@@ -51,5 +60,48 @@ def repeat_examples(indices: Tensor) -> Tensor:
     ``indices`` is ``[clients, batch]``. Layers with batch statistics then see real examples only.
     """
     counts = (indices >= 0).sum(1, keepdim=True).clamp(min=1)
-    columns = torch.arange(indices.shape[1]) % counts
+    columns = torch.arange(indices.shape[1], device=indices.device) % counts
     return indices.gather(1, columns)
+
+
+def _steps_per_epoch(num_examples: Tensor, settings: TrainSettings) -> Tensor:
+    size = settings.batch_size
+    rounded_up = (num_examples + size - 1) // size
+    return torch.where(num_examples >= size, num_examples // size, rounded_up) if settings.drop_last else rounded_up
+
+
+def _shuffled(keys: Tensor, counts: Tensor, round: int, epoch: int) -> Tensor:
+    """A permutation of ``0..count-1`` per client, int64 ``[clients, most]`` with -1 behind it.
+
+    Every example gets a pseudo-random number with its index in the low bits; sorting them shuffles the indices.
+    """
+    most = int(counts.max())
+    index = torch.arange(most, device=keys.device)
+    index_mask = (1 << max(most - 1, 1).bit_length()) - 1
+    stream = _mixed(_mixed(keys ^ round) ^ epoch)
+    numbers = _mixed(stream[:, None] + index)
+    numbers &= _LARGEST & ~index_mask
+    numbers |= index
+    numbers.masked_fill_(index >= counts[:, None], _LARGEST)
+    ordered = _sorted(numbers)
+    return (ordered & index_mask).masked_fill_(ordered == _LARGEST, -1)
+
+
+def _mixed(values: Tensor) -> Tensor:
+    """The finaliser of SplitMix64 (Steele et al., OOPSLA 2014): int64 in, as good as random int64 out."""
+    values = values + -7046029254386353131
+    values = (values ^ _shifted(values, 30)) * -4658895280553007687
+    values = (values ^ _shifted(values, 27)) * -7723592293110705685
+    return values ^ _shifted(values, 31)
+
+
+def _shifted(values: Tensor, bits: int) -> Tensor:
+    """A right shift that fills with zeros, as of unsigned numbers."""
+    return (values >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _sorted(values: Tensor) -> Tensor:
+    """Rows in ascending order. On a CPU NumPy sorts integers several times faster than PyTorch."""
+    if values.device.type != "cpu":
+        return values.sort(dim=1).values
+    return torch.from_numpy(np.sort(values.numpy(), axis=1))

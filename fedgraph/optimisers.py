@@ -1,6 +1,7 @@
 """SGD, Adam and AdamW for many clients as operations on one matrix ``[clients, parameters]``.
 
-Each row moves exactly as under ``torch.optim``; rows that are not active, and their moments, do not move.
+Each row moves exactly as under ``torch.optim``. Clients with fewer steps than others lie behind them, so that those still
+training are the first rows; the others, and their moments, do not move.
 """
 
 from __future__ import annotations
@@ -22,21 +23,14 @@ class Optimiser:
         self.learning_rate = learning_rate
         self.state = state
 
-    def step(self, parameters: Tensor, gradient: Tensor, active: Tensor | None = None) -> None:
-        """One update of ``parameters`` ``[clients, parameters]``.
+    def step(self, parameters: Tensor, gradient: Tensor) -> None:
+        """One update of the first rows of ``parameters`` ``[clients, parameters]``.
 
-        ``active`` is bool ``[clients]``, None when all clients are. ``gradient`` may be overwritten.
+        ``gradient`` is ``[active, parameters]`` and may be overwritten; clients behind the first ``active`` ones stay
+        as they are.
         """
-        if active is None:
-            self._update(parameters, gradient, self.state)
-            return
-        rows = active.nonzero()[:, 0]
-        chosen = parameters[rows]
-        state = {name: value[rows] for name, value in self.state.items()}
-        self._update(chosen, gradient[rows], state)
-        parameters[rows] = chosen
-        for name, value in state.items():
-            self.state[name][rows] = value
+        active = len(gradient)
+        self._update(parameters[:active], gradient, {name: value[:active] for name, value in self.state.items()})
 
     def _update(self, parameters: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
         if self.settings.optimizer == "sgd":
@@ -70,14 +64,20 @@ class Optimiser:
         parameters.sub_(mean / denominator * (self.learning_rate / first_scale))
 
 
-def fresh_state(settings: TrainSettings, num_clients: int, num_parameters: int) -> dict[str, Tensor]:
+def fresh_state(
+    settings: TrainSettings, num_clients: int, num_parameters: int, device: torch.device | str = "cpu"
+) -> dict[str, Tensor]:
     """Moments before the first step, each ``[clients, parameters]`` or ``[clients]``."""
+
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(shape, device=device)
+
     if settings.optimizer == "sgd":
-        return {"momentum": torch.zeros(num_clients, num_parameters)} if settings.momentum else {}
+        return {"momentum": zeros(num_clients, num_parameters)} if settings.momentum else {}
     return {
-        "first-moment": torch.zeros(num_clients, num_parameters),
-        "second-moment": torch.zeros(num_clients, num_parameters),
-        "step": torch.zeros(num_clients),
+        "first-moment": zeros(num_clients, num_parameters),
+        "second-moment": zeros(num_clients, num_parameters),
+        "step": zeros(num_clients),
     }
 
 

@@ -19,15 +19,18 @@ class TrainSettings(Settings):
     optimizer, learning_rate, momentum, nesterov, weight_decay, betas : as in torch.optim; momentum and nesterov for
         sgd, betas for adam and adamw.
     batch_size          : examples of a minibatch.
-    device              : ``auto`` takes a GPU where there is one.
+    device              : ``auto`` takes a GPU where the node has one.
     local_epochs or local_steps : passes over a client's examples, or minibatches, per round (0 = no training);
         one epoch when neither is given.
     learning_rate_decay : factor per round; round 1 uses ``learning_rate`` itself.
     clip_norm           : largest Euclidean norm of one client's gradient.
     loss                : ``auto`` is cross-entropy for classification, mae for forecasts, mse for regression.
     drop_last           : leave out an epoch's last minibatch when it is not full (never a client's only one).
-    threads             : intra-op threads of the process that trains; whoever starts it pins them.
-    block_size          : clients whose tensors are computed together; None chooses by :meth:`clients_per_block`.
+    workers             : blocks of clients that are computed side by side; None takes the cores that the node has.
+    threads             : intra-op threads of each worker.
+    block_size          : clients whose tensors are computed together; None measures the model (``fedgraph.blocks``).
+    compile             : let ``torch.compile`` build the model's forward and backward pass.
+    precision           : ``bf16`` computes the forward pass under autocast; parameters and updates stay float32.
     keep_optimizer      : optimiser moments survive from round to round.
     """
 
@@ -44,9 +47,12 @@ class TrainSettings(Settings):
     clip_norm: float | None = Field(default=None, gt=0)
     loss: Literal["auto", "cross-entropy", "mae", "mse", "huber"] = "auto"
     drop_last: bool = False
+    workers: int | None = Field(default=None, ge=1)
     threads: int = Field(default=1, ge=1)
-    device: Literal["cpu", "auto", "cuda"] = "cpu"
+    device: Literal["cpu", "auto", "cuda"] = "auto"
     block_size: int | None = Field(default=None, ge=1)
+    compile: bool = False
+    precision: Literal["float32", "bf16"] = "float32"
     keep_optimizer: bool = False
 
     @model_validator(mode="before")
@@ -84,17 +90,3 @@ class TrainSettings(Settings):
                 "set device to 'cpu', or to 'auto' to use one where there is one"
             )
         return torch.device("cuda" if self.device != "cpu" and available else "cpu")
-
-    def clients_per_block(self, num_clients: int, batch_size: int, input_size: int, num_parameters: int) -> int:
-        """Clients that are computed together when ``block_size`` is not given.
-
-        A GPU takes all at once. On a CPU a block amortises the overhead of small operations but has to stay near the
-        cache: at most 1024 examples, 150,000 input numbers and 2 million parameters, by measurement on a GRU, a
-        multi-layer perceptron and a convolutional network.
-        """
-        if self.block_size is not None:
-            return self.block_size
-        if self.torch_device().type != "cpu":
-            return num_clients
-        per_input = 150_000 // (batch_size * max(input_size, 1))
-        return max(1, min(1024 // batch_size, per_input, 2_000_000 // max(num_parameters, 1), num_clients))

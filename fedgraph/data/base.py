@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
 
+import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
@@ -49,10 +50,17 @@ class Split(Protocol):
         """Examples of each client, int64 ``[clients]``."""
 
     def batch(self, indices: Tensor) -> Batch:
-        """Gather examples; ``indices`` is int64 ``[clients, batch]`` into each client's own examples, -1 = padding."""
+        """Gather examples; ``indices`` is int64 ``[clients, batch]`` into each client's own examples, -1 = padding.
 
-    def block(self, start: int, stop: int) -> Split:
-        """The same split for the contiguous block of clients ``start:stop`` (a view, not a copy)."""
+        ``indices`` may have fewer rows than there are clients: they are those of the first clients. It lies on the
+        device of the split.
+        """
+
+    def select(self, clients: slice | Tensor) -> Split:
+        """The same split for some of the clients, or all in another order; for a slice a view, not a copy."""
+
+    def to(self, device: torch.device) -> Split:
+        """The same split with its tensors on ``device``; itself where they are there already."""
 
 
 @dataclass(frozen=True)

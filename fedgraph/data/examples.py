@@ -56,14 +56,20 @@ class ExampleSplit:
         if self.shift is not None:
             inputs.add_(self.shift)
         targets = self.targets.index_select(0, flat)
-        if not bool(real.all()):
+        # On a GPU, looking whether there is any padding costs more than taking it out.
+        if real.device.type != "cpu" or not bool(real.all()):
             padding = ~real.flatten()
-            inputs[padding] = 0
-            targets[padding] = 0
+            inputs.masked_fill_(padding.view(-1, *[1] * (inputs.dim() - 1)), 0)
+            targets = targets.masked_fill(padding.view(-1, *[1] * (targets.dim() - 1)), 0)
         targets = targets.unflatten(0, rows.shape)
         weights = real.float().reshape(*rows.shape, *[1] * (targets.dim() - 2)).expand_as(targets)
         return Batch(inputs.unflatten(0, rows.shape), targets, weights)
 
-    def block(self, start: int, stop: int) -> ExampleSplit:
-        """The same split for the clients ``start:stop``; shares all storage."""
-        return replace(self, rows=self.rows[start:stop])
+    def select(self, clients: slice | Tensor) -> ExampleSplit:
+        """The same split for some of the clients; shares all storage of examples."""
+        return replace(self, rows=self.rows[clients])
+
+    def to(self, device: torch.device) -> ExampleSplit:
+        """The same split on ``device``."""
+        scale, shift = (None if each is None else each.to(device) for each in (self.scale, self.shift))
+        return ExampleSplit(self.inputs.to(device), self.targets.to(device), self.rows.to(device), scale, shift)

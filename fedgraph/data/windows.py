@@ -80,9 +80,11 @@ class WindowSplit:
     def batch(self, indices: Tensor) -> Batch:
         """Gather windows; ``indices`` ``[clients, batch]``, -1 = padding (finite inputs, weight 0).
 
-        Raises IndexError for an index outside the split: it would read another split's readings.
+        Raises IndexError for an index outside the split, which would read another split's readings. On a GPU, where
+        looking costs as much as a whole step, that is not checked.
         """
-        if indices.numel() and (int(indices.max()) >= self.count or int(indices.min()) < -1):
+        on_cpu = indices.device.type == "cpu"
+        if on_cpu and indices.numel() and (int(indices.max()) >= self.count or int(indices.min()) < -1):
             raise IndexError(f"window index outside -1..{self.count - 1}")
         padding = indices < 0
         start = (self.first + indices * self.stride).masked_fill(padding, 0)
@@ -96,9 +98,13 @@ class WindowSplit:
             weights=weights.masked_fill(padding[..., None], 0.0),
         )
 
-    def block(self, start: int, stop: int) -> WindowSplit:
-        """The same split for the clients ``start:stop``, without a copy."""
-        return replace(self, series=self.series[start:stop], observed=self.observed[start:stop])
+    def select(self, clients: slice | Tensor) -> WindowSplit:
+        """The same split for some of the clients; a slice copies nothing."""
+        return replace(self, series=self.series[clients], observed=self.observed[clients])
+
+    def to(self, device: torch.device) -> WindowSplit:
+        """The same split on ``device``."""
+        return replace(self, series=self.series.to(device), observed=self.observed.to(device))
 
 
 def select_names(table: SeriesTable, names: Sequence[str]) -> list[int]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import inspect
 import logging
+import threading
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn.modules.dropout import _DropoutNd
 
 from fedgraph.data.base import TaskSpec
 from fedgraph.errors import ExperimentError
@@ -47,8 +48,10 @@ class ModuleModel(ModelFromTwin):
         known = inspect.signature(self.kind).parameters
         self.options = {key: value for key, value in shapes.items() if key in known} | settings.options
         self.vectorise = True
+        self._own = threading.local()
+        self._lock = threading.Lock()
         try:
-            self.module = self.twin()
+            self._prototype = self.twin()
         except Exception as error:
             raise ExperimentError(
                 f"[model] {self.name} cannot be built from the options {self.options}: {error}"
@@ -60,59 +63,77 @@ class ModuleModel(ModelFromTwin):
         return self.kind(**self.options).float()
 
     @property
+    def module(self) -> nn.Module:
+        """A module of the calling thread's own: calling one puts the parameters of the moment into it."""
+        if not hasattr(self._own, "module"):
+            self._own.module = copy.deepcopy(self._prototype)
+        module: nn.Module = self._own.module
+        return module
+
+    @cached_property
     def draws(self) -> bool:
-        """Whether the forward pass draws random numbers (dropout)."""
-        return any(
-            isinstance(part, _DropoutNd) or (isinstance(part, nn.RNNBase) and part.dropout > 0)
-            for part in self.module.modules()
-        )
+        """Whether the forward pass in training draws random numbers (dropout), found out by trying.
+
+        A module that cannot be tried on inputs of zeros is taken to draw, which is slower but never wrong.
+        """
+        module = self.twin().train()
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            before = torch.get_rng_state()
+            try:
+                module(torch.zeros(4, *self.task.input_shape))
+            except Exception:
+                return True
+            return not torch.equal(torch.get_rng_state(), before)
 
     @cached_property
     def layout(self) -> Layout:
         """Names and shapes of one client's tensors; a parameter shared by two layers occurs once."""
-        kept = self.module.state_dict()
-        buffers = {
-            name: value for name, value in self.module.named_buffers() if name in kept and value.is_floating_point()
-        }
-        frozen = {name: value for name, value in self.module.named_parameters() if not value.requires_grad}
-        return Layout.of(dict(self.module.named_parameters()) | buffers, buffers=[*frozen, *buffers])
+        module = self._prototype
+        kept = module.state_dict()
+        buffers = {name: value for name, value in module.named_buffers() if name in kept and value.is_floating_point()}
+        frozen = {name: value for name, value in module.named_parameters() if not value.requires_grad}
+        return Layout.of(dict(module.named_parameters()) | buffers, buffers=[*frozen, *buffers])
 
     def forward(
         self, state: Mapping[str, Tensor], inputs: Tensor, training: bool
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Inputs ``[clients, batch, *input_shape]``; see :class:`fedgraph.models.base.StackedModel`."""
-        self.module.train(training)
+        module = self.module.train(training)
+        one = partial(self._forward_one, module)
         if self.vectorise:
             try:
-                return vmap(self._forward_one, randomness="different")(dict(state), inputs)
+                return vmap(one, randomness="different")(dict(state), inputs)
             except (RuntimeError, NotImplementedError, TypeError) as error:
                 reason = error
         outputs = [
-            self._forward_one({name: value[client] for name, value in state.items()}, inputs[client])
+            one({name: value[client] for name, value in state.items()}, inputs[client])
             for client in range(inputs.shape[0])
         ]
         # Only now is it known that the module itself works and vmap is to blame.
-        if self.vectorise:
-            self.vectorise = False
-            logger.warning("%s cannot be vectorised over clients; they run one by one (%s)", self.name, reason)
+        with self._lock:
+            if self.vectorise:
+                self.vectorise = False
+                logger.warning("%s cannot be vectorised over clients; they run one by one (%s)", self.name, reason)
         changed = {name: torch.stack([buffers[name] for _, buffers in outputs]) for name in outputs[0][1]}
         return torch.stack([values for values, _ in outputs]), changed
 
-    def _forward_one(self, state: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def _forward_one(
+        self, module: nn.Module, state: dict[str, Tensor], inputs: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         # Copies, because layers with running statistics change their buffers in place.
         kept = self.layout.buffers
         tensors = {name: value.detach().clone() if name in kept else value for name, value in state.items()}
-        for name, value in self.module.named_buffers():
+        for name, value in module.named_buffers():
             if name not in tensors:
                 tensors[name] = value.to(inputs.device, copy=True)
-        outputs = functional_call(self.module, tensors, (inputs,))
+        outputs = functional_call(module, tensors, (inputs,))
         return outputs, {name: tensors[name] for name in kept}
 
     def _check_output(self) -> None:
-        self.module.eval()
+        module = self.module.eval()
         with torch.no_grad():
             try:
-                shape = tuple(self.module(torch.zeros(2, *self.task.input_shape)).shape)
+                shape = tuple(module(torch.zeros(2, *self.task.input_shape)).shape)
             except Exception as error:
                 raise ExperimentError(
                     f"[model] {self.name} fails on two inputs of shape {self.task.input_shape}: {error}"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedgraph.cohort import Cohort, TrainSettings
+from fedgraph.cohort import Cohort, TrainSettings, _shrinking, _slices
 from fedgraph.data.base import Batch, CohortData, TaskSpec
 from fedgraph.errors import DataError, ExperimentError, RunError
 from fedgraph.models import build
@@ -33,9 +33,13 @@ class Examples:
         )
         return Batch(inputs, targets, weights * present.view(*present.shape, *[1] * (weights.dim() - 2)))
 
-    def block(self, start, stop):
+    def select(self, clients):
         parts = (self.inputs, self.targets, self.weights, self.num_examples)
-        return Examples(*(part[start:stop] for part in parts))
+        return Examples(*(part[clients] for part in parts))
+
+    def to(self, device):
+        parts = (self.inputs, self.targets, self.weights, self.num_examples)
+        return Examples(*(part.to(device) for part in parts))
 
 
 def make_data(task=FORECAST, sizes=SIZES, seed=0):
@@ -156,12 +160,38 @@ def test_gradient_term_is_added_before_clipping_and_knows_its_clients():
         assert torch.equal(parameters, start[clients])
         return pulls[clients]
 
-    settings = TrainSettings(learning_rate=1.0, batch_size=16, clip_norm=0.5, block_size=3)
+    settings = TrainSettings(learning_rate=1.0, batch_size=16, clip_norm=0.5, block_size=2, workers=1)
     result = Cohort(GRU, data, settings, seed=0).train(start, round=1, gradient_term=term)
-    assert seen == [(slice(0, 3), [11.0, 4.0, 7.0]), (slice(3, 4), [1.0])]
+    assert seen == [(slice(0, 2), [11.0, 4.0]), (slice(2, 4), [7.0, 1.0])]
     moved = start - result.parameters
     torch.testing.assert_close(moved.norm(dim=1), torch.full((4,), 0.5))
     assert (nn.functional.cosine_similarity(moved, pulls) > 0.99).all()
+
+
+def test_gradient_term_gets_the_rows_of_those_still_training():
+    data, start = make_data(), rows_of(GRU)
+    seen = []
+
+    def term(parameters, clients, batch_weight):
+        seen.append((clients.tolist(), batch_weight.tolist()))
+        return torch.zeros_like(parameters)
+
+    Cohort(GRU, data, TrainSettings(batch_size=4), seed=0).train(start, round=1, gradient_term=term)
+    assert seen == [([0, 2, 1, 3], [4.0, 4.0, 4.0, 1.0]), ([0, 2], [4.0, 3.0]), ([0], [3.0])]
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_the_number_of_workers_changes_no_bit(workers):
+    data, start = make_data(sizes=(11, 4, 7, 1, 9, 9)), rows_of(GRU, 6)
+    table = {"momentum": 0.9, "batch-size": 4, "local-epochs": 3, "keep-optimizer": True, "block-size": 1}
+    one, many = (Cohort(GRU, data, TrainSettings(**table, workers=count), seed=0) for count in (1, workers))
+    alone, together = one.train(start, round=1), many.train(start, round=1)
+    assert torch.equal(alone.parameters, together.parameters)
+    assert torch.equal(alone.optimizer_state["momentum"], together.optimizer_state["momentum"])
+    assert torch.equal(alone.loss, together.loss)
+    for name, values in one.evaluate(start, "test").items():
+        assert torch.equal(many.evaluate(start, "test")[name], values)
+    assert torch.equal(one.predict(start, "test").nan_to_num(), many.predict(start, "test").nan_to_num())
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -306,6 +336,48 @@ def test_messages():
         cohort.train(rows_of(MLP), round=1, optimizer_state={"step": torch.zeros(4)})
     with pytest.raises(ExperimentError, match="horizon 3"):
         cohort.evaluate(rows_of(MLP), "test", horizons=(3,))
+
+
+def test_a_block_that_does_not_fit_into_a_gpu_is_halved(caplog):
+    tried = []
+
+    def job(block):
+        tried.append((block.start, block.stop))
+        if block.stop - block.start > 3:
+            raise torch.OutOfMemoryError("too large")
+        return block.start
+
+    with caplog.at_level("WARNING", logger="fedgraph"):
+        assert _shrinking(job, clients=10, size=100) == [0, 3, 6, 9]
+    assert tried == [(0, 10), (0, 5), (0, 3), (3, 6), (6, 9), (9, 10)]
+    assert "going on with 3 clients at a time" in caplog.text
+    with pytest.raises(torch.OutOfMemoryError):
+        _shrinking(lambda block: job(slice(0, 9)), clients=2, size=2)
+
+
+def test_blocks_are_even():
+    sizes = {
+        (clients, size): [b.stop - b.start for b in _slices(clients, size)]
+        for clients, size in ((207, 49), (3, 2), (5, 9))
+    }
+    assert sizes == {(207, 49): [34, 35, 34, 35, 34, 35], (3, 2): [1, 2], (5, 9): [5]}
+    assert [b.stop for b in _slices(3, 1)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("table", "task"), [({"name": "gru", "hidden": 16}, FORECAST), ({"name": "mlp"}, CLASSES)])
+def test_bf16_is_near_float32_and_keeps_float32_parameters(table, task):
+    model, data = build(table, task), make_data(task)
+    exact, rounded = (
+        Cohort(model, data, TrainSettings(local_steps=5, learning_rate=0.05, precision=precision), seed=0)
+        for precision in ("float32", "bf16")
+    )
+    start = rows_of(model)
+    moved, wanted = rounded.train(start, 1).parameters - start, exact.train(start, 1).parameters - start
+    assert moved.dtype == torch.float32
+    assert not torch.equal(moved, wanted)
+    assert (torch.nn.functional.cosine_similarity(moved, wanted) > 0.98).all()
+    for name, values in exact.evaluate(start, "test").items():
+        torch.testing.assert_close(rounded.evaluate(start, "test")[name], values, rtol=0.1, atol=0.1)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

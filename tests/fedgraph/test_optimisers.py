@@ -38,9 +38,9 @@ def test_equals_torch_optim_for_each_client_on_its_own_steps(table, reference, o
     theirs = [reference([row], lr=0.05, **options) for row in rows]
     for step in range(12):
         gradient = torch.randn(3, 5, generator=random)
-        active = torch.tensor([True, step % 3 != 0, step < 4])
-        ours.step(parameters, gradient.clone(), None if active.all() else active)
-        for client in active.nonzero()[:, 0].tolist():
+        active = 3 if step < 4 else 2 if step < 9 else 1
+        ours.step(parameters, gradient[:active].clone())
+        for client in range(active):
             rows[client].grad = gradient[client].clone()
             theirs[client].step()
     torch.testing.assert_close(parameters, torch.stack(rows).detach(), atol=1e-6, rtol=1e-5)

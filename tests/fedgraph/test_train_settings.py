@@ -40,11 +40,3 @@ def test_cuda_without_a_device_is_refused(monkeypatch):
 def test_learning_rate_decays_from_the_second_round():
     settings = TrainSettings(learning_rate=0.4, learning_rate_decay=0.5)
     assert [settings.rate(round) for round in (1, 2, 3)] == [0.4, 0.2, 0.1]
-
-
-def test_block_size_is_bounded_by_clients_and_grows_for_small_minibatches():
-    settings = TrainSettings()
-    assert settings.clients_per_block(29, 128, 12, 13_644) == 8
-    assert settings.clients_per_block(5, 16, 12, 1000) == 5
-    assert settings.clients_per_block(5, 4096, 3 * 32 * 32, 50_000_000) == 1
-    assert TrainSettings(block_size=3).clients_per_block(29, 128, 12, 13_644) == 3

@@ -76,7 +76,7 @@ def test_float_storage_is_not_changed_by_a_batch():
 
 def test_block_is_a_view_of_the_same_clients():
     split = images()
-    block = split.block(1, 3)
+    block = split.select(slice(1, 3))
     indices = torch.tensor([[0, -1], [4, 1]])
     assert torch.equal(
         block.batch(indices).inputs, split.batch(torch.cat([torch.tensor([[0, 0]]), indices])).inputs[1:]

@@ -155,10 +155,10 @@ def test_an_empty_split_still_answers_padding() -> None:
 def test_a_block_is_a_view_that_gathers_the_same() -> None:
     split = build_cohort(table(), config(), ["c0", "c1", "c2"]).splits["train"]
     indices = torch.randint(0, 30, (3, 5), generator=torch.Generator().manual_seed(0))
-    whole, part = split.batch(indices), split.block(1, 3).batch(indices[1:])
+    whole, part = split.batch(indices), split.select(slice(1, 3)).batch(indices[1:])
     assert all(torch.equal(a[1:], b) for a, b in zip(whole, part, strict=True))
-    assert split.block(1, 3).num_examples.shape == (2,)
-    assert split.block(1, 3).series.data_ptr() == split.series[1].data_ptr()  # type: ignore[attr-defined]
+    assert split.select(slice(1, 3)).num_examples.shape == (2,)
+    assert split.select(slice(1, 3)).series.data_ptr() == split.series[1].data_ptr()  # type: ignore[attr-defined]
 
 
 def test_batches_do_not_alias_the_series() -> None:
