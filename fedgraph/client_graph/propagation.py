@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
+from fedgraph.column_blocks import column_blocks, over_blocks
 from fedgraph.errors import GraphError
 
 if TYPE_CHECKING:
@@ -20,12 +23,19 @@ if TYPE_CHECKING:
 
 Normalisation = Literal["symmetric", "random-walk", "none"]
 
-DENSE_ABOVE = 0.10
-DENSE_UP_TO_CLIENTS = 512
-"""Up to this many clients, or above this share of non-zero entries, a dense product is the faster one."""
+SPARSE_ENTRY_COST = 10
+"""What multiplying by one non-zero entry of a sparse matrix costs, beside an entry of a dense one."""
 
-_BLOCK_ENTRIES = 2**19
-"""Entries of a column block: 2 MiB of float32, so that all hops of a block stay in a core's cache."""
+_ALWAYS_DENSE = 32
+_POWER_UP_TO_CLIENTS = 2048
+"""Up to this many clients the power of a dense matrix is made once; beyond, making it costs more than it saves."""
+
+_SPARSE_BLOCK_ENTRIES, _SPARSE_NARROWEST = 2**17, 64
+"""A column block of the sparse product: half a MiB, so that all hops of a block stay in a core's cache, but not so
+narrow that reading and writing it is slow."""
+
+_DENSE_BLOCK_ENTRIES, _DENSE_NARROWEST = 2**19, 512
+"""A column block of the dense product, which tiles by itself: it only has to leave something for every core."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,11 +51,13 @@ class PropagationMatrix:
     num_clients: int
     _cache: dict[tuple[torch.device, int], Tensor] = field(default_factory=dict, init=False, repr=False)
 
-    @property
-    def is_dense(self) -> bool:
-        """Whether ``apply`` multiplies by a dense matrix; decided by size and density alone."""
-        density = self.weights.numel() / self.num_clients**2
-        return self.num_clients <= DENSE_UP_TO_CLIENTS or density > DENSE_ABOVE
+    def multiplies_densely(self, hops: int = 1) -> bool:
+        """Whether ``apply`` multiplies by a dense matrix; decided by size, non-zero entries and hops alone.
+
+        A dense product takes all hops at once, a sparse one takes them one by one.
+        """
+        entries = self.num_clients**2
+        return self.num_clients <= _ALWAYS_DENSE or entries <= SPARSE_ENTRY_COST * max(hops, 1) * self.weights.numel()
 
     def dense(self) -> Tensor:
         """The matrix, float32 ``[N, N]``."""
@@ -55,23 +67,24 @@ class PropagationMatrix:
 
     def sparse(self) -> Tensor:
         """The matrix as a float32 sparse CSR tensor ``[N, N]``."""
-        rows = torch.bincount(self.edge_index[0], minlength=self.num_clients)
-        starts = torch.cat([torch.zeros(1, dtype=torch.int64), rows.cumsum(0)])
+        starts, columns = self._compressed_rows
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-            # 32-bit indices: a hop is bound by memory traffic and takes about two thirds of the time.
             return torch.sparse_csr_tensor(
-                starts.int(),
-                self.edge_index[1].int(),
-                self.weights,
-                size=(self.num_clients, self.num_clients),
-                check_invariants=True,
+                starts, columns, self.weights, size=(self.num_clients, self.num_clients), check_invariants=True
             )
+
+    @cached_property
+    def transposed(self) -> PropagationMatrix:
+        """The matrix with rows and columns exchanged."""
+        order = (self.edge_index[1] * self.num_clients + self.edge_index[0]).argsort()
+        return PropagationMatrix(self.edge_index.flip(0)[:, order], self.weights[order], self.num_clients)
 
     def apply(self, stacked: Tensor, hops: int = 1) -> Tensor:
         """``M^hops @ stacked`` for values ``[N, ...]``: float32 of the same shape, on the device of ``stacked``.
 
-        Values must be finite: a dense product spreads one NaN to every client. Gradients flow to ``stacked``.
+        Values must be finite: a dense product spreads one NaN to every client. Gradients flow to ``stacked``. On a CPU
+        all cores share the work, and their number does not change a bit of the result.
 
         Raises GraphError when the leading axis is not N or ``hops`` is negative.
         """
@@ -85,29 +98,89 @@ class PropagationMatrix:
         values = stacked.reshape(self.num_clients, -1).float()
         if hops == 0 or values.numel() == 0:
             return values.clone().reshape(stacked.shape)
-        if self.is_dense:
-            return (self._dense_power(hops, values.device) @ values).reshape(stacked.shape)
-        matrix = self._sparse_on(values.device)
-        result = torch.empty_like(values)
-        width = max(64, _BLOCK_ENTRIES // self.num_clients)
-        for start in range(0, values.shape[1], width):
-            block = values[:, start : start + width].contiguous()
-            for _ in range(hops):
-                block = matrix @ block
-            result[:, start : start + width] = block
+        result: Tensor = _Propagated.apply(values, self, hops)
         return result.reshape(stacked.shape)
+
+    def _multiply(self, values: Tensor, hops: int) -> Tensor:
+        """``M^hops @ values`` for a float32 matrix ``[N, columns]``, without gradients."""
+        if self.multiplies_densely(hops):
+            at_once = hops if self.num_clients <= _POWER_UP_TO_CLIENTS else 1
+            matrix, steps = self._dense_power(at_once, values.device), hops // at_once
+        elif values.device.type != "cpu":
+            matrix, steps = self._sparse_on(values.device), hops
+        else:
+            return self._sparse_product(values, hops)
+        if values.device.type == "cpu":
+            return self._dense_product(matrix, values, steps)
+        return _steps(matrix, values, steps)
+
+    def _dense_product(self, matrix: Tensor, values: Tensor, steps: int) -> Tensor:
+        result = torch.empty(values.shape)
+
+        def mix(columns: slice) -> None:
+            torch.mm(matrix, _steps(matrix, values[:, columns], steps - 1), out=result[:, columns])
+
+        blocks = column_blocks(self.num_clients, values.shape[1], _DENSE_BLOCK_ENTRIES, _DENSE_NARROWEST)
+        over_blocks(mix, blocks, products=steps * matrix.numel() * values.shape[1])
+        return result
+
+    def _sparse_product(self, values: Tensor, hops: int) -> Tensor:
+        starts, sources = self._compressed_rows
+        result = torch.empty(values.shape)
+
+        def mix(columns: slice) -> None:
+            # Read once, all hops in the cache, written once. A weighted sum of rows is what an embedding bag is, and
+            # that kernel is the fastest sparse product there is on a CPU.
+            block = values[:, columns].contiguous()
+            for _ in range(hops):
+                block = embedding_bag(
+                    sources, block, starts, mode="sum", per_sample_weights=self.weights, include_last_offset=True
+                )
+            result[:, columns] = block
+
+        blocks = column_blocks(self.num_clients, values.shape[1], _SPARSE_BLOCK_ENTRIES, _SPARSE_NARROWEST)
+        over_blocks(mix, blocks, products=SPARSE_ENTRY_COST * hops * self.weights.numel() * values.shape[1])
+        return result
+
+    @cached_property
+    def _compressed_rows(self) -> tuple[Tensor, Tensor]:
+        """Where each row's entries start, int32 ``[N + 1]``, and their columns, int32 ``[E]``: half the traffic."""
+        counts = torch.bincount(self.edge_index[0], minlength=self.num_clients)
+        starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+        return starts.int(), self.edge_index[1].int()
 
     def _dense_power(self, hops: int, device: torch.device) -> Tensor:
         """``M^hops``, made once: N x N is small beside the values, so one product does for all hops."""
         if (device, hops) not in self._cache:
-            power = torch.linalg.matrix_power(self.dense().double(), hops)
-            self._cache[device, hops] = power.float().to(device)
+            matrix = self.dense()
+            if hops > 1:
+                matrix = torch.linalg.matrix_power(matrix.double(), hops).float()
+            self._cache[device, hops] = matrix.to(device)
         return self._cache[device, hops]
 
     def _sparse_on(self, device: torch.device) -> Tensor:
-        if (device, 1) not in self._cache:
-            self._cache[device, 1] = self.sparse().to(device)
-        return self._cache[device, 1]
+        if (device, 0) not in self._cache:
+            self._cache[device, 0] = self.sparse().to(device)
+        return self._cache[device, 0]
+
+
+class _Propagated(torch.autograd.Function):
+    """``M^hops @ values``; its gradient is the transposed matrix applied as often, so no hop in between is kept."""
+
+    @staticmethod
+    def forward(context: Any, values: Tensor, matrix: PropagationMatrix, hops: int) -> Tensor:
+        context.matrix, context.hops = matrix, hops
+        return matrix._multiply(values.detach(), hops)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return context.matrix.transposed.apply(gradient, context.hops), None, None
+
+
+def _steps(matrix: Tensor, values: Tensor, steps: int) -> Tensor:
+    for _ in range(steps):
+        values = matrix @ values
+    return values
 
 
 def normalise(graph: ClientGraph, normalisation: Normalisation, self_loops: bool) -> PropagationMatrix:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 import warnings
 
@@ -11,8 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import fedgraph.client_graph.propagation as propagation
+from fedgraph import column_blocks
 from fedgraph.client_graph import ClientGraph
 from fedgraph.errors import GraphError
+from fedgraph.threads import pinned_threads
 
 quick = settings(max_examples=40, deadline=None, derandomize=True)
 weights = st.sampled_from([0.0, 0.0, 1e-40, 0.25, 1.0, 3.0])
@@ -107,28 +111,91 @@ def test_negative_weights_never_give_nan():
 def test_dense_and_sparse_products_agree(columns, monkeypatch):
     graph = random_graph(520, 0.01)
     stacked = torch.randn(520, columns, generator=torch.Generator().manual_seed(1))
-    monkeypatch.setattr(propagation, "_BLOCK_ENTRIES", 520 * 100)  # several column blocks
-    assert not graph.normalised().is_dense
+    monkeypatch.setattr(propagation, "_SPARSE_BLOCK_ENTRIES", 520 * 100)  # several column blocks
+    assert not graph.normalised().multiplies_densely(3)
     sparse = graph.propagate(stacked, 3)
-    monkeypatch.setattr(propagation, "DENSE_ABOVE", 0.0)
+    monkeypatch.setattr(propagation, "SPARSE_ENTRY_COST", 1e9)
     dense_operator = random_graph(520, 0.01).normalised()
-    assert dense_operator.is_dense
-    torch.testing.assert_close(sparse, dense_operator.apply(stacked, 3), rtol=1e-5, atol=1e-5)
+    assert dense_operator.multiplies_densely(3)
+    by_power = dense_operator.apply(stacked, 3)
+    torch.testing.assert_close(sparse, by_power, rtol=1e-5, atol=1e-5)
+    monkeypatch.setattr(propagation, "_POWER_UP_TO_CLIENTS", 100)
+    hop_by_hop = random_graph(520, 0.01).normalised()
+    torch.testing.assert_close(hop_by_hop.apply(stacked, 3), by_power, rtol=1e-5, atol=1e-5)
+    assert set(hop_by_hop._cache) == {(torch.device("cpu"), 1)}, "the power was made all the same"
 
 
-def test_density_decides_the_kind_of_product():
-    assert random_graph(512, 0.001).normalised().is_dense
-    assert not random_graph(513, 0.001).normalised().is_dense
-    assert random_graph(513, 0.5).normalised().is_dense
+@pytest.mark.parametrize(("clients", "density"), [(90, 0.5), (520, 0.01)])
+def test_the_number_of_cores_and_of_pinned_threads_changes_no_bit(clients, density, monkeypatch):
+    operator = random_graph(clients, density).normalised()
+    assert operator.multiplies_densely(2) == (clients == 90)
+    stacked = torch.randn(clients, 2003, generator=torch.Generator().manual_seed(1))
+    monkeypatch.setattr(column_blocks, "_WORTH_A_THREAD", 1)
+    results = []
+    for cores, threads in ((1, 1), (2, 1), (3, 2)):
+        monkeypatch.setattr(column_blocks, "available_cores", lambda cores=cores: cores)
+        with pinned_threads(threads):
+            results.append(operator.apply(stacked, 2))
+            assert torch.get_num_threads() == threads
+    assert all(torch.equal(result, results[0]) for result in results[1:])
 
 
-@pytest.mark.parametrize("clients", [80, 600])
+def test_entries_and_hops_decide_the_kind_of_product():
+    sparse, dense = random_graph(400, 0.02).normalised(), random_graph(400, 0.5).normalised()
+    assert not sparse.multiplies_densely(3)
+    assert sparse.multiplies_densely(9), "many sparse hops cost more than one dense product"
+    assert dense.multiplies_densely(1)
+    assert random_graph(10, 0.01).normalised().multiplies_densely(1)
+
+
+def test_a_sparse_matrix_stays_sparse(monkeypatch):
+    monkeypatch.setattr(propagation.PropagationMatrix, "dense", None)
+    operator = random_graph(520, 0.01).normalised("random-walk")
+    stacked = torch.ones(520, 3, requires_grad=True)
+    operator.apply(stacked, 3).sum().backward()
+    torch.testing.assert_close(operator.apply(stacked, 3), torch.ones(520, 3))
+
+
+def test_transposed():
+    graph = ClientGraph.from_dense("abc", torch.tensor([[0, 1.0, 0], [2.0, 0, 3.0], [0, 0, 4.0]]), directed=True)
+    operator = graph.normalised("none", self_loops=False)
+    assert torch.equal(operator.transposed.dense(), operator.dense().T)
+    assert torch.equal(operator.transposed.sparse().to_dense(), operator.dense().T)
+
+
+def test_peak_memory_of_many_clients_is_input_and_result():
+    """5,000 clients of 4,000 parameters: 80 MB in, 80 MB out, and little in between."""
+    script = (
+        "import resource, torch\n"
+        "from fedgraph.client_graph import ClientGraph\n"
+        "n, columns = 5000, 4000\n"
+        "start = torch.arange(n).repeat_interleave(10)\n"
+        "step = torch.arange(1, 11).repeat(n) * 97\n"
+        "edges = torch.stack([start, (start + step) % n])\n"
+        "graph = ClientGraph(tuple(map(str, range(n))), edges, torch.ones(10 * n), True)\n"
+        "stacked = torch.ones(n, columns)\n"
+        "graph.propagate(stacked[:, :64], 3)\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "assert graph.propagate(stacked, 3).shape == (n, columns)\n"
+        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    result_size = 5000 * 4000 * 4 / 2**20
+    assert float(found.stdout) < 1.5 * result_size
+
+
+@pytest.mark.parametrize("clients", [30, 600])
 def test_gradients_flow_through_both_products(clients):
-    operator = random_graph(clients, 0.01).normalised("random-walk")
+    operator = random_graph(clients, 0.02).normalised("random-walk")
+    assert operator.multiplies_densely(2) == (clients == 30)
     stacked = torch.randn(clients, 5, requires_grad=True)
     operator.apply(stacked, 2).sum().backward()
     expected = (torch.ones(1, clients) @ operator.dense() @ operator.dense()).T.expand(clients, 5)
     torch.testing.assert_close(stacked.grad, expected)
+    twice = torch.autograd.grad(operator.apply(stacked, 2).square().sum(), stacked, create_graph=True)[0]
+    (curvature,) = torch.autograd.grad(twice.sum(), stacked)
+    power = operator.dense() @ operator.dense()
+    torch.testing.assert_close(curvature, 2 * power.T @ power @ torch.ones(clients, 5), rtol=1e-4, atol=1e-5)
 
 
 def test_inputs_are_left_alone_and_cast():
@@ -166,7 +233,7 @@ def test_thousands_of_clients_take_time_in_proportion_to_edges():
     graph = ClientGraph(tuple(named(count)), torch.stack([start, (start + step) % count]), torch.ones(10 * count), True)
     stacked = torch.randn(count, 200)
     operator = graph.normalised("random-walk")
-    assert not operator.is_dense
+    assert not operator.multiplies_densely(2)
     began = time.perf_counter()
     mixed = operator.apply(stacked, 2)
     assert time.perf_counter() - began < 2, "a sparse product takes tens of milliseconds"
