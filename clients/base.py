@@ -8,15 +8,16 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from clients.node import Assignment, Node
-from fedgraph.cohort import Cohort, GradientTerm, TrainResult
+from fedgraph.cohort import GradientTerm, TrainResult
 from fedgraph.data.base import SplitName
 from fedgraph.errors import ReplyError
 from fedgraph.messages import WorkReply, WorkRequest
+from fedgraph.mixed import AnyCohort
 from fedgraph.optimisers import fresh_state
 
 
 def evaluate_splits(
-    assignment: Assignment, cohort: Cohort, models: Tensor, splits: Iterable[SplitName]
+    assignment: Assignment, cohort: AnyCohort, models: Tensor, splits: Iterable[SplitName]
 ) -> dict[str, Tensor]:
     """Metrics of models ``[clients, parameters]`` as ``<split>/<metric>``, each ``[clients]``."""
     horizons = assignment.horizons_of(cohort.data.task)
@@ -29,7 +30,7 @@ def evaluate_splits(
 
 def train_cohort(
     node: Node,
-    cohort: Cohort,
+    cohort: AnyCohort,
     run: str,
     server_round: int,
     keep_from: int,
@@ -54,6 +55,8 @@ class CohortClient:
     """Serves the clients of one node for one request. A method overrides what differs, mostly ``gradient_term``.
 
     request  : what is asked, with the tensors that came along.
+    cohort   : the clients asked for. Those of an experiment with several architectures are a ``MixedCohort``, whose
+               models are filled up with zeros to one width; code that takes its sizes from tensors works with both.
     settings : the method's table of the experiment, as the strategy resolved it.
     """
 
@@ -62,7 +65,7 @@ class CohortClient:
         self.request = request
         self.assignment = Assignment.of(request.experiment)
         self.settings = self.assignment.method
-        self.cohort: Cohort = node.cohort(request.experiment, request.clients)
+        self.cohort: AnyCohort = node.cohort(request.experiment, request.clients)
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:

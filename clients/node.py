@@ -13,12 +13,12 @@ from typing import Any
 from flwr.app import Context
 
 from fedgraph.client_state import ClientState
-from fedgraph.cohort import Cohort
 from fedgraph.data import data_folder, open_source, parse_data
 from fedgraph.data.base import DataSource, TaskSpec
 from fedgraph.errors import ExperimentError
 from fedgraph.identity import hosted_clients
-from fedgraph.models import build
+from fedgraph.mixed import AnyCohort, load_cohort
+from fedgraph.model_choice import ModelChoice
 from fedgraph.settings import Settings, parse
 from fedgraph.train_settings import TrainSettings
 
@@ -94,7 +94,7 @@ class Node:
         """The data set of the experiment, read from this node's data folder."""
         return _source(assignment.data.model_dump_json(), self.data_dir)
 
-    def cohort(self, experiment: str, clients: tuple[str, ...]) -> Cohort:
+    def cohort(self, experiment: str, clients: tuple[str, ...]) -> AnyCohort:
         """The named clients, ready to train; built once per process."""
         return _cohort(experiment, clients, self.data_dir)
 
@@ -109,7 +109,7 @@ def _source(data: str, data_dir: Path) -> DataSource:
 
 
 @lru_cache(maxsize=_COHORTS_KEPT)
-def _cohort(experiment: str, clients: tuple[str, ...], data_dir: Path) -> Cohort:
+def _cohort(experiment: str, clients: tuple[str, ...], data_dir: Path) -> AnyCohort:
     assignment = Assignment.of(experiment)
-    data = _source(assignment.data.model_dump_json(), data_dir).load(clients)
-    return Cohort(build(assignment.model, data.task), data, assignment.train, assignment.seed)
+    source = _source(assignment.data.model_dump_json(), data_dir)
+    return load_cohort(ModelChoice.of(assignment.model), source, clients, assignment.train, assignment.seed)

@@ -27,15 +27,14 @@ class SFLClient(CohortClient):
         to_global, to_personal = self.settings["lambda-global"], self.settings["lambda-personal"]
         if to_global == 0 and to_personal == 0:
             return None
-        trainable = self.cohort.model.layout.num_trainable
-        w = self.request.shared["global"][:trainable]
-        u = self.request.stacked["parameters"][:, :trainable]
+        w, u = self.request.shared["global"], self.request.stacked["parameters"]
         squared = self.settings["distance"] == "squared"
         per_batch = self.settings["lambda-scale"] == "batch-sum"
 
-        def term(v: Tensor, clients: slice, batch_weight: Tensor) -> Tensor:
-            gradient = to_global * distance_gradient(v, w.to(v), squared)
-            gradient += to_personal * distance_gradient(v, u[clients].to(v), squared)
+        def term(v: Tensor, clients: slice | Tensor, batch_weight: Tensor) -> Tensor:
+            trainable = v.shape[1]  # buffers lie behind it
+            gradient = to_global * distance_gradient(v, w[:trainable].to(v), squared)
+            gradient += to_personal * distance_gradient(v, u[clients, :trainable].to(v), squared)
             # The loss is a mean over the batch; lambda read on a summed loss is that many times smaller here.
             return gradient / batch_weight.clamp(min=1)[:, None] if per_batch else gradient
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clients.base import evaluate_splits, train_cohort
 from clients.node import Assignment, Node
-from fedgraph.cohort import Cohort, GradientTerm
+from fedgraph.cohort import GradientTerm
 from fedgraph.errors import ReplyError
 from fedgraph.messages import EXPERIMENT_KEY, KEEP_KEY, ROUND_KEY, RUN_KEY, from_record, to_record
 
@@ -29,7 +29,7 @@ class StockClient:
         self.node = node
         self.assignment = Assignment.of(experiment)
         self.clients = tuple(sorted(node.hosted(self.assignment)))
-        self.cohort: Cohort = node.cohort(experiment, self.clients)
+        self.cohort = node.cohort(experiment, self.clients)
         self.config: Any = config
         layout = self.cohort.model.layout
         state = from_record(arrays)
@@ -88,8 +88,8 @@ class StockClient:
         mu = float(self.config.get("proximal-mu", 0.0))
         if mu == 0:
             return None
-        w = self.model[:, : self.cohort.model.layout.num_trainable]
-        return lambda v, clients, batch_weight: mu * (v - w.to(v))
+        w = self.model
+        return lambda v, clients, batch_weight: mu * (v - w[:, : v.shape[1]].to(v))
 
     def _means(self, metrics: dict[str, Tensor], weights: Tensor) -> MetricRecord:
         record = MetricRecord({"num-examples": int(weights.sum())})

@@ -21,6 +21,7 @@ class Training:
     loss    : mean training loss of each client, ``[clients]``, NaN for those who are absent.
     absent  : clients without a usable reply and why.
     seconds : wall-clock time of the exchange and the aggregation.
+    bytes_down, bytes_up : bytes of the arrays in the requests and replies of that exchange; see ``Traffic``.
     """
 
     round: int
@@ -28,6 +29,8 @@ class Training:
     loss: Tensor
     absent: Mapping[str, str]
     seconds: float
+    bytes_down: int = 0
+    bytes_up: int = 0
 
 
 @dataclass(frozen=True)

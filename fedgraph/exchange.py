@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from fedgraph.errors import IdentityError, ReplyError
 from fedgraph.federation import Federation
 from fedgraph.messages import CLIENT_KEY, EXPERIMENT_KEY, Identity, error_of, is_unreachable
+from fedgraph.traffic import Traffic
 
 _POLL_SECONDS = 0.5
 _ANSWER_SECONDS = 60.0
@@ -22,17 +23,17 @@ class OrderedGrid(Grid):
     """A grid seen through a federation: only nodes that host clients, in the order of their first client's name.
 
     Node ids are random per run and replies come as they arrive; a sum over them in that order is not reproducible.
-    Exchanges and array bytes are counted here, because everything passes here.
+    Exchanges and array bytes are counted here, because everything after the opening query passes here.
+
+    traffic : goes on counting from there; by default from nothing.
     """
 
-    def __init__(self, grid: Grid, federation: Federation) -> None:
+    def __init__(self, grid: Grid, federation: Federation, traffic: Traffic | None = None) -> None:
         self._grid = grid
+        self.traffic = Traffic() if traffic is None else traffic
         self._rank = {
             node: rank for rank, node in enumerate(sorted(federation.hosts, key=lambda n: federation.clients_of(n)[0]))
         }
-        self.exchanges = 0
-        self.bytes_down = 0
-        self.bytes_up = 0
 
     def set_run(self, run: Any) -> None:
         """Pass on Flower's description of the run."""
@@ -67,15 +68,19 @@ class OrderedGrid(Grid):
         outgoing = list(messages)
         if not outgoing:
             return []
-        self.exchanges += 1
-        self.bytes_down += sum(_array_bytes(message) for message in outgoing)
+        self.traffic.exchanges += 1
         replies = self._ordered(self._grid.send_and_receive(outgoing, timeout=timeout))
-        self.bytes_up += sum(_array_bytes(reply) for reply in replies)
+        _count_bytes(self.traffic, outgoing, replies)
         return replies
 
     def _ordered(self, replies: Iterable[Message]) -> list[Message]:
         known = [reply for reply in replies if reply.metadata.src_node_id in self._rank]
         return sorted(known, key=lambda reply: self._rank[reply.metadata.src_node_id])
+
+
+def _count_bytes(traffic: Traffic, sent: Iterable[Message], received: Iterable[Message]) -> None:
+    traffic.bytes_down += sum(_array_bytes(message) for message in sent)
+    traffic.bytes_up += sum(_array_bytes(message) for message in received)
 
 
 def _array_bytes(message: Message) -> int:
@@ -92,10 +97,12 @@ def identify(
     wait: float,
     label_counts: bool,
     on_wait: Callable[[str], None] = lambda text: None,
+    traffic: Traffic | None = None,
 ) -> Federation:
     """The opening query: ask every node whom it hosts, waiting up to ``wait`` seconds until all are there.
 
     All are there when every partition that nodes speak of has a node and at least ``min_clients`` clients are hosted.
+    What it takes is added to ``traffic``.
 
     Raises
     ------
@@ -104,13 +111,17 @@ def identify(
     """
     config = ConfigRecord({CLIENT_KEY: client, EXPERIMENT_KEY: experiment, "label-counts": label_counts})
     identities: dict[int, Identity] = {}
+    traffic = Traffic() if traffic is None else traffic
+    traffic.exchanges += 1
     deadline = time.monotonic() + wait
     while True:
         unknown = [node for node in grid.get_node_ids() if node not in identities]
         silent = set(unknown)
         messages = [Message(RecordDict({"config": config}), node, "query.identify") for node in unknown]
         if messages:
-            for reply in grid.send_and_receive(messages, timeout=max(wait, _ANSWER_SECONDS)):
+            replies = list(grid.send_and_receive(messages, timeout=max(wait, _ANSWER_SECONDS)))
+            _count_bytes(traffic, messages, replies)
+            for reply in replies:
                 node = reply.metadata.src_node_id
                 silent.discard(node)
                 if is_unreachable(reply):

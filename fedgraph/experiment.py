@@ -17,7 +17,7 @@ from fedgraph.data import parse_data
 from fedgraph.data.base import SplitName
 from fedgraph.errors import ExperimentError
 from fedgraph.methods import BUILT_IN, Method, resolve
-from fedgraph.models import parse_model
+from fedgraph.model_choice import ModelChoice
 from fedgraph.settings import Settings, parse
 from fedgraph.train_settings import TrainSettings
 
@@ -167,7 +167,10 @@ class Experiment:
         return tomli_w.dumps(self.as_dict())
 
     def client_part(self, method_settings: Mapping[str, Any]) -> str:
-        """What a node needs to know, as JSON: no output folders, no graph, no other client's anything."""
+        """What a node needs to know, as JSON: no output folders, no graph, nothing of other clients.
+
+        Only the names and patterns in ``[[model.variants]]`` are seen by every node.
+        """
         return json.dumps(
             {
                 "seed": self.experiment.seed,
@@ -200,7 +203,7 @@ def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
     for name in ("data", "model"):
         if name not in tables:
             raise ExperimentError(f"the experiment needs a table [{name}]")
-    parse_model(_table(tables, "model"))
+    ModelChoice.of(_table(tables, "model"))
     return Experiment(
         experiment=head,
         data=parse_data(_table(tables, "data")),

@@ -10,6 +10,7 @@ from pydantic_core import PydanticUndefined
 from fedgraph.data import settings_by_set
 from fedgraph.experiment import EvaluationTable, ExperimentTable, GraphTable, OutputTable
 from fedgraph.methods import BUILT_IN
+from fedgraph.model_choice import ModelTable, VariantTable
 from fedgraph.models import MODELS
 from fedgraph.models.vectorised import ModuleSettings
 from fedgraph.plugins import load_object
@@ -27,6 +28,7 @@ def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
         "output": ("[output]", OutputTable),
     }
     tables |= {name: (f'[data] set = "{name}"', kind) for name, kind in settings_by_set().items()}
+    tables |= {"model": ("[model]", ModelTable), "variants": ("[[model.variants]]", VariantTable)}
     tables |= {name: (f'[model] name = "{name}"', kind) for name, (kind, _) in MODELS.items()}
     tables["package.module:Class"] = ('[model] name = "package.module:Class"', ModuleSettings)
     for name, method in BUILT_IN.items():

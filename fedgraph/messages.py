@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -47,7 +48,7 @@ def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
 
 def from_record(record: ArrayRecord) -> dict[str, Tensor]:
     """An ArrayRecord -> tensors in memory that PyTorch allocated (aligned alike on every grid), a single copy."""
-    return {name: _decode(array) for name, array in record.items()}
+    return {name: _decoded(array).clone() for name, array in record.items()}
 
 
 @lru_cache(maxsize=1024)
@@ -66,17 +67,20 @@ def _encode(tensor: Tensor) -> Array:
     return Array(dtype, shape, _NUMPY, data)
 
 
-def _decode(array: Array) -> Tensor:
-    """Raises ValueError for anything but plain numbers as ``numpy.save`` writes them."""
+def _decoded(array: Array) -> Tensor:
+    """The numbers where they lie, not to be written to.
+
+    Raises ValueError for anything but plain numbers as ``numpy.save`` writes them.
+    """
     if array.stype != _NUMPY or np.dtype(array.dtype).kind not in "biuf":
         raise ValueError(f"it holds {array.dtype} in the encoding {array.stype}, not plain numbers in {_NUMPY}")
     shape, header = tuple(array.shape), _header(array.dtype, tuple(array.shape))
     if not array.data.startswith(header):
         raise ValueError(f"its encoding is not that of {array.dtype} {shape} in C order")
     flat = np.frombuffer(array.data, array.dtype, count=math.prod(shape), offset=len(header))
-    result = torch.empty(shape, dtype=getattr(torch, array.dtype))
-    result.numpy()[...] = flat.reshape(shape)
-    return result
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(flat.reshape(shape))
 
 
 def error_content(text: str) -> RecordDict:
@@ -162,7 +166,11 @@ class WorkRequest:
 
 @dataclass(frozen=True)
 class WorkReply:
-    """What a node sends back: tensors ``[clients, ...]`` and numbers per client, in the order of ``clients``."""
+    """What a node sends back: tensors ``[clients, ...]`` and numbers per client, in the order of ``clients``.
+
+    The tensors of a reply that was unpacked are views of the message's bytes: read them, or copy them, as stacking the
+    replies of all nodes does once.
+    """
 
     clients: tuple[str, ...]
     stacked: Mapping[str, Tensor] = field(default_factory=dict)
@@ -224,6 +232,8 @@ class WorkReply:
 def checked_arrays(record: ArrayRecord, expected: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
     """The float32 arrays of an untrusted record; exactly those ``expected``, in exactly those shapes.
 
+    They are views of the record's bytes, not to be written to.
+
     Raises
     ------
     ReplyError
@@ -243,7 +253,7 @@ def _checked(name: str, array: Array, shape: tuple[int, ...]) -> Tensor:
     if len(array.data) > 4 * math.prod(shape) + _NUMPY_HEADER:
         raise ReplyError(f"array '{name}' takes {len(array.data)} bytes, more than its shape {shape} needs")
     try:
-        return _decode(array)
+        return _decoded(array)
     except Exception as error:
         raise ReplyError(f"array '{name}' cannot be decoded ({error})") from None
 

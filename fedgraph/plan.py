@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fedgraph.architectures import Architectures
 from fedgraph.callbacks import Callback
 from fedgraph.data.base import SplitName
 from fedgraph.parameters import Layout
@@ -15,11 +16,13 @@ from fedgraph.parameters import Layout
 class RunPlan:
     """The part of a run that is the same for every strategy.
 
-    layout     : names and shapes of the model that is trained.
+    layout     : names and shapes of the model that is trained. Where architectures differ it is that of a whole row:
+                 one entry ``parameters``, as wide as the largest model.
     client     : dotted path of the client class that answers the requests.
     experiment : the part of the experiment that nodes get, as JSON.
     run        : the name under which nodes keep their clients' state.
     splits     : splits on which models are evaluated, every ``every`` rounds and after the last.
+    architectures : which client has which model, where they differ; None where all have the one of ``layout``.
     """
 
     layout: Layout
@@ -33,6 +36,7 @@ class RunPlan:
     on_missing: Literal["fail", "skip", "keep-last"] = "fail"
     checkpoint_every: int = 1
     callbacks: Sequence[Callback] = field(default_factory=tuple)
+    architectures: Architectures | None = None
 
     def evaluates(self, server_round: int) -> bool:
         """Whether the models that stand after ``server_round`` rounds are evaluated even if more rounds follow."""

@@ -116,6 +116,8 @@ def results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     table.add_section()
     table.add_row("rounds", *(str(summary["rounds"]) for summary in summaries))
     table.add_row("exchanges", *(str(summary["exchanges"]) for summary in summaries))
+    for key, label in (("bytes_down", "MB down"), ("bytes_up", "MB up")):
+        table.add_row(label, *(_megabytes(summary.get(key)) for summary in summaries))
     table.add_row("seconds", *(f"{summary['seconds']:.1f}" for summary in summaries))
     return table
 
@@ -143,6 +145,10 @@ def _spread(values: Mapping[str, float | None] | None) -> str:
     if not values:
         return "-"
     return f"{_number(values['mean'])} ± {_number(values['std'])}"
+
+
+def _megabytes(value: int | None) -> str:
+    return "-" if value is None else f"{value / 1e6:.2f}"
 
 
 def _number(value: float | None) -> str:

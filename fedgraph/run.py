@@ -11,6 +11,7 @@ import platform
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +24,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedgraph import __version__
+from fedgraph.architectures import Architectures
 from fedgraph.atomic import write_atomically
 from fedgraph.callbacks import Callback, Evaluation, Training
 from fedgraph.errors import RunError
@@ -30,6 +32,7 @@ from fedgraph.experiment import Experiment
 from fedgraph.metrics import summarise
 from fedgraph.parameters import Layout
 from fedgraph.state_file import State, load_state, save_state
+from fedgraph.traffic import Traffic
 
 _PACKAGES = ("flwr", "ray", "torch", "torch-geometric", "numpy", "scikit-learn")
 
@@ -128,12 +131,27 @@ class RunFolder:
             logger.setLevel(logging.INFO)
         return handler
 
-    def write_models(self, layout: Layout, names: Sequence[str], models: Tensor, global_model: Tensor | None) -> None:
-        """``models.safetensors``: ``clients/<tensor>`` with a leading client axis, and ``global/<tensor>``."""
-        tensors = {f"clients/{name}": value.contiguous() for name, value in layout.unflatten(models).items()}
+    def write_models(
+        self,
+        layout: Layout,
+        names: Sequence[str],
+        models: Tensor,
+        global_model: Tensor | None,
+        architectures: Architectures | None = None,
+    ) -> None:
+        """``models.safetensors``: ``clients/<tensor>`` with a leading client axis, and ``global/<tensor>``.
+
+        Where architectures differ, ``clients/<number>/<tensor>`` holds the clients of one architecture, and the
+        metadata ``architectures`` says which number each client has.
+        """
+        stacked = layout.unflatten(models) if architectures is None else architectures.stacked(models)
+        tensors = {f"clients/{name}": value.contiguous() for name, value in stacked.items()}
         if global_model is not None:
             tensors |= {f"global/{name}": value for name, value in layout.row_state(global_model).items()}
-        write_atomically(self.path / "models.safetensors", save(tensors, metadata={"clients": json.dumps(list(names))}))
+        metadata = {"clients": json.dumps(list(names))}
+        if architectures is not None:
+            metadata["architectures"] = json.dumps(architectures.numbers)
+        write_atomically(self.path / "models.safetensors", save(tensors, metadata=metadata))
 
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` says. Raises RunError when the run is not finished."""
@@ -152,7 +170,7 @@ class Recorder(Callback):
     """Writes ``metrics.jsonl`` while the run goes on and the checkpoint after every ``checkpoint_every`` rounds.
 
     names    : the clients of the run.
-    counters : called at a checkpoint for numbers that must survive a resume (exchanges, seconds).
+    counters : called at a checkpoint for numbers that must survive a resume (exchanges, bytes, seconds).
     """
 
     def __init__(
@@ -181,6 +199,8 @@ class Recorder(Callback):
                 **_values(training.names, {"loss": training.loss}),
                 "absent": dict(training.absent),
                 "seconds": round(training.seconds, 6),
+                "bytes_down": training.bytes_down,
+                "bytes_up": training.bytes_up,
             }
         )
 
@@ -267,12 +287,12 @@ def summary_of(
     names: Sequence[str],
     data: str,
     rounds: int,
-    exchanges: int,
+    traffic: Traffic,
     seconds: float,
     evaluation: Evaluation | None,
     sha256: str,
 ) -> dict[str, Any]:
-    """The content of ``summary.json``."""
+    """The content of ``summary.json``; what ``bytes_down`` and ``bytes_up`` count, see ``Traffic``."""
     split_metrics = by_split(evaluation.metrics) if evaluation is not None else {}
     values = {split: _values(names, metrics) for split, metrics in split_metrics.items()}
     return {
@@ -281,7 +301,9 @@ def summary_of(
         "data": data,
         "clients": len(names),
         "rounds": rounds,
-        "exchanges": exchanges,
+        "exchanges": traffic.exchanges,
+        "bytes_down": traffic.bytes_down,
+        "bytes_up": traffic.bytes_up,
         "seconds": round(seconds, 3),
         "metrics": {split: value["metrics"] for split, value in values.items()},
         "per_client": {split: value["per_client"] for split, value in values.items()},
@@ -326,11 +348,21 @@ def _commit() -> str | None:
 def load_models(path: str | Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor] | None]:
     """Read ``models.safetensors``: state dicts by client name, and the global one or None."""
     with safe_open(str(path), framework="pt") as stream:
-        names = json.loads(stream.metadata()["clients"])
+        metadata = stream.metadata()
+        names = json.loads(metadata["clients"])
+        numbers = json.loads(metadata.get("architectures", "null"))
         tensors = {key: stream.get_tensor(key) for key in stream.keys()}  # noqa: SIM118
     stacked = {key.removeprefix("clients/"): value for key, value in tensors.items() if key.startswith("clients/")}
     shared = {key.removeprefix("global/"): value for key, value in tensors.items() if key.startswith("global/")}
-    clients = {name: {key: value[position] for key, value in stacked.items()} for position, name in enumerate(names)}
+    if numbers is None:
+        clients = {name: {key: value[row] for key, value in stacked.items()} for row, name in enumerate(names)}
+        return clients, shared or None
+    clients, rows = {}, Counter[int]()
+    for name, number in zip(names, numbers, strict=True):
+        start = f"{number}/"
+        own = {key.removeprefix(start): value for key, value in stacked.items() if key.startswith(start)}
+        clients[name] = {key: value[rows[number]] for key, value in own.items()}
+        rows[number] += 1
     return clients, shared or None
 
 

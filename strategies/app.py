@@ -15,6 +15,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
+from fedgraph.architectures import Architectures
 from fedgraph.callbacks import Callback, EarlyStopping
 from fedgraph.client_graph import write_graph
 from fedgraph.data import data_folder, open_source
@@ -23,13 +24,13 @@ from fedgraph.exchange import OrderedGrid, identify
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.given_graph import given_graph
 from fedgraph.messages import CLIENT_KEY, EXPERIMENT_KEY, RUN_KEY, to_record
-from fedgraph.models import build
+from fedgraph.model_choice import ModelChoice
 from fedgraph.parameters import weights_sha256
 from fedgraph.plan import RunPlan
 from fedgraph.report import LISTENERS, LogProgress, as_text
 from fedgraph.run import Recorder, RunFolder, summary_of
-from fedgraph.seeding import generator
 from fedgraph.threads import pinned_threads
+from fedgraph.traffic import Traffic
 from strategies.chosen import ChosenMethod
 
 log = logging.getLogger("fedgraph")
@@ -97,6 +98,7 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
     method = ChosenMethod(experiment)
     experiment_part = experiment.client_part(method.settings.as_table())
     log.info("run folder %s", folder.path)
+    traffic = Traffic()
     federation = identify(
         grid,
         method.client,
@@ -105,6 +107,7 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
         wait=head.wait,
         label_counts=experiment.graph.source == "labels",
         on_wait=lambda text: log.info("waiting for nodes: %s", text),
+        traffic=traffic,
     )
     log.info("%d clients on %d nodes; data: %s", len(federation.names), len(federation.hosts), federation.data)
     graph = given_graph(experiment.graph, federation, lambda: open_source(experiment.data, data_dir), data_dir)
@@ -112,14 +115,15 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
     if graph is not None:
         write_graph(graph, folder.path / "graph.npz")
 
-    model = build(experiment.model, federation.task)
-    ordered = OrderedGrid(grid, federation)
-    ordered.exchanges = 1
+    choice = ModelChoice.of(experiment.model)
+    choice.refuse_idle_variants(federation.names)
+    architectures = Architectures.of(choice, federation.task, federation.names)
+    ordered = OrderedGrid(grid, federation, traffic)
     evaluation = experiment.evaluation
     stopping: list[Callback] = []
     if evaluation.monitor is not None and evaluation.patience is not None:
         stopping = [EarlyStopping(evaluation.monitor, evaluation.patience, evaluation.restore_best)]
-    earlier = {"seconds": 0.0, "exchanges": 0.0}
+    earlier: dict[str, float] = {"seconds": 0.0, "exchanges": 0, "bytes_down": 0, "bytes_up": 0}
     recorder = Recorder(
         folder,
         federation.names,
@@ -127,11 +131,13 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
         watched=stopping,
         counters=lambda: {
             "seconds": earlier["seconds"] + time.monotonic() - began,
-            "exchanges": earlier["exchanges"] + ordered.exchanges,
+            "exchanges": earlier["exchanges"] + traffic.exchanges,
+            "bytes_down": earlier["bytes_down"] + traffic.bytes_down,
+            "bytes_up": earlier["bytes_up"] + traffic.bytes_up,
         },
     )
     plan = RunPlan(
-        layout=model.layout,
+        layout=architectures.layout,
         client=method.client,
         experiment=experiment_part,
         run=folder.name,
@@ -142,6 +148,7 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
         on_missing=head.on_missing,
         checkpoint_every=experiment.output.checkpoint_every,
         callbacks=(*stopping, recorder, LogProgress(head.rounds), *LISTENERS),
+        architectures=architectures if architectures.is_mixed else None,
     )
     strategy = method.build(federation, plan)
     if experiment.output.resume:
@@ -159,11 +166,10 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
         RUN_KEY: folder.name,
         "evaluate": list(evaluation.splits),
     }
-    initial = model.layout.row_state(model.initial(generator(head.seed, "initial model")))
     strategy.summary()
     strategy.start(
         ordered,
-        to_record(initial),
+        to_record(architectures.initial(head.seed)),
         num_rounds=head.rounds,
         timeout=head.timeout,
         train_config=ConfigRecord(dict(config)),  # type: ignore[arg-type]
@@ -172,7 +178,7 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
     learned = strategy.learned_graph()
     if learned is not None:
         write_graph(learned, folder.path / "learned-graph.npz")
-    folder.write_models(model.layout, federation.names, strategy.models, strategy.global_model())
+    folder.write_models(plan.layout, federation.names, strategy.models, strategy.global_model(), plan.architectures)
     totals = recorder.counters()
     folder.write_summary(
         summary_of(
@@ -180,7 +186,7 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
             federation.names,
             federation.data,
             rounds=strategy.finished_rounds,
-            exchanges=int(totals["exchanges"]),
+            traffic=Traffic(int(totals["exchanges"]), int(totals["bytes_down"]), int(totals["bytes_up"])),
             seconds=totals["seconds"],
             evaluation=recorder.last,
             sha256=weights_sha256(federation.names, strategy.models),
@@ -188,5 +194,5 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
     )
     log.info(
         "finished: %s; %d exchanges, %.1f MB down, %.1f MB up", folder.path / "summary.json",
-        ordered.exchanges, ordered.bytes_down / 1e6, ordered.bytes_up / 1e6,
+        totals["exchanges"], totals["bytes_down"] / 1e6, totals["bytes_up"] / 1e6,
     )  # fmt: skip

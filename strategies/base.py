@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -16,13 +17,14 @@ from torch import Tensor
 from fedgraph.callbacks import Evaluation, Training
 from fedgraph.client_graph import ClientGraph
 from fedgraph.data.base import SplitName
-from fedgraph.errors import ExperimentError
+from fedgraph.errors import ExperimentError, RunError
 from fedgraph.exchange import OrderedGrid
 from fedgraph.federation import Federation
 from fedgraph.messages import WorkReply, WorkRequest, from_record, to_record
 from fedgraph.plan import RunPlan
 from fedgraph.settings import Settings
 from fedgraph.state_file import State
+from fedgraph.traffic import Traffic
 from strategies.absence import AbsencePolicy
 from strategies.replies import Replies, collect
 
@@ -49,6 +51,10 @@ class CohortStrategy(Strategy):
     """Keys of the method's table; none by default."""
 
     needs_graph: ClassVar[bool] = False
+    mixes_models: ClassVar[bool] = True
+    """Whether models of different clients are averaged, or otherwise computed with one another: then all clients need
+    the same architecture."""
+
     evaluates_with_training: ClassVar[bool] = True
 
     def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
@@ -69,6 +75,7 @@ class CohortStrategy(Strategy):
         self._stop = False
         self._restored = False
         self._began = time.perf_counter()
+        self._traffic, self._traffic_before = Traffic(), Traffic()
         self._asked: dict[int, Tensor] = {}
         self._training = True
 
@@ -87,8 +94,11 @@ class CohortStrategy(Strategy):
         return {"parameters": (self.plan.layout.num_parameters,)}
 
     def global_model(self) -> Tensor | None:
-        """The read-out, ``[parameters]``: the mean of the clients' models. None for a method that has none."""
-        return self.models.mean(dim=0)
+        """The read-out, ``[parameters]``: the mean of the clients' models.
+
+        None for a method that has none, and where architectures differ.
+        """
+        return self.models.mean(dim=0) if self.plan.architectures is None else None
 
     def learned_graph(self) -> ClientGraph | None:
         """The client graph that the method learned, for the run folder; None for a method that learns none."""
@@ -136,6 +146,7 @@ class CohortStrategy(Strategy):
             if self._stop:
                 break
             self._began = time.perf_counter()
+            self._traffic, self._traffic_before = ordered.traffic, replace(ordered.traffic)
             messages = self.configure_train(server_round, arrays, train_config, ordered)
             new_arrays, metrics = self.aggregate_train(
                 server_round, ordered.send_and_receive(messages, timeout=timeout)
@@ -190,8 +201,12 @@ class CohortStrategy(Strategy):
             result.evaluate_metrics_serverapp[server_round] = metrics
 
     def begin(self, initial_arrays: ArrayRecord) -> None:
-        """Give every client the initial model."""
-        self.models = self.plan.layout.row(from_record(initial_arrays)).repeat(len(self.federation.names), 1)
+        """Give every client the initial model of its architecture."""
+        arrays, architectures = from_record(initial_arrays), self.plan.architectures
+        if architectures is not None:
+            self.models = architectures.repeated(arrays)
+        else:
+            self.models = self.plan.layout.row(arrays).repeat(len(self.federation.names), 1)
 
     def adopt(self, models: Tensor) -> None:
         """Go on with other models ``[clients, parameters]``, such as the best of the run."""
@@ -228,6 +243,7 @@ class CohortStrategy(Strategy):
             return None, None
         taking_part = self.absence.taking_part(server_round, collected)
         models = self.aggregate(server_round, taking_part)
+        self._refuse_overfull(taking_part.names, models)
         everybody = len(taking_part.names) == len(self.federation.names)
         self.models = models if everybody else self.models.index_copy(0, taking_part.positions, models)
         loss = self._record_training(server_round, collected)
@@ -276,16 +292,39 @@ class CohortStrategy(Strategy):
     def read_reply(self, content: RecordDict, clients: list[str]) -> tuple[WorkReply, Mapping[str, str]]:
         """Unpack and check the reply of one node; see ``strategies.replies.Reader``."""
         reply = WorkReply.unpack(content, clients, self.reply_shapes() if self._training else {})
-        return reply, reply.unusable()
+        unusable = reply.unusable()
+        if self.plan.architectures is not None and "parameters" in reply.stacked:
+            unusable = {**self.plan.architectures.overfull(clients, reply.stacked["parameters"]), **unusable}
+        return reply, unusable
 
     def collect(self, messages: Iterable[Message]) -> tuple[Replies, list[Message]]:
         """The usable replies of an exchange, and the messages they came in."""
         return collect(self.federation, self._asked, messages, self.read_reply)
 
+    def _refuse_overfull(self, names: Sequence[str], models: Tensor) -> None:
+        """A strategy that declares ``mixes_models = False`` and mixes all the same must not go unnoticed."""
+        architectures = self.plan.architectures
+        problems = {} if architectures is None else architectures.overfull(names, models)
+        if problems:
+            name, problem = next(iter(problems.items()))
+            raise RunError(
+                f"{type(self).__name__} made a model for client '{name}' that is not of its architecture ({problem}); "
+                "a strategy that computes with the models of several clients at once must not declare "
+                "mixes_models = False, nor inherit it"
+            )
+
     def _record_training(self, server_round: int, replies: Replies) -> Tensor:
         loss = self._whole(replies, replies.metrics.get("loss"))
         seconds = time.perf_counter() - self._began
-        training = Training(server_round, self.federation.names, loss, replies.absent, seconds)
+        training = Training(
+            server_round,
+            self.federation.names,
+            loss,
+            replies.absent,
+            seconds,
+            bytes_down=self._traffic.bytes_down - self._traffic_before.bytes_down,
+            bytes_up=self._traffic.bytes_up - self._traffic_before.bytes_up,
+        )
         for callback in self.plan.callbacks:
             callback.on_training(training)
         return loss

@@ -7,7 +7,8 @@ from flwr.serverapp.strategy import Strategy
 from fedgraph.errors import ExperimentError
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation
-from fedgraph.methods import COHORT_CLIENT, STOCK_CLIENT
+from fedgraph.methods import BUILT_IN, COHORT_CLIENT, STOCK_CLIENT
+from fedgraph.model_choice import ModelChoice
 from fedgraph.plan import RunPlan
 from fedgraph.plugins import load_object
 from fedgraph.settings import Settings, parse
@@ -33,6 +34,14 @@ class ChosenMethod:
         if not (isinstance(strategy_class, type) and issubclass(strategy_class, Strategy)):
             raise ExperimentError(f"[experiment] strategy '{method.strategy}' is not a Flower Strategy class")
         self._class: type[Strategy] = strategy_class
+        if mixes_models(strategy_class) and ModelChoice.of(experiment.model).is_mixed:
+            others = [name for name, known in BUILT_IN.items() if not mixes_models(load_object(known.strategy, name))]
+            raise ExperimentError(
+                f"[experiment] method '{method.name}' computes with the models of several clients at once, so all need "
+                "the same architecture, but [[model.variants]] gives some clients another one than [model]. "
+                f"Methods for clients with different architectures: {', '.join(others)}, and strategies of your own "
+                "that declare mixes_models = False"
+            )
         self._where = f"[{method.name}]"
         self._table = experiment.method_table
         if issubclass(self._class, CohortStrategy):
@@ -51,3 +60,8 @@ class ChosenMethod:
         # Where nodes may be absent, a stock strategy must not wait for them.
         nodes = len(federation.hosts) if plan.on_missing == "fail" else 1
         return StockStrategy(build_stock(self._class, self._table, self._where, nodes=nodes), federation, plan)
+
+
+def mixes_models(strategy_class: type[Strategy]) -> bool:
+    """Whether a strategy computes with models of different clients at once; stock Flower strategies all average."""
+    return strategy_class.mixes_models if issubclass(strategy_class, CohortStrategy) else True

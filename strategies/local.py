@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from strategies.base import CohortStrategy, Replies
@@ -9,6 +11,8 @@ from strategies.base import CohortStrategy, Replies
 
 class LocalOnly(CohortStrategy):
     """Returns to each client what it sent."""
+
+    mixes_models: ClassVar[bool] = False
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
         """The clients' own models, unchanged."""

@@ -137,9 +137,16 @@ def _stack(federation: Federation, parts: list[tuple[Tensor, WorkReply]], absent
     order = positions.argsort()
     sorted_already = bool((positions.diff() > 0).all())
 
+    places = order.argsort().split([len(part) for part, _ in parts])
+
     def joined(pieces: list[Tensor]) -> Tensor:
-        whole = torch.cat(pieces) if len(pieces) > 1 else pieces[0]
-        return whole if sorted_already else whole[order]
+        # The one copy of what came; the pieces are views of messages.
+        if sorted_already:
+            return torch.cat(pieces)
+        whole = pieces[0].new_empty(len(order), *pieces[0].shape[1:])
+        for place, piece in zip(places, pieces, strict=True):
+            whole.index_copy_(0, place, piece)
+        return whole
 
     tensors = {
         name: joined([reply.stacked[name] for _, reply in parts]) for name in (parts[0][1].stacked if parts else ())

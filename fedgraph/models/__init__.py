@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pydantic import create_model
+
 from fedgraph.data.base import TaskSpec
 from fedgraph.errors import ExperimentError
 from fedgraph.models.base import StackedModel
@@ -25,8 +27,10 @@ MODELS: dict[str, tuple[type[Settings], Callable[[Any, TaskSpec], StackedModel]]
 }
 
 
-def parse_model(table: Mapping[str, Any]) -> Settings:
-    """Validate the table ``[model]`` of an experiment.
+def parse_model(table: Mapping[str, Any], where: str = "[model]", beside: type[Settings] = Settings) -> Settings:
+    """Validate a model table of an experiment, which messages call ``where``.
+
+    ``beside`` has keys that the table may hold beside those of its model.
 
     Raises
     ------
@@ -34,14 +38,16 @@ def parse_model(table: Mapping[str, Any]) -> Settings:
         For an unknown name or key, with the known ones.
     """
     name = table.get("name")
-    if isinstance(name, str) and ":" in name:
-        return parse(ModuleSettings, table, "[model]")
-    if not isinstance(name, str) or name not in MODELS:
+    is_own = isinstance(name, str) and ":" in name
+    if not is_own and (not isinstance(name, str) or name not in MODELS):
         raise ExperimentError(
-            f"[model] name: there is no model {name!r}; known models: {', '.join(sorted(MODELS))}, "
+            f"{where} name: there is no model {name!r}; known models: {', '.join(sorted(MODELS))}, "
             "or 'package.module:Class' for a torch.nn.Module of your own"
         )
-    return parse(MODELS[name][0], table, "[model]")
+    kind = ModuleSettings if is_own else MODELS[str(name)][0]
+    if beside is not Settings:
+        kind = create_model(kind.__name__, __base__=(kind, beside))
+    return parse(kind, table, where)
 
 
 def build(table: Mapping[str, Any], task: TaskSpec) -> StackedModel:

@@ -85,10 +85,8 @@ def test_moments_are_kept_per_round_and_an_interrupted_round_is_repeated_alike(a
     assert torch.equal(again.stacked["parameters"], second.stacked["parameters"])
     fresh, _ = ask(train_table={"momentum": 0.9}, models=models, server_round=2)
     assert not torch.equal(fresh.stacked["parameters"], second.stacked["parameters"])
-    files = sorted(
-        str(path.relative_to(tmp_path / "state" / "run")) for path in (tmp_path / "state").rglob("*.safetensors")
-    )
-    assert files == [f"client-{c}/round-{r}.safetensors" for c in (0, 1) for r in (1, 2)]
+    kept = sorted(path.name.partition("-save")[0] for path in (tmp_path / "state" / "run").rglob("*.safetensors"))
+    assert kept == ["round-1", "round-2"]
 
 
 def test_no_state_is_written_where_none_is_kept(ask, tmp_path):

@@ -252,7 +252,9 @@ def test_compare_by_dotted_path(file, tmp_path):
 
 def test_keys_of_every_table():
     everything = call("keys").output
-    for heading in ("[experiment]", "[train]", '[data] set = "metr-la"', '[model] name = "gru"', "[sfl]"):
+    for heading in (
+        "[experiment]", "[train]", '[data] set = "metr-la"', '[model] name = "gru"', "[[model.variants]]", "[sfl]",
+    ):  # fmt: skip
         assert heading in everything
     shown = call("keys", "metr-la").output
     assert "shares: tuple[float, float, float] = (0.7, 0.2, 0.1)" in shown
@@ -264,10 +266,12 @@ def test_every_key_is_explained():
     import inspect
 
     from fedgraph.experiment import EvaluationTable, ExperimentTable, GraphTable, OutputTable
+    from fedgraph.model_choice import ModelTable, VariantTable
     from fedgraph.train_settings import TrainSettings
     from strategies.sfl import SFLSettings
 
-    for kind in (ExperimentTable, GraphTable, EvaluationTable, OutputTable, TrainSettings, SFLSettings):
+    models = (ModelTable, VariantTable)
+    for kind in (ExperimentTable, GraphTable, EvaluationTable, OutputTable, TrainSettings, SFLSettings, *models):
         explained = inspect.getdoc(kind)
         assert [key for key in kind.model_fields if key not in explained] == [], kind
 

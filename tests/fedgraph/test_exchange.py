@@ -11,6 +11,7 @@ from fedgraph.exchange import OrderedGrid, identify
 from fedgraph.federation import Federation
 from fedgraph.grid import LocalGrid
 from fedgraph.messages import Identity
+from fedgraph.traffic import Traffic
 
 TASK = TaskSpec("regression", (2,), (1,))
 
@@ -82,13 +83,13 @@ def test_sums_do_not_depend_on_the_order_of_arrival():
 def test_exchanges_and_bytes_are_counted():
     ordered = OrderedGrid(Shuffled(answer, [{}] * 6), federation_of(HOSTS))
     assert ordered.send_and_receive([]) == []
-    assert (ordered.exchanges, ordered.bytes_down, ordered.bytes_up) == (0, 0, 0)
+    assert ordered.traffic == Traffic(0, 0, 0)
     ordered.send_and_receive(to_all(ordered))
     array = Array(numbers(1).numpy())
-    assert (ordered.exchanges, ordered.bytes_down, ordered.bytes_up) == (1, 0, 4 * len(array.data))
+    assert ordered.traffic == Traffic(1, 0, 4 * len(array.data))
     sent = RecordDict({"x": ArrayRecord({"a": array, "b": array})})
     ordered.send_and_receive([Message(sent, 1000, "train")])
-    assert (ordered.exchanges, ordered.bytes_down, ordered.bytes_up) == (2, 2 * len(array.data), 5 * len(array.data))
+    assert ordered.traffic == Traffic(2, 2 * len(array.data), 5 * len(array.data))
 
 
 def test_lost_replies_and_strangers_are_left_out():
@@ -159,8 +160,8 @@ def quick_poll(monkeypatch):
     monkeypatch.setattr(exchange, "_POLL_SECONDS", 0.005)
 
 
-def ask(grid, min_clients=1, wait=0.2, on_wait=lambda text: None):
-    return identify(grid, "client", "{}", min_clients, wait, False, on_wait)
+def ask(grid, min_clients=1, wait=0.2, on_wait=lambda text: None, traffic=None):
+    return identify(grid, "client", "{}", min_clients, wait, False, on_wait, traffic)
 
 
 def test_waits_for_nodes_that_come_late_and_asks_each_once():
@@ -185,8 +186,21 @@ def test_waits_for_all_partitions():
 
 def test_a_node_whose_answer_was_lost_is_asked_again():
     grid = Late([{"names": "a", "partition": [0, 2]}, {"names": "b", "partition": [1, 2]}], silent={1001: 2})
-    assert ask(grid, wait=20).names == ("a", "b")
+    traffic = Traffic()
+    assert ask(grid, wait=20, traffic=traffic).names == ("a", "b")
     assert grid.asked == [1000, 1001, 1001, 1001]
+    assert traffic == Traffic(exchanges=1), "one opening query, however often it is asked; no label counts"
+
+
+def test_label_counts_of_the_opening_query_are_counted():
+    def with_labels(message, context):
+        counts = dict.fromkeys(("train", "validation", "test"), torch.tensor([3]))
+        name = (f"client-{context.node_id}",)
+        return Message(Identity(name, TASK, "x", counts, torch.ones(1, 7).long()).pack(), reply_to=message)
+
+    traffic = Traffic(exchanges=2, bytes_down=5, bytes_up=11)
+    ask(LocalGrid(with_labels, [{}] * 3), min_clients=3, traffic=traffic)
+    assert traffic == Traffic(3, 5, 11 + 3 * (7 * 8 + 128))
 
 
 @pytest.mark.parametrize(

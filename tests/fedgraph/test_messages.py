@@ -27,6 +27,30 @@ def test_tensors_survive_the_record(shape, seed):
     assert torch.equal(from_record(to_record({"x": tensor}))["x"], tensor)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int32, torch.bool, torch.uint8])
+def test_what_is_read_is_a_tensor_of_its_own(dtype):
+    tensor = torch.tensor([[0, 1], [1, 1]]).to(dtype)
+    tensors = {"x": tensor, "column": tensor.T, "none": tensor[:0], "scalar": tensor[0, 1]}
+    record = to_record(tensors)
+    read = from_record(record)
+    assert all(torch.equal(read[name], value) for name, value in tensors.items())
+    read["x"].zero_()
+    assert torch.equal(from_record(record)["x"], tensor)
+
+
+def test_encoding_is_that_of_flower():
+    tensor = torch.randn(3, 4).T
+    assert to_record({"x": tensor})["x"].data == Array(tensor.contiguous().numpy()).data
+
+
+def test_a_reply_is_read_where_it_lies():
+    content = reply_content()
+    reply = WorkReply.unpack(content, NAMES, {"parameters": (3,)})
+    data = content["stacked"]["parameters"].data
+    first = np.frombuffer(data, np.uint8).ctypes.data
+    assert first < reply.stacked["parameters"].data_ptr() < first + len(data)
+
+
 def test_request_round_trip():
     request = WorkRequest(
         NAMES, 7, "pkg:Client", "{}", "run-1", {"parameters": torch.rand(2, 3)}, {"global": torch.rand(3)}, ("test",),

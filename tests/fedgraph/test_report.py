@@ -12,7 +12,8 @@ NAMES = ("a", "b")
 
 
 def summary(method, metrics, **changes):
-    base = {"method": method, "data": "Digits", "clients": 2, "rounds": 3, "exchanges": 5, "seconds": 1.25}
+    base = {"method": method, "data": "Digits", "clients": 2, "rounds": 3, "exchanges": 5, "seconds": 1.25,
+            "bytes_down": 2_345_678, "bytes_up": 49_999}  # fmt: skip
     return {**base, "metrics": metrics, **changes}
 
 
@@ -34,7 +35,9 @@ def test_a_column_per_run_and_a_row_per_metric():
     shown = text(
         results_table([
             summary("sfl", {"test": {"accuracy": spread(0.5), "loss": spread(12345.678)}}),
-            summary("fedavg", {"test": {"accuracy": spread(None, std=None)}}, seconds=100.0, exchanges=7),
+            summary(
+                "fedavg", {"test": {"accuracy": spread(None, std=None)}}, exchanges=7, seconds=100.0, bytes_down=1.234e9
+            ),
         ])
     )  # fmt: skip
     assert [cell.strip() for cell in row(shown, "accuracy ")] == ["0.500 ± 0.250", "- ± -"]
@@ -42,8 +45,16 @@ def test_a_column_per_run_and_a_row_per_metric():
     assert [cell.strip() for cell in row(shown, "accuracy, best 5 %")] == ["0.900", "0.900"]
     assert [cell.strip() for cell in row(shown, "accuracy, worst 5 %")] == ["0.100", "0.100"]
     assert [cell.strip() for cell in row(shown, "exchanges")] == ["5", "7"]
+    assert [cell.strip() for cell in row(shown, "MB down")] == ["2.35", "1234.00"]
+    assert [cell.strip() for cell in row(shown, "MB up")] == ["0.05", "0.05"]
     assert [cell.strip() for cell in row(shown, "seconds")] == ["1.2", "100.0"]
     assert "On each client's own test data" in shown
+
+
+def test_a_run_of_which_the_bytes_were_not_counted():
+    old = summary("sfl", {})
+    del old["bytes_down"], old["bytes_up"]
+    assert [cell.strip() for cell in row(text(results_table([old])), "MB down")] == ["-"]
 
 
 def test_a_run_that_measured_nothing_still_has_a_table():

@@ -16,11 +16,12 @@ from fedgraph.experiment import parse_experiment
 from fedgraph.models import build
 from fedgraph.parameters import Layout
 from fedgraph.run import Recorder, RunFolder, load_models, summary_of
+from fedgraph.traffic import Traffic
 
 NAMES = ("a", "b")
 SUMMARY_KEYS = [
-    "experiment", "method", "data", "clients", "rounds", "exchanges", "seconds", "metrics", "per_client",
-    "weights_sha256",
+    "experiment", "method", "data", "clients", "rounds", "exchanges", "bytes_down", "bytes_up", "seconds",
+    "metrics", "per_client", "weights_sha256",
 ]  # fmt: skip
 
 
@@ -34,7 +35,7 @@ def lines(folder):
 
 
 def training(server_round, loss=(1.0, 2.0), absent=None):
-    return Training(server_round, NAMES, torch.tensor(loss), absent or {}, 0.25)
+    return Training(server_round, NAMES, torch.tensor(loss), absent or {}, 0.25, bytes_down=40, bytes_up=30)
 
 
 def evaluation(server_round, **metrics):
@@ -163,6 +164,8 @@ def test_lines_of_metrics(folder):
         "per_client": {"loss": {"a": 0.5, "b": None}},
         "absent": {"b": "no reply in time"},
         "seconds": 0.25,
+        "bytes_down": 40,
+        "bytes_up": 30,
     }
     assert list(validation) == ["round", "phase", "split", "metrics", "per_client", "absent"]
     assert validation["per_client"] == {"loss": {"a": 1.0, "b": None}}
@@ -224,13 +227,15 @@ def test_a_broken_checkpoint_is_named(folder):
 
 def test_schema_of_the_summary(digits_tables):
     measured = evaluation(3, validation__loss=[1.0, float("inf")], test__loss=[1.0, float("nan")])
-    summary = summary_of(parse_experiment(digits_tables), NAMES, "some data", 3, 5, 1.23456, measured, "abc")
+    traffic = Traffic(5, 600, 70)
+    summary = summary_of(parse_experiment(digits_tables), NAMES, "some data", 3, traffic, 1.23456, measured, "abc")
     assert list(summary) == SUMMARY_KEYS
     assert summary["metrics"]["test"] == {"loss": {"mean": 1.0, "std": 0.0, "best5": 1.0, "worst5": 1.0}}
     assert summary["per_client"] == {
         "validation": {"loss": {"a": 1.0, "b": None}},
         "test": {"loss": {"a": 1.0, "b": None}},
     }
+    assert (summary["exchanges"], summary["bytes_down"], summary["bytes_up"]) == (5, 600, 70)
     assert (summary["experiment"], summary["method"], summary["clients"], summary["seconds"]) == (
         "small",
         "sfl",
@@ -300,3 +305,27 @@ def test_the_log_of_a_run_tells_of_every_round(digits_tables, run_experiment, mo
     for server_round in (1, 2):
         assert f"round {server_round}/2: training loss" in log
         assert f"after round {server_round}: " in log
+
+
+def test_models_of_different_architectures_read_back_into_their_twins(folder):
+    from fedgraph.architectures import Architectures
+    from fedgraph.model_choice import ModelChoice
+
+    task = TaskSpec("classification", (4,), (3,))
+    variants = [{"clients": ["b", "d"], "name": "mlp", "hidden": []}, {"clients": ["e"], "name": "mlp", "hidden": [9]}]
+    table = {"name": "mlp", "hidden": [5], "variants": variants}
+    names = tuple("abcde")
+    mixture = Architectures.of(ModelChoice.of(table), task, names)
+    matrix = torch.randn(5, mixture.width, generator=torch.Generator().manual_seed(0))
+    folder.write_models(mixture.layout, names, matrix, None, mixture)
+    by_client, shared = load_models(folder.path / "models.safetensors")
+    assert shared is None
+    assert list(by_client) == list(names)
+    inputs = torch.randn(6, 4)
+    for position, name in enumerate(names):
+        model = mixture.models[mixture.numbers[position]]
+        twin = model.twin()
+        twin.load_state_dict(by_client[name])
+        own = matrix[[position], : model.layout.num_parameters]
+        outputs, _ = model.forward(model.layout.unflatten(own), inputs[None], training=False)
+        torch.testing.assert_close(twin(inputs), outputs[0])

@@ -116,6 +116,35 @@ def test_exchanges(digits_tables, run_experiment, method, exchanges):
     assert summary_of(run_experiment(of(method, digits_tables)))["exchanges"] == exchanges
 
 
+HEADER = 128
+"""Bytes that Flower's encoding puts before the numbers of an array."""
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_bytes_are_those_of_the_arrays_that_were_sent(digits_tables, run_experiment, nodes):
+    folder = run_experiment(of("sfl", digits_tables, rounds=3), nodes=nodes)
+    summary, parameters = summary_of(folder), models(folder).shape[1]
+    clients, numbers = 6, 4 * parameters
+    # Every client's own model and, to each node, the read-out; the last exchange only measures.
+    round_down = clients * numbers + nodes * (HEADER + numbers + HEADER)
+    round_up = clients * numbers + nodes * HEADER
+    label_counts = clients * 10 * 8 + nodes * HEADER
+    assert (summary["bytes_down"], summary["bytes_up"]) == (4 * round_down, label_counts + 3 * round_up)
+    recorded = [(line["bytes_down"], line["bytes_up"]) for line in lines(folder, phase="training")]
+    assert recorded == [(round_down, round_up)] * 3
+
+
+def test_bytes_of_a_stock_strategy(digits_tables, run_experiment):
+    """One model to the node and back, whatever its clients; evaluations are exchanges of their own."""
+    del digits_tables["graph"]
+    folder = run_experiment(of("fedavg", digits_tables, rounds=3), nodes=1)
+    summary, (_, model) = summary_of(folder), load_models(folder.path / "models.safetensors")
+    one_model = sum(4 * tensor.numel() + HEADER for tensor in model.values())
+    assert (summary["bytes_down"], summary["bytes_up"]) == (6 * one_model, 3 * one_model)
+    recorded = [(line["bytes_down"], line["bytes_up"]) for line in lines(folder, phase="training")]
+    assert recorded == [(one_model, one_model)] * 3
+
+
 def test_splits_and_how_often(digits_tables, run_experiment):
     digits_tables["evaluation"] = {"splits": ["train", "test"], "every": 2}
     for method, rounds in (("local", [0, 2, 3]), ("fedavg", [2, 3])):
@@ -173,6 +202,17 @@ def go_on(run_experiment, tables, first, rounds):
     tables = {**tables, "experiment": {**tables["experiment"], "rounds": rounds}}
     (part.path / "experiment.toml").write_text(parse_experiment(tables).as_toml())
     return run_experiment(None, folder=RunFolder.open(part.path))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_was_sent_survives_a_resume(digits_tables, run_experiment, method):
+    """All of it is there once, but for the opening query, which was asked twice."""
+    digits_tables["graph"] = {"source": "complete"}
+    whole = summary_of(run_experiment(of(method, digits_tables, rounds=4)))
+    resumed = summary_of(go_on(run_experiment, of(method, digits_tables), 2, 4))
+    assert resumed["exchanges"] == whole["exchanges"] + 1
+    assert (resumed["bytes_down"], resumed["bytes_up"]) == (whole["bytes_down"], whole["bytes_up"])
+    assert whole["bytes_up"] > 0
 
 
 @pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}])

@@ -132,7 +132,7 @@ def test_every_client_gets_its_own_model_and_a_round_is_one_exchange():
     nodes = Nodes()
     ordered = OrderedGrid(nodes, strategy.federation)
     strategy.start(ordered, INITIAL, num_rounds=3)
-    assert ordered.exchanges == 3 + 1
+    assert ordered.traffic.exchanges == 3 + 1
     assert [(kind, node) for kind, node, _ in nodes.requests] == [
         *[("train", node) for node in (1000, 1001, 1002)] * 3, *[("evaluate", node) for node in (1000, 1001, 1002)],
     ]  # fmt: skip
