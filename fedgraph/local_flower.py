@@ -155,9 +155,28 @@ def run_on_flower(
     state_dir: Path,
     on_wait: Callable[[], None] = lambda: None,
 ) -> None:
-    """``flwr run`` with ``nodes`` simulated nodes on Ray; returns when the run has ended, well or not.
+    """This project's app on ``nodes`` simulated nodes; see ``run_app_on_flower``."""
+    environment = {"FEDGRAPH_STATE": str(state_dir)}
+    if run_config.get("data-dir"):
+        environment["FEDGRAPH_DATA"] = run_config["data-dir"]
+    with tempfile.TemporaryDirectory(prefix="fedgraph-app-") as scratch:
+        app = Path(scratch) / "app"
+        write_app(app)
+        run_app_on_flower(app, run_config, nodes, log, environment, on_wait)
 
-    The output of Flower goes to ``log``; ``on_wait`` is called twice a second meanwhile.
+
+def run_app_on_flower(
+    app: Path,
+    run_config: Mapping[str, str | int | float],
+    nodes: int,
+    log: Path,
+    environment: Mapping[str, str],
+    on_wait: Callable[[], None] = lambda: None,
+) -> None:
+    """``flwr run`` of any app folder with ``nodes`` simulated nodes on Ray; returns when it has ended, well or not.
+
+    The output of Flower goes to ``log``; ``environment`` is added to that of its programs; ``on_wait`` is called
+    twice a second meanwhile.
 
     Raises
     ------
@@ -165,29 +184,28 @@ def run_on_flower(
         When the SuperLink does not start.
     """
     with tempfile.TemporaryDirectory(prefix="fedgraph-flower-") as scratch:
-        home, app = Path(scratch) / "home", Path(scratch) / "app"
-        write_app(app)
+        home = Path(scratch) / "home"
         port, control = free_port(), free_port()
-        environment = flower_environment(home, FEDGRAPH_STATE=str(state_dir))
-        if run_config.get("data-dir"):
-            environment["FEDGRAPH_DATA"] = run_config["data-dir"]
+        variables = flower_environment(home, **environment)
         connection_file(home, port)
         command = [
             program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
             "--control-api-address", f"127.0.0.1:{control}", "--host", "127.0.0.1", "--port", str(port),
         ]  # fmt: skip
         # Elsewhere than here, or Ray's workers would take a folder called clients in the way for ours.
-        with process(command, environment, log, cwd=Path(scratch)) as superlink:
+        with process(command, variables, log, cwd=Path(scratch)) as superlink:
             wait_for_superlink(port, superlink, log)
-            settings = " ".join(f"{key}={_quoted(value)}" for key, value in run_config.items())
+            settings = " ".join(f"{key}={_toml(value)}" for key, value in run_config.items())
             federation = f"num-supernodes={nodes} client-resources-num-cpus=1"
             run = [program("flwr"), "run", str(app), "here", "--stream", "-c", settings]
-            with process([*run, "--federation-config", federation], environment, log) as started:
+            with process([*run, "--federation-config", federation], variables, log) as started:
                 while started.poll() is None:
                     on_wait()
                     time.sleep(_POLL_SECONDS)
                 on_wait()
 
 
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def _toml(value: str | int | float) -> str:
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return str(value)

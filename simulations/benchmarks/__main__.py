@@ -1,20 +1,34 @@
-"""``python -m simulations.benchmarks grids``: seconds of one experiment on every grid."""
+"""``python -m simulations.benchmarks``: measure rounds, local training, the server, growth, memory and grids."""
 
 from __future__ import annotations
 
+import sys
+
 import typer
+from rich.console import Console
 
+from fedgraph.errors import FedgraphError
+from simulations.benchmarks.cohort import cohort
 from simulations.benchmarks.grids import grids
+from simulations.benchmarks.memory import memory
+from simulations.benchmarks.rounds import rounds
+from simulations.benchmarks.scale import scale
+from simulations.benchmarks.server import server
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
+
+for command in (rounds, cohort, server, scale, memory, grids):
+    app.command()(command)
 
 
-@app.callback()
-def _main() -> None:
-    """Measure speed."""
+def main() -> None:
+    """Run a command; errors raised on purpose are printed as their message."""
+    try:
+        app()
+    except FedgraphError as error:
+        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
+        sys.exit(1)
 
-
-app.command()(grids)
 
 if __name__ == "__main__":
-    app()
+    main()

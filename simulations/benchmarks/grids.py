@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedgraph.run import environment
+from simulations.benchmarks.measure import machine_line
 
 
 def grids(
@@ -44,9 +44,8 @@ def grids(
             f"{summary['seconds'] / max(summary['rounds'], 1):.2f}", f"{summary['seconds'] / first:.2f}",
         )  # fmt: skip
     console.print(table)
-    here = environment()
-    versions = ", ".join(f"{name} {version}" for name, version in here["packages"].items())
-    console.print(f"{here['cores']} cores, {here['processor']}, Python {here['python']}, {versions}", soft_wrap=True)
+    line = machine_line("threads as the experiment says")
+    console.print(line, soft_wrap=True, highlight=False, markup=False)
     same = "the same on all rows" if len(digests) == 1 else "not the same on all rows"
     console.print(f"Final weights are {same} (SHA-256).")
 

@@ -1,10 +1,52 @@
 import json
 import re
+import subprocess
+import sys
+import time
 
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
-from simulations.benchmarks import grids
+from fedgraph.cohort import Cohort
+from fedgraph.data import open_source, parse_data
+from fedgraph.errors import ExperimentError, RunError
+from fedgraph.models import build
+from fedgraph.seeding import generator
+from fedgraph.train_settings import TrainSettings
+from simulations.benchmarks import baselines, grids, measure, memory, rounds, runs, scale, server
 from simulations.benchmarks.__main__ import app
+from simulations.benchmarks.baselines import Floor, PlainLoop, forward_operations, training_operations
+from simulations.benchmarks.measure import Timing, in_fresh_process, in_turn, ratio, target_line, timed, warmed
+from simulations.benchmarks.processes import ProcessWatch
+
+SENSORS = 3
+
+
+@pytest.fixture
+def metr_la(data_dir, monkeypatch):
+    """The folder with METR-LA's week, where the commands look for it."""
+    if not (data_dir / "metr-la" / "metr_la_week1_207.npz").is_file():
+        pytest.skip(f"no METR-LA in {data_dir}: set FEDGRAPH_DATA to a folder with it")
+    monkeypatch.setenv("FEDGRAPH_DATA", str(data_dir))
+    return data_dir
+
+
+def invoke(*arguments):
+    result = CliRunner().invoke(app, [str(each) for each in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"\d cores.*Python 3.*flwr .*torch ", result.output), "the machine is named"
+    return result.output
+
+
+def row(output, name):
+    """The numbers of a table's row."""
+    line = next(line for line in output.splitlines() if line.startswith("│") and f" {name} " in line)
+    return [float(cell.replace(",", "")) for cell in line.strip("│ ").split("│")[1:]]
+
+
+# ---- grids
 
 
 def test_table_has_a_row_per_grid_with_ratios(monkeypatch):
@@ -14,11 +56,10 @@ def test_table_has_a_row_per_grid_with_ratios(monkeypatch):
         return {"seconds": seconds, "rounds": 1, "clients": 9, "weights_sha256": str(nodes)}, seconds + 1
 
     monkeypatch.setattr(grids, "_measure", measured)
-    result = CliRunner().invoke(app, ["grids", "--many", "5", "--set", "experiment.rounds=1"])
-    assert result.exit_code == 0, result.output
-    assert re.search(r"in-process.* 2 .* 9 .* 2\.0 .* 3\.0 .*1\.00", result.output)
-    assert re.search(r"Ray.* 5 .* 9 .* 5\.0 .* 6\.0 .*2\.50", result.output)
-    assert "not the same on all rows" in result.output
+    output = invoke("grids", "--many", "5", "--set", "experiment.rounds=1")
+    assert re.search(r"in-process.* 2 .* 9 .* 2\.0 .* 3\.0 .*1\.00", output)
+    assert re.search(r"Ray.* 5 .* 9 .* 5\.0 .* 6\.0 .*2\.50", output)
+    assert "not the same on all rows" in output
 
 
 def test_a_measurement_is_a_real_run(tmp_path):
@@ -26,3 +67,343 @@ def test_a_measurement_is_a_real_run(tmp_path):
     assert (summary["rounds"], summary["clients"]) == (1, 20)
     assert whole > summary["seconds"] > 0
     assert json.dumps(summary)
+
+
+# ---- measuring
+
+
+def test_work_and_sleep_are_told_apart():
+    asleep = timed(lambda: time.sleep(0.2))
+    assert asleep.wall >= 0.2
+    assert asleep.core < 0.1
+
+    def work():
+        until = time.process_time() + 0.1
+        while time.process_time() < until:
+            pass
+
+    assert timed(work).core >= 0.1
+
+
+def test_candidates_take_turns_and_are_warmed_once():
+    calls = []
+    results = in_turn({name: warmed(lambda name=name: calls.append(name)) for name in "ab"}, 2)
+    assert calls == ["a", "a", "b", "b", "a", "b"]
+    assert [len(each) for each in results.values()] == [2, 2]
+
+
+def test_ratios_are_of_medians():
+    results = {"ours": [Timing(1, 6), Timing(9, 6), Timing(2, 6)], "theirs": [Timing(4, 2)]}
+    assert ratio(results, "ours", "theirs") == 0.5
+    assert ratio(results, "ours", "theirs", "core") == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.0123456, "0.0123"), (1.005, "1.00"), (12345.6, "12,346"), (0, "0.000"), (-2.5, "-2.50")]
+)
+def test_numbers_have_three_digits(value, text):
+    assert measure.number(value) == text
+
+
+def test_a_target_says_whether_it_is_met():
+    assert target_line("it", 0.3, 0.5, " s") == "Target: it <= 0.500 s; measured 0.300 s: met."
+    assert target_line("it", 0.6, 0.5).endswith("missed.")
+
+
+def test_memory_of_a_fresh_process_is_its_own():
+    held = torch.zeros(60_000_000)  # 240 MB that the other process must not be charged for
+    assert measure.peak_bytes() >= held.numel() * 4
+    assert in_fresh_process("simulations.benchmarks.measure:peak_bytes") < measure.peak_bytes()
+
+
+def test_processes_are_watched_with_their_time_and_memory():
+    code = "import time; x = bytearray(50_000_000); t = time.process_time()\nwhile time.process_time() < t + 0.5: pass"
+    began = time.time()
+    with ProcessWatch(interval=0.02, memory=True, observe=lambda: int(time.time() > began + 0.2)) as watch:
+        subprocess.run([sys.executable, "-c", code], check=True)
+    total = watch.samples[-1].core
+    assert 0.4 < total < 5
+    assert watch.peak_memory > 50_000_000
+    assert max(sample.number for sample in watch.samples) >= 1
+    assert watch.core_until(began - 1) == 0
+    assert 0 < watch.core_until(began + 0.3) < watch.core_until(time.time()) == total
+    assert began + 0.2 < watch.first_at(1) < began + 0.5
+    assert watch.first_at(2) is None
+
+
+# ---- what is compared trains the same
+
+
+def week(model, **train):
+    settings = TrainSettings(**{"learning_rate": 0.05, "batch_size": 8, "local_steps": 3, "block_size": 1, **train})
+    source = open_source(parse_data({"set": "metr-la", "part": "week"}), runs.data_dir())
+    data = source.load(source.client_names()[:2])
+    return build(model, data.task), data, settings
+
+
+@pytest.mark.parametrize(
+    "train",
+    [{"momentum": 0.9, "clip_norm": 0.1}, {"optimizer": "adam", "learning_rate": 0.01}, {"weight_decay": 0.1}],
+    ids=["sgd", "adam", "decay"],
+)
+@pytest.mark.parametrize("model", [{"name": "gru", "hidden": 8}, {"name": "mlp", "hidden": [8]}], ids=["gru", "mlp"])
+def test_the_plain_loop_trains_what_the_cohort_trains(metr_la, model, train):
+    model, data, settings = week(model, **train)
+    start = model.initial(generator(0, "initial model")).repeat(2, 1)
+    ours = Cohort(model, data, settings, 5).train(start, 2).parameters
+    plain = PlainLoop(model, data, settings, 5).train(start, 2)
+    assert not torch.allclose(ours, start, atol=1e-3)
+    torch.testing.assert_close(plain, ours, rtol=1e-4, atol=1e-5)
+
+
+def test_the_plain_loop_refuses_what_it_cannot_do(metr_la):
+    model, data, settings = week({"name": "gru", "hidden": 4}, loss="mse")
+    with pytest.raises(ExperimentError, match="loss"):
+        PlainLoop(model, data, settings, 0)
+
+
+@pytest.fixture
+def plain_task(monkeypatch):
+    """The module ``task`` of the plain Flower app, imported as Flower imports it."""
+    monkeypatch.syspath_prepend(str(runs.PLAIN_APP))
+    import task
+
+    yield task
+    del sys.modules["task"]
+
+
+def test_the_plain_app_trains_what_the_cohort_trains(metr_la, plain_task):
+    from fedgraph.batches import shuffling_keys, training_batches
+
+    model, data, settings = week({"name": "gru", "hidden": 8}, momentum=0.9, clip_norm=0.5)
+    row = model.initial(generator(0, "initial model"))
+    net = plain_task.Net(8)
+    net.load_state_dict(model.layout.row_state(row))
+    key = shuffling_keys(5, data.names[1:])
+    steps = training_batches(key, data.splits["train"].num_examples[1:], settings, 1)[:, 0]
+    examples = plain_task.load_data(1, str(metr_la))
+    loss = plain_task.train(net, examples, list(steps), 0.05, 0.9, 0.5)
+    ours = Cohort(model, data, settings, 5).train(row.repeat(2, 1), 1)
+    torch.testing.assert_close(model.layout.row(net.state_dict()), ours.parameters[1], rtol=1e-4, atol=1e-5)
+    assert loss == pytest.approx(float(ours.loss[1]), rel=1e-4)
+
+
+def test_minibatches_of_the_plain_app_are_shuffled_epochs(plain_task):
+    chosen = plain_task.batches(10, 4, 5)
+    assert [len(each) for each in chosen] == [4, 4, 2, 4, 4]
+    assert sorted(torch.cat(chosen[:3]).tolist()) == list(range(10))
+    assert plain_task.batches(10, 4, 0) == []
+
+
+# ---- the floor
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"name": "gru", "hidden": 64},
+        {"name": "lstm", "hidden": 48},
+        {"name": "rnn", "hidden": 64, "layers": 2},
+        {"name": "mlp", "hidden": [64]},
+    ],
+    ids=lambda table: table["name"],
+)
+def test_operations_are_those_that_pytorch_counts(metr_la, table):
+    """Within 10 %: PyTorch counts no biases. The rule of three includes the gradient of the inputs."""
+    model, data, _ = week(table)
+    module, inputs = model.twin(), torch.zeros(64, *data.task.input_shape, requires_grad=True)
+    # Without oneDNN, which does a whole LSTM in one operation that PyTorch does not count.
+    with torch.backends.mkldnn.flags(enabled=False), FlopCounterMode(display=False) as forward:
+        outputs = module(inputs)
+    with FlopCounterMode(display=False) as backward:
+        outputs.sum().backward()
+    assert 64 * forward_operations(module, data.task.input_shape) == pytest.approx(forward.get_total_flops(), rel=0.1)
+    counted = forward.get_total_flops() + backward.get_total_flops()
+    assert training_operations(module, data.task.input_shape, 64) == pytest.approx(counted, rel=0.1)
+
+
+def test_operations_of_other_layers_are_refused():
+    class Convolution(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Conv1d(1, 1, 3)
+
+        def forward(self, inputs):
+            return self.layer(inputs)
+
+    with pytest.raises(ExperimentError, match="Conv1d"):
+        forward_operations(Convolution(), (1, 5))
+
+
+def test_the_floor_does_as_many_products_as_it_says(monkeypatch):
+    floor = Floor(5 * 2**31 + 1, torch.device("cpu"))
+    assert floor.products == 6
+    made = []
+    monkeypatch.setattr(baselines.torch, "mm", lambda left, right, out: made.append(left.shape))
+    floor.run()
+    assert made == [(1024, 1024)] * 6
+
+
+# ---- the commands
+
+
+def test_cohort(metr_la, tmp_path):
+    file = tmp_path / "raw.json"
+    output = invoke("cohort", "--sensors", SENSORS, "--hidden", 8, "--steps", 2, "--batch-size", 8, "--repeats", 3,
+                    "--f3", "--f3-epochs", 2, "--json", file)  # fmt: skip
+    for name in ("cohort, 1 worker", "plain loop", "floor"):
+        lowest, middle, highest, core, *_ = row(output, name)
+        assert 0 < lowest <= middle <= highest
+        assert core >= 0
+    assert row(output, "plain loop")[4] == row(output, "floor")[6] == 1
+    assert re.search(r"Target: core-seconds of cohort, 1 worker / floor <= 3\.30; measured .*: (met|missed)\.", output)
+    assert "3 lstm models of 16 hidden units, 2 local epochs" in output
+    assert "116 of 163 examples of every sensor to train on, adam at 0.001" in output
+    raw = json.loads(file.read_text())
+    assert len(raw["results"]["cohort"]["floor"]) == 3
+    assert raw["machine"]["processor"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_cohort_on_a_gpu_that_is_not_there():
+    result = CliRunner().invoke(app, ["cohort", "--device", "cuda"], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "no CUDA device" in result.output
+
+
+def test_server(metr_la):
+    output = invoke("server", "--clients", 50, "--parameters", 100, "--repeats", 2)
+    assert output.count("│ propagate ") == 2
+    assert len(re.findall(r"│ loop over clients ", output)) == 2
+    for name in ("squared distances", "cosine similarity", "attention", "encode, ours", "decode, Flower's"):
+        assert row(output, name)[1] > 0
+    assert "Memory of the whole process" in output
+
+
+def test_the_loop_over_clients_computes_what_propagation_does():
+    graph, models = server.random_graph(12, 3), server.random_models(12, 13_700)
+    mixed = server.loop_over_clients(graph, server.as_dicts(models), 2)
+    layout = server.gru_like(13_700)
+    rows = torch.stack([layout.row(each) for each in mixed])
+    torch.testing.assert_close(rows, graph.propagate(models, 2), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("clients", "neighbours"), [(11, 10), (12, 10), (50, 10), (500, 7)])
+def test_everybody_in_the_random_graph_has_as_many_neighbours(clients, neighbours):
+    graph = server.random_graph(clients, neighbours)
+    rows, columns = graph.edge_index
+    assert torch.equal(rows.bincount(), torch.full((clients,), neighbours))
+    assert not bool((rows == columns).any())
+
+
+def test_scale(tmp_path):
+    file = tmp_path / "raw.json"
+    output = invoke("scale", "--clients", 20, "--clients", 40, "--rounds", 2, "--repeats", 1, "--json", file)
+    results = json.loads(file.read_text())["results"]
+    assert [len(results[size][0]["wall"]) for size in ("20", "40")] == [2, 2]
+    assert output.count("Target: ") == 2
+    cells = row(output, "20")
+    assert cells[1] == pytest.approx(1000 * sum(results["20"][0]["wall"]) / 2 / 20, rel=0.01)
+    assert min(cells[4], row(output, "40")[4]) == 1
+
+
+def test_scale_trains_every_client_on_data_of_its_own(tmp_path):
+    scale.write_clients(tmp_path, 12)
+    experiment = scale.experiment(tmp_path, 12, 1)
+    data = open_source(experiment.data, tmp_path).load(["client-00003", "client-00004"])
+    assert data.task.input_shape == (64,)
+    assert data.task.output_shape == (10,)
+    assert data.splits["train"].num_examples.tolist() == [32, 32]
+    first, second = data.splits["train"].batch(torch.arange(32).expand(2, -1)).inputs
+    assert not torch.equal(first, second)
+
+
+def test_rounds_in_process_are_timed(metr_la):
+    experiment = runs.read_experiment(
+        "sfl/metr-la-week.toml", ["train.local-steps=1", "model.hidden=4", "experiment.rounds=3"], "fedavg", SENSORS
+    )
+    timings = runs.in_process(experiment, 2)
+    assert len(timings) == 3
+    assert all(0 < each.wall < 60 for each in timings)
+    assert all(0 < each.core < 60 for each in timings)
+
+
+def test_rounds_has_a_table_for_every_number_of_steps(metr_la, monkeypatch):
+    """Starts of Ray are replaced; the real thing is tested below."""
+    seconds = {"ray": 2.0, "plain": 4.0}
+    monkeypatch.setattr(rounds, "on_ray", lambda experiment, nodes: [Timing(9, 9), Timing(seconds["ray"], 1)])
+    monkeypatch.setattr(
+        rounds,
+        "plain_flower",
+        lambda experiment, nodes, number: runs.PlainRun([Timing(9, 9), Timing(seconds["plain"], 2)], [nodes], [1.0]),
+    )
+    output = invoke("rounds", "--sensors", SENSORS, "--steps", 1, "--steps", 2, "--method", "fedavg", "--repeats", 1,
+                    "--set", "model.hidden=4")  # fmt: skip
+    assert output.count("One round of 3 clients, ") == 2
+    assert output.count("│ ours, fedavg, in process ") == 2
+    assert row(output, "ours, fedavg, Ray, 2 nodes")[:6] == [2, 2, 2, 1, 0.5, 0.5], "first rounds are dropped"
+    assert (
+        "Target: ours, fedavg, Ray, 2 nodes / plain Flower, 1 local steps <= 0.0667; measured 0.500: missed" in output
+    )
+    assert row(output, "plain loop")[0] > 0
+
+
+def test_memory_table_compares_with_plain_flower(metr_la, monkeypatch):
+    monkeypatch.setattr(memory, "on_ray", lambda experiment, nodes: subprocess.run(["sleep", "0.3"], check=True))
+    code = "import time; x = bytearray(90_000_000); time.sleep(0.3)"
+    monkeypatch.setattr(
+        memory,
+        "plain_flower",
+        lambda experiment, nodes, number: subprocess.run([sys.executable, "-c", code], check=True),
+    )
+    output = invoke("memory", "--sensors", SENSORS, "--steps", 1, "--repeats", 1, "--set", "model.hidden=4")
+    assert row(output, "plain Flower")[1] > 85
+    assert row(output, "plain Flower")[4] == 1
+    assert row(output, "ours, fedavg, in process")[1] > 100, "a whole Python with PyTorch"
+    assert row(output, "ours, fedavg, Ray, 2 nodes")[4] < 0.5
+
+
+@pytest.mark.xdist_group("flower")
+def test_the_plain_flower_app_runs_a_node_per_client(metr_la):
+    overrides = ["train.local-steps=5", "model.hidden=4"]
+    experiment = runs.read_experiment("sfl/metr-la-week.toml", overrides, "fedavg", SENSORS)
+    run = runs.plain_flower(experiment, SENSORS, rounds=2)
+    assert run.replies == [SENSORS, SENSORS]
+    assert len(run.timings) == 2
+    assert all(0 < each.wall < 120 for each in run.timings)
+    assert run.losses[1] < run.losses[0]
+
+
+@pytest.mark.xdist_group("flower")
+def test_rounds_on_ray_are_timed(metr_la):
+    overrides = ["train.local-steps=1", "model.hidden=4", "experiment.rounds=2"]
+    experiment = runs.read_experiment("sfl/metr-la-week.toml", overrides, "fedavg", SENSORS)
+    timings = runs.on_ray(experiment, 2)
+    assert len(timings) == 2
+    assert all(0 < each.wall < 120 for each in timings)
+    assert timings[0].core > 0
+
+
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("data.clients=['717447', '773869']", "first sensors"),
+        ("data.stride=2", "windows"),
+        ("data.part='29'", "METR-LA's week"),
+        ("model.layers=2", "one layer"),
+        ("train.nesterov=true", "SGD"),
+        ("train.loss='mse'", "mean absolute error"),
+    ],
+)
+def test_plain_flower_is_not_compared_with_other_work(metr_la, override, problem):
+    experiment = runs.read_experiment("sfl/metr-la-week.toml", [override], "fedavg")
+    with pytest.raises(ExperimentError, match=problem):
+        runs.plain_flower(experiment, len(runs.client_names(experiment)), rounds=1)
+
+
+@pytest.mark.xdist_group("flower")
+def test_a_plain_app_that_fails_shows_its_log(metr_la, monkeypatch, tmp_path):
+    experiment = runs.read_experiment("sfl/metr-la-week.toml", ["model.hidden=4"], "fedavg", SENSORS)
+    monkeypatch.setattr(runs, "PLAIN_APP", tmp_path)
+    with pytest.raises(RunError, match="did not finish"):
+        runs.plain_flower(experiment, SENSORS, rounds=1)

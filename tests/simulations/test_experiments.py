@@ -7,7 +7,8 @@ import pytest
 
 from fedgraph.experiment import load_experiment
 
-EXPERIMENTS = sorted((Path(__file__).resolve().parents[2] / "simulations").rglob("*.toml"))
+FILES = (Path(__file__).resolve().parents[2] / "simulations").rglob("*.toml")
+EXPERIMENTS = sorted(path for path in FILES if path.name != "pyproject.toml")
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)

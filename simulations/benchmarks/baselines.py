@@ -1,0 +1,161 @@
+"""What the cohort is measured against: a plain PyTorch loop over the clients, and bare arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedgraph.batches import shuffling_keys, training_batches
+from fedgraph.data.base import CohortData
+from fedgraph.errors import ExperimentError
+from fedgraph.models.base import StackedModel
+from fedgraph.threads import pinned_threads
+from fedgraph.train_settings import TrainSettings
+
+_LOSSES: dict[str, type[nn.Module]] = {
+    "forecast": nn.L1Loss,
+    "classification": nn.CrossEntropyLoss,
+    "regression": nn.MSELoss,
+}
+_FLOOR_SIZE = 1024
+
+
+class PlainLoop:
+    """One client after the other, each an ordinary module with an optimiser of ``torch.optim``, in one process.
+
+    Uses one intra-op thread: modules this small run slower with more. All windows of all clients are cut beforehand and
+    are taken by index, the same minibatches as those of the cohort; so this is as fast as a plain loop gets. For data
+    without missing targets: it takes the mean over a minibatch as it is.
+
+    model, data, settings, seed : as of :class:`fedgraph.cohort.Cohort`.
+    """
+
+    def __init__(self, model: StackedModel, data: CohortData, settings: TrainSettings, seed: int) -> None:
+        if settings.loss != "auto":
+            raise ExperimentError("[train] loss: the plain loop has the loss that is usual for the task, 'auto'")
+        self.model, self.data, self.settings, self.seed = model, data, settings, seed
+        self.device = settings.torch_device()
+        self.module = model.twin().to(self.device)
+        self.examples = [self._examples(client) for client in range(len(data.names))]
+
+    def train(self, parameters: Tensor, round: int) -> Tensor:
+        """Train every client from its row of ``parameters`` ``[clients, parameters]``; returns the trained rows."""
+        layout, settings = self.model.layout, self.settings
+        loss_function = _LOSSES[self.data.task.kind]()
+        trained = torch.empty_like(parameters)
+        self.module.train()
+        with pinned_threads(1):
+            for client, (inputs, targets) in enumerate(self.examples):
+                self.module.load_state_dict(layout.row_state(parameters[client]))
+                optimizer = self._optimizer(settings.rate(round))
+                key = shuffling_keys(self.seed, [self.data.names[client]])
+                batches = training_batches(key, torch.tensor([len(inputs)]), settings, round)
+                for row in batches[:, 0]:
+                    indices = row[row >= 0].to(self.device)
+                    optimizer.zero_grad()
+                    loss = loss_function(self.module(inputs[indices]), targets[indices])
+                    loss.backward()
+                    if settings.clip_norm is not None:
+                        nn.utils.clip_grad_norm_(self.module.parameters(), settings.clip_norm)
+                    optimizer.step()
+                trained[client] = layout.row(self.module.state_dict())
+        return trained
+
+    def _examples(self, client: int) -> tuple[Tensor, Tensor]:
+        split = self.data.splits["train"].select(slice(client, client + 1))
+        batch = split.batch(torch.arange(int(split.num_examples[0]))[None])
+        if not bool((batch.weights == 1).all()):
+            raise ExperimentError(
+                f"client '{self.data.names[client]}' misses targets, which a plain loop does not mask"
+            )
+        return batch.inputs[0].to(self.device), batch.targets[0].to(self.device)
+
+    def _optimizer(self, rate: float) -> torch.optim.Optimizer:
+        settings, parameters = self.settings, self.module.parameters()
+        decay = settings.weight_decay
+        if settings.optimizer == "sgd":
+            return torch.optim.SGD(
+                parameters, rate, momentum=settings.momentum, nesterov=settings.nesterov, weight_decay=decay
+            )
+        kind: Callable[..., torch.optim.Optimizer] = (
+            torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
+        )
+        return kind(parameters, rate, betas=settings.betas, weight_decay=decay)
+
+
+def forward_operations(module: nn.Module, input_shape: tuple[int, ...]) -> int:
+    """Floating-point operations of the matrix products of one example's forward pass.
+
+    A linear layer takes ``2 out (in + 1)``, each time that it is applied; a recurrent layer takes
+    ``2 gates hidden (hidden + features + 1)`` per time step, with 3 gates for a GRU, 4 for an LSTM and 1 for a plain
+    network. The 1 is the bias; element-wise work counts as nothing.
+
+    Raises ExperimentError for a module with other layers that have parameters.
+    """
+    total = 0
+    counted: list[nn.Module] = []
+
+    def count(layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor | tuple[Tensor, object]) -> None:
+        nonlocal total
+        counted.append(layer)
+        if isinstance(layer, nn.Linear) and isinstance(outputs, Tensor):
+            total += 2 * (layer.in_features + 1) * outputs.numel()
+        elif isinstance(layer, nn.RNNBase):
+            for number in range(layer.num_layers):
+                rows, features = getattr(layer, f"weight_ih_l{number}").shape
+                total += inputs[0].shape[1] * 2 * rows * (layer.hidden_size + features + 1)
+
+    own = [layer for layer in module.modules() if next(layer.parameters(recurse=False), None) is not None]
+    handles = [layer.register_forward_hook(count) for layer in own]
+    try:
+        with torch.no_grad():
+            module(torch.zeros(1, *input_shape))
+    finally:
+        for handle in handles:
+            handle.remove()
+    others = [layer for layer in own if not isinstance(layer, (nn.Linear, nn.RNNBase))]
+    if others or set(own) != set(counted):
+        names = ", ".join(sorted({type(layer).__name__ for layer in others})) or "layers that it does not use"
+        raise ExperimentError(
+            f"[model] name: the operations of {names} are not counted here; use gru, lstm, rnn or mlp"
+        )
+    return total
+
+
+def training_operations(module: nn.Module, input_shape: tuple[int, ...], examples: int) -> int:
+    """Floating-point operations of training on so many examples: 3 times those of the forward pass.
+
+    Backward, every product of forward returns as two: one for the gradient of each factor. (That of the inputs, which
+    training does not need, is counted too: 1 % of a GRU with 64 units and one feature.)
+    """
+    return 3 * examples * forward_operations(module, input_shape)
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The same number of operations as products of two square float32 matrices of 1024 rows, on one thread.
+
+    Nothing that multiplies matrices gets below it by much; a model of small ones, with element-wise work between
+    them, stays above it.
+    """
+
+    operations: int
+    device: torch.device
+
+    @property
+    def products(self) -> int:
+        """How many products make up the operations, rounded up."""
+        return -(-self.operations // (2 * _FLOOR_SIZE**3))
+
+    def run(self) -> None:
+        """Do the arithmetic."""
+        left, right = (torch.ones(_FLOOR_SIZE, _FLOOR_SIZE, device=self.device) for _ in range(2))
+        out = torch.empty_like(left)
+        with pinned_threads(1):
+            for _ in range(self.products):
+                torch.mm(left, right, out=out)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize()
