@@ -1,7 +1,7 @@
 """SGD, Adam and AdamW for many clients as operations on one matrix ``[clients, parameters]``.
 
-Each row moves exactly as under ``torch.optim``. Clients with fewer steps than others lie behind them, so that those still
-training are the first rows; the others, and their moments, do not move.
+Each row moves exactly as under ``torch.optim``. Clients with fewer steps than others lie behind them, so that those
+still training are the first rows; the others, and their moments, do not move.
 """
 
 from __future__ import annotations

@@ -181,18 +181,25 @@ def test_the_plain_app_trains_what_the_cohort_trains(metr_la, plain_task):
     net.load_state_dict(model.layout.row_state(row))
     key = shuffling_keys(5, data.names[1:])
     steps = training_batches(key, data.splits["train"].num_examples[1:], settings, 1)[:, 0]
-    examples = plain_task.load_data(1, str(metr_la))
-    loss = plain_task.train(net, examples, list(steps), 0.05, 0.9, 0.5)
+    examples = plain_task.load_data(1, 64, str(metr_la)).dataset
+    minibatches = [examples[row[row >= 0]] for row in steps]
+    loss = plain_task.train(net, minibatches, len(minibatches), 0.05, 0.9, 0.5, torch.device("cpu"))
     ours = Cohort(model, data, settings, 5).train(row.repeat(2, 1), 1)
     torch.testing.assert_close(model.layout.row(net.state_dict()), ours.parameters[1], rtol=1e-4, atol=1e-5)
     assert loss == pytest.approx(float(ours.loss[1]), rel=1e-4)
 
 
-def test_minibatches_of_the_plain_app_are_shuffled_epochs(plain_task):
-    chosen = plain_task.batches(10, 4, 5)
-    assert [len(each) for each in chosen] == [4, 4, 2, 4, 4]
-    assert sorted(torch.cat(chosen[:3]).tolist()) == list(range(10))
-    assert plain_task.batches(10, 4, 0) == []
+def test_the_plain_app_goes_through_its_examples_again_and_again(metr_la, plain_task):
+    loader = plain_task.load_data(0, 700, str(metr_la))
+    sizes = []
+
+    class Counting(plain_task.Net):
+        def forward(self, x):
+            sizes.append(len(x))
+            return super().forward(x)
+
+    plain_task.train(Counting(2), loader, 5, 0.05, 0.0, 1.0, torch.device("cpu"))
+    assert sizes == [700, len(loader.dataset) - 700] * 2 + [700]
 
 
 # ---- the floor

@@ -1,12 +1,15 @@
 """The model, the data of one sensor, and the training loop."""
 
 import os
+from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import chain, islice, repeat
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 INPUT_STEPS = 12
 OUTPUT_STEPS = 12
@@ -34,43 +37,39 @@ def load_speeds(data_dir: str) -> Tensor:
     return torch.from_numpy(np.load(folder / "metr-la" / "metr_la_week1_207.npz")["speed"])
 
 
-@cache
-def load_data(partition_id: int, data_dir: str) -> tuple[Tensor, Tensor]:
-    """Training windows of one sensor as z-scores: inputs ``[windows, 12, 1]``, targets ``[windows, 12]``."""
+def load_data(partition_id: int, batch_size: int, data_dir: str) -> DataLoader[tuple[Tensor, ...]]:
+    """Shuffled minibatches of one sensor's training windows as z-scores: inputs ``[batch, 12, 1]``, targets
+    ``[batch, 12]``.
+    """
     series = load_speeds(data_dir)[:, partition_id]
     series = series[: int(len(series) * TRAIN_SHARE)]
     series = (series - series.mean()) / series.std(correction=0)
     windows = series.unfold(0, INPUT_STEPS + OUTPUT_STEPS, 1)
-    return windows[:, :INPUT_STEPS, None].contiguous(), windows[:, INPUT_STEPS:].contiguous()
-
-
-def batches(num_examples: int, batch_size: int, num_steps: int) -> list[Tensor]:
-    """Indices of ``num_steps`` minibatches, shuffled anew whenever the examples are used up."""
-    chosen: list[Tensor] = []
-    while len(chosen) < num_steps:
-        chosen.extend(torch.randperm(num_examples).split(batch_size))
-    return chosen[:num_steps]
+    dataset = TensorDataset(windows[:, :INPUT_STEPS, None].contiguous(), windows[:, INPUT_STEPS:].contiguous())
+    return DataLoader(dataset, batch_size=batch_size, shuffle=True)
 
 
 def train(
     net: nn.Module,
-    data: tuple[Tensor, Tensor],
-    steps: list[Tensor],
+    trainloader: Iterable[Sequence[Tensor]],
+    local_steps: int,
     learning_rate: float,
     momentum: float,
     clip_norm: float,
+    device: torch.device,
 ) -> float:
-    """Train on one minibatch per step; returns the mean of their losses."""
-    inputs, targets = data
-    criterion = nn.L1Loss()
+    """Train on so many minibatches, as many epochs as that takes; returns the mean of their losses."""
+    net.to(device)
+    criterion = nn.L1Loss().to(device)
     optimizer = torch.optim.SGD(net.parameters(), lr=learning_rate, momentum=momentum)
     net.train()
     running_loss = 0.0
-    for indices in steps:
+    epochs = chain.from_iterable(repeat(trainloader))
+    for inputs, targets in islice(epochs, local_steps):
         optimizer.zero_grad()
-        loss = criterion(net(inputs[indices]), targets[indices])
+        loss = criterion(net(inputs.to(device)), targets.to(device))
         loss.backward()
         nn.utils.clip_grad_norm_(net.parameters(), clip_norm)
         optimizer.step()
         running_loss += loss.item()
-    return running_loss / max(len(steps), 1)
+    return running_loss / max(local_steps, 1)
