@@ -19,6 +19,12 @@ def data_dir() -> Path:
     return Path(os.environ.get("FEDGRAPH_DATA", REPOSITORY.parent / "shared" / "data"))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def process_of_a_run():
+    """Flower builds messages only in a process that belongs to a run, which a grid sees to."""
+    LocalGrid(lambda message, context: message, [])
+
+
 @pytest.fixture
 def digits_tables():
     """A small experiment that every method can run: 6 clients, 2 classes each."""
