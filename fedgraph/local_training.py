@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.batches import repeat_examples, training_batches
+from fedgraph.compiling import compiled
 from fedgraph.data.base import Batch, Split, TaskSpec
 from fedgraph.losses import loss_sums, masked_mean
 from fedgraph.models.base import StackedModel
@@ -85,7 +86,9 @@ class LocalTraining:
                 batch = self._batch(block.split, batches[step, :clients], examples)
                 buffers = {name: value[:clients] for name, value in running.items()}
                 parameters = trained[:clients].detach().requires_grad_()
-                sums, changed = self._loss(parameters, buffers, batch)
+                # What comes up rarely is not worth compiling: a block that has lost clients, a short last minibatch.
+                usual = clients == len(matrix) and examples == max(longest)
+                sums, changed = (self._usual_loss if usual else self._loss)(parameters, buffers, batch)
                 (gradient,) = torch.autograd.grad(masked_mean(*sums).sum(), parameters)
                 with torch.no_grad():
                     total[:, :clients] += sums
@@ -100,6 +103,11 @@ class LocalTraining:
         if running:
             matrix[:, :width] = trained
         return total[0] / total[1], (counts > 0).sum(0)
+
+    @cached_property
+    def _usual_loss(self) -> Callable[[Tensor, Mapping[str, Tensor], Batch], tuple[Tensor, Mapping[str, Tensor]]]:
+        """``_loss``, compiled where the experiment asks for it and the model gains from it."""
+        return compiled(self._loss) if self.settings.compile and self.model.gains_from_compiling else self._loss
 
     def _loss(
         self, parameters: Tensor, buffers: Mapping[str, Tensor], batch: Batch

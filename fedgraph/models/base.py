@@ -19,6 +19,10 @@ class StackedModel(Protocol):
         """Whether the forward pass in training draws random numbers."""
 
     @property
+    def gains_from_compiling(self) -> bool:
+        """Whether ``torch.compile`` is worth trying on the forward pass."""
+
+    @property
     def layout(self) -> Layout:
         """Names and shapes of one client's tensors; the names are those of ``twin().state_dict()``."""
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedgraph.data.base import TaskSpec
 from fedgraph.errors import ExperimentError
-from fedgraph.models.recurrence import Cell, GRUCell, LSTMCell, TanhCell, run_sequence
+from fedgraph.models.recurrence import Cell, GRUCell, LSTMCell, TanhCell, Weights, run_sequence
 from fedgraph.models.stacked import ModelFromTwin, linear
 from fedgraph.settings import Settings
 
@@ -39,8 +39,13 @@ class RecurrentTwin(nn.Module):
 
 
 class RecurrentModel(ModelFromTwin):
-    """A forecaster or classifier of sequences ``[steps, features]``."""
+    """A forecaster or classifier of sequences ``[steps, features]``.
 
+    gains_from_compiling : False, because ``torch.compile`` cannot improve on the gradient that is written out here and
+        would call it between two graphs of its own.
+    """
+
+    gains_from_compiling: ClassVar[bool] = False
     kinds: ClassVar[dict[str, tuple[Callable[..., nn.RNNBase], Cell]]] = {
         "gru": (nn.GRU, GRUCell()),
         "lstm": (nn.LSTM, LSTMCell()),
@@ -77,6 +82,7 @@ class RecurrentModel(ModelFromTwin):
             hidden = run_sequence(
                 self.cell,
                 hidden,
-                *(state[f"recurrent.{part}_l{layer}"] for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")),
+                Weights(*(state[f"recurrent.{part}_l{layer}"] for part in Weights._fields)),
+                last=layer == self.settings.layers - 1,
             )
-        return self.shaped(linear(state, "head", hidden[-1].transpose(1, 2))), {}
+        return self.shaped(linear(state, "head", hidden.transpose(1, 2))), {}

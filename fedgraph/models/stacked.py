@@ -25,6 +25,11 @@ class ModelFromTwin(ABC):
         """None of the built-in models draws random numbers in its forward pass."""
         return False
 
+    @property
+    def gains_from_compiling(self) -> bool:
+        """Models of single operations gain from ``torch.compile``, which fuses them."""
+        return True
+
     @abstractmethod
     def build_twin(self) -> nn.Module:
         """The twin with fresh parameters; may draw from torch's global generator."""

@@ -380,6 +380,22 @@ def test_bf16_is_near_float32_and_keeps_float32_parameters(table, task):
         torch.testing.assert_close(rounded.evaluate(start, "test")[name], values, rtol=0.1, atol=0.1)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_compiled_training_is_that_of_the_plain_model(name, workers, caplog):
+    task = TaskSpec("classification", (1, 4, 4), (3,))
+    model, data = build({"name": name}, task), make_data(task, sizes=(9, 9, 6, 9))
+    table = {"learning-rate": 0.1, "batch-size": 4, "local-epochs": 2, "block-size": 2, "workers": workers}
+    plain = Cohort(model, data, TrainSettings(**table), seed=0)
+    fast = Cohort(model, data, TrainSettings(**table, compile=True), seed=0)
+    start = rows_of(model)
+    trained = fast.train(start, round=1).parameters
+    torch.testing.assert_close(trained, plain.train(start, round=1).parameters, atol=1e-5, rtol=1e-3)
+    if "torch.compile failed" in caplog.text:
+        pytest.skip("there is no C++ compiler")
+    assert fast._training._usual_loss._built
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", ["gru", "lstm", "rnn"])
 def test_a_gpu_gives_the_same_result(name):

@@ -1,0 +1,93 @@
+"""Functions of tensors built by ``torch.compile``, with the plain function to fall back on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+log = logging.getLogger("fedgraph")
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+SHAPES = 8
+"""How many sets of argument shapes one function is compiled for; others are computed by the plain function."""
+
+_building = threading.Lock()
+
+
+class Compiled(Generic[Arguments, Result]):
+    """A function that is compiled when it first meets a set of argument shapes, which takes seconds.
+
+    Gradients flow as through the plain function; results agree to float tolerance, and random draws are the same. Where
+    compiling fails (no C++ compiler, say), a warning is logged once and the plain function computes from then on.
+    Several threads may call at once. Every new set of shapes is compiled anew: call the plain ``function`` for shapes
+    that come up rarely. On CUDA the calls of one thread are replayed from CUDA graphs, so what a call returned is
+    overwritten by the next.
+
+    function : what was compiled. failed : whether it fell back.
+    """
+
+    def __init__(self, function: Callable[Arguments, Result]) -> None:
+        self.function = function
+        self.failed = False
+        self._built: dict[Any, Callable[Arguments, Result]] = {}
+
+    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        """Result of the function; errors are those of the function itself."""
+        if self.failed:
+            return self.function(*args, **kwargs)
+        tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        on_gpu = any(tensor.is_cuda for tensor in tensors)
+        # CUDA graphs belong to the thread that recorded them.
+        thread = threading.get_ident() if on_gpu else None
+        key = (thread, torch.is_grad_enabled(), *((each.shape, each.stride(), each.dtype) for each in tensors))
+        built = self._built.get(key)
+        if built is not None:
+            if on_gpu:
+                torch.compiler.cudagraph_mark_step_begin()
+            return built(*args, **kwargs)
+        with _building:
+            return self._first(key, on_gpu, *args, **kwargs)
+
+    def _first(self, key: Any, on_gpu: bool, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        if self.failed or len(self._built) == SHAPES:
+            return self.function(*args, **kwargs)
+        try:
+            built = self._built.get(key) or _build(self.function, on_gpu)
+            result = built(*args, **kwargs)
+        except Exception as error:
+            # An error of the function itself comes up again here.
+            result = self.function(*args, **kwargs)
+            self.failed = True
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            log.warning(
+                "[train] compile: torch.compile failed on this node, which computes without it (%s); install a C++ "
+                "compiler such as g++, or set compile to false",
+                reason[0],
+            )
+            return result
+        self._built[key] = built
+        return result
+
+
+def _build(function: Callable[Arguments, Result], on_gpu: bool) -> Callable[Arguments, Result]:
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        return function(*args, **kwargs)
+
+    # Graphs are kept with the code object, few for each: a copy of its own keeps what was compiled elsewhere out.
+    call.__code__ = call.__code__.replace()
+    # Without the C++ wrapper, kernels on a CPU hold Python's global lock and threads wait for each other.
+    kind = "triton.cudagraphs" if on_gpu else "cpp_wrapper"
+    return torch.compile(call, dynamic=False, options={"fallback_random": True, kind: True})
+
+
+def compiled(function: Callable[Arguments, Result]) -> Compiled[Arguments, Result]:
+    """``function`` built by ``torch.compile``; see :class:`Compiled`."""
+    return Compiled(function)
