@@ -38,7 +38,7 @@ WARM_UP = 10
 """Clients of a first run that loads all code, so that it is not taken for memory of the clients."""
 
 FLAT = 0.2
-"""How much more a client may cost among the most clients than at the cheapest size."""
+"""How much more a client may cost among the most clients than at the size before."""
 
 
 def scale(
@@ -67,7 +67,7 @@ def scale(
     held = {size: [run["held"] / size for run in runs] for size, runs in results.items()}
     table = Table(title="One round, per client", title_justify="left")
     headings = ("clients", "min [ms]", "median [ms]", "max [ms]", "core-ms", "ratio", "min [kB]", "median [kB]",
-                "max [kB]", "ratio", "held [kB]")  # fmt: skip
+                "max [kB]", "ratio", "held [kB]", "peak [MB]")  # fmt: skip
     for heading in headings:
         table.add_column(heading, justify="right")
     least_seconds = min(median(values) for values in seconds.values())
@@ -77,17 +77,20 @@ def scale(
         times, kilobytes = [1000 * each for each in seconds[size]], [each / 1000 for each in memory[size]]
         cells = [min(times), median(times), max(times), 1000 * core, median(times) / (1000 * least_seconds)]
         cells += [min(kilobytes), median(kilobytes), max(kilobytes), 1000 * median(kilobytes) / least_memory]
-        table.add_row(f"{size:,}", *(number(each) for each in [*cells, median(held[size]) / 1000]))
+        table.add_row(
+            f"{size:,}",
+            *(number(each) for each in [*cells, median(held[size]) / 1000, max(run["peak"] for run in runs) / 1e6]),
+        )
     lines = [
         f"SFL on {nodes} nodes in one process: perceptron {FEATURES}-{HIDDEN}-{CLASSES}, "
         "10 local steps of 32 examples, "
         f"{EXAMPLES} examples per client. Ratios are to the cheapest size.",
         "A round is the time from making its messages to having aggregated the replies; the first of every start is "
         "left out. Bytes are the most that the process had in RAM, 'held' what it has after its first round, both less "
-        f"what it had after a run of {WARM_UP} clients, with all code loaded.",
+        f"what it had after a run of {WARM_UP} clients, with all code loaded; 'peak' is the whole process.",
         "A process has fixed costs, which weigh most where there are few clients.",
-        target_line(f"seconds per client with {max(chosen):,} clients / the cheapest size", _growth(seconds), 1 + FLAT),
-        target_line(f"bytes per client with {max(chosen):,} clients / the cheapest size", _growth(memory), 1 + FLAT),
+        *_targets("seconds", seconds),
+        *_targets("bytes", memory),
     ]
     print_report([table], lines, "as many workers as there are cores, 1 intra-op thread each")
     settings = {"rounds": rounds, "nodes": nodes, "repeats": repeats}
@@ -120,6 +123,7 @@ def measure(folder: str, clients: int, rounds: int, nodes: int) -> dict[str, Any
         "wall": [each.wall for each in kept],
         "core": [each.core for each in kept],
         "bytes": peak_bytes() - before,
+        "peak": peak_bytes(),
         "held": clock.held - before,
     }
 
@@ -172,7 +176,10 @@ def _graph_file(folder: Path, clients: int) -> Path:
     return folder / f"{clients}.npz"
 
 
-def _growth(values: dict[int, list[float]]) -> float:
-    """Median of the largest size over that of the cheapest."""
-    medians = {size: median(each) for size, each in values.items()}
-    return medians[max(medians)] / min(medians.values())
+def _targets(what: str, values: dict[int, list[float]]) -> list[str]:
+    """What a client costs at the largest size, beside the size before it."""
+    *_, before, largest = [None, *sorted(values)]
+    if before is None:
+        return []
+    growth = median(values[largest]) / median(values[before])
+    return [target_line(f"{what} per client with {largest:,} clients / with {before:,}", growth, 1 + FLAT)]
