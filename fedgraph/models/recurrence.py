@@ -338,7 +338,7 @@ def run_sequence(cell: Cell, inputs: Tensor, weights: Weights, last: bool = Fals
     returns the hidden state after the last step alone, ``[clients, hidden, batch]``. Differentiable once.
     """
     device = inputs.device.type
-    if torch.is_autocast_enabled(device):
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         # Single operations of a step must not be cast: they write into tensors that are there.
         with torch.autocast(device, enabled=False):

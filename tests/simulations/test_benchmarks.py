@@ -356,8 +356,8 @@ def test_rounds_has_a_table_for_every_number_of_steps(metr_la, monkeypatch):
 
 
 def test_memory_table_compares_with_plain_flower(metr_la, monkeypatch):
-    monkeypatch.setattr(memory, "on_ray", lambda experiment, nodes: subprocess.run(["sleep", "0.3"], check=True))
-    code = "import time; x = bytearray(90_000_000); time.sleep(0.3)"
+    monkeypatch.setattr(memory, "on_ray", lambda experiment, nodes: subprocess.run(["sleep", "1"], check=True))
+    code = "import time; x = bytearray(90_000_000); time.sleep(1)"
     monkeypatch.setattr(
         memory,
         "plain_flower",
