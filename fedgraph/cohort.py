@@ -61,12 +61,12 @@ class Cohort:
     """
 
     def __init__(self, model: StackedModel, data: CohortData, settings: TrainSettings, seed: int) -> None:
-        self.model = model
+        self.model = model.compiled() if settings.compile else model
         self.data = data
         self.settings = settings
         self.seed = seed
         self.device = settings.torch_device()
-        self._training = LocalTraining(model, data.task, settings, seed)
+        self._training = LocalTraining(self.model, data.task, settings, seed)
         self._resident: dict[SplitName, Split] = {}
 
     def train(

@@ -1,4 +1,4 @@
-"""Functions of tensors built by ``torch.compile``, with the plain function to fall back on."""
+"""Functions of tensors built by ``torch.compile`` or recorded as CUDA graphs, with the plain one to fall back on."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ class Compiled(Generic[Arguments, Result]):
     Gradients flow as through the plain function; results agree to float tolerance, and random draws are the same. Where
     compiling fails (no C++ compiler, say), a warning is logged once and the plain function computes from then on.
     Several threads may call at once. Every new set of shapes is compiled anew: call the plain ``function`` for shapes
-    that come up rarely. On CUDA the calls of one thread are replayed from CUDA graphs, so what a call returned is
-    overwritten by the next.
+    that come up rarely. On a GPU forward and backward pass are recorded once and replayed, which saves starting their
+    many small kernels one by one; arguments are then positional tensors (or tuples and dicts of them), and what a call
+    returned is overwritten by the next.
 
     function : what was compiled. failed : whether it fell back.
     """
@@ -44,23 +45,20 @@ class Compiled(Generic[Arguments, Result]):
         if self.failed:
             return self.function(*args, **kwargs)
         tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        on_gpu = any(tensor.is_cuda for tensor in tensors)
-        # CUDA graphs belong to the thread that recorded them.
-        thread = threading.get_ident() if on_gpu else None
-        key = (thread, torch.is_grad_enabled(), *((each.shape, each.stride(), each.dtype) for each in tensors))
+        key = (torch.is_grad_enabled(), *((each.shape, each.stride(), each.dtype, each.device) for each in tensors))
         built = self._built.get(key)
         if built is not None:
-            if on_gpu:
-                torch.compiler.cudagraph_mark_step_begin()
             return built(*args, **kwargs)
         with _building:
-            return self._first(key, on_gpu, *args, **kwargs)
+            return self._first(key, any(tensor.is_cuda for tensor in tensors), *args, **kwargs)
 
     def _first(self, key: Any, on_gpu: bool, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         if self.failed or len(self._built) == SHAPES:
             return self.function(*args, **kwargs)
         try:
-            built = self._built.get(key) or _build(self.function, on_gpu)
+            built = self._built.get(key)
+            if built is None:
+                built = _recorded(self.function, args) if on_gpu else _build(self.function)
             result = built(*args, **kwargs)
         except Exception as error:
             # An error of the function itself comes up again here.
@@ -69,7 +67,9 @@ class Compiled(Generic[Arguments, Result]):
             reason = str(error).strip().splitlines() or [type(error).__name__]
             log.warning(
                 "[train] compile: torch.compile failed on this node, which computes without it (%s); install a C++ "
-                "compiler such as g++, or set compile to false",
+                "compiler such as g++, or set compile to false"
+                if not on_gpu
+                else "[train] compile: recording CUDA graphs failed on this node, which computes without them (%s)",
                 reason[0],
             )
             return result
@@ -77,15 +77,21 @@ class Compiled(Generic[Arguments, Result]):
         return result
 
 
-def _build(function: Callable[Arguments, Result], on_gpu: bool) -> Callable[Arguments, Result]:
+def _build(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         return function(*args, **kwargs)
 
     # Graphs are kept with the code object, few for each: a copy of its own keeps what was compiled elsewhere out.
     call.__code__ = call.__code__.replace()
-    # Without the C++ wrapper, kernels on a CPU hold Python's global lock and threads wait for each other.
-    kind = "triton.cudagraphs" if on_gpu else "cpp_wrapper"
-    return torch.compile(call, dynamic=False, options={"fallback_random": True, kind: True})
+    # Without the C++ wrapper, kernels hold Python's global lock and threads wait for each other.
+    return torch.compile(call, dynamic=False, options={"fallback_random": True, "cpp_wrapper": True})
+
+
+def _recorded(function: Callable[Arguments, Result], arguments: tuple[Any, ...]) -> Callable[Arguments, Result]:
+    # The recorder wants samples that it may keep, detached but asking for gradients alike.
+    samples = _pytree.tree_map(lambda each: each.detach().clone().requires_grad_(each.requires_grad), arguments)
+    recorded: Any = torch.cuda.make_graphed_callables(function, samples)
+    return recorded
 
 
 def compiled(function: Callable[Arguments, Result]) -> Compiled[Arguments, Result]:

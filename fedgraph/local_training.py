@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.batches import repeat_examples, training_batches
-from fedgraph.compiling import compiled
+from fedgraph.compiling import Compiled, compiled
 from fedgraph.data.base import Batch, Split, TaskSpec
 from fedgraph.losses import loss_sums, masked_mean
 from fedgraph.models.base import StackedModel
@@ -81,14 +81,15 @@ class LocalTraining:
         running = self._buffers.unflatten(matrix[:, width:]) if self._buffers.names else {}
         optimiser = Optimiser(settings, settings.rate(round), dict(moments))
         total = torch.zeros(2, len(matrix), dtype=torch.float64, device=matrix.device)
+        compiles = settings.compile and (matrix.is_cuda or self.model.gains_from_compiling)
         with self._own_draws(block.names[0], round, matrix.device):
             for step, (clients, examples) in enumerate(zip(active, longest, strict=True)):
                 batch = self._batch(block.split, batches[step, :clients], examples)
                 buffers = {name: value[:clients] for name, value in running.items()}
                 parameters = trained[:clients].detach().requires_grad_()
                 # What comes up rarely is not worth compiling: a block that has lost clients, a short last minibatch.
-                usual = clients == len(matrix) and examples == max(longest)
-                sums, changed = (self._usual_loss if usual else self._loss)(parameters, buffers, batch)
+                usual = compiles and clients == len(matrix) and examples == max(longest)
+                sums, changed = (self._compiled_loss if usual else self._loss)(parameters, buffers, batch)
                 (gradient,) = torch.autograd.grad(masked_mean(*sums).sum(), parameters)
                 with torch.no_grad():
                     total[:, :clients] += sums
@@ -105,9 +106,8 @@ class LocalTraining:
         return total[0] / total[1], (counts > 0).sum(0)
 
     @cached_property
-    def _usual_loss(self) -> Callable[[Tensor, Mapping[str, Tensor], Batch], tuple[Tensor, Mapping[str, Tensor]]]:
-        """``_loss``, compiled where the experiment asks for it and the model gains from it."""
-        return compiled(self._loss) if self.settings.compile and self.model.gains_from_compiling else self._loss
+    def _compiled_loss(self) -> Compiled[[Tensor, Mapping[str, Tensor], Batch], tuple[Tensor, Mapping[str, Tensor]]]:
+        return compiled(self._loss)
 
     def _loss(
         self, parameters: Tensor, buffers: Mapping[str, Tensor], batch: Batch

@@ -29,7 +29,8 @@ class TrainSettings(Settings):
     workers             : blocks of clients that are computed side by side; None takes the cores that the node has.
     threads             : intra-op threads of each worker.
     block_size          : clients whose tensors are computed together; None measures the model (``fedgraph.blocks``).
-    compile             : let ``torch.compile`` build the model's forward and backward pass.
+    compile             : train with compiled code where the node has a C++ compiler: recurrent layers with native code
+        that comes along, other models with ``torch.compile``; a GPU replays CUDA graphs. Equal to float tolerance.
     precision           : ``bf16`` computes the forward pass under autocast; parameters and updates stay float32.
     keep_optimizer      : optimiser moments survive from round to round.
     """

@@ -20,7 +20,10 @@ class StackedModel(Protocol):
 
     @property
     def gains_from_compiling(self) -> bool:
-        """Whether ``torch.compile`` is worth trying on the forward pass."""
+        """Whether ``torch.compile`` is worth trying on the forward pass on a CPU."""
+
+    def compiled(self) -> StackedModel:
+        """The same model with native code of its own, where it has any; else itself."""
 
     @property
     def layout(self) -> Layout:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from fedgraph.data.base import TaskSpec
 from fedgraph.errors import ExperimentError
+from fedgraph.models import recurrence_kernel
 from fedgraph.models.recurrence import Cell, GRUCell, LSTMCell, TanhCell, Weights, run_sequence
 from fedgraph.models.stacked import ModelFromTwin, linear
 from fedgraph.settings import Settings
@@ -43,6 +45,8 @@ class RecurrentModel(ModelFromTwin):
 
     gains_from_compiling : False, because ``torch.compile`` cannot improve on the gradient that is written out here and
         would call it between two graphs of its own.
+    native : whether the recurrent layers are computed by C++ where they can be, see
+        :mod:`fedgraph.models.recurrence_kernel`.
     """
 
     gains_from_compiling: ClassVar[bool] = False
@@ -61,6 +65,13 @@ class RecurrentModel(ModelFromTwin):
             )
         self.settings = settings
         self.kind, self.cell = self.kinds[settings.name]
+        self.native = False
+
+    def compiled(self) -> RecurrentModel:
+        """The same model with ``native`` on; its first batch waits a second for the compiler, once per processor."""
+        model = copy.copy(self)
+        model.native = True
+        return model
 
     def build_twin(self) -> nn.Module:
         """The same model around ``nn.GRU``, ``nn.LSTM`` or ``nn.RNN``."""
@@ -77,9 +88,10 @@ class RecurrentModel(ModelFromTwin):
         self, state: Mapping[str, Tensor], inputs: Tensor, training: bool
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Inputs ``[clients, batch, steps, features]``; see :class:`fedgraph.models.base.StackedModel`."""
+        run = recurrence_kernel.run_sequence if self.native else run_sequence
         hidden = inputs.permute(2, 0, 3, 1)
         for layer in range(self.settings.layers):
-            hidden = run_sequence(
+            hidden = run(
                 self.cell,
                 hidden,
                 Weights(*(state[f"recurrent.{part}_l{layer}"] for part in Weights._fields)),

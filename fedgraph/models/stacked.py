@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,10 @@ class ModelFromTwin(ABC):
     def gains_from_compiling(self) -> bool:
         """Models of single operations gain from ``torch.compile``, which fuses them."""
         return True
+
+    def compiled(self) -> Self:
+        """The model itself: it has no native code of its own."""
+        return self
 
     @abstractmethod
     def build_twin(self) -> nn.Module:

@@ -393,16 +393,41 @@ def test_compiled_training_is_that_of_the_plain_model(name, workers, caplog):
     torch.testing.assert_close(trained, plain.train(start, round=1).parameters, atol=1e-5, rtol=1e-3)
     if "torch.compile failed" in caplog.text:
         pytest.skip("there is no C++ compiler")
-    assert fast._training._usual_loss._built
+    assert fast._training._compiled_loss._built
+
+
+@pytest.mark.parametrize("block", [1, 3, 6])
+@pytest.mark.parametrize("name", ["gru", "lstm", "rnn"])
+def test_native_recurrent_layers_train_like_the_others_in_any_block_on_any_number_of_workers(name, block, caplog):
+    model, data = build({"name": name, "hidden": 7, "layers": 2}, FORECAST), make_data(sizes=(11, 4, 7, 1, 9, 9))
+    table = {"momentum": 0.9, "batch-size": 4, "local-epochs": 2, "clip-norm": 0.5, "learning-rate": 0.1}
+    plain = Cohort(model, data, TrainSettings(**table, block_size=1, workers=1), seed=0)
+    start = rows_of(model, 6)
+    wanted = plain.train(start, round=1)
+    results = []
+    for workers in (1, 3):
+        fast = Cohort(model, data, TrainSettings(**table, block_size=block, workers=workers, compile=True), seed=0)
+        results.append(fast.train(start, round=1))
+        for metric, values in plain.evaluate(start, "test").items():
+            torch.testing.assert_close(fast.evaluate(start, "test")[metric], values, rtol=1e-4, atol=1e-5)
+    if caplog.records:
+        pytest.skip(f"no native code here: {caplog.records[0].getMessage()}")
+    assert fast.model.native
+    assert not model.native
+    assert torch.equal(results[0].parameters, results[1].parameters)
+    torch.testing.assert_close(results[0].parameters, wanted.parameters, atol=1e-5, rtol=1e-3)
+    torch.testing.assert_close(results[0].loss, wanted.loss, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("compile_", [False, True])
 @pytest.mark.parametrize("name", ["gru", "lstm", "rnn"])
-def test_a_gpu_gives_the_same_result(name):
+def test_a_gpu_gives_the_same_result(name, compile_):
     model, data = build({"name": name, "hidden": 5}, FORECAST), make_data()
+    table = {"momentum": 0.9, "local-steps": 4, "batch-size": 4, "compile": compile_}
     results = []
     for device in ("cpu", "cuda"):
-        cohort = Cohort(model, data, TrainSettings(device=device, momentum=0.9, local_steps=4, batch_size=4), seed=0)
+        cohort = Cohort(model, data, TrainSettings(**table, device=device), seed=0)
         trained = cohort.train(rows_of(model), round=1).parameters
         assert trained.device.type == "cpu"
         results.append((trained, cohort.evaluate(trained, "test")["mae"], cohort.predict(trained, "test").nan_to_num()))
