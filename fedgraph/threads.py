@@ -22,7 +22,12 @@ def available_cores() -> int:
     All are those that the scheduler and a container's quota allow.
     """
     granted = os.environ.get("OMP_NUM_THREADS", "")
-    return int(granted) if granted.isdigit() and int(granted) > 0 else int(joblib.cpu_count())
+    return int(granted) if granted.isdigit() and int(granted) > 0 else _all_cores()
+
+
+@cache
+def _all_cores() -> int:
+    return int(joblib.cpu_count())
 
 
 @contextmanager

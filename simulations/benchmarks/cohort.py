@@ -103,7 +103,7 @@ def cohort(
     if f3:
         longer = [*(set_ or []), *F3, f"train.local-epochs={f3_epochs}", f"train.device={device}"]
         long = read_experiment(experiment, longer, sensors=sensors)
-        raw["f3"], table, said = _long_training(long, f3_repeats)
+        raw["f3"], table, said = _long_training(long, f3_repeats, compile_)
         tables.append(table)
         lines += said
     threads = f"1 intra-op thread per worker; {available_cores()} workers where it says so" if device == "cpu" else ""
@@ -169,13 +169,18 @@ def _candidates(training: Training, settings: TrainSettings, compiled: bool) -> 
     return {name: warmed(each) for name, each in work.items()}
 
 
-def _long_training(experiment: Experiment, repeats: int) -> tuple[dict[str, list[Timing]], Table, list[str]]:
+def _long_training(
+    experiment: Experiment, repeats: int, compiled: bool
+) -> tuple[dict[str, list[Timing]], Table, list[str]]:
     """Seconds of a cohort that trains for many epochs; results, their table, and what is to be said about it."""
     training, settings = Training.of(experiment), experiment.train
-    training.cohort(settings, local_epochs=1)()  # warms up
     name = f"cohort, {settings.workers or available_cores()} workers"
-    work = training.cohort(settings)
-    results = in_turn({name: lambda: [timed(work)]}, repeats)
+    candidates = {}
+    for compiles in (False, True) if compiled else (False,):
+        training.cohort(settings, local_epochs=1, compile=compiles)()  # warms up
+        work = training.cohort(settings, compile=compiles)
+        candidates[f"{name}, compiled" if compiles else name] = _timed_later(work)
+    results = in_turn(candidates, repeats)
     train = training.data.splits["train"].num_examples
     every = sum(int(split.num_examples[0]) for split in training.data.splits.values())
     steps = training.data.task.input_shape[0]
@@ -191,6 +196,10 @@ def _long_training(experiment: Experiment, repeats: int) -> tuple[dict[str, list
         target_line("its seconds", median(each.wall for each in next(iter(results.values()))), F3_SECONDS, " s"),
     ]
     return results, timing_table(title, results, []), said
+
+
+def _timed_later(work: Callable[[], object]) -> Callable[[], list[Timing]]:
+    return lambda: [timed(work)]
 
 
 def _model_table(name: str, hidden: int) -> str:
