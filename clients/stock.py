@@ -19,6 +19,7 @@ from clients.node import Assignment, Node
 from fedgraph.cohort import GradientTerm
 from fedgraph.errors import ReplyError
 from fedgraph.messages import EXPERIMENT_KEY, KEEP_KEY, ROUND_KEY, RUN_KEY, from_record, to_record
+from fedgraph.parameters import finite_rows
 
 
 class StockClient:
@@ -47,7 +48,7 @@ class StockClient:
 
     def train(self) -> RecordDict:
         """Train every client from the global model; reply with the mean, weighted by training examples."""
-        start = self.model.expand(len(self.clients), -1).contiguous()
+        start = self.model.expand(len(self.clients), -1)
         result = train_cohort(
             self.node,
             self.cohort,
@@ -57,11 +58,11 @@ class StockClient:
             start,
             self.proximal_term(),
         )
-        usable = torch.isfinite(result.parameters).all(dim=1)
+        usable = finite_rows(result.parameters)
         if not usable.any():
             raise ReplyError(f"training diverged at {', '.join(self.clients)}: NaN or infinite parameters")
         weights = torch.where(usable, self.weights, 0.0)
-        parameters = torch.where(usable[:, None], result.parameters, 0.0)
+        parameters = result.parameters if usable.all() else torch.where(usable[:, None], result.parameters, 0.0)
         mean = (weights / weights.sum()) @ parameters
         layout = self.cohort.model.layout
         failed = {

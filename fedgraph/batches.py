@@ -90,14 +90,17 @@ def _shuffled(keys: Tensor, counts: Tensor, round: int, epoch: int) -> Tensor:
 def _mixed(values: Tensor) -> Tensor:
     """The finaliser of SplitMix64 (Steele et al., OOPSLA 2014): int64 in, as good as random int64 out."""
     values = values + -7046029254386353131
-    values = (values ^ _shifted(values, 30)) * -4658895280553007687
-    values = (values ^ _shifted(values, 27)) * -7723592293110705685
-    return values ^ _shifted(values, 31)
+    values ^= _shifted(values, 30)
+    values *= -4658895280553007687
+    values ^= _shifted(values, 27)
+    values *= -7723592293110705685
+    values ^= _shifted(values, 31)
+    return values
 
 
 def _shifted(values: Tensor, bits: int) -> Tensor:
     """A right shift that fills with zeros, as of unsigned numbers."""
-    return (values >> bits) & ((1 << (64 - bits)) - 1)
+    return (values >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def _sorted(values: Tensor) -> Tensor:

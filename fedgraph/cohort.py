@@ -89,7 +89,7 @@ class Cohort:
             if optimizer_state is not None:
                 check_state(optimizer_state, kept)
                 kept = {name: value.to("cpu", copy=True) for name, value in optimizer_state.items()}
-        result = parameters.detach().to("cpu", torch.float32, copy=True)
+        result = torch.empty(clients, self.model.layout.num_parameters).copy_(parameters.detach())
         loss = torch.full((clients,), torch.nan)
         steps = torch.zeros(clients, dtype=torch.int64)
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fedgraph.data.base import SPLITS, SplitName, TaskSpec
 from fedgraph.errors import ReplyError
+from fedgraph.parameters import finite_rows
 
 CLIENT_KEY = "fedgraph-client"
 EXPERIMENT_KEY = "fedgraph-experiment"
@@ -221,10 +222,7 @@ class WorkReply:
         """Clients whose tensors hold values that are not finite, with the reason."""
         problems: dict[str, str] = {}
         for name, tensor in self.stacked.items():
-            rows = tensor.reshape(len(self.clients), -1)
-            # One pass over everything; only rows whose sum is not finite are looked at number by number.
-            suspects = (~rows.sum(dim=1).isfinite()).nonzero().flatten()
-            for position in suspects[~rows[suspects].isfinite().all(dim=1)].tolist():
+            for position in (~finite_rows(tensor)).nonzero().flatten().tolist():
                 problems.setdefault(self.clients[position], f"array '{name}' holds NaN or infinite values")
         return problems
 

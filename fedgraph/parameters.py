@@ -70,6 +70,18 @@ class Layout:
         return {name: value[0].clone() for name, value in self.unflatten(row[None]).items()}
 
 
+def finite_rows(matrix: Tensor) -> Tensor:
+    """Which rows of ``[clients, ...]`` hold neither NaN nor infinite values, bool ``[clients]``.
+
+    One pass over everything: a finite sum has finite terms. Only other rows are looked at number by number.
+    """
+    rows = matrix.reshape(len(matrix), math.prod(matrix.shape[1:]))
+    finite = rows.sum(dim=1).isfinite()
+    suspects = (~finite).nonzero().flatten()
+    finite[suspects] = rows[suspects].isfinite().all(dim=1)
+    return finite
+
+
 def weights_sha256(names: Sequence[str], matrix: Tensor) -> str:
     """SHA-256 over the clients' parameters in the order of their sorted names.
 

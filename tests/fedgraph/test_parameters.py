@@ -5,7 +5,7 @@ import struct
 
 import torch
 
-from fedgraph.parameters import Layout, weights_sha256
+from fedgraph.parameters import Layout, finite_rows, weights_sha256
 
 STATE = {"mean": torch.zeros(2), "weight": torch.zeros(2, 3), "scale": torch.zeros(())}
 LAYOUT = Layout.of(STATE, buffers=["mean"])
@@ -52,3 +52,19 @@ def test_a_row_and_its_state_are_inverse():
     back = layout.row_state(row)
     assert list(back) == ["weight", "scale", "running"]
     assert all(torch.equal(back[name], state[name]) for name in state)
+
+
+def test_finite_rows_are_told_from_those_with_nan_or_infinity_even_where_a_sum_overflows():
+    largest = torch.finfo(torch.float32).max
+    rows = torch.tensor(
+        [
+            [1.0, 2.0, 3.0],
+            [largest, largest, 1.0],
+            [1.0, float("nan"), 0.0],
+            [float("inf"), 0.0, -float("inf")],
+            [float("inf"), 0.0, 0.0],
+        ]
+    )
+    assert finite_rows(rows).tolist() == [True, True, False, False, False]
+    assert finite_rows(rows[:, None].expand(-1, 2, -1)).tolist() == [True, True, False, False, False]
+    assert finite_rows(rows[:0]).tolist() == []
