@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from fedgraph.batches import num_steps, shuffling_keys
-from fedgraph.blocks import WorkingSet, working_set
 from fedgraph.data.base import CohortData, Split, SplitName
 from fedgraph.errors import DataError, RunError
 from fedgraph.local_training import Block, GradientTerm, LocalTraining, autocast
@@ -22,6 +21,7 @@ from fedgraph.models.base import StackedModel
 from fedgraph.optimisers import check_state, fresh_state
 from fedgraph.threads import available_cores, side_by_side
 from fedgraph.train_settings import TrainSettings
+from fedgraph.working_set import WorkingSet, working_set
 
 __all__ = ["Cohort", "GradientTerm", "TrainResult", "TrainSettings"]
 
@@ -78,8 +78,9 @@ class Cohort:
     ) -> TrainResult:
         """Train every client from its row of ``parameters`` ``[clients, parameters]``, which stays as it is.
 
-        ``optimizer_state`` is what the last round returned, None for fresh moments; ``round`` selects the order of the
-        examples and the learning rate. Raises RunError when ``parameters`` or the state do not fit.
+        ``round`` selects the order of the examples and the learning rate; ``gradient_term`` adds to every gradient;
+        ``optimizer_state`` is what the last round returned, None for fresh moments. Raises RunError when ``parameters``
+        or the state do not fit.
         """
         clients, trainable = len(self.data.names), self.model.layout.num_trainable
         self._check(parameters)

@@ -26,8 +26,8 @@ saves."""
 def column_blocks(rows: int, columns: int, entries: int, narrowest: int) -> list[slice]:
     """Slices of the columns of a matrix ``[rows, columns]``, of about ``entries`` entries each.
 
-    Their bounds follow from the shape alone. A block is a multiple of 16 columns wide, a cache line of float32, and not
-    narrower than ``narrowest``.
+    Their bounds follow from the arguments alone. A block is a multiple of 16 columns wide, a cache line of float32, or
+    ``narrowest`` where that is more; the last one takes what is left.
     """
     width = max(narrowest, entries // max(rows, 1) // 16 * 16)
     return [slice(start, min(start + width, columns)) for start in range(0, columns, width)]

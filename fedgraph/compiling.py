@@ -49,14 +49,17 @@ class Compiled(Generic[Arguments, Result]):
         built = self._built.get(key)
         if built is not None:
             return built(*args, **kwargs)
-        with _building:
-            return self._first(key, any(tensor.is_cuda for tensor in tensors), *args, **kwargs)
+        if len(self._built) < SHAPES:
+            with _building:
+                return self._first(key, any(tensor.is_cuda for tensor in tensors), *args, **kwargs)
+        return self.function(*args, **kwargs)
 
     def _first(self, key: Any, on_gpu: bool, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        if self.failed or len(self._built) == SHAPES:
+        # Another thread may have been here meanwhile.
+        built = self._built.get(key)
+        if self.failed or (built is None and len(self._built) >= SHAPES):
             return self.function(*args, **kwargs)
         try:
-            built = self._built.get(key)
             if built is None:
                 built = _recorded(self.function, args) if on_gpu else _build(self.function)
             result = built(*args, **kwargs)
@@ -92,8 +95,3 @@ def _recorded(function: Callable[Arguments, Result], arguments: tuple[Any, ...])
     samples = _pytree.tree_map(lambda each: each.detach().clone().requires_grad_(each.requires_grad), arguments)
     recorded: Any = torch.cuda.make_graphed_callables(function, samples)
     return recorded
-
-
-def compiled(function: Callable[Arguments, Result]) -> Compiled[Arguments, Result]:
-    """``function`` built by ``torch.compile``; see :class:`Compiled`."""
-    return Compiled(function)

@@ -39,15 +39,18 @@ def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
 
 
 def describe(kind: type[Settings]) -> list[str]:
-    """One line per key (name, type, default), then what the class says of them."""
+    """One line per key (name, type, default), then what the class says of them, with keys as in TOML."""
     lines = []
     for key, field in zip(kind.keys(), kind.model_fields.values(), strict=True):
         needed = field.default is PydanticUndefined and field.default_factory is None
         default = "needed" if needed else repr(field.get_default(call_default_factory=True))
         lines.append(f"{key}: {_type(field.annotation)} = {default}")
     said = [base.__doc__ for base in kind.__mro__ if issubclass(base, Settings) and base is not Settings]
+    # As they are written in TOML.
+    fields = re.compile(rf"\b({'|'.join(kind.model_fields)})\b")
     for text in said:
-        lines += ["", *inspect.cleandoc(text or "").splitlines()]
+        explained = fields.sub(lambda field: field[0].replace("_", "-"), inspect.cleandoc(text or ""))
+        lines += ["", *explained.splitlines()]
     return [*lines, ""]
 
 

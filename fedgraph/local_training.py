@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.batches import repeat_examples, training_batches
-from fedgraph.compiling import Compiled, compiled
+from fedgraph.compiling import Compiled
 from fedgraph.data.base import Batch, Split, TaskSpec
 from fedgraph.losses import loss_sums, masked_mean
 from fedgraph.models.base import StackedModel
@@ -81,7 +81,7 @@ class LocalTraining:
         running = self._buffers.unflatten(matrix[:, width:]) if self._buffers.names else {}
         optimiser = Optimiser(settings, settings.rate(round), dict(moments))
         total = torch.zeros(2, len(matrix), dtype=torch.float64, device=matrix.device)
-        compiles = settings.compile and (matrix.is_cuda or self.model.gains_from_compiling)
+        compiles = settings.compile and (matrix.is_cuda or not self.model.native)
         with self._own_draws(block.names[0], round, matrix.device):
             for step, (clients, examples) in enumerate(zip(active, longest, strict=True)):
                 batch = self._batch(block.split, batches[step, :clients], examples)
@@ -107,7 +107,7 @@ class LocalTraining:
 
     @cached_property
     def _compiled_loss(self) -> Compiled[[Tensor, Mapping[str, Tensor], Batch], tuple[Tensor, Mapping[str, Tensor]]]:
-        return compiled(self._loss)
+        return Compiled(self._loss)
 
     def _loss(
         self, parameters: Tensor, buffers: Mapping[str, Tensor], batch: Batch

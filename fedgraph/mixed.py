@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.architectures import Architectures
-from fedgraph.cohort import Cohort, GradientTerm, TrainResult
+from fedgraph.cohort import EVALUATION_BATCH, Cohort, GradientTerm, TrainResult
 from fedgraph.data.base import Batch, CohortData, DataSource, Split, SplitName
 from fedgraph.errors import RunError
 from fedgraph.model_choice import ModelChoice
@@ -82,17 +82,16 @@ class MixedCohort:
         )
 
     def evaluate(
-        self, parameters: Tensor, split: SplitName, horizons: Sequence[int] = (), batch_size: int | None = None
+        self,
+        parameters: Tensor,
+        split: SplitName,
+        horizons: Sequence[int] = (),
+        batch_size: int = EVALUATION_BATCH,
     ) -> dict[str, Tensor]:
-        """Metrics of every client's model, ``{name: [clients]}``, as ``Cohort.evaluate``; NaN where a group has none.
-
-        ``batch_size`` is that of ``Cohort.evaluate`` when None.
-        """
+        """Metrics of all clients, ``{name: [clients]}``, as in ``Cohort.evaluate``; NaN where a group has none."""
         self._check(parameters)
         results = [
-            cohort.evaluate(
-                parameters[rows, : cohort.model.layout.num_parameters], split, horizons, **_given(batch_size)
-            )
+            cohort.evaluate(parameters[rows, : cohort.model.layout.num_parameters], split, horizons, batch_size)
             for rows, cohort in zip(self._rows, self._cohorts, strict=True)
         ]
         names = dict.fromkeys(name for result in results for name in result)
@@ -102,11 +101,11 @@ class MixedCohort:
             for name in names
         }
 
-    def predict(self, parameters: Tensor, split: SplitName, batch_size: int | None = None) -> Tensor:
+    def predict(self, parameters: Tensor, split: SplitName, batch_size: int = EVALUATION_BATCH) -> Tensor:
         """Outputs ``[clients, examples, *output_shape]`` as ``Cohort.predict``; NaN behind a client's last example."""
         self._check(parameters)
         outputs = [
-            cohort.predict(parameters[rows, : cohort.model.layout.num_parameters], split, **_given(batch_size))
+            cohort.predict(parameters[rows, : cohort.model.layout.num_parameters], split, batch_size)
             for rows, cohort in zip(self._rows, self._cohorts, strict=True)
         ]
         longest = max(output.shape[1] for output in outputs)
@@ -226,7 +225,3 @@ def _for_rows(term: GradientTerm | None, rows: Tensor) -> GradientTerm | None:
         return term(parameters, chosen, batch_weight)
 
     return of_group
-
-
-def _given(batch_size: int | None) -> dict[str, int]:
-    return {} if batch_size is None else {"batch_size": batch_size}

@@ -117,7 +117,7 @@ def _linked() -> list[str]:
 
 
 def _complaint(command: Sequence[str]) -> str | None:
-    """The last line that a compiler prints when it fails; None when it does not."""
+    """The first error that a compiler prints when it fails; None when it does not."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:

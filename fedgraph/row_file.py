@@ -7,8 +7,6 @@ copy within memory takes.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedgraph.atomic import replacing
 from fedgraph.errors import RunError
 
 _CLIENTS = "clients"
@@ -26,19 +25,9 @@ _CLIENTS = "clients"
 
 def write_rows(path: Path, clients: Sequence[str], stacked: Mapping[str, Tensor]) -> None:
     """Write tensors ``[clients, ...]`` so that a reader, or a kill, sees the whole file or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
+    with replacing(path) as temporary:
         # Straight from the tensors to the file: to gather the bytes first would take several times as long.
         save_file(_storable(stacked), temporary, metadata={_CLIENTS: json.dumps(list(clients))})
-        os.fsync(descriptor)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(descriptor)
 
 
 def read_clients(path: Path) -> tuple[str, ...]:

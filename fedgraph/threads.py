@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +15,15 @@ import torch
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+class _ThisThread(threading.local):
+    """pooled : whether the thread belongs to a pool."""
+
+    pooled = False
+
+
+_this_thread = _ThisThread()
 
 
 def available_cores() -> int:
@@ -51,10 +61,12 @@ def side_by_side(job: Callable[[Item], Result], items: Iterable[Item], workers: 
     """Results of ``job`` in the order of ``items``, computed by ``workers`` threads with ``threads`` intra-op threads.
 
     PyTorch releases Python's global lock while it computes, so threads scale for all but the smallest tensors. One
-    worker is the calling thread. The first exception is raised once no job runs any more.
+    worker is the calling thread; so is that of a job which calls this in turn. The first exception is raised once no
+    job runs any more.
     """
     remaining = list(items)
-    if min(workers, len(remaining)) <= 1:
+    # A thread of a pool that waited for others of it could wait for ever: all may be waiting.
+    if min(workers, len(remaining)) <= 1 or _this_thread.pooled:
         with pinned_threads(threads):
             return [job(item) for item in remaining]
 
@@ -79,7 +91,11 @@ def side_by_side(job: Callable[[Item], Result], items: Iterable[Item], workers: 
 @cache
 def _pool(workers: int) -> ThreadPoolExecutor:
     """Threads are kept: starting one costs as much as a small block."""
-    return ThreadPoolExecutor(workers, thread_name_prefix="fedgraph-worker")
+    return ThreadPoolExecutor(workers, thread_name_prefix="fedgraph-worker", initializer=_mark_as_pooled)
+
+
+def _mark_as_pooled() -> None:
+    _this_thread.pooled = True
 
 
 # A forked process has none of the threads.

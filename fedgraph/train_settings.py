@@ -19,7 +19,6 @@ class TrainSettings(Settings):
     optimizer, learning_rate, momentum, nesterov, weight_decay, betas : as in torch.optim; momentum and nesterov for
         sgd, betas for adam and adamw.
     batch_size          : examples of a minibatch.
-    device              : ``auto`` takes a GPU where the node has one.
     local_epochs or local_steps : passes over a client's examples, or minibatches, per round (0 = no training);
         one epoch when neither is given.
     learning_rate_decay : factor per round; round 1 uses ``learning_rate`` itself.
@@ -28,7 +27,8 @@ class TrainSettings(Settings):
     drop_last           : leave out an epoch's last minibatch when it is not full (never a client's only one).
     workers             : blocks of clients that are computed side by side; None takes the cores that the node has.
     threads             : intra-op threads of each worker.
-    block_size          : clients whose tensors are computed together; None measures the model (``fedgraph.blocks``).
+    device              : ``auto`` takes a GPU where the node has one.
+    block_size          : clients whose tensors are computed together; None measures what the model needs.
     compile             : train with compiled code where the node has a C++ compiler: recurrent layers with native code
         that comes along, other models with ``torch.compile``; a GPU replays CUDA graphs. Equal to float tolerance.
     precision           : ``bf16`` computes the forward pass under autocast; parameters and updates stay float32.

@@ -49,6 +49,7 @@ class PropagationMatrix:
     edge_index: Tensor
     weights: Tensor
     num_clients: int
+    # Dense powers by device and hops; 0 hops stand for the sparse matrix.
     _cache: dict[tuple[torch.device, int], Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def multiplies_densely(self, hops: int = 1) -> bool:

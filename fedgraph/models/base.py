@@ -19,11 +19,11 @@ class StackedModel(Protocol):
         """Whether the forward pass in training draws random numbers."""
 
     @property
-    def gains_from_compiling(self) -> bool:
-        """Whether ``torch.compile`` is worth trying on the forward pass on a CPU."""
+    def native(self) -> bool:
+        """Whether native code of its own computes it on a CPU, where ``torch.compile`` has nothing to add."""
 
     def compiled(self) -> StackedModel:
-        """The same model with native code of its own, where it has any; else itself."""
+        """The same model with ``native`` on, where it has such code; else itself."""
 
     @property
     def layout(self) -> Layout:

@@ -43,13 +43,12 @@ class RecurrentTwin(nn.Module):
 class RecurrentModel(ModelFromTwin):
     """A forecaster or classifier of sequences ``[steps, features]``.
 
-    gains_from_compiling : False, because ``torch.compile`` cannot improve on the gradient that is written out here and
-        would call it between two graphs of its own.
     native : whether the recurrent layers are computed by C++ where they can be, see
-        :mod:`fedgraph.models.recurrence_kernel`.
+        :mod:`fedgraph.models.recurrence_kernel`. ``torch.compile`` cannot improve on the gradient that is written out
+        here, and would call it between two graphs of its own.
     """
 
-    gains_from_compiling: ClassVar[bool] = False
+    native = False
     kinds: ClassVar[dict[str, tuple[Callable[..., nn.RNNBase], Cell]]] = {
         "gru": (nn.GRU, GRUCell()),
         "lstm": (nn.LSTM, LSTMCell()),
@@ -65,7 +64,6 @@ class RecurrentModel(ModelFromTwin):
             )
         self.settings = settings
         self.kind, self.cell = self.kinds[settings.name]
-        self.native = False
 
     def compiled(self) -> RecurrentModel:
         """The same model with ``native`` on; its first batch waits a second for the compiler, once per processor."""

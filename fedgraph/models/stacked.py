@@ -27,12 +27,12 @@ class ModelFromTwin(ABC):
         return False
 
     @property
-    def gains_from_compiling(self) -> bool:
-        """Models of single operations gain from ``torch.compile``, which fuses them."""
-        return True
+    def native(self) -> bool:
+        """Models of single operations have no native code; ``torch.compile`` fuses the operations."""
+        return False
 
     def compiled(self) -> Self:
-        """The model itself: it has no native code of its own."""
+        """The model itself."""
         return self
 
     @abstractmethod

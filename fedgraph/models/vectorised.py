@@ -101,10 +101,16 @@ class ModuleModel(ModelFromTwin):
         module = self.module.train(training)
         one = partial(self._forward_one, module)
         if self.vectorise:
+            # A generator's state is out of reach in a graph that is being compiled.
+            remembers = training and not torch.compiler.is_compiling() and self.draws
+            before = _generator_of(inputs).get_state() if remembers else None
             try:
                 return vmap(one, randomness="different")(dict(state), inputs)
             except (RuntimeError, NotImplementedError, TypeError) as error:
                 reason = error
+            if before is not None:
+                # Draws in vain would shift those that count, and only the first time that a process tries.
+                _generator_of(inputs).set_state(before)
         outputs = [
             one({name: value[client] for name, value in state.items()}, inputs[client])
             for client in range(inputs.shape[0])
@@ -143,6 +149,11 @@ class ModuleModel(ModelFromTwin):
                 f"[model] {self.name} puts out {list(shape)} for two inputs of shape {self.task.input_shape}; "
                 f"the task needs {[2, *self.task.output_shape]}"
             )
+
+
+def _generator_of(tensor: Tensor) -> torch.Generator:
+    """The generator that operations on the device of ``tensor`` draw from."""
+    return torch.cuda.default_generators[tensor.get_device()] if tensor.is_cuda else torch.default_generator
 
 
 def _load(name: str) -> type[nn.Module]:

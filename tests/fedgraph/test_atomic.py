@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fedgraph.atomic import write_atomically
+from fedgraph.atomic import replacing, write_atomically
 
 
 def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path):
@@ -30,3 +30,16 @@ def test_a_failed_write_leaves_no_temporary_file(tmp_path):
     with pytest.raises(TypeError):
         write_atomically(tmp_path / "x", "text is not bytes")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_filled_in_a_block_replaces_the_old_one_at_its_end(tmp_path):
+    target = tmp_path / "folder" / "x"
+    write_atomically(target, b"old")
+    with replacing(target) as temporary:
+        temporary.write_bytes(b"new")
+        assert target.read_bytes() == b"old"
+    assert target.read_bytes() == b"new"
+    with pytest.raises(ZeroDivisionError), replacing(target) as temporary:
+        temporary.write_bytes(b"half" * (1 // 0))
+    assert [path.name for path in target.parent.iterdir()] == ["x"]
+    assert target.read_bytes() == b"new"

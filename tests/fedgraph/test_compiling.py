@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import torch._inductor.config
 
 from fedgraph import compiling
-from fedgraph.compiling import compiled
+from fedgraph.compiling import Compiled
 from fedgraph.data.base import TaskSpec
 from fedgraph.models import build
 
@@ -47,7 +49,7 @@ def test_results_and_gradients_are_those_of_the_plain_model():
         outputs, _ = model.forward(model.layout.unflatten(matrix), inputs, True)
         return outputs.square().mean(), outputs
 
-    fast = compiled(loss)
+    fast = Compiled(loss)
     found, expected = [], []
     for function, results in ((fast, found), (loss, expected)):
         matrix = torch.stack([model.initial(torch.Generator().manual_seed(i)) for i in range(3)]).requires_grad_()
@@ -64,7 +66,7 @@ def test_random_draws_are_those_of_the_plain_function():
 
     results = []
     with torch.random.fork_rng(devices=[]):
-        for function in (dropped, compiled(dropped)):
+        for function in (dropped, Compiled(dropped)):
             torch.manual_seed(3)
             results.append(function(torch.ones(64)))
     assert 0 < int((results[0] == 0).sum()) < 64
@@ -72,7 +74,7 @@ def test_random_draws_are_those_of_the_plain_function():
 
 
 def test_shapes_are_told_apart_and_built_once_each(counted):
-    fast = compiled(squares)
+    fast = Compiled(squares)
     for clients in (3, 2, 3, 3, 2):
         values = draws(clients)
         found = fast({"first": values, "second": values}, scale=2.0)
@@ -81,7 +83,7 @@ def test_shapes_are_told_apart_and_built_once_each(counted):
 
 
 def test_threads_wait_for_one_build_of_their_shape(counted):
-    fast = compiled(squares)
+    fast = Compiled(squares)
     values = draws()
     with ThreadPoolExecutor(4) as pool:
         jobs = [pool.submit(fast, {"first": values, "second": values}, 1.0) for _ in range(12)]
@@ -89,29 +91,26 @@ def test_threads_wait_for_one_build_of_their_shape(counted):
     assert len(counted) == 1
 
 
-def test_many_compiled_copies_of_one_function_do_not_push_each_other_out(monkeypatch):
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 1)
-    monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
-    copies = [compiled(lambda values, shift=shift: values + shift) for shift in range(2)]
+@torch._dynamo.config.patch(recompile_limit=1, fail_on_recompile_limit_hit=True)
+def test_many_compiled_copies_of_one_function_do_not_push_each_other_out():
+    copies = [Compiled(lambda values, shift=shift: values + shift) for shift in range(2)]
     assert [copy(draws()).sub(draws()).mean().round().item() for copy in copies] == [0, 1]
     assert not any(copy.failed for copy in copies)
 
 
 def test_shapes_beyond_the_limit_are_computed_plainly(counted, monkeypatch):
     monkeypatch.setattr(compiling, "SHAPES", 2)
-    fast = compiled(torch.square)
+    fast = Compiled(torch.square)
     for clients in (1, 2, 3, 4):
         assert torch.equal(fast(draws(clients)), draws(clients).square())
     assert len(counted) == 2
     assert not fast.failed
 
 
-def test_without_a_compiler_the_plain_function_computes_and_one_warning_says_so(monkeypatch, caplog):
-    from torch._inductor import config
-
-    monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
-    monkeypatch.setattr(config, "force_disable_caches", True)
-    fast = compiled(lambda values: values.sin() + 1)
+# What pytest puts back with monkeypatch, these settings would hide for the rest of the process.
+@torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",), "force_disable_caches": True})
+def test_without_a_compiler_the_plain_function_computes_and_one_warning_says_so(caplog):
+    fast = Compiled(lambda values: values.sin() + 1)
     with caplog.at_level(logging.WARNING, logger="fedgraph"):
         for clients in (2, 3, 2):
             assert torch.equal(fast(draws(clients)), draws(clients).sin() + 1)
@@ -125,7 +124,7 @@ def test_errors_of_the_function_itself_come_through(counted, caplog):
     def broken(values):
         raise ValueError("not these values")
 
-    fast = compiled(broken)
+    fast = Compiled(broken)
     with pytest.raises(ValueError, match="not these values"):
         fast(draws())
     assert not fast.failed
@@ -141,7 +140,7 @@ def test_recorded_graphs_give_the_results_and_gradients_of_the_plain_function(na
         outputs, _ = model.forward(model.layout.unflatten(matrix), batch["inputs"], True)
         return outputs.square().mean(), outputs
 
-    fast = compiled(loss)
+    fast = Compiled(loss)
     for seed in range(3):
         random = torch.Generator().manual_seed(seed)
         batch = {"inputs": torch.randn(3, 5, 5, 1, generator=random).cuda()}
@@ -163,7 +162,7 @@ def test_what_cannot_be_recorded_is_computed_plainly_and_one_warning_says_so(mon
         def is_cuda(self):
             return True
 
-    fast = compiled(lambda values: values * 2)
+    fast = Compiled(lambda values: values * 2)
     values = draws().as_subclass(OnGpu)
     with caplog.at_level(logging.WARNING, logger="fedgraph"):
         for _ in range(2):
@@ -171,3 +170,16 @@ def test_what_cannot_be_recorded_is_computed_plainly_and_one_warning_says_so(mon
     assert fast.failed
     (message,) = [record.getMessage() for record in caplog.records if record.name == "fedgraph"]
     assert message.startswith("[train] compile: recording CUDA graphs failed on this node")
+
+
+def test_threads_do_not_wait_for_each_other_beyond_the_limit(counted, monkeypatch):
+    monkeypatch.setattr(compiling, "SHAPES", 0)
+    meeting = threading.Barrier(2, timeout=10)
+
+    def met(values):
+        meeting.wait()
+        return values
+
+    fast = Compiled(met)
+    with ThreadPoolExecutor(2) as pool:
+        assert all(torch.equal(found, draws()) for found in pool.map(fast, [draws(), draws()]))

@@ -52,6 +52,12 @@ class Dropped(nn.Module):
         return self.last(nn.functional.dropout(inputs, 0.5, self.training))
 
 
+class DroppedThenBranching(Dropped):
+    def forward(self, inputs):
+        outputs = super().forward(inputs)
+        return outputs if outputs.sum() > 0 else -outputs
+
+
 class WrongOutput(nn.Linear):
     def __init__(self):
         super().__init__(4, 5)
@@ -65,7 +71,7 @@ class WrongInput(nn.Linear):
 @pytest.fixture(autouse=True)
 def user_package(monkeypatch):
     module = types.ModuleType("their_models")
-    for kind in (Normed, Frozen, Branching, Dropped, WrongOutput, WrongInput):
+    for kind in (Normed, Frozen, Branching, Dropped, DroppedThenBranching, WrongOutput, WrongInput):
         setattr(module, kind.__name__, kind)
     module.number = 3
     monkeypatch.setitem(sys.modules, "their_models", module)
@@ -134,6 +140,18 @@ def test_falls_back_to_a_loop_where_vmap_cannot_and_says_so_once(caplog):
         twin = model.twin()
         twin.load_state_dict(model.layout.row_state(matrix[client]))
         torch.testing.assert_close(outputs[client], twin(inputs[client]))
+
+
+def test_a_failed_vmap_does_not_shift_what_a_module_draws():
+    model = make("DroppedThenBranching")
+    state, inputs = model.layout.unflatten(rows(model, 2)), torch.randn(2, 8, 4, generator=torch.Generator())
+    outputs = []
+    with torch.random.fork_rng(devices=[]):
+        for _ in range(2):  # only the first one tries vmap
+            torch.manual_seed(5)
+            outputs.append(model.forward(state, inputs, training=True)[0])
+    assert not model.vectorise
+    assert torch.equal(*outputs)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,8 @@ def working_set(model: StackedModel, task: TaskSpec) -> WorkingSet:
 def core_cache() -> int:
     """Bytes of the cache that a core has to itself (its second level)."""
     try:
-        return os.sysconf("SC_LEVEL2_CACHE_SIZE") or _USUAL_CACHE
+        # 0 or -1 where the system does not know.
+        return max(0, os.sysconf("SC_LEVEL2_CACHE_SIZE")) or _USUAL_CACHE
     except (ValueError, OSError):
         return _USUAL_CACHE
 

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from fedgraph.blocks import WorkingSet, core_cache, working_set
 from fedgraph.data.base import TaskSpec
 from fedgraph.models import build
+from fedgraph.working_set import WorkingSet, core_cache, working_set
 
 CPU = torch.device("cpu")
 
