@@ -87,7 +87,7 @@ def _build(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]
     # Graphs are kept with the code object, few for each: a copy of its own keeps what was compiled elsewhere out.
     call.__code__ = call.__code__.replace()
     # Without the C++ wrapper, kernels hold Python's global lock and threads wait for each other.
-    return torch.compile(call, dynamic=False, options={"fallback_random": True, "cpp_wrapper": True})
+    return torch.compile(call, fullgraph=True, dynamic=False, options={"fallback_random": True, "cpp_wrapper": True})
 
 
 def _recorded(function: Callable[Arguments, Result], arguments: tuple[Any, ...]) -> Callable[Arguments, Result]:

@@ -98,7 +98,8 @@ class ModuleModel(ModelFromTwin):
         self, state: Mapping[str, Tensor], inputs: Tensor, training: bool
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Inputs ``[clients, batch, *input_shape]``; see :class:`fedgraph.models.base.StackedModel`."""
-        module = self.module.train(training)
+        # A graph that is being compiled takes the parameters as inputs, so one module does for all threads.
+        module = (self._prototype if torch.compiler.is_compiling() else self.module).train(training)
         one = partial(self._forward_one, module)
         if self.vectorise:
             # A generator's state is out of reach in a graph that is being compiled.

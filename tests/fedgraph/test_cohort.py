@@ -400,6 +400,21 @@ def test_compiled_training_is_that_of_the_plain_model(name, workers, caplog):
 
 
 @needs_compiler
+@needs_compiler
+def test_compiled_modules_of_ones_own_train_alike_on_any_number_of_workers(monkeypatch, caplog):
+    model = user_model(monkeypatch, Normed)
+    data, start = make_data(CLASSES, sizes=(9, 9, 6, 9)), rows_of(model)
+    table = {"learning-rate": 0.1, "batch-size": 4, "local-epochs": 2, "block-size": 2}
+    wanted = Cohort(model, data, TrainSettings(**table), seed=0).train(start, round=1).parameters
+    results = []
+    for workers in (1, 2):
+        cohort = Cohort(model, data, TrainSettings(**table, compile=True, workers=workers), seed=0)
+        results.append(cohort.train(start, round=1).parameters)
+        assert not cohort._training._compiled_loss.failed, caplog.text
+    assert torch.equal(*results)
+    torch.testing.assert_close(results[0], wanted, atol=1e-4, rtol=1e-3)
+
+
 @pytest.mark.parametrize("block", [1, 3, 6])
 @pytest.mark.parametrize("name", ["gru", "lstm", "rnn"])
 def test_native_recurrent_layers_train_like_the_others_in_any_block_on_any_number_of_workers(name, block, caplog):
