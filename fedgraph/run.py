@@ -11,7 +11,6 @@ import platform
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -19,18 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from fedgraph import __version__
-from fedgraph.architectures import Architectures
 from fedgraph.atomic import write_atomically
 from fedgraph.callbacks import Callback, Evaluation, Training
 from fedgraph.errors import RunError
 from fedgraph.experiment import Experiment
 from fedgraph.metrics import summarise
-from fedgraph.parameters import Layout
 from fedgraph.state_file import State, load_state, save_state
 from fedgraph.traffic import Traffic
 
@@ -89,6 +84,11 @@ class RunFolder:
         return self.path / "checkpoint.safetensors"
 
     @property
+    def models(self) -> Path:
+        """Where the final models lie; see :mod:`fedgraph.model_file`."""
+        return self.path / "models.safetensors"
+
+    @property
     def is_finished(self) -> bool:
         """Whether the run has come to its end."""
         return (self.path / "summary.json").is_file()
@@ -130,28 +130,6 @@ class RunFolder:
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.INFO)
         return handler
-
-    def write_models(
-        self,
-        layout: Layout,
-        names: Sequence[str],
-        models: Tensor,
-        global_model: Tensor | None,
-        architectures: Architectures | None = None,
-    ) -> None:
-        """``models.safetensors``: ``clients/<tensor>`` with a leading client axis, and ``global/<tensor>``.
-
-        Where architectures differ, ``clients/<number>/<tensor>`` holds the clients of one architecture, and the
-        metadata ``architectures`` says which number each client has.
-        """
-        stacked = layout.unflatten(models) if architectures is None else architectures.stacked(models)
-        tensors = {f"clients/{name}": value.contiguous() for name, value in stacked.items()}
-        if global_model is not None:
-            tensors |= {f"global/{name}": value for name, value in layout.row_state(global_model).items()}
-        metadata = {"clients": json.dumps(list(names))}
-        if architectures is not None:
-            metadata["architectures"] = json.dumps(architectures.numbers)
-        write_atomically(self.path / "models.safetensors", save(tensors, metadata=metadata))
 
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` says. Raises RunError when the run is not finished."""
@@ -343,27 +321,6 @@ def _commit() -> str | None:
         check=False,
     )
     return found.stdout.strip() or None
-
-
-def load_models(path: str | Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor] | None]:
-    """Read ``models.safetensors``: state dicts by client name, and the global one or None."""
-    with safe_open(str(path), framework="pt") as stream:
-        metadata = stream.metadata()
-        names = json.loads(metadata["clients"])
-        numbers = json.loads(metadata.get("architectures", "null"))
-        tensors = {key: stream.get_tensor(key) for key in stream.keys()}  # noqa: SIM118
-    stacked = {key.removeprefix("clients/"): value for key, value in tensors.items() if key.startswith("clients/")}
-    shared = {key.removeprefix("global/"): value for key, value in tensors.items() if key.startswith("global/")}
-    if numbers is None:
-        clients = {name: {key: value[row] for key, value in stacked.items()} for row, name in enumerate(names)}
-        return clients, shared or None
-    clients, rows = {}, Counter[int]()
-    for name, number in zip(names, numbers, strict=True):
-        start = f"{number}/"
-        own = {key.removeprefix(start): value for key, value in stacked.items() if key.startswith(start)}
-        clients[name] = {key: value[rows[number]] for key, value in own.items()}
-        rows[number] += 1
-    return clients, shared or None
 
 
 def _plain(values: Mapping[str, float]) -> dict[str, float | None]:

@@ -25,6 +25,7 @@ from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.given_graph import given_graph
 from fedgraph.messages import CLIENT_KEY, EXPERIMENT_KEY, RUN_KEY, to_record
 from fedgraph.model_choice import ModelChoice
+from fedgraph.model_file import write_models
 from fedgraph.parameters import weights_sha256
 from fedgraph.plan import RunPlan
 from fedgraph.report import LISTENERS, LogProgress, as_text
@@ -178,7 +179,9 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
     learned = strategy.learned_graph()
     if learned is not None:
         write_graph(learned, folder.path / "learned-graph.npz")
-    folder.write_models(plan.layout, federation.names, strategy.models, strategy.global_model(), plan.architectures)
+    write_models(
+        folder.models, plan.layout, federation.names, strategy.models, strategy.global_model(), plan.architectures
+    )
     totals = recorder.counters()
     folder.write_summary(
         summary_of(

@@ -13,9 +13,10 @@ from fedgraph.callbacks import EarlyStopping, Evaluation, Training
 from fedgraph.data.base import TaskSpec
 from fedgraph.errors import RunError
 from fedgraph.experiment import parse_experiment
+from fedgraph.model_file import load_models, write_models
 from fedgraph.models import build
 from fedgraph.parameters import Layout
-from fedgraph.run import Recorder, RunFolder, load_models, summary_of
+from fedgraph.run import Recorder, RunFolder, summary_of
 from fedgraph.traffic import Traffic
 
 NAMES = ("a", "b")
@@ -123,7 +124,7 @@ def test_models_read_back_into_the_twin(folder, clients):
     model = build({"name": "mlp", "hidden": [5]}, task)
     matrix = torch.randn(clients, model.layout.num_parameters, generator=torch.Generator().manual_seed(0))
     names = [f"client {i}/é" for i in range(clients)]
-    folder.write_models(model.layout, names, matrix, matrix.mean(dim=0))
+    write_models(folder.models, model.layout, names, matrix, matrix.mean(dim=0))
     by_client, shared = load_models(folder.path / "models.safetensors")
     assert list(by_client) == names
     inputs = torch.randn(clients, 6, 4)
@@ -138,7 +139,7 @@ def test_models_read_back_into_the_twin(folder, clients):
 
 def test_models_that_are_all_the_same_and_no_global_one(folder):
     layout = Layout.of({"w": torch.zeros(2, 2), "b": torch.zeros(2)})
-    folder.write_models(layout, NAMES, torch.arange(6.0).expand(2, 6), None)
+    write_models(folder.models, layout, NAMES, torch.arange(6.0).expand(2, 6), None)
     by_client, shared = load_models(folder.path / "models.safetensors")
     assert shared is None
     assert by_client["b"]["w"].tolist() == [[0, 1], [2, 3]]
@@ -317,7 +318,7 @@ def test_models_of_different_architectures_read_back_into_their_twins(folder):
     names = tuple("abcde")
     mixture = Architectures.of(ModelChoice.of(table), task, names)
     matrix = torch.randn(5, mixture.width, generator=torch.Generator().manual_seed(0))
-    folder.write_models(mixture.layout, names, matrix, None, mixture)
+    write_models(folder.models, mixture.layout, names, matrix, None, mixture)
     by_client, shared = load_models(folder.path / "models.safetensors")
     assert shared is None
     assert list(by_client) == list(names)

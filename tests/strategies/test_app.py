@@ -7,7 +7,8 @@ import torch
 
 from fedgraph.errors import ExperimentError, IdentityError, RunError
 from fedgraph.experiment import parse_experiment
-from fedgraph.run import RunFolder, load_models
+from fedgraph.model_file import load_models
+from fedgraph.run import RunFolder
 from strategies.app import from_run_config
 
 METHODS = ["sfl", "local", "fedavg"]

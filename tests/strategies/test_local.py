@@ -9,8 +9,9 @@ from fedgraph.client_state import ClientState
 from fedgraph.data import open_source
 from fedgraph.errors import ExperimentError, RunError
 from fedgraph.experiment import parse_experiment
+from fedgraph.model_file import load_models
 from fedgraph.models import build
-from fedgraph.run import RunFolder, load_models
+from fedgraph.run import RunFolder
 
 
 def rows(folder):
