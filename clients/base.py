@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 from flwr.app import Message, RecordDict
 from torch import Tensor
@@ -43,7 +44,7 @@ def train_cohort(
     """
     if not cohort.settings.keep_optimizer:
         return cohort.train(start, server_round, gradient_term)
-    clients, state = cohort.data.names, node.state(run)
+    clients, state = cohort.data.names, node.state(run, "optimiser")
     fresh = fresh_state(cohort.settings, 1, cohort.model.layout.num_trainable)
     moments = state.load(clients, server_round, {name: tensor[0] for name, tensor in fresh.items()})
     result = cohort.train(start, server_round, gradient_term, moments)
@@ -85,21 +86,49 @@ class CohortClient:
         stacked, training = self.train()
         return WorkReply(self.request.clients, stacked, {**metrics, **training})
 
+    @cached_property
+    def models(self) -> Tensor:
+        """The clients' models ``[clients, parameters]`` as they stand before this request's training."""
+        return self.received()
+
+    def received(self) -> Tensor:
+        """The models that came with the request: a row for each client, or one model for all."""
+        if "parameters" in self.request.stacked:
+            return self.request.stacked["parameters"]
+        return self.request.shared["parameters"].expand(len(self.request.clients), -1)
+
     def evaluate(self) -> dict[str, Tensor]:
-        """Metrics of the received models as ``<split>/<metric>``, each ``[clients]``."""
-        return evaluate_splits(self.assignment, self.cohort, self.request.stacked["parameters"], self.request.evaluate)
+        """Metrics of the models as ``<split>/<metric>``, each ``[clients]``."""
+        return evaluate_splits(self.assignment, self.cohort, self.models, self.request.evaluate)
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Train; returns tensors ``[clients, ...]`` to send back and numbers per client."""
-        request = self.request
-        result = train_cohort(
-            self.node, self.cohort, request.run, request.round, request.keep_from, self.start(), self.gradient_term()
-        )
+        result = self.train_from(self.start(), self.gradient_term())
         return {"parameters": result.parameters}, {"loss": result.loss}
 
+    def train_from(self, start: Tensor, gradient_term: GradientTerm | None = None) -> TrainResult:
+        """One round of local training from ``start`` ``[clients, parameters]``."""
+        request = self.request
+        return train_cohort(self.node, self.cohort, request.run, request.round, request.keep_from, start, gradient_term)
+
     def start(self) -> Tensor:
-        """Where training starts from, ``[clients, parameters]``: the models received."""
-        return self.request.stacked["parameters"]
+        """Where training starts from, ``[clients, parameters]``: the models as they stand."""
+        return self.models
+
+    def recall(self, purpose: str, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What these clients remember for ``purpose``, ``{name: [clients, ...]}``.
+
+        A request to train sees what was remembered after an earlier round, one to evaluate also what was after this
+        one. A client that remembers nothing gets ``empty``, tensors without a client axis.
+        """
+        request = self.request
+        before = request.round if request.train else request.round + 1
+        return self.node.state(request.run, purpose).load(request.clients, before, empty)
+
+    def remember(self, purpose: str, stacked: Mapping[str, Tensor]) -> None:
+        """Keep tensors ``[clients, ...]`` on this node, as they are after this round."""
+        request = self.request
+        self.node.state(request.run, purpose).save(request.clients, request.round, stacked, request.keep_from)
 
     def gradient_term(self) -> GradientTerm | None:
         """What the method adds to the gradient of the local loss; nothing by default."""

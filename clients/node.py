@@ -98,9 +98,9 @@ class Node:
         """The named clients, ready to train; built once per process."""
         return _cohort(experiment, clients, self.data_dir)
 
-    def state(self, run: str) -> ClientState:
-        """Where this node keeps what its clients must remember during a run."""
-        return ClientState(self.state_dir, run)
+    def state(self, run: str, purpose: str) -> ClientState:
+        """Where this node keeps what its clients must remember during a run for one purpose, e.g. ``optimiser``."""
+        return ClientState(self.state_dir, run, purpose)
 
 
 @lru_cache(maxsize=32)

@@ -5,38 +5,45 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clients.base import CohortClient
+from clients.personal import PersonalLayersClient
 from fedgraph.cohort import GradientTerm
 
 
-class SFLClient(CohortClient):
+class SFLClient(PersonalLayersClient):
     """Minimises L_i(v) + lambda_1 R(v, w) + lambda_2 R(v, u_i).
 
     w is the global read-out, u_i the personalised model that client i received; R is the Euclidean norm of the
-    difference, or half its square.
+    difference, or half its square. Layers that stay with the client do not count in it.
     """
 
     def start(self) -> Tensor:
         """The personalised model u_i, or the read-out w for every client."""
         if self.settings["start"] == "read-out":
-            return self.request.shared["global"].expand_as(self.request.stacked["parameters"]).contiguous()
-        return self.request.stacked["parameters"]
+            w = self.request.shared["global"]
+            return self.completed(w.expand_as(self.request.stacked["parameters"]).contiguous())
+        return self.models
 
     def gradient_term(self) -> GradientTerm | None:
         """lambda_1 (v - w) / ||v - w|| + lambda_2 (v - u) / ||v - u||, per client."""
         to_global, to_personal = self.settings["lambda-global"], self.settings["lambda-personal"]
         if to_global == 0 and to_personal == 0:
             return None
-        w, u = self.request.shared["global"], self.request.stacked["parameters"]
+        # Columns of what is trained and shared; in what the server sends, buffers lie behind them.
+        columns, trainable = self.layers.shared_trainable, self.layers.shared.num_trainable
+        w, u = self.request.shared["global"][:trainable], self.request.stacked["parameters"][:, :trainable]
         squared = self.settings["distance"] == "squared"
         per_batch = self.settings["lambda-scale"] == "batch-sum"
 
         def term(v: Tensor, clients: slice | Tensor, batch_weight: Tensor) -> Tensor:
-            trainable = v.shape[1]  # buffers lie behind it
-            gradient = to_global * distance_gradient(v, w[:trainable].to(v), squared)
-            gradient += to_personal * distance_gradient(v, u[clients, :trainable].to(v), squared)
+            shared = v[:, columns]
+            gradient = to_global * distance_gradient(shared, w.to(v), squared)
+            gradient += to_personal * distance_gradient(shared, u[clients].to(v), squared)
             # The loss is a mean over the batch; lambda read on a summed loss is that many times smaller here.
-            return gradient / batch_weight.clamp(min=1)[:, None] if per_batch else gradient
+            if per_batch:
+                gradient = gradient / batch_weight.clamp(min=1)[:, None]
+            if isinstance(columns, slice):
+                return gradient
+            return torch.zeros_like(v).index_copy(1, columns.to(v.device), gradient)
 
         return term
 

@@ -17,6 +17,11 @@ from fedgraph.parameters import Layout
 from fedgraph.seeding import generator
 
 
+def initial_model(model: StackedModel, seed: int) -> Tensor:
+    """The model ``[parameters]`` that every client of a run starts from."""
+    return model.initial(generator(seed, "initial model"))
+
+
 @dataclass(frozen=True, eq=False)
 class Group:
     """Clients that share an architecture.
@@ -106,9 +111,7 @@ class Architectures:
         return {
             self._key(group, name): tensor
             for group in self.groups
-            for name, tensor in group.model.layout.row_state(
-                group.model.initial(generator(seed, "initial model"))
-            ).items()
+            for name, tensor in group.model.layout.row_state(initial_model(group.model, seed)).items()
         }
 
     def repeated(self, arrays: Mapping[str, Tensor]) -> Tensor:

@@ -1,6 +1,6 @@
 """What a client must remember between rounds, kept by its node: one file per round for the clients saved together.
 
-    state folder / run / digest of the client names / round-<round>-save-<number>.safetensors
+    state folder / run / purpose / digest of the client names / round-<round>-save-<number>.safetensors
 
 Clients may be saved in other company later on (a resumed run packs them into other nodes, a request asks for some of a
 node's clients), and many nodes of one machine may share the folder. The number of a save is above those of all earlier
@@ -51,7 +51,7 @@ class _Kept(NamedTuple):
 
 
 class ClientState:
-    """State folder of one run on one node.
+    """State folder of one run on one node, for one ``purpose``: what is saved together is kept or dropped together.
 
     A request for round r sees what was kept after an earlier round, never the outcome of a round r that was cut
     short: so a run that resumes after its last finished round finds what it left.
@@ -59,9 +59,9 @@ class ClientState:
     All methods raise RunError for a file that is broken, is not one of ours or does not fit what is asked for.
     """
 
-    def __init__(self, folder: Path, run: str) -> None:
+    def __init__(self, folder: Path, run: str, purpose: str) -> None:
         # Dots are quoted too, so that no name leads out of the folder.
-        self._folder = folder / quote(run, safe="").replace(".", "%2E")
+        self._folder = folder / quote(run, safe="").replace(".", "%2E") / purpose
 
     def load(self, clients: Sequence[str], before: int, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tensors ``[clients, ...]`` as last kept after a round below ``before``, in main memory, the caller's own.

@@ -24,6 +24,7 @@ class Method:
 
 STOCK_CLIENT = "clients.stock:StockClient"
 COHORT_CLIENT = "clients.base:CohortClient"
+PERSONAL_CLIENT = "clients.personal:PersonalLayersClient"
 
 BUILT_IN: dict[str, Method] = {
     method.name: method
@@ -32,6 +33,22 @@ BUILT_IN: dict[str, Method] = {
             name="sfl",
             title="Structured federated learning with a given client graph",
             strategy="strategies.sfl:SFL",
+            client="clients.sfl:SFLClient",
+            needs="a client graph ([graph])",
+            paper="https://arxiv.org/abs/2203.00829",
+        ),
+        Method(
+            name="sfl-per",
+            title="SFL of all layers but the last, which stays with the client (SFL+PER)",
+            strategy="strategies.sfl:SFLPer",
+            client="clients.sfl:SFLClient",
+            needs="a client graph ([graph])",
+            paper="https://arxiv.org/abs/2203.00829",
+        ),
+        Method(
+            name="sfl-lg",
+            title="SFL of the last layer; the others stay with the client (SFL+LG)",
+            strategy="strategies.sfl:SFLLG",
             client="clients.sfl:SFLClient",
             needs="a client graph ([graph])",
             paper="https://arxiv.org/abs/2203.00829",
@@ -50,6 +67,30 @@ BUILT_IN: dict[str, Method] = {
             client=STOCK_CLIENT,
             needs="nothing",
             paper="https://arxiv.org/abs/1602.05629",
+        ),
+        Method(
+            name="fedprox",
+            title="FedAvg with a proximal term, Flower's own strategy",
+            strategy="flwr.serverapp.strategy:FedProx",
+            client=STOCK_CLIENT,
+            needs="nothing",
+            paper="https://arxiv.org/abs/1812.06127",
+        ),
+        Method(
+            name="fedper",
+            title="FedAvg of all layers but the last, which stays with the client",
+            strategy="strategies.fedper:FedPer",
+            client=PERSONAL_CLIENT,
+            needs="nothing",
+            paper="https://arxiv.org/abs/1912.00818",
+        ),
+        Method(
+            name="lg-fedavg",
+            title="FedAvg of the last layer; the others stay with the client",
+            strategy="strategies.fedper:LGFedAvg",
+            client=PERSONAL_CLIENT,
+            needs="nothing",
+            paper="https://arxiv.org/abs/2001.01523",
         ),
     )
 }

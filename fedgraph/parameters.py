@@ -48,6 +48,18 @@ class Layout:
         """Leading columns that an optimiser changes."""
         return sum(size for name, size in zip(self.names, self.sizes, strict=True) if name not in self.buffers)
 
+    def part(self, names: Iterable[str]) -> Layout:
+        """The layout of some of the tensors, in the order in which they lie here."""
+        wanted = set(names)
+        chosen = [(name, shape) for name, shape in zip(self.names, self.shapes, strict=True) if name in wanted]
+        return Layout(tuple(name for name, _ in chosen), tuple(shape for _, shape in chosen), self.buffers & wanted)
+
+    def columns(self, part: Layout) -> Tensor:
+        """Columns of this matrix in which a part's tensors lie, int64 ``[part.num_parameters]``."""
+        wanted = set(part.names)
+        spans = torch.arange(self.num_parameters).split(self.sizes)
+        return torch.cat([span for name, span in zip(self.names, spans, strict=True) if name in wanted])
+
     def flatten(self, stacked: Mapping[str, Tensor]) -> Tensor:
         """Named tensors ``[clients, *shape]`` -> one contiguous float32 matrix ``[clients, parameters]``."""
         clients = stacked[self.names[0]].shape[0]

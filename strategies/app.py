@@ -19,7 +19,7 @@ from fedgraph.architectures import Architectures
 from fedgraph.callbacks import Callback, EarlyStopping
 from fedgraph.client_graph import write_graph
 from fedgraph.data import data_folder, open_source
-from fedgraph.errors import RunError
+from fedgraph.errors import ExperimentError, RunError
 from fedgraph.exchange import OrderedGrid, identify
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.given_graph import given_graph
@@ -152,6 +152,11 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
         architectures=architectures if architectures.is_mixed else None,
     )
     strategy = method.build(federation, plan)
+    if stopping and evaluation.restore_best and not strategy.restorable:
+        raise ExperimentError(
+            f"[evaluation] restore-best: clients of '{experiment.method.name}' keep a part of their models, which "
+            "cannot be brought back from here; set restore-best = false"
+        )
     if experiment.output.resume:
         saved = recorder.resume()
         if saved is not None:
@@ -180,7 +185,7 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
     if learned is not None:
         write_graph(learned, folder.path / "learned-graph.npz")
     write_models(
-        folder.models, plan.layout, federation.names, strategy.models, strategy.global_model(), plan.architectures
+        folder.models, strategy.layout, federation.names, strategy.models, strategy.global_model(), plan.architectures
     )
     totals = recorder.counters()
     folder.write_summary(

@@ -21,6 +21,8 @@ from fedgraph.errors import ExperimentError, RunError
 from fedgraph.exchange import OrderedGrid
 from fedgraph.federation import Federation
 from fedgraph.messages import WorkReply, WorkRequest, from_record, to_record
+from fedgraph.parameters import Layout
+from fedgraph.personal_layers import PersonalLayers, PersonalLayersSettings
 from fedgraph.plan import RunPlan
 from fedgraph.settings import Settings
 from fedgraph.state_file import State
@@ -66,8 +68,8 @@ class CohortStrategy(Strategy):
         self.settings: Any = settings
         self.federation = federation
         self.plan = plan
-        clients = len(federation.names)
-        self.models = torch.zeros(clients, plan.layout.num_parameters)
+        self.layout = self.shared_layout()
+        self.models = torch.zeros(len(federation.names), self.layout.num_parameters)
         self.absence = AbsencePolicy(federation, plan)
         self.finished_rounds = 0
         self._last_evaluated: int | None = None
@@ -91,7 +93,26 @@ class CohortStrategy(Strategy):
 
     def reply_shapes(self) -> dict[str, tuple[int, ...]]:
         """What a client must send back and in which shape, without the client axis."""
-        return {"parameters": (self.plan.layout.num_parameters,)}
+        return {"parameters": (self.layout.num_parameters,)}
+
+    def shared_layout(self) -> Layout:
+        """What the server gets to see of a model: all but the ``personal_layers`` of the settings.
+
+        ``layout`` and ``models`` are of this part.
+        """
+        if not isinstance(self.settings, PersonalLayersSettings):
+            return self.plan.layout
+        return PersonalLayers.of(self.plan.layout, self.settings.personal_layers).shared
+
+    @property
+    def restorable(self) -> bool:
+        """Whether ``adopt`` brings earlier models back in whole; not where clients keep a part of them."""
+        return len(self.layout.names) == len(self.plan.layout.names)
+
+    def place(self, replies: Replies, models: Tensor) -> None:
+        """Put what ``aggregate`` made of ``replies`` into ``models``; clients that are absent keep what they have."""
+        everybody = len(replies.names) == len(self.federation.names)
+        self.models = models if everybody else self.models.index_copy(0, replies.positions, models)
 
     def global_model(self) -> Tensor | None:
         """The read-out, ``[parameters]``: the mean of the clients' models.
@@ -206,7 +227,7 @@ class CohortStrategy(Strategy):
         if architectures is not None:
             self.models = architectures.repeated(arrays)
         else:
-            self.models = self.plan.layout.row(arrays).repeat(len(self.federation.names), 1)
+            self.models = self.layout.row(arrays).repeat(len(self.federation.names), 1)
 
     def adopt(self, models: Tensor) -> None:
         """Go on with other models ``[clients, parameters]``, such as the best of the run."""
@@ -215,7 +236,7 @@ class CohortStrategy(Strategy):
     def global_arrays(self) -> ArrayRecord | None:
         """The read-out as named arrays."""
         row = self.global_model()
-        return None if row is None else to_record(self.plan.layout.row_state(row))
+        return None if row is None else to_record(self.layout.row_state(row))
 
     # ---- Flower's five functions -------------------------------------------------------------------------------
 
@@ -244,8 +265,7 @@ class CohortStrategy(Strategy):
         taking_part = self.absence.taking_part(server_round, collected)
         models = self.aggregate(server_round, taking_part)
         self._refuse_overfull(taking_part.names, models)
-        everybody = len(taking_part.names) == len(self.federation.names)
-        self.models = models if everybody else self.models.index_copy(0, taking_part.positions, models)
+        self.place(taking_part, models)
         loss = self._record_training(server_round, collected)
         return self.global_arrays(), MetricRecord({"loss": float(loss.nanmean())})
 

@@ -8,12 +8,14 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from fedgraph.client_graph import ClientGraph
+from fedgraph.personal_layers import PersonalLayersSettings
 from fedgraph.settings import Settings
 from strategies.base import CohortStrategy, Replies
 
 
-class SFLSettings(Settings):
-    """``[sfl]``.
+class SFLSettings(PersonalLayersSettings):
+    """``[sfl]``, ``[sfl-per]`` and ``[sfl-lg]``.
 
     alpha           : share of the graph in the aggregation; 0 leaves every client its own model.
     hops            : K, how often the normalised adjacency is applied.
@@ -50,14 +52,42 @@ class SFL(CohortStrategy):
     settings_type: ClassVar[type[Settings]] = SFLSettings
     needs_graph: ClassVar[bool] = True
 
+    def relations(self, server_round: int, replies: Replies) -> ClientGraph:
+        """The client graph of this round among those present: the given one."""
+        assert replies.graph is not None
+        return replies.graph
+
     def outgoing(self, server_round: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Every client's personalised model, and the read-out for all."""
         return {"parameters": self.models}, {"global": self.models.mean(dim=0)}
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
         """One propagation over the graph among those present."""
-        assert replies.graph is not None
-        spread = replies.graph.propagate(
+        spread = self.relations(server_round, replies).propagate(
             replies.parameters, hops=self.settings.hops, normalisation=self.settings.normalisation
         )
         return spread if self.settings.alpha == 1 else torch.lerp(replies.parameters, spread, self.settings.alpha)
+
+
+class SFLPerSettings(SFLSettings):
+    """``[sfl-per]``: SFL+PER, every client has a last layer of its own; otherwise as SFL."""
+
+    personal_layers: tuple[str, ...] = ("head.*",)
+
+
+class SFLLGSettings(SFLSettings):
+    """``[sfl-lg]``: SFL+LG, every client has a representation of its own; otherwise as SFL."""
+
+    personal_layers: tuple[str, ...] = ("!head.*",)
+
+
+class SFLPer(SFL):
+    """The representation goes over the graph, the last layer does not (table 4)."""
+
+    settings_type: ClassVar[type[Settings]] = SFLPerSettings
+
+
+class SFLLG(SFL):
+    """The last layer goes over the graph, the representation does not (table 4)."""
+
+    settings_type: ClassVar[type[Settings]] = SFLLGSettings

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from clients.sfl import SFLClient
+from fedgraph.parameters import Layout
 
 CLIENTS, WIDTH, TRAINABLE = 5, 9, 6
 
@@ -12,6 +13,8 @@ CLIENTS, WIDTH, TRAINABLE = 5, 9, 6
 def client():
     random = torch.Generator().manual_seed(0)
     served = SFLClient.__new__(SFLClient)
+    state = {"body": torch.zeros(2), "head": torch.zeros(TRAINABLE - 2), "running": torch.zeros(WIDTH - TRAINABLE)}
+    served.cohort = SimpleNamespace(model=SimpleNamespace(layout=Layout.of(state, buffers=["running"])))
     served.settings = {
         "lambda-global": 0.3, "lambda-personal": 0.7, "distance": "euclidean", "lambda-scale": "batch-sum",
         "start": "personalised",
@@ -36,3 +39,18 @@ def test_term_of_a_slice_or_of_single_rows(client, clients):
     got = client.gradient_term()(v, clients, batch)
     for position, row in enumerate(rows):
         torch.testing.assert_close(got[position], expected(client, row, v[position], batch[position]))
+
+
+def test_layers_that_stay_with_the_client_have_no_term(client):
+    client.settings["personal-layers"] = ["body"]
+    # The server knows the shared layers only: head and running statistics.
+    client.request.stacked["parameters"] = client.request.stacked["parameters"][:, 2:]
+    client.request.shared["global"] = client.request.shared["global"][2:]
+    v, batch = torch.randn(CLIENTS, TRAINABLE, generator=torch.Generator().manual_seed(1)), torch.ones(CLIENTS)
+    got = client.gradient_term()(v, slice(0, CLIENTS), batch)
+    assert not got[:, :2].any()
+    w, u = client.request.shared["global"][:4], client.request.stacked["parameters"][:, :4]
+    to_global, to_personal = (v[:, 2:] - w), (v[:, 2:] - u)
+    wanted = 0.3 * to_global / to_global.norm(dim=1, keepdim=True)
+    wanted += 0.7 * to_personal / to_personal.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(got[:, 2:], wanted)

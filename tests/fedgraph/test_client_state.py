@@ -42,7 +42,7 @@ def rounds(folder):
 
 
 def test_a_round_sees_what_an_earlier_round_left(tmp_path):
-    state = ClientState(tmp_path, "run")
+    state = ClientState(tmp_path, "run", "test")
     assert torch.equal(state.load(["a", "b"], 1, EMPTY)["momentum"], torch.zeros(2, 3))
     state.save(["a", "b"], 1, stacked(1), keep_from=1)
     state.save(["a"], 2, stacked(2, clients=1), keep_from=2)
@@ -52,7 +52,7 @@ def test_a_round_sees_what_an_earlier_round_left(tmp_path):
 
 
 def test_only_what_a_resume_can_need_is_kept(tmp_path):
-    state = ClientState(tmp_path, "run")
+    state = ClientState(tmp_path, "run", "test")
     for server_round in range(1, 11):
         state.save(["a"], server_round, stacked(server_round, 1), keep_from=server_round - server_round % 5)
     # Round 10 may still be asked for again, so what was kept after round 9 is needed, and all after it.
@@ -60,7 +60,7 @@ def test_only_what_a_resume_can_need_is_kept(tmp_path):
 
 
 def test_runs_and_clients_with_odd_names_do_not_mix(tmp_path):
-    one, other = ClientState(tmp_path, "run/1"), ClientState(tmp_path, "run/2")
+    one, other = ClientState(tmp_path, "run/1", "test"), ClientState(tmp_path, "run/2", "test")
     odd = ["../x", "", "ü" * 300, "a\nb", "a,b", '"', "\ud800"]
     one.save(odd, 1, {"momentum": torch.arange(7.0)[:, None].expand(7, 3)}, keep_from=0)
     assert values(other, odd, 2) == [0] * 7
@@ -73,12 +73,12 @@ def test_runs_and_clients_with_odd_names_do_not_mix(tmp_path):
 def test_one_file_for_all_clients_and_one_sync(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr("fedgraph.atomic.os.fsync", synced.append)
-    ClientState(tmp_path, "run").save([str(index) for index in range(50)], 1, stacked(1, 50), keep_from=1)
+    ClientState(tmp_path, "run", "test").save([str(index) for index in range(50)], 1, stacked(1, 50), keep_from=1)
     assert len(files(tmp_path)) == len(synced) == 1
 
 
 def test_rows_follow_the_order_asked_for(tmp_path):
-    state = ClientState(tmp_path, "run")
+    state = ClientState(tmp_path, "run", "test")
     state.save(["c", "a", "b"], 1, {"momentum": torch.tensor([[3.0], [1.0], [2.0]]).expand(3, 3)}, keep_from=1)
     assert values(state, ["a", "b", "c"], 2) == [1, 2, 3]
     assert values(state, ["b", "new", "c"], 2) == [2, 0, 3]
@@ -86,7 +86,7 @@ def test_rows_follow_the_order_asked_for(tmp_path):
 
 
 def test_every_tensor_and_its_shape_come_back_and_missing_clients_get_the_empty_ones(tmp_path):
-    state = ClientState(tmp_path, "run")
+    state = ClientState(tmp_path, "run", "test")
     empty = {"matrix": torch.full((2, 2), -1.0), "step": torch.tensor(7.0)}
     state.save(["b"], 1, {"matrix": torch.ones(1, 2, 2), "step": torch.tensor([3.0])}, keep_from=1)
     loaded = state.load(["a", "b"], 2, empty)
@@ -95,7 +95,7 @@ def test_every_tensor_and_its_shape_come_back_and_missing_clients_get_the_empty_
 
 
 def test_nothing_to_remember_writes_nothing(tmp_path):
-    state = ClientState(tmp_path, "run")
+    state = ClientState(tmp_path, "run", "test")
     state.save(["a"], 1, {}, keep_from=1)
     state.save([], 1, {"momentum": torch.zeros(0, 3)}, keep_from=1)
     assert state.load(["a"], 2, {}) == {}
@@ -104,11 +104,11 @@ def test_nothing_to_remember_writes_nothing(tmp_path):
 
 def test_rows_must_be_as_many_as_clients(tmp_path):
     with pytest.raises(ValueError, match=r"3 clients must have as many rows, got \{'momentum': 2\}"):
-        ClientState(tmp_path, "run").save(["a", "b", "c"], 1, stacked(1, 2), keep_from=1)
+        ClientState(tmp_path, "run", "test").save(["a", "b", "c"], 1, stacked(1, 2), keep_from=1)
 
 
 def test_what_is_loaded_or_saved_is_not_shared_with_the_caller(tmp_path):
-    state, mine = ClientState(tmp_path, "run"), stacked(1)
+    state, mine = ClientState(tmp_path, "run", "test"), stacked(1)
     state.save(["a", "b"], 1, mine, keep_from=1)
     mine["momentum"].fill_(9)
     state.load(["a", "b"], 2, EMPTY)["momentum"].fill_(9)
@@ -117,7 +117,7 @@ def test_what_is_loaded_or_saved_is_not_shared_with_the_caller(tmp_path):
 
 
 def test_what_changed_on_disk_is_seen(tmp_path):
-    state = ClientState(tmp_path, "run")
+    state = ClientState(tmp_path, "run", "test")
     state.save(["a", "b"], 1, stacked(1), keep_from=1)
     assert values(state, ["a", "b"], 2) == [1, 1]
     (kept,) = files(tmp_path)
@@ -128,7 +128,7 @@ def test_what_changed_on_disk_is_seen(tmp_path):
 
 
 def test_after_two_changes_of_packing_what_was_written_last_counts(tmp_path):
-    state = ClientState(tmp_path, "run")
+    state = ClientState(tmp_path, "run", "test")
     state.save(["a", "b"], 5, stacked(5), keep_from=6)
     state.save(["a", "b"], 6, stacked(6), keep_from=6)
     state.save(["a", "b"], 7, stacked(7), keep_from=6)
@@ -143,7 +143,7 @@ def test_after_two_changes_of_packing_what_was_written_last_counts(tmp_path):
 
 
 def test_state_of_a_later_round_that_was_cut_short_is_forgotten(tmp_path):
-    state = ClientState(tmp_path, "run")
+    state = ClientState(tmp_path, "run", "test")
     for server_round in (5, 6, 7):
         state.save(["a", "b"], server_round, stacked(server_round), keep_from=6)
     # Back to round 6; the client then has no part in round 7.
@@ -152,7 +152,7 @@ def test_state_of_a_later_round_that_was_cut_short_is_forgotten(tmp_path):
 
 
 def test_rounds_that_were_cut_short_are_dropped_and_before_that_do_not_count(tmp_path, monkeypatch):
-    state = ClientState(tmp_path, "run")
+    state = ClientState(tmp_path, "run", "test")
     for server_round in (5, 6, 7):
         state.save(["a", "b"], server_round, stacked(server_round), keep_from=6)
     with monkeypatch.context() as killed_before_dropping:
@@ -166,7 +166,7 @@ def test_rounds_that_were_cut_short_are_dropped_and_before_that_do_not_count(tmp
 
 
 def test_files_of_another_packing_go_once_all_its_clients_have_newer_state(tmp_path):
-    state = ClientState(tmp_path, "run")
+    state = ClientState(tmp_path, "run", "test")
     state.save(["a", "b", "c"], 4, stacked(4, 3), keep_from=1)
     state.save(["a", "b", "c"], 5, stacked(5, 3), keep_from=5)
     files(tmp_path)[-1].with_name(".round-6-save-3.safetensors.x1y2").write_text("left by a killed writer")
@@ -182,11 +182,11 @@ def test_files_of_another_packing_go_once_all_its_clients_have_newer_state(tmp_p
     state.save(["a"], 10, stacked(10, 1), keep_from=9)
     assert values(state, ["a", "b", "c"], 10) == [9, 9, 18]
     assert 5 not in rounds(tmp_path)
-    assert len(list((tmp_path / "run").iterdir())) == 3, "the folder of the old packing is gone too"
+    assert len(list((tmp_path / "run" / "test").iterdir())) == 3, "the folder of the old packing is gone too"
 
 
 def test_leftovers_of_a_killed_writer_are_ignored_and_removed(tmp_path):
-    state = ClientState(tmp_path, "run")
+    state = ClientState(tmp_path, "run", "test")
     state.save(["a", "b"], 1, stacked(1), keep_from=1)
     (kept,) = files(tmp_path)
     leftover = kept.with_name(".round-2-save-2.safetensors.x1y2")
@@ -202,26 +202,26 @@ def test_a_writer_that_is_killed_leaves_whole_rounds(tmp_path):
 import torch
 from pathlib import Path
 from fedgraph.client_state import ClientState
-state, clients = ClientState(Path({str(tmp_path)!r}), "run"), [str(index) for index in range(40)]
+state, clients = ClientState(Path({str(tmp_path)!r}), "run", "test"), [str(index) for index in range(40)]
 for server_round in range(1, 100_000):
     state.save(clients, server_round, {{"momentum": torch.full((40, 5000), float(server_round))}}, server_round)
 """
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     seen, deadline = 0, time.monotonic() + 60
     while seen < 3 and process.poll() is None and time.monotonic() < deadline:
-        seen = max((int(path.name.split("-")[1]) for path in tmp_path.glob("run/*/round-*")), default=0)
+        seen = max((int(path.name.split("-")[1]) for path in tmp_path.glob("run/test/*/round-*")), default=0)
     process.send_signal(signal.SIGKILL)
     _, errors = process.communicate()
     assert process.returncode == -signal.SIGKILL, errors.decode()
     assert seen >= 3
     clients = [str(index) for index in range(40)]
-    rows = ClientState(tmp_path, "run").load(clients, 1_000_000, {"momentum": torch.zeros(5000)})["momentum"]
+    rows = ClientState(tmp_path, "run", "test").load(clients, 1_000_000, {"momentum": torch.zeros(5000)})["momentum"]
     assert (rows == rows[0, 0]).all()
     assert rows[0, 0] >= seen
 
 
 def test_broken_and_foreign_files(tmp_path):
-    state = ClientState(tmp_path, "run")
+    state = ClientState(tmp_path, "run", "test")
     state.save(["a", "b"], 1, stacked(1), keep_from=1)
     (kept,) = files(tmp_path)
     whole = kept.read_bytes()
@@ -239,12 +239,12 @@ def test_broken_and_foreign_files(tmp_path):
         with pytest.raises(RunError, match="not that of the clients it is named for"):
             state.load(clients, 2, EMPTY)
     kept.unlink()
-    (tmp_path / "run" / ".DS_Store").write_text("of no concern")
+    (tmp_path / "run" / "test" / ".DS_Store").write_text("of no concern")
     assert values(state, ["a"], 2) == [0]
 
 
 def test_a_file_dropped_between_listing_and_reading(tmp_path, monkeypatch):
-    state = ClientState(tmp_path, "run")
+    state = ClientState(tmp_path, "run", "test")
     state.save(["a", "b"], 1, stacked(1), keep_from=1)
     read, interfered = client_state.read_rows, []
 
@@ -261,7 +261,7 @@ def test_a_file_dropped_between_listing_and_reading(tmp_path, monkeypatch):
 
 
 def test_files_that_keep_vanishing_are_an_error(tmp_path, monkeypatch):
-    state = ClientState(tmp_path, "run")
+    state = ClientState(tmp_path, "run", "test")
     state.save(["a"], 1, stacked(1, 1), keep_from=1)
     monkeypatch.setattr(client_state, "read_rows", mock.Mock(side_effect=FileNotFoundError))
     with pytest.raises(RunError, match="is another run of that name going on"):
@@ -270,10 +270,10 @@ def test_files_that_keep_vanishing_are_an_error(tmp_path, monkeypatch):
 
 def test_nodes_that_work_at_the_same_time_on_one_folder(tmp_path):
     clients = [f"client-{index}" for index in range(12)]
-    ClientState(tmp_path, "run").save(clients, 1, stacked(1, 12), keep_from=1)
+    ClientState(tmp_path, "run", "test").save(clients, 1, stacked(1, 12), keep_from=1)
 
     def serve(part):
-        state = ClientState(tmp_path, "run")
+        state = ClientState(tmp_path, "run", "test")
         for server_round in range(2, 30):
             found = values(state, part, server_round)
             state.save(part, server_round, stacked(found[0] + 1, len(part)), keep_from=server_round)
@@ -281,7 +281,7 @@ def test_nodes_that_work_at_the_same_time_on_one_folder(tmp_path):
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(serve, [clients[index : index + 2] for index in range(0, 12, 2)]))
-    state = ClientState(tmp_path, "run")
+    state = ClientState(tmp_path, "run", "test")
     assert values(state, clients, 30) == [29] * 12
     state.save(clients[:2], 30, stacked(30, 2), keep_from=30)
     assert set(rounds(tmp_path)) <= {28, 29, 30}, "the file of the first packing is gone"
@@ -294,7 +294,7 @@ def test_headers_of_other_packings_are_read_once(tmp_path, monkeypatch):
     monkeypatch.setattr("fedgraph.atomic.os.fsync", lambda descriptor: None)
     for server_round in range(1, 6):
         for client in range(20):
-            state = ClientState(tmp_path, "run")
+            state = ClientState(tmp_path, "run", "test")
             assert values(state, [str(client)], server_round) == [server_round - 1]
             state.save([str(client)], server_round, stacked(server_round, 1), keep_from=server_round)
     assert read.call_count <= 20
@@ -317,7 +317,7 @@ class Runs(RuleBasedStateMachine):
 
     @rule(clients=st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
     def train(self, clients):
-        state = ClientState(Path(self.folder.name), "run")
+        state = ClientState(Path(self.folder.name), "run", "test")
         assert values(state, clients, self.round) == [self.expected(client, self.round) for client in clients]
         rows = torch.arange(self.written + 1.0, self.written + 1 + len(clients))
         self.written += len(clients)
@@ -345,7 +345,7 @@ class Runs(RuleBasedStateMachine):
     )
     def look(self, clients, later):
         before = self.keep_from + later
-        state = ClientState(Path(self.folder.name), "run")
+        state = ClientState(Path(self.folder.name), "run", "test")
         assert values(state, clients, before) == [self.expected(client, before) for client in clients]
 
     @invariant()

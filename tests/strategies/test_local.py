@@ -125,7 +125,7 @@ def test_moments_of_a_client_do_not_depend_on_who_is_asked_with_it(mixed, run_ex
     folder = run_experiment(mixed).path
     clients = [f"client-{i}" for i in range(6)]
     missing = {"momentum": torch.full((1210,), torch.nan)}
-    moments = ClientState(folder / "nodes", folder.name).load(clients, 4, missing)["momentum"]
+    moments = ClientState(folder / "nodes", folder.name, "optimiser").load(clients, 4, missing)["momentum"]
     kept = dict(zip(clients, moments, strict=True))
     assert not moments.isnan().any()
     assert (kept["client-1"][310:] == 0).all()

@@ -1,0 +1,51 @@
+"""Clients that keep some layers of their model to themselves: FedPer, LG-FedAvg, and SFL combined with them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from torch import Tensor
+
+from clients.base import CohortClient
+from fedgraph.architectures import initial_model
+from fedgraph.cohort import Cohort
+from fedgraph.personal_layers import PersonalLayers
+
+_PURPOSE = "personal-layers"
+
+
+class PersonalLayersClient(CohortClient):
+    """Trains whole models and sends their shared layers; ``personal-layers`` of the method's table stay on the node.
+
+    Until a client has trained, its own layers are those of the initial model.
+    """
+
+    @cached_property
+    def layers(self) -> PersonalLayers:
+        """Which columns are shared."""
+        return PersonalLayers.of(self.cohort.model.layout, self.settings.get("personal-layers", ()))
+
+    def received(self) -> Tensor:
+        """What came, completed by the layers that are kept here."""
+        return self.completed(super().received())
+
+    def completed(self, shared: Tensor) -> Tensor:
+        """Shared layers ``[clients, shared]`` with each client's own, ``[clients, parameters]``."""
+        return self.layers.join(shared, self._own) if self.layers.personal.names else shared
+
+    def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Train whole models, keep the personal layers, send the others."""
+        stacked, metrics = super().train()
+        if self.layers.personal.names:
+            shared, personal = self.layers.split(stacked["parameters"])
+            self.remember(_PURPOSE, {"personal": personal})
+            stacked = {**stacked, "parameters": shared}
+        return stacked, metrics
+
+    @cached_property
+    def _own(self) -> Tensor:
+        # A method that leaves layers with the clients refuses experiments with several architectures.
+        assert isinstance(self.cohort, Cohort)
+        initial = initial_model(self.cohort.model, self.assignment.seed)
+        _, personal = self.layers.split(initial[None])
+        return self.recall(_PURPOSE, {"personal": personal[0]})["personal"]

@@ -1,0 +1,37 @@
+"""FedAvg of the shared layers, the others stay with the clients: FedPer and LG-FedAvg.
+
+Arivazhagan et al., Federated Learning with Personalization Layers (2019), algorithm 1: the last layers are personal.
+Liang et al., Think Locally, Act Globally (2020), algorithm 1: the representation is personal, the last layer shared.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fedgraph.personal_layers import PersonalLayersSettings
+from fedgraph.settings import Settings
+from strategies.global_model import GlobalModelStrategy
+
+
+class FedPerSettings(PersonalLayersSettings):
+    """``[fedper]``."""
+
+    personal_layers: tuple[str, ...] = ("head.*",)
+
+
+class LGFedAvgSettings(PersonalLayersSettings):
+    """``[lg-fedavg]``."""
+
+    personal_layers: tuple[str, ...] = ("!head.*",)
+
+
+class FedPer(GlobalModelStrategy):
+    """Shares the representation; every client has a last layer of its own."""
+
+    settings_type: ClassVar[type[Settings]] = FedPerSettings
+
+
+class LGFedAvg(GlobalModelStrategy):
+    """Shares the last layer; every client has a representation of its own."""
+
+    settings_type: ClassVar[type[Settings]] = LGFedAvgSettings
