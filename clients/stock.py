@@ -59,11 +59,12 @@ class StockClient:
             self.proximal_term(),
         )
         usable = finite_rows(result.parameters)
-        if not usable.any():
-            raise ReplyError(f"training diverged at {', '.join(self.clients)}: NaN or infinite parameters")
         weights = torch.where(usable, self.weights, 0.0)
+        if not usable.any() or (self.weights.any() and not weights.any()):
+            raise ReplyError(f"training diverged at {', '.join(self.clients)}: NaN or infinite parameters")
         parameters = result.parameters if usable.all() else torch.where(usable[:, None], result.parameters, 0.0)
-        mean = (weights / weights.sum()) @ parameters
+        # A node whose clients have no examples answers with what it got, at weight 0.
+        mean = (weights / weights.sum()) @ parameters if weights.any() else self.model[0]
         layout = self.cohort.model.layout
         failed = {
             name: "training diverged: NaN or infinite parameters"
@@ -98,7 +99,8 @@ class StockClient:
             known = ~values.isnan()
             shares = torch.where(known, weights, 0.0).double()
             total = (shares * values.double().nan_to_num()).sum() / shares.sum()
-            record[name] = float(total)
+            # Without any weight the number counts for nothing, but NaN would spoil the mean over nodes all the same.
+            record[name] = float(total) if weights.any() else 0.0
         return record
 
     def _per_client(self, metrics: dict[str, Tensor], failed: dict[str, str]) -> ConfigRecord:

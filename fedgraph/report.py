@@ -8,13 +8,18 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedgraph.callbacks import Callback, Evaluation, Training
 
 log = logging.getLogger("fedgraph")
+
+_MOST_COLUMNS, _METRICS_OF_MANY = 4, 3
+_MOST_GROUPS = 20
 
 LISTENERS: list[Callback] = []
 """Callbacks that this process wants told of every run it serves, such as a live display."""
@@ -98,28 +103,60 @@ def shown_split(summaries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
-    """One column per run, one row per metric: mean and deviation over clients, then what the run took."""
+    """One column per run, one row per metric: mean and deviation over clients, then what the run took.
+
+    More runs than fit side by side become rows, with means of the last metrics, those of the longest forecast.
+    """
     split = shown_split(summaries)
-    table = Table(title=f"On each client's own {split} data", title_justify="left")
-    table.add_column("mean ± std of clients")
-    for summary in summaries:
-        table.add_column(summary["method"], justify="right", no_wrap=True)
     measured = [summary["metrics"].get(split, {}) for summary in summaries]
     metrics = list(dict.fromkeys(metric for values in measured for metric in values))
-    for metric in metrics:
-        table.add_row(metric, *(_spread(values.get(metric)) for values in measured))
+    many = len(summaries) > _MOST_COLUMNS
+    shown = metrics[-_METRICS_OF_MANY:] if many else metrics
+    shows = _mean if many else _spread
+    results = {metric: [shows(values.get(metric)) for values in measured] for metric in shown}
     for key, label in (("best5", "best 5 %"), ("worst5", "worst 5 %")):
-        if metrics:
-            table.add_row(
-                f"{metrics[0]}, {label}", *(_number(values.get(metrics[0], {}).get(key)) for values in measured)
-            )
-    table.add_section()
-    table.add_row("rounds", *(str(summary["rounds"]) for summary in summaries))
-    table.add_row("exchanges", *(str(summary["exchanges"]) for summary in summaries))
-    for key, label in (("bytes_down", "MB down"), ("bytes_up", "MB up")):
-        table.add_row(label, *(_megabytes(summary.get(key)) for summary in summaries))
-    table.add_row("seconds", *(f"{summary['seconds']:.1f}" for summary in summaries))
+        for metric in shown[:1]:
+            results[f"{metric}, {label}"] = [_number(values.get(metric, {}).get(key)) for values in measured]
+    for group in _groups(summaries, split) if shown else ():
+        values = [summary.get("per_group", {}).get(split, {}).get(group, {}).get(shown[0]) for summary in summaries]
+        results[f"{shown[0]}, {group}"] = [shows(each) for each in values]
+    took = {
+        "rounds": [str(summary["rounds"]) for summary in summaries],
+        "exchanges": [str(summary["exchanges"]) for summary in summaries],
+        "MB down": [_megabytes(summary.get("bytes_down")) for summary in summaries],
+        "MB up": [_megabytes(summary.get("bytes_up")) for summary in summaries],
+        "seconds": [f"{summary['seconds']:.1f}" for summary in summaries],
+    }
+    table = Table(
+        title=f"On each client's own {split} data",
+        title_justify="left",
+        box=box.SIMPLE_HEAD if many else box.HEAVY_HEAD,
+        padding=(0, 1, 0, 0) if many else (0, 1),
+        pad_edge=not many,
+    )
+    runs = [summary["method"] for summary in summaries]
+    if many:
+        table.add_column("mean of clients", no_wrap=True)
+        columns = {**results, "MB up": took["MB up"], "seconds": took["seconds"]}
+        for label in columns:
+            table.add_column(escape(label.replace(", ", "\n")), justify="right", no_wrap=True)
+        for run, *values in zip(runs, *columns.values(), strict=True):
+            table.add_row(run, *values)
+        return table
+    table.add_column("mean ± std of clients")
+    for run in runs:
+        table.add_column(run, justify="right", no_wrap=True)
+    for rows in (results, took):
+        for label, values in rows.items():
+            table.add_row(escape(label), *values)
+        table.add_section()
     return table
+
+
+def _groups(summaries: Sequence[Mapping[str, Any]], split: str) -> list[str]:
+    """Groups of clients that have a row of their own; none where there are too many to read."""
+    found = dict.fromkeys(group for summary in summaries for group in summary.get("per_group", {}).get(split, {}))
+    return list(found) if len(found) <= _MOST_GROUPS else []
 
 
 def sentence(summaries: Sequence[Mapping[str, Any]]) -> str:
@@ -145,6 +182,10 @@ def _spread(values: Mapping[str, float | None] | None) -> str:
     if not values:
         return "-"
     return f"{_number(values['mean'])} ± {_number(values['std'])}"
+
+
+def _mean(values: Mapping[str, float | None] | None) -> str:
+    return _number(values["mean"]) if values else "-"
 
 
 def _megabytes(value: int | None) -> str:

@@ -78,7 +78,7 @@ class StockStrategy(CohortStrategy):
         """Give the stock strategy the usable replies."""
         collected, usable = self.collect(replies)
         self.absence.enforce(server_round, collected)
-        arrays, metrics = self.stock.aggregate_train(server_round, usable)
+        arrays, metrics = self.stock.aggregate_train(server_round, self._with_weight(usable))
         if arrays is not None:
             self.models = self.plan.layout.row(from_record(arrays)).expand_as(self.models)
             self._arrays = arrays
@@ -89,7 +89,7 @@ class StockStrategy(CohortStrategy):
         """Record per client; the stock strategy sees the same replies."""
         collected, usable = self.collect(replies)
         self._record_evaluation(server_round, collected)
-        return self.stock.aggregate_evaluate(server_round, usable)
+        return self.stock.aggregate_evaluate(server_round, self._with_weight(usable))
 
     def summary(self) -> None:
         """The stock strategy's own summary."""
@@ -112,6 +112,11 @@ class StockStrategy(CohortStrategy):
         }
         return remembered
 
+    def _with_weight(self, messages: Iterable[Message]) -> list[Message]:
+        """Without nodes whose clients all have no training examples: they have no part in an average."""
+        examples = self.federation.num_examples["train"]
+        return [message for message in messages if examples[self._asked[message.metadata.src_node_id]].any()]
+
     def read_reply(self, content: RecordDict, clients: list[str]) -> tuple[WorkReply, Mapping[str, str]]:
         """What a node says of its single clients, once its answer as a whole is fit to be averaged."""
         metrics, failed = _per_client(content, clients)
@@ -124,7 +129,8 @@ class StockStrategy(CohortStrategy):
         weight = metrics.get("num-examples", 0)
         positions = [self.federation.positions[name] for name in clients]
         hosted = int(self.federation.num_examples["train"][positions].sum())
-        if not isinstance(weight, (int, float)) or not 0 < weight <= hosted:
+        # Clients that are not meant to train have no examples; their node counts for nothing.
+        if not isinstance(weight, (int, float)) or not min(1, hosted) <= weight <= hosted:
             raise ReplyError(f"its weight 'num-examples' is {weight}, its clients have {hosted} training examples")
         if not self._training:
             return

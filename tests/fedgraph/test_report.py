@@ -6,7 +6,7 @@ import torch
 from rich.console import Console
 
 from fedgraph.callbacks import Evaluation, Training
-from fedgraph.report import LiveDisplay, LogProgress, results_table, sentence
+from fedgraph.report import LiveDisplay, LogProgress, as_text, results_table, sentence
 
 NAMES = ("a", "b")
 
@@ -49,6 +49,18 @@ def test_a_column_per_run_and_a_row_per_metric():
     assert [cell.strip() for cell in row(shown, "MB up")] == ["0.05", "0.05"]
     assert [cell.strip() for cell in row(shown, "seconds")] == ["1.2", "100.0"]
     assert "On each client's own test data" in shown
+
+
+def test_a_row_per_group_of_the_first_metric():
+    metrics = {"test": {"mae": spread(0.5), "rmse": spread(0.7)}}
+    grouped = {"test": {"cold": metrics["test"], "[red]": {"mae": spread(None, std=None)}}}
+    shown = text(results_table([summary("sfl", metrics, per_group=grouped), summary("local", metrics)]))
+    assert [cell.strip() for cell in row(shown, "mae, cold")] == ["0.500 ± 0.250", "-"]
+    assert [cell.strip() for cell in row(shown, "mae, [red]")] == ["- ± -", "-"]
+    assert "rmse, cold" not in shown
+    assert "mae, cold" in as_text(summary("sfl", metrics, per_group=grouped))
+    many = {"test": {f"group {number}": metrics["test"] for number in range(21)}}
+    assert "mae, group" not in text(results_table([summary("sfl", metrics, per_group=many)]))
 
 
 def test_a_run_of_which_the_bytes_were_not_counted():
@@ -97,3 +109,23 @@ def test_live_display_shows_round_and_metric():
     assert "2/4" in shown
     assert "test/mae 3" in shown
     assert "rmse" not in shown
+
+
+def test_many_runs_become_rows_that_fit_a_terminal():
+    def run(number):
+        values = {"mean": number / 10, "std": 0.1, "best5": 0.9, "worst5": 0.1}
+        metrics = {f"m{metric}": values for metric in range(5)}
+        return {
+            "method": f"method-{number}", "clients": 3, "data": "d", "rounds": 2, "exchanges": 4, "seconds": 1.0,
+            "bytes_down": 1, "bytes_up": 2_000_000, "metrics": {"test": metrics},
+        }  # fmt: skip
+
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    console.print(results_table([run(number) for number in range(6)]))
+    text = console.file.getvalue()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    row = next(line for line in text.splitlines() if "method-4" in line)
+    assert row.replace("│", " ").split() == ["method-4", "0.400", "0.400", "0.400", "0.900", "0.100", "2.00", "1.0"]
+    assert "m0" not in text
+    assert "m4" in text

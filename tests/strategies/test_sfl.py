@@ -5,15 +5,17 @@ import pytest
 import torch
 
 from clients.sfl import distance_gradient
-from fedgraph.client_graph import ClientGraph
+from fedgraph.client_graph import ClientGraph, read_graph
+from fedgraph.client_state import ClientState
 from fedgraph.data.base import TaskSpec
 from fedgraph.errors import ExperimentError
 from fedgraph.federation import Federation
+from fedgraph.model_file import load_models
 from fedgraph.parameters import Layout
 from fedgraph.plan import RunPlan
 from fedgraph.settings import parse
 from strategies.base import Replies
-from strategies.sfl import SFL, SFLSettings
+from strategies.sfl import SFL, SFLSettings, graph_mean
 
 NAMES = ("a", "b", "c", "d")
 
@@ -144,3 +146,81 @@ def test_dropout_does_not_depend_on_the_packing(digits_tables, run_experiment, t
     digits_tables["model"] = {"name": "drop_module:Drop"}
     one, three = (final_models(run_experiment(digits_tables, nodes=nodes)) for nodes in (1, 3))
     torch.testing.assert_close(one, three, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("method", "shared"), [("sfl-per", "hidden"), ("sfl-lg", "head")])
+def test_private_layers_do_not_go_over_the_graph(digits_tables, run_experiment, method, shared):
+    """What is seen and mixed is one part of the models; the other is trained as if the client were alone."""
+    digits_tables |= {"experiment": {"method": method, "rounds": 1}, "graph": {"source": "complete"}}
+    terms = {"lambda-global": 0.0, "lambda-personal": 0.0}
+    folder = run_experiment({**digits_tables, method: {"hops": 1, **terms}})
+    local = load_models(run_experiment({**digits_tables, "experiment": {"method": "local", "rounds": 1}}).models)[0]
+    names = sorted(local)
+    graph = read_graph(folder.path / "graph.npz")
+    a = graph.dense().double() + torch.eye(len(names))
+    a /= a.sum(1, keepdim=True)
+    models, _ = load_models(folder.models)
+    private = []
+    for tensor in ("hidden.0.weight", "hidden.0.bias", "head.weight", "head.bias"):
+        rows = torch.stack([local[name][tensor] for name in names]).flatten(1)
+        if not tensor.startswith(shared):
+            private.append(rows)
+            assert tensor not in models[names[0]]
+            continue
+        mixed = torch.stack([models[name][tensor] for name in names]).flatten(1)
+        torch.testing.assert_close(mixed.double(), a @ rows.double(), rtol=1e-4, atol=1e-6)
+        assert not torch.allclose(mixed, rows, atol=1e-4)
+    expected = torch.cat(private, 1)
+    state = ClientState(folder.path / "nodes", folder.name, "personal-layers")
+    kept = state.load(names, 2, {"personal": torch.zeros(expected.shape[1])})["personal"]
+    torch.testing.assert_close(kept, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("alpha", "hops", "everybody"), [(1.0, 1, 0.0), (0.3, 2, 0.0), (0.5, 1, 0.7)])
+def test_clients_count_by_their_examples(alpha, hops, everybody):
+    theta = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    n = np.array([100.0, 0.0, 10.0, 1.0])
+    a = ring().dense().numpy().astype(float) + np.eye(4)
+    s = (1 - alpha) * np.eye(4) + alpha * np.linalg.matrix_power(a / a.sum(1)[:, None], hops) + everybody / 4
+    expected = np.stack([(s[i] * n) @ theta.numpy() / (s[i] @ n) for i in range(4)])
+    got = graph_mean(ring(), theta, torch.from_numpy(n).long(), alpha, hops, everybody)
+    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_over_a_complete_graph_the_mean_by_examples_is_fedavg():
+    theta = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    counts = torch.tensor([5, 1, 3, 0])
+    got = graph_mean(ClientGraph.complete(NAMES), theta, counts, alpha=1.0, hops=1)
+    expected = (counts[:, None] * theta).sum(0) / counts.sum()
+    torch.testing.assert_close(got, expected.expand(4, -1))
+
+
+def test_who_hears_nobody_that_counts_gets_the_mean_over_all():
+    pairs = ClientGraph.from_edges(NAMES, ["a"], ["b"], [1.0], directed=False)
+    theta, counts = torch.arange(20.0).reshape(4, 5), torch.tensor([0, 0, 1, 3])
+    got = graph_mean(pairs, theta, counts, alpha=1.0, hops=1)
+    torch.testing.assert_close(got[0], (theta[2] + 3 * theta[3]) / 4)
+    torch.testing.assert_close(got[2], theta[2])
+
+
+def test_updates_over_the_graph_keep_clients_different():
+    served = strategy(mixes="updates", alpha=1.0, hops=1, server_learning_rate=0.5, server_momentum=0.9)
+    draws = torch.Generator().manual_seed(0)
+    served.models = torch.randn(4, 5, generator=draws)
+    a = ring().dense().numpy().astype(float) + np.eye(4)
+    s, velocity, models = a / a.sum(1)[:, None], np.zeros((4, 5)), served.models.numpy().copy()
+    for server_round in (1, 2):
+        theta = torch.randn(4, 5, generator=draws)
+        velocity = 0.9 * velocity + s @ (theta.numpy() - models)
+        models = theta.numpy() + 0.5 * velocity
+        served.models = served.aggregate(server_round, replies(theta, ring()))
+        np.testing.assert_allclose(served.models.numpy(), models, rtol=1e-5, atol=1e-5)
+    again = strategy(mixes="updates", alpha=1.0, hops=1, server_learning_rate=0.5)
+    again.load_state(served.state())
+    torch.testing.assert_close(again.aggregate(3, replies(theta, ring())), served.aggregate(3, replies(theta, ring())))
+
+
+def test_means_need_rows_that_sum_to_one():
+    for table in ({"weighting": "examples"}, {"everybody": 0.1}):
+        with pytest.raises(ExperimentError, match="random-walk"):
+            strategy(normalisation="symmetric", **table)

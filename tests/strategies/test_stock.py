@@ -1,12 +1,15 @@
 import json
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
+from fedgraph.data import open_source, parse_data
 from fedgraph.errors import ExperimentError
+from fedgraph.model_file import load_models
 from strategies.stock import build_stock, load_stock_state, stock_state
 
 
@@ -143,3 +146,21 @@ def test_optimiser_moments_are_kept_for_stock_strategies_too(digits_tables, run_
         kept = list((folder.path / "nodes").rglob("*.safetensors")) if (folder.path / "nodes").exists() else []
         assert bool(kept) == keep
     assert digits[True] != digits[False]
+
+
+def test_a_node_of_untrained_clients_has_no_part_in_the_average(run_experiment, digits_tables):
+    data = {"set": "synthetic-traffic", "sensors": 4, "days": 3}
+    names = open_source(parse_data(data), Path()).client_names()
+    experiment = {"name": "cold", "strategy": "flwr.serverapp.strategy:FedMedian", "rounds": 2}
+    tables = {**digits_tables, "experiment": experiment, "model": {"name": "rnn", "hidden": 4}}
+    tables |= {"graph": {"source": "none"}}
+    del tables["sfl"]
+    cold = {**data, "cold-clients": names[:2], "cold-trains": False, "cold-steps": 60}
+    nodes = [{"clients": ",".join(names[:2])}, {"clients": ",".join(names[2:])}]
+    with_cold = run_experiment({**tables, "data": cold}, node_configs=nodes)
+    without = run_experiment({**tables, "data": {**data, "clients": names[2:]}}, node_configs=nodes[1:])
+    (_, model), (_, other) = load_models(with_cold.models), load_models(without.models)
+    assert model is not None
+    for name, tensor in model.items():
+        torch.testing.assert_close(tensor, other[name], rtol=0, atol=0)
+    assert all(value is not None for value in with_cold.summary()["per_client"]["test"]["mae"].values())

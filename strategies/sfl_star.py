@@ -1,0 +1,116 @@
+"""SFL*: structured federated learning with a client graph learned from the models (Chen et al. 2022, eq. 4)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from fedgraph.client_graph import ClientGraph
+from fedgraph.federation import Federation
+from fedgraph.learned_graph import GraphLearner, beside_given, with_row_sums
+from fedgraph.plan import RunPlan
+from fedgraph.settings import Settings
+from fedgraph.state_file import State
+from strategies.base import Replies
+from strategies.sfl import SFL, SFLSettings
+
+
+class SFLStarSettings(SFLSettings):
+    """``[sfl-star]``: the keys of ``[sfl]``, and how the client graph is learned. A given graph is not needed.
+
+    learner     : ``smoothness``: the sparse graph on which the models are smoothest, with nobody left alone (Kalofolias
+                  2016); ``kernel``: a Gaussian kernel of the distances to the nearest; ``encoder``: trained embeddings
+                  of the clients, as in the paper, fitted to that kernel.
+    features    : what is near or far: the trained ``parameters``, or the ``updates``, what training changed in them.
+    neighbours  : how many others a client listens to, about.
+    beta        : with a given graph its share is 1 - beta and that of the learned graph beta, both on one scale: rows
+                  of the learned one are scaled to the mean row sum of the given one, self loops left out. Without a
+                  given graph the learned one is alone, its rows scaled to add up to neighbours, so that a client
+                  counts as much as a neighbour does on average; beta is then not used.
+    momentum    : share of earlier rounds in the distances, from 0, only this round, to below 1.
+    learn_from  : the first round in which the graph is learned. In those before it is the given graph or, without
+                  one, everybody listens to everybody.
+    learn_every : so many rounds lie between one learning and the next; a client not seen before is always learned.
+    released    : as for ``[sfl]``; and the graph is what the released program learns: every round a new encoder takes
+                  ten steps towards the *distances*, which leaves it random, and its weights are added as they are.
+    """
+
+    learner: Literal["smoothness", "kernel", "encoder"] = "smoothness"
+    features: Literal["parameters", "updates"] = "parameters"
+    neighbours: int = Field(default=4, ge=1)
+    beta: float = Field(default=0.05, ge=0, le=1)
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    learn_from: int = Field(default=1, ge=1)
+    learn_every: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _released_learns_every_round(self) -> SFLStarSettings:
+        fixed = {"learner": "encoder", "features": "parameters", "momentum": 0.0, "learn_from": 1, "learn_every": 1}
+        return self.model_copy(update=fixed) if self.released else self
+
+
+class SFLStar(SFL):
+    """SFL over ``A = (1 - beta) A_given + beta A_learned``, or over A_learned alone where no graph is given."""
+
+    settings_type: ClassVar[type[Settings]] = SFLStarSettings
+    needs_graph: ClassVar[bool] = False
+
+    def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
+        super().__init__(settings, federation, plan)
+        self._learner = GraphLearner(
+            clients=len(federation.names),
+            learner="released" if self.settings.released else self.settings.learner,
+            neighbours=self.settings.neighbours,
+            momentum=self.settings.momentum,
+            seed=plan.seed,
+        )
+
+    def relations(self, server_round: int, replies: Replies) -> ClientGraph:
+        """Learn from those who sent something this round; the given and the learned graph among all in ``replies``."""
+        if server_round < self.settings.learn_from:
+            return ClientGraph.complete(replies.names) if replies.graph is None else replies.graph
+        # Under the policy keep-last some replies are of earlier rounds.
+        fresh = torch.tensor([name not in replies.absent for name in replies.names], dtype=torch.bool)
+        positions = replies.positions[fresh]
+        due = (server_round - self.settings.learn_from) % self.settings.learn_every == 0
+        if due or not self._learner.knows(positions):
+            self._learner.learn(self._features(replies, fresh), positions, server_round)
+        learned = self._learner.among(replies.positions)
+        given = None if replies.graph is None else replies.graph.dense().double()
+        if self.settings.released:
+            matrix = learned if given is None else torch.lerp(given, learned, self.settings.beta)
+        elif given is None:
+            matrix = with_row_sums(learned, self.settings.neighbours)
+        else:
+            matrix = beside_given(given, learned, self.settings.beta)
+        return _graph(replies.names, matrix)
+
+    def learned_graph(self) -> ClientGraph | None:
+        """What was learned last, by itself and unscaled; None before anything was."""
+        return _graph(self.federation.names, self._learner.weights) if bool(self._learner.seen.any()) else None
+
+    def state(self) -> State:
+        """Also the encoder, and the graph learned last."""
+        return {**super().state(), "learner": self._learner.state()}
+
+    def load_state(self, state: State) -> None:
+        """Take back what ``state`` gave."""
+        super().load_state(state)
+        self._learner.load_state(state["learner"])
+
+    def _features(self, replies: Replies, fresh: Tensor) -> Tensor:
+        """What clients are compared by, ``[fresh, trained parameters]``; running statistics are not looked at."""
+        trained = slice(0, self.layout.num_trainable)
+        parameters = replies.parameters[fresh, trained]
+        if self.settings.features == "parameters":
+            return parameters
+        if self.settings.start == "read-out":
+            return parameters - self.global_model()[trained]
+        return parameters - self.models[replies.positions[fresh], trained]
+
+
+def _graph(names: tuple[str, ...], matrix: Tensor) -> ClientGraph:
+    return ClientGraph.from_dense(names, matrix, directed=not torch.equal(matrix, matrix.T))
