@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
+import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from fedgraph.errors import ReplyError
 from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.mixed import AnyCohort
 from fedgraph.optimisers import fresh_state
+from fedgraph.parameters import finite_rows
 
 
 def evaluate_splits(
@@ -37,18 +39,26 @@ def train_cohort(
     keep_from: int,
     start: Tensor,
     gradient_term: GradientTerm | None,
+    purpose: str = "optimiser",
 ) -> TrainResult:
     """Train from ``start`` ``[clients, parameters]``; optimiser moments survive where the experiment keeps them.
 
-    They stay on the node, as they were after each round that a resumed run may go back to (``keep_from``).
+    They stay on the node, as they were after each round that a resumed run may go back to (``keep_from``), under
+    ``purpose``: trainings with moments of their own need a purpose each.
     """
     if not cohort.settings.keep_optimizer:
         return cohort.train(start, server_round, gradient_term)
-    clients, state = cohort.data.names, node.state(run, "optimiser")
+    clients, state = cohort.data.names, node.state(run, purpose)
     fresh = fresh_state(cohort.settings, 1, cohort.model.layout.num_trainable)
     moments = state.load(clients, server_round, {name: tensor[0] for name, tensor in fresh.items()})
     result = cohort.train(start, server_round, gradient_term, moments)
-    state.save(clients, server_round, result.optimizer_state, keep_from)
+    # A client whose training diverged goes back to the moments it had.
+    finite = finite_rows(result.parameters)
+    kept = {
+        name: torch.where(finite.view(-1, *[1] * (value.dim() - 1)), value, moments[name])
+        for name, value in result.optimizer_state.items()
+    }
+    state.save(clients, server_round, kept, keep_from)
     return result
 
 

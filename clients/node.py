@@ -103,6 +103,11 @@ class Node:
         return ClientState(self.state_dir, run, purpose)
 
 
+def forget_cohorts() -> None:
+    """Let go of the data and models of every experiment that this process has seen."""
+    _cohort.cache_clear()
+
+
 @lru_cache(maxsize=32)
 def _source(data: str, data_dir: Path) -> DataSource:
     return open_source(parse_data(json.loads(data)), data_dir)

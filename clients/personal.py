@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from clients.base import CohortClient
 from fedgraph.architectures import initial_model
 from fedgraph.cohort import Cohort
+from fedgraph.parameters import finite_rows
 from fedgraph.personal_layers import PersonalLayers
 
 _PURPOSE = "personal-layers"
@@ -38,7 +40,9 @@ class PersonalLayersClient(CohortClient):
         stacked, metrics = super().train()
         if self.layers.personal.names:
             shared, personal = self.layers.split(stacked["parameters"])
-            self.remember(_PURPOSE, {"personal": personal})
+            # A client whose training diverged goes back to the layers it had.
+            finite = finite_rows(stacked["parameters"])[:, None]
+            self.remember(_PURPOSE, {"personal": torch.where(finite, personal, self._own)})
             stacked = {**stacked, "parameters": shared}
         return stacked, metrics
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,6 +11,8 @@ from fedgraph.architectures import Architectures
 from fedgraph.callbacks import Callback
 from fedgraph.data.base import SplitName
 from fedgraph.parameters import Layout
+from fedgraph.settings import parse
+from fedgraph.train_settings import TrainSettings
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,11 @@ class RunPlan:
     checkpoint_every: int = 1
     callbacks: Sequence[Callback] = field(default_factory=tuple)
     architectures: Architectures | None = None
+
+    @property
+    def train(self) -> TrainSettings:
+        """How the clients train."""
+        return parse(TrainSettings, json.loads(self.experiment).get("train", {}), "[train]")
 
     def evaluates(self, server_round: int) -> bool:
         """Whether the models that stand after ``server_round`` rounds are evaluated even if more rounds follow."""

@@ -91,6 +91,10 @@ class CohortStrategy(Strategy):
         """Tensors for the clients: stacked ones ``[clients, ...]``, of which each gets its row, and shared ones."""
         return {"parameters": self.models}, {}
 
+    def shared_with(self, positions: Tensor, evaluates: bool) -> dict[str, Tensor]:
+        """Further shared tensors for the node of the clients at ``positions``; ``evaluates``: it is to measure."""
+        return {}
+
     def reply_shapes(self) -> dict[str, tuple[int, ...]]:
         """What a client must send back and in which shape, without the client axis."""
         return {"parameters": (self.layout.num_parameters,)}
@@ -294,6 +298,7 @@ class CohortStrategy(Strategy):
         messages = []
         for node in grid.get_node_ids():
             rows = _slice_or_rows(self.federation.hosts[node])
+            further = self.shared_with(self.federation.hosts[node], bool(splits))
             request = WorkRequest(
                 clients=self.federation.clients_of(node),
                 round=server_round,
@@ -301,12 +306,13 @@ class CohortStrategy(Strategy):
                 experiment=self.plan.experiment,
                 run=self.plan.run,
                 stacked={name: tensor[rows] for name, tensor in stacked.items()},
-                shared=shared,
+                shared={**shared, **further},
                 evaluate=splits,
                 train=self._training,
                 keep_from=self.plan.keep_from(server_round),
             )
-            messages.append(Message(request.pack(shared_record), node, message_type, group_id=str(server_round)))
+            content = request.pack(None if further else shared_record)
+            messages.append(Message(content, node, message_type, group_id=str(server_round)))
         return messages
 
     def read_reply(self, content: RecordDict, clients: list[str]) -> tuple[WorkReply, Mapping[str, str]]:

@@ -114,7 +114,6 @@ class SFL(CohortStrategy):
         counts = num_examples if settings.weighting == "examples" else torch.ones_like(num_examples)
         return graph_mean(graph, rows, counts, settings.alpha, settings.hops, settings.everybody)
 
-
     def state(self) -> State:
         """Models, and the velocity of their updates."""
         return {**super().state(), "velocity": self._velocity}

@@ -54,7 +54,7 @@ def test_unknown_key_of_the_method_and_of_the_model(digits_tables, run_experimen
 def test_unknown_table_and_unknown_method(digits_tables):
     with pytest.raises(ExperimentError, match=r"no table \[trian\]; known tables: experiment, data, model, train"):
         parse_experiment({**digits_tables, "trian": {}})
-    with pytest.raises(ExperimentError, match="method 'slf' is not a built-in; known: fedavg, local, sfl"):
+    with pytest.raises(ExperimentError, match="method 'slf' is not a built-in; known: .*fedavg, .*local, .*sfl"):
         parse_experiment({**digits_tables, "experiment": {"method": "slf"}})
 
 

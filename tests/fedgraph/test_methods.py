@@ -32,7 +32,7 @@ def test_a_strategy_by_dotted_path_keeps_the_client_of_the_method_it_varies():
 
 
 def test_nothing_and_unknown():
-    with pytest.raises(ExperimentError, match=r"needs a method \(fedavg, local, sfl.*\) or a strategy ="):
+    with pytest.raises(ExperimentError, match=r"needs a method \(.*fedavg, .*local, .*sfl.*\) or a strategy ="):
         resolve(None, None, None)
-    with pytest.raises(ExperimentError, match="method 'fedavgg' is not a built-in; known: fedavg"):
+    with pytest.raises(ExperimentError, match="method 'fedavgg' is not a built-in; known: .*fedavg, "):
         resolve("fedavgg", None, None)

@@ -1,0 +1,40 @@
+"""Centralised training on the one node that has everybody's data."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from torch import Tensor
+
+from clients.base import CohortClient, train_cohort
+from fedgraph.batches import num_steps
+from fedgraph.cohort import Cohort
+from fedgraph.data.pooled import pooled
+
+
+class CentralisedClient(CohortClient):
+    """Trains one model on the pooled examples, with as many minibatches a round as all clients together would take."""
+
+    def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Train; the model and its loss are returned for every client."""
+        assert isinstance(self.cohort, Cohort)  # one model, so one architecture
+        request = self.request
+        result = train_cohort(
+            self.node,
+            _pool(self.cohort),
+            request.run,
+            request.round,
+            request.keep_from,
+            self.models[:1],
+            gradient_term=None,
+        )
+        clients = len(request.clients)
+        return {"parameters": result.parameters.expand(clients, -1)}, {"loss": result.loss.expand(clients)}
+
+
+@lru_cache(maxsize=4)
+def _pool(cohort: Cohort) -> Cohort:
+    """One client that has the examples of all."""
+    steps = int(num_steps(cohort.data.splits["train"].num_examples, cohort.settings).sum())
+    settings = cohort.settings.model_copy(update={"local_epochs": None, "local_steps": steps})
+    return Cohort(cohort.model, pooled(cohort.data), settings, cohort.seed)

@@ -1,0 +1,63 @@
+"""Ditto on the client: the global model is trained as in FedAvg, an own one beside it (Li et al. 2021, algorithm 1)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from clients.base import CohortClient, train_cohort
+from fedgraph.cohort import Cohort, GradientTerm, TrainResult
+from fedgraph.parameters import finite_rows
+from fedgraph.second_training import cohort_with, second_training
+
+_PURPOSE = "personal-model"
+
+
+class DittoClient(CohortClient):
+    """Measures v_i, which minimises L_i(v) + lambda/2 ||v - w||^2 with w the global model that came.
+
+    Until a client has trained, its v_i is the global model.
+    """
+
+    @property
+    def w(self) -> Tensor:
+        """The global model, a row for each client."""
+        return super().received()
+
+    def received(self) -> Tensor:
+        """v_i ``[clients, parameters]``."""
+        return torch.where(self._kept["trained"][:, None] > 0, self._kept["parameters"], self.w)
+
+    def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Train the global model and send it back; train v_i and keep it. The loss is that of v_i."""
+        result, personal = self.train_from(self.w), self.train_personal()
+        usable = (personal.steps > 0) & finite_rows(personal.parameters)
+        kept = {
+            "parameters": torch.where(usable[:, None], personal.parameters, self.models),
+            "trained": torch.where(usable, 1.0, self._kept["trained"]),
+        }
+        self.remember(_PURPOSE, kept)
+        return {"parameters": result.parameters}, {"loss": personal.loss}
+
+    def train_personal(self) -> TrainResult:
+        """One round of training from v_i, in the order of examples in which the global model is trained."""
+        assert isinstance(self.cohort, Cohort)  # one global model, so one architecture
+        length = (self.settings.get("personal-epochs"), self.settings.get("personal-steps"))
+        cohort = cohort_with(self.cohort, second_training(self.cohort.settings, "[ditto]", *length), self.cohort.seed)
+        run, server_round, keep_from = self.request.run, self.request.round, self.request.keep_from
+        return train_cohort(
+            self.node, cohort, run, server_round, keep_from, self.models, self.pull(), "personal-optimiser"
+        )
+
+    def pull(self) -> GradientTerm | None:
+        """lambda (v - w)."""
+        weight, w = self.settings["lambda-personal"], self.request.shared["parameters"]
+        if weight == 0:
+            return None
+        return lambda v, clients, batch_weight: weight * (v - w[: v.shape[1]].to(v))
+
+    @cached_property
+    def _kept(self) -> dict[str, Tensor]:
+        return self.recall(_PURPOSE, {"parameters": self.request.shared["parameters"], "trained": torch.tensor(0.0)})

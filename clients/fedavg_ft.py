@@ -1,0 +1,36 @@
+"""Fine-tuning on the client: measure the global model after some training on the client's own examples."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from clients.base import CohortClient, evaluate_splits
+from fedgraph.cohort import Cohort
+from fedgraph.second_training import cohort_with, second_training
+from fedgraph.seeding import derive_seed
+
+
+class FineTuningClient(CohortClient):
+    """Trains as FedAvg does. Fine-tuned copies are made for measuring, with moments and an order of their own."""
+
+    def evaluate(self) -> dict[str, Tensor]:
+        """Metrics of the fine-tuned copies."""
+        if not self.request.evaluate:
+            return {}
+        return evaluate_splits(self.assignment, self.cohort, self.fine_tuned(), self.request.evaluate)
+
+    def fine_tuned(self) -> Tensor:
+        """The global model after each client's fine-tuning, ``[clients, parameters]``."""
+        assert isinstance(self.cohort, Cohort)  # one global model, so one architecture
+        chosen = self.settings
+        settings = second_training(
+            self.cohort.settings,
+            "[fedavg-ft]",
+            chosen.get("local-epochs"),
+            chosen.get("local-steps"),
+            chosen.get("learning-rate"),
+        )
+        cohort = cohort_with(self.cohort, settings, derive_seed(self.cohort.seed, "fine-tuning"))
+        # A request to train round r and one to evaluate after round r - 1 measure the same models.
+        coming = self.request.round if self.request.train else self.request.round + 1
+        return cohort.train(self.models, coming).parameters

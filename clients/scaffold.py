@@ -1,0 +1,69 @@
+"""SCAFFOLD on the client: SGD corrected by control variates (Karimireddy et al. 2020, algorithm 1, option II)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from clients.base import CohortClient
+from fedgraph.cohort import Cohort, GradientTerm
+from fedgraph.learning_rates import learning_rates
+from fedgraph.parameters import finite_rows
+from fedgraph.train_settings import TrainSettings
+
+_PURPOSE = "control-variates"
+
+
+class ScaffoldClient(CohortClient):
+    """Steps along g_i(y) + c - c_i, then c_i <- c_i - c + (x - y_i) / (sum of the rates of its steps).
+
+    With momentum the divisor is how much of its gradients a client's way adds up, so that c_i is still a mean of them;
+    with ``clip-norm`` it is a mean of clipped ones. A client that did not train, or diverged, keeps its c_i.
+    """
+
+    @cached_property
+    def controls(self) -> Tensor:
+        """c_i of each client, ``[clients, trainable]``; zero until it has trained."""
+        c = self.request.shared["control"]
+        return self.recall(_PURPOSE, {"control": torch.zeros_like(c)})["control"]
+
+    def gradient_term(self) -> GradientTerm:
+        """c - c_i."""
+        # A method of one global model refuses experiments with several architectures.
+        assert isinstance(self.cohort, Cohort)
+        correction = (self.request.shared["control"] - self.controls).to(self.cohort.device)
+        return lambda v, clients, batch_weight: correction[clients]
+
+    def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Train from x; returns y_i and the next c_i."""
+        x, c = self.start(), self.request.shared["control"]
+        result = self.train_from(x, self.gradient_term())
+        weight = gradient_weight(self.cohort.settings, result.num_examples, result.steps, self.request.round)
+        way = (x - result.parameters)[:, : len(c)]
+        controls = self.controls - c + way / weight[:, None].float()
+        usable = finite_rows(controls)  # 0 / 0 where a client did not train
+        controls = torch.where(usable[:, None], controls, self.controls)
+        self.remember(_PURPOSE, {"control": controls})
+        return {"parameters": result.parameters, "control": controls}, {"loss": result.loss}
+
+
+def gradient_weight(settings: TrainSettings, num_examples: Tensor, steps: Tensor, round: int) -> Tensor:
+    """How much of its gradients a client's way ``x - y`` in a round of SGD adds up, float64 ``[clients]``.
+
+    ``x - y = sum_k w_k g_k`` is linear in the gradients, and ``sum_k w_k`` is returned: learning rate times ``||a||_1``
+    of Wang et al., Tackling the Objective Inconsistency Problem (NeurIPS 2020), section 4. The k-th velocity holds
+    ``sum_(j <= k) momentum^(k - j) g_j``, whose weights add up to ``(1 - momentum^k) / (1 - momentum)``; Nesterov's
+    method steps along ``g_k`` plus ``momentum`` times it. Moments must be fresh.
+
+    num_examples, steps : int64 ``[clients]``; steps are the minibatches that a client trained on.
+    """
+    number = torch.arange(1, int(steps.max()) + 1, dtype=torch.float64)[:, None]
+    momentum = settings.momentum
+    per_step = (1 - momentum**number) / (1 - momentum)
+    if settings.nesterov:
+        per_step = 1 + momentum * per_step
+    rates = learning_rates(settings, num_examples, round)
+    rate = settings.rate(round) if rates is None else rates.double()
+    return (rate * per_step * (number <= steps)).sum(0)

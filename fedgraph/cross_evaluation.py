@@ -1,0 +1,34 @@
+"""How well models of others do on a client's own examples: the losses by which a client can choose among them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedgraph.cohort import Cohort
+from fedgraph.data.base import SplitName
+
+
+def cross_losses(cohort: Cohort, candidates: Tensor, split: SplitName = "train") -> Tensor:
+    """Loss of every candidate on every client's own examples, float64 ``[clients, candidates]``.
+
+    Cross-entropy for classification, else the mean absolute error. ``candidates`` are models
+    ``[candidates, parameters]``. All candidates of a client are computed together. NaN without valid targets.
+    """
+    data = cohort.data
+    metric = "loss" if data.task.kind == "classification" else "mae"
+    names = tuple(str(number) for number in range(len(candidates)))
+    losses = torch.empty(len(data.names), len(candidates), dtype=torch.float64)
+    for client in range(len(data.names)):
+        rows = torch.full((len(candidates),), client)
+        own = replace(
+            data,
+            names=names,
+            splits={split: data.splits[split].select(rows)},
+            mean=data.mean[rows],
+            std=data.std[rows],
+        )
+        losses[client] = Cohort(cohort.model, own, cohort.settings, cohort.seed).evaluate(candidates, split)[metric]
+    return losses

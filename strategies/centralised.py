@@ -1,0 +1,28 @@
+"""Centralised training: one model on everybody's data in one place. What federated methods are held against."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fedgraph.errors import ExperimentError
+from fedgraph.federation import Federation
+from fedgraph.plan import RunPlan
+from fedgraph.settings import Settings
+from strategies.base import Replies
+from strategies.global_model import GlobalModelStrategy
+
+
+class Centralised(GlobalModelStrategy):
+    """All clients live on one node, which pools their examples; the model is measured on each client's own."""
+
+    def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
+        super().__init__(settings, federation, plan)
+        if len(federation.hosts) > 1:
+            raise ExperimentError(
+                f"centralised training needs all clients on one node, to pool their data; here {len(federation.hosts)} "
+                "nodes host them: run it with --nodes 1"
+            )
+
+    def update(self, server_round: int, replies: Replies) -> Tensor:
+        """The one model, which every client of the node has sent."""
+        return replies.parameters[0]

@@ -1,0 +1,46 @@
+"""FedAtt: the server moves each layer towards the clients, most towards those that are furthest from it.
+
+Ji et al., Learning Private Neural Language Modeling with Attentive Aggregation (IJCNN 2019), eqs. 3 to 5, algorithm 2.
+The noise that the authors' programs add to every entry is left out.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedgraph.pairwise import attention_from_distances
+from fedgraph.settings import Settings
+from strategies.base import Replies
+from strategies.global_model import GlobalModelStrategy
+
+
+class FedAttSettings(Settings):
+    """``[fedatt]``.
+
+    step : epsilon, how far the server goes; with 1 each layer becomes the attentive mean of the clients' layers.
+    """
+
+    step: float = Field(default=1.0, gt=0)
+
+
+class FedAtt(GlobalModelStrategy):
+    """w_l <- w_l - step * sum_k a_kl (w_l - w_kl), where a_l = softmax over k of ||w_l - w_kl||_2.
+
+    A layer l is a tensor of the model, buffers included. Clients without training examples take no part.
+    """
+
+    settings_type: ClassVar[type[Settings]] = FedAttSettings
+
+    def update(self, server_round: int, replies: Replies) -> Tensor:
+        """The next global model ``[parameters]``."""
+        w = self.global_model()
+        layers = (replies.parameters - w).split(self.layout.sizes, dim=1)
+        distances = torch.stack([torch.linalg.vector_norm(layer, dim=1) for layer in layers])
+        trained = (replies.num_examples > 0).expand_as(distances)
+        attention = attention_from_distances(distances, temperature=-1, mask=trained)
+        moves = [weights @ layer for weights, layer in zip(attention, layers, strict=True)]
+        return w + self.settings.step * torch.cat(moves)

@@ -1,0 +1,39 @@
+"""FedAvg with fine-tuning: what is measured is the global model after some training on each client's own data.
+
+Wang et al., Federated Evaluation of On-device Personalization (2019), section 3; a usual baseline since.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from fedgraph.federation import Federation
+from fedgraph.plan import RunPlan
+from fedgraph.second_training import second_training
+from fedgraph.settings import Settings
+from strategies.global_model import GlobalModelStrategy
+
+
+class FedAvgFineTuningSettings(Settings):
+    """``[fedavg-ft]``: how a copy of the global model is fine-tuned before it is measured.
+
+    local_epochs, local_steps : its length; by default that of ``[train]``.
+    learning_rate : its rate, the same after every round; by default that of ``[train]`` in the round to come.
+    """
+
+    local_epochs: int | None = Field(default=None, ge=0)
+    local_steps: int | None = Field(default=None, ge=0)
+    learning_rate: float | None = Field(default=None, gt=0)
+
+
+class FedAvgFineTuning(GlobalModelStrategy):
+    """FedAvg; fine-tuned copies are only measured, and the run folder holds the global model."""
+
+    settings_type: ClassVar[type[Settings]] = FedAvgFineTuningSettings
+
+    def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
+        super().__init__(settings, federation, plan)
+        chosen = self.settings
+        second_training(plan.train, "[fedavg-ft]", chosen.local_epochs, chosen.local_steps, chosen.learning_rate)

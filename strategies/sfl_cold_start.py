@@ -1,0 +1,107 @@
+"""SFL for federations in which some clients have hardly any data: sensors put up yesterday, or not trained on at all.
+
+Everybody trains from the read-out, as in FedAvg, because one model that has seen all data is what travels best to an
+unknown client. A cold client is then given the mean of the trained models of its neighbourhood in the client graph
+and, where it has examples, listens more to those models of it that do better on them. Clients with data keep the
+model they trained, mixed over the graph.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedgraph.errors import ExperimentError
+from fedgraph.federation import Federation
+from fedgraph.plan import RunPlan
+from fedgraph.settings import Settings
+from fedgraph.state_file import State
+from strategies.base import Replies
+from strategies.global_model import weighted_mean
+from strategies.sfl import SFL, SFLSettings, listening, mean_by
+
+
+class SFLColdStartSettings(SFLSettings):
+    """``[sfl-cold-start]``: the keys of ``[sfl]`` with other defaults, and how cold clients listen.
+
+    everybody   : weight of everybody, beside 1 for the neighbourhood, for a cold client; warm ones do not use it.
+    cold_below  : clients with fewer training examples than this share of the median are cold.
+    temperature : a cold client with examples weighs a model whose loss on them is worse than the best one's by this
+                  share 1 / e times as much; 0 leaves the weights to the graph. The models travel to that client, its
+                  losses stay there.
+    """
+
+    alpha: float = Field(default=0.3, ge=0, le=1)
+    hops: int = Field(default=1, ge=0)
+    weighting: Literal["none", "examples"] = "examples"
+    everybody: float = Field(default=1.0, ge=0)
+    lambda_global: float = Field(default=0.0, ge=0)
+    lambda_personal: float = Field(default=0.0, ge=0)
+    start: Literal["personalised", "read-out"] = "read-out"
+    cold_below: float = Field(default=0.1, gt=0, le=1)
+    temperature: float = Field(default=0.06, ge=0)
+
+
+class SFLColdStart(SFL):
+    """Cold client i gets ``sum_j g_ij n_j Theta_j / sum_j g_ij n_j`` over warm j, ``g = A_hat^K + everybody / N``."""
+
+    settings_type: ClassVar[type[Settings]] = SFLColdStartSettings
+
+    def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
+        super().__init__(settings, federation, plan)
+        if self.settings.mixes != "models" or self.settings.personal_layers:
+            raise ExperimentError(
+                '[sfl-cold-start] gives cold clients whole models of others: it takes mixes = "models" and no '
+                "personal-layers"
+            )
+        counts = federation.num_examples["train"]
+        self.cold = counts < self.settings.cold_below * counts.double().median()
+        self.chooses = self.cold & (counts > 0) & (self.settings.temperature > 0)
+        self._average = self._candidates = self._prior = torch.zeros(0)
+
+    def aggregate(self, server_round: int, replies: Replies) -> Tensor:
+        """Warm clients by ``graph_mean``; cold ones from the warm models of their neighbourhood."""
+        graph, settings = self.relations(server_round, replies), self.settings
+        theta, counts, cold = replies.parameters, replies.num_examples, self.cold[replies.positions]
+        self._average = weighted_mean(theta, counts)
+        if bool(cold.all()):
+            return self._average.expand_as(theta)
+        weights = listening(graph, counts, settings.alpha, settings.hops)
+        weights[cold] = listening(graph, counts * ~cold, 1.0, settings.hops, settings.everybody)[cold]
+        if bool(self.chooses.any()):
+            self._candidates = theta[~cold]
+            self._prior = torch.zeros(len(self.models), len(self._candidates))
+            self._prior[replies.positions] = weights[:, ~cold].float() * self.chooses[replies.positions, None]
+        return mean_by(weights, theta)
+
+    def global_model(self) -> Tensor:
+        """The read-out: the mean of the trained models by examples, from which everybody trains."""
+        return self._average if len(self._average) else self.models[0]
+
+    def outgoing(self, server_round: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """As SFL; also how much the clients that choose listen to each candidate by the graph."""
+        stacked, shared = super().outgoing(server_round)
+        return ({**stacked, "prior": self._prior}, shared) if len(self._candidates) else (stacked, shared)
+
+    def shared_with(self, positions: Tensor, evaluates: bool) -> dict[str, Tensor]:
+        """The warm models, for nodes with clients that choose and are about to be measured."""
+        chooses = evaluates and len(self._candidates) > 0 and bool(self.chooses[positions].any())
+        return {"candidates": self._candidates} if chooses else {}
+
+    @property
+    def restorable(self) -> bool:
+        """Not where cold clients choose: what they chose is not known here."""
+        return not bool(self.chooses.any())
+
+    def state(self) -> State:
+        """Also the read-out and what cold clients choose from."""
+        own = {"average": self._average, "candidates": self._candidates, "prior": self._prior}
+        return {**super().state(), **own}
+
+    def load_state(self, state: State) -> None:
+        """Take back what ``state`` gave."""
+        super().load_state(state)
+        self._average, self._candidates, self._prior = (state[key] for key in ("average", "candidates", "prior"))

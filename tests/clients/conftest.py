@@ -1,0 +1,46 @@
+"""One node that answers requests of a method."""
+
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+
+from clients.node import Node
+from fedgraph.experiment import parse_experiment
+from fedgraph.messages import WorkRequest
+
+
+class OneNode:
+    """Hosts two of the six clients of a small experiment and remembers between requests; round 1 unless said."""
+
+    clients = ("client-0", "client-1")
+
+    def __init__(self, kind, method, tables, folder, train=None):
+        tables = {**tables, "train": {**tables["train"], "workers": 1, **(train or {})}}
+        self.kind, self.part = kind, parse_experiment(tables).client_part(method)
+        config = {"clients": ",".join(self.clients), "state-dir": str(folder / "state")}
+        self.node = Node.of(Context(1, 1, config, RecordDict(), {}))
+        self.cohort = self.node.cohort(self.part, self.clients)
+        self.layout = self.cohort.model.layout
+
+    def request(self, server_round=1, shared=None, stacked=None, clients=None, **fields):
+        names = self.clients if clients is None else clients
+        return WorkRequest(names, server_round, "c", self.part, "run", stacked or {}, shared or {}, **fields)
+
+    def served(self, *arguments, **fields):
+        """The client class's answer in the making."""
+        return self.kind(self.node, self.request(*arguments, **fields))
+
+    def ask(self, *arguments, **fields):
+        return self.served(*arguments, **fields).reply()
+
+    def model(self, seed=0):
+        width = self.layout.num_parameters
+        return torch.zeros(width).normal_(0, 0.1, generator=torch.Generator().manual_seed(seed))
+
+    def remembered(self, purpose, **empty):
+        return self.node.state("run", purpose).load(self.clients, 10**6, empty)
+
+
+@pytest.fixture
+def one_node(digits_tables, tmp_path):
+    return lambda kind, method=None, train=None: OneNode(kind, method or {}, digits_tables, tmp_path, train)

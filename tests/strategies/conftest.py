@@ -1,0 +1,143 @@
+"""A problem small enough to redo a whole run of a method by hand."""
+
+import json
+
+import pytest
+import torch
+from flwr.app import Message
+from torch.nn.functional import cross_entropy
+
+from clients.app import app as client_app
+from fedgraph.architectures import initial_model
+from fedgraph.client_state import ClientState
+from fedgraph.data import open_source, parse_data
+from fedgraph.errors import RunError
+from fedgraph.messages import error_content
+from fedgraph.model_file import load_models
+from fedgraph.models import build
+from fedgraph.run import RunFolder
+from fedgraph.state_file import load_state
+
+CLASSES, PIXELS = 10, 64
+STEPS, RATE = 3, 0.2
+
+
+def descend(gradient, v, steps=STEPS, rate=RATE, momentum=0.0, nesterov=False):
+    """Gradient descent as in torch.optim.SGD."""
+    velocity = torch.zeros_like(v)
+    for _ in range(steps):
+        velocity = momentum * velocity + gradient(v)
+        v = v - rate * (gradient(v) + momentum * velocity if nesterov else velocity)
+    return v
+
+
+class Problem:
+    """Three clients of unequal size with a linear classifier; every minibatch is all of a client's examples.
+
+    So the order of examples is of no matter, and a client's training is gradient descent, here in float64. A model is
+    a vector of the 640 weights and the 10 biases.
+    """
+
+    names = ("client-0", "client-1", "client-2")
+    descend = staticmethod(descend)
+
+    def __init__(self, data_dir, run_experiment, out):
+        self._run, self._out = run_experiment, out
+        self.tables = {
+            "experiment": {"name": "small", "rounds": 3},
+            "data": {"set": "digits", "clients": 3, "partition": "dirichlet", "alpha": 0.5, "limit": 300},
+            "model": {"name": "mlp", "hidden": []},
+            "evaluation": {"splits": ["train", "test"]},
+            "train": {"learning-rate": RATE, "batch-size": 1000, "local-steps": STEPS, "workers": 1},
+        }
+        data = open_source(parse_data(self.tables["data"]), data_dir).load(self.names)
+        train = data.splits["train"]
+        self.sizes = train.num_examples.double()
+        assert len(set(self.sizes.tolist())) == 3
+        batch = train.batch(torch.arange(int(self.sizes.max())).expand(3, -1))
+        self.examples = [
+            (inputs[:size].flatten(1).double(), targets[:size])
+            for inputs, targets, size in zip(batch.inputs, batch.targets, self.sizes.int().tolist(), strict=True)
+        ]
+        self.initial = initial_model(build(self.tables["model"], data.task), 0).double()
+
+    def loss(self, client, v):
+        inputs, targets = self.examples[client]
+        outputs = inputs @ v[:-CLASSES].view(CLASSES, PIXELS).T + v[-CLASSES:]
+        return cross_entropy(outputs, targets)
+
+    def losses(self, models):
+        """Of each client's model on its own training examples."""
+        return pytest.approx([self.loss(client, v).item() for client, v in enumerate(models)], rel=1e-4)
+
+    def gradient(self, client, v):
+        v = v.detach().requires_grad_()
+        return torch.autograd.grad(self.loss(client, v), v)[0]
+
+    def train(self, client, v, term=lambda v: 0.0, **sgd):
+        return descend(lambda v: self.gradient(client, v) + term(v), v, **sgd)
+
+    def mean(self, models):
+        return (self.sizes / self.sizes.sum()) @ torch.stack(models)
+
+    def run(self, method, table=None, train=None, lost=(), away=(), **more):
+        """A run folder; in the rounds ``lost`` client-1 works but its reply is lost, in those ``away`` it does not."""
+        head = {"method": method, **more.pop("experiment", {})}
+        tables = {**self.tables, "experiment": {**self.tables["experiment"], **head}, method: table or {}}
+        tables["train"] = {
+            key: value for key, value in {**tables["train"], **(train or {})}.items() if value is not None
+        }
+        tables["evaluation"] = {**tables["evaluation"], **more.pop("evaluation", {})}
+        if lost or away:
+            tables["experiment"].setdefault("on-missing", "skip")
+            more.setdefault("node_configs", [{"clients": name} for name in self.names])
+
+        def client(message, context):
+            config = message.content["config"]
+            concerned = "client-1" in config.get("clients", ()) and config["train"]
+            server_round = config.get("server-round") if concerned else None
+            reply = None if server_round in away else client_app(message, context)
+            if server_round in (*lost, *away):
+                return Message(error_content("lost"), reply_to=message)
+            return reply
+
+        return self._run(tables, client=client, **more)
+
+    def measured(self, folder, server_round=3):
+        """The clients' losses on their training examples, as measured after a round."""
+        lines = [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
+        wanted = {"phase": "evaluation", "split": "train", "round": server_round}
+        (found,) = [line for line in lines if wanted.items() <= line.items()]
+        return [found["per_client"]["loss"][name] for name in self.names]
+
+    @staticmethod
+    def global_model(folder):
+        _, shared = load_models(folder.models)
+        return torch.cat([shared["head.weight"].flatten(), shared["head.bias"]]).double()
+
+    def resumed(self, method, table=None, train=None, **more):
+        """A run that is stopped after the clients' work of round 2 and before the server has heard of it, resumed."""
+        with pytest.raises(RunError, match="lost"):
+            self.run(method, table, train, lost=(2,), experiment={"on-missing": "fail"}, **more)
+        (folder,) = (self._out / "runs").iterdir()
+        return self.run(method, table, train, folder=RunFolder.open(folder), **more)
+
+    @staticmethod
+    def strategy_state(folder):
+        """What the server remembers at the end of a run."""
+        return load_state(folder.checkpoint)["strategy"]
+
+    def kept(self, folder, purpose, **empty):
+        """What the clients remember at the end of a run."""
+        return ClientState(folder.path / "nodes", folder.name, purpose).load(self.names, 10**6, empty)
+
+
+@pytest.fixture
+def problem(data_dir, run_experiment, tmp_path):
+    return Problem(data_dir, run_experiment, tmp_path)
+
+
+@pytest.fixture
+def close():
+    """Equal to what float32 can tell."""
+    return lambda got, wanted: torch.testing.assert_close(got.double(), wanted.double(), rtol=1e-5, atol=2e-6)

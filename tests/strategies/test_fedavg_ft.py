@@ -1,0 +1,51 @@
+import json
+
+import pytest
+import torch
+
+from fedgraph.errors import ExperimentError
+
+
+@pytest.mark.parametrize(
+    ("table", "tuning"),
+    [
+        ({}, {}),
+        ({"local-steps": 8}, {"steps": 8}),
+        ({"local-epochs": 5, "learning-rate": 0.4}, {"steps": 5, "rate": 0.4}),
+    ],
+)
+def test_measured_are_fine_tuned_copies_of_the_global_model(problem, close, table, tuning):
+    """After every round, also the last, which no training follows; the rate falls from round to round."""
+    folder = problem.run("fedavg-ft", table, {"learning-rate": 0.5, "learning-rate-decay": 0.5})
+    w, rate = problem.initial, 0.5
+    for server_round in range(4):
+        tuned = [problem.train(client, w, **{"rate": rate, **tuning}) for client in range(3)]
+        assert problem.measured(folder, server_round) == problem.losses(tuned)
+        if server_round < 3:
+            w, rate = problem.mean([problem.train(client, w, rate=rate) for client in range(3)]), rate / 2
+    close(problem.global_model(folder), w)
+
+
+def test_fine_tuning_has_an_order_of_examples_and_moments_of_its_own(problem, close):
+    """The training that it stands beside is that of FedAvg, to the last bit of what it remembers."""
+    train = {"momentum": 0.9, "keep-optimizer": True, "learning-rate": 0.05, "batch-size": 16}
+    tuned, plain = (problem.run(method, train=train) for method in ("fedavg-ft", "fedavg"))
+    close(problem.global_model(tuned), problem.global_model(plain))
+    moments = [problem.kept(folder, "optimiser", momentum=torch.zeros(650))["momentum"] for folder in (tuned, plain)]
+    assert moments[0].abs().max() > 0.01
+    torch.testing.assert_close(*moments, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("key", ["local-steps", "local-epochs"])
+def test_nothing_to_fine_tune_with_is_fedavg(digits_tables, run_experiment, key):
+    digits_tables["train"]["learning-rate"] = 0.05
+    tuned = run_experiment({**digits_tables, "experiment": {"method": "fedavg-ft", "rounds": 3}, "fedavg-ft": {key: 0}})
+    plain = run_experiment({**digits_tables, "experiment": {"method": "fedavg", "rounds": 3}})
+    first, second = (json.loads((folder.path / "summary.json").read_text())["per_client"] for folder in (tuned, plain))
+    for split in ("validation", "test"):
+        assert first[split]["loss"] == pytest.approx(second[split]["loss"], rel=1e-4)
+
+
+def test_what_does_not_fit_is_refused_at_the_server(problem):
+    with pytest.raises(ExperimentError, match=r"\[fedavg-ft\] .*warmup"):
+        problem.run("fedavg-ft", {"local-steps": 1}, {"warmup-epochs": 0.5, "local-epochs": 1, "local-steps": None})
