@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from torch import Tensor
 
 from clients.base import CohortClient, train_cohort
 from fedgraph.batches import num_steps
 from fedgraph.cohort import Cohort
 from fedgraph.data.pooled import pooled
+from fedgraph.second_training import derived
 
 
 class CentralisedClient(CohortClient):
@@ -32,9 +31,12 @@ class CentralisedClient(CohortClient):
         return {"parameters": result.parameters.expand(clients, -1)}, {"loss": result.loss.expand(clients)}
 
 
-@lru_cache(maxsize=4)
 def _pool(cohort: Cohort) -> Cohort:
     """One client that has the examples of all."""
+    return derived(cohort, "pool", lambda: _pooled(cohort))
+
+
+def _pooled(cohort: Cohort) -> Cohort:
     steps = int(num_steps(cohort.data.splits["train"].num_examples, cohort.settings).sum())
     settings = cohort.settings.model_copy(update={"local_epochs": None, "local_steps": steps})
     return Cohort(cohort.model, pooled(cohort.data), settings, cohort.seed)

@@ -1,16 +1,11 @@
-"""The command ``fedgraph``: run an experiment, list methods, see to data."""
+"""The command ``fedgraph``: run an experiment, reproduce a table, list methods, see to data."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
-import shlex
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -20,16 +15,17 @@ from rich.table import Table
 from fedgraph.data import catalogue_entries, data_folder
 from fedgraph.data.base import CatalogueEntry
 from fedgraph.data.catalogue import downloads, find
-from fedgraph.errors import ExperimentError, FedgraphError, RunError
-from fedgraph.experiment import Experiment, find_experiment, load_experiment
-from fedgraph.grid import LocalGrid
+from fedgraph.errors import ExperimentError
+from fedgraph.experiment import find_experiment, load_experiment
 from fedgraph.keys import describe, setting_tables
-from fedgraph.local_flower import run_on_flower
 from fedgraph.methods import BUILT_IN
 from fedgraph.plot import PICTURES, plot_runs
 from fedgraph.plugins import load_object
-from fedgraph.report import LISTENERS, LiveDisplay, results_table, sentence
+from fedgraph.report import results_table, sentence
+from fedgraph.reproduce.command import reproduce
 from fedgraph.run import RunFolder
+from fedgraph.running import run_one, see_plugins
+from fedgraph.terminal import messages_for_people
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 
@@ -53,7 +49,7 @@ def run(
 ) -> None:
     """Run an experiment, or go on with one that was stopped."""
     console = Console()
-    with _messages_for_people():
+    with messages_for_people():
         if grid not in ("local", "flower"):
             raise ExperimentError(f"--grid is 'local' or 'flower', not '{grid}'")
         for file, suffixes in ((json_, None), (plot, PICTURES)):
@@ -63,16 +59,16 @@ def run(
                 raise ExperimentError("--resume goes on with a run as it was, without --set, --compare or --out")
             folders = [RunFolder.open(resume)]
             folders[0].refuse_finished()
-            _see_plugins(folders[0].plugins)
+            see_plugins(folders[0].plugins)
         else:
             plugins = [str(find_experiment(experiment).parent), str(Path.cwd())]
-            _see_plugins(plugins)
+            see_plugins(plugins)
             overrides = [*(set_ or []), *([f"output.dir={json.dumps(str(out))}"] if out else [])]
             experiments = [load_experiment(experiment, overrides, method) for method in (None, *(compare or []))]
             for each in experiments:
                 load_object("strategies.chosen:ChosenMethod", "[experiment] strategy")(each)
             folders = [RunFolder.create(each, Path(each.output.dir), plugins) for each in experiments]
-        summaries = [_run_one(folder, grid, nodes, data_dir, console) for folder in folders]
+        summaries = [run_one(folder, grid, nodes, data_dir, console) for folder in folders]
     console.print(results_table(summaries))
     console.print(sentence(summaries))
     for folder in folders:
@@ -80,8 +76,11 @@ def run(
     if json_ is not None:
         json_.write_text(json.dumps(summaries if len(summaries) > 1 else summaries[0], indent=2) + "\n")
     if plot is not None:
-        with _messages_for_people():
+        with messages_for_people():
             plot_runs(folders, plot)
+
+
+app.command()(reproduce)
 
 
 @app.command()
@@ -106,7 +105,7 @@ def keys(table: Annotated[str | None, typer.Argument(help="experiment, graph, me
     """List the keys of an experiment's tables: types, defaults and what they mean."""
     console = Console()
     tables = setting_tables()
-    with _messages_for_people():
+    with messages_for_people():
         if table is not None and table not in tables:
             raise ExperimentError(f"there is no table '{table}'; known: {', '.join(tables)}")
     for name, (heading, kind) in tables.items():
@@ -124,7 +123,7 @@ def data(
     """List the data sets: licence, size, where their files are looked for and whether they are there."""
     console = Console()
     folder = data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
-    with _messages_for_people():
+    with messages_for_people():
         if download is not None:
             _download(download, folder, console)
             return
@@ -152,77 +151,6 @@ def _where(entry: CatalogueEntry, folder: Path) -> list[str]:
         "not found; looked for: " + ", or ".join(wanted),
         f"get it: {how} ({', '.join(dict.fromkeys(file.url for file in served))})",
     ]
-
-
-def _run_one(folder: RunFolder, grid: str, nodes: int, data_dir: Path | None, console: Console) -> dict[str, Any]:
-    """Run or go on with the experiment of a run folder; returns its summary."""
-    try:
-        _run_or_go_on(folder, grid, nodes, data_dir, console)
-    except FedgraphError as error:
-        raise RunError(
-            f"{error}\nRun folder: {folder.path}; once its experiment.toml is mended, go on with --resume"
-        ) from error
-    return folder.summary()
-
-
-def _run_or_go_on(folder: RunFolder, grid: str, nodes: int, data_dir: Path | None, console: Console) -> None:
-    experiment = load_experiment(folder.path / "experiment.toml")
-    run_config = {
-        "experiment": str(folder.path / "experiment.toml"),
-        "set": shlex.quote(f"output.resume={folder.path}"),
-        "data-dir": str(data_dir.resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", ""),
-    }
-    state_dir = folder.path / "nodes"
-    if grid == "flower":
-        log = folder.path / "logs" / "flower.log"
-        log.parent.mkdir(exist_ok=True)
-        with LiveDisplay(console, experiment.method.name, experiment.experiment.rounds) as display:
-            run_on_flower(run_config, nodes, log, state_dir, on_wait=_follower(folder, display))
-        if not folder.is_finished:
-            raise RunError(f"the run did not finish; the end of {log}:\n{_tail(log)}")
-    else:
-        _run_in_process(experiment, run_config, nodes, state_dir, console)
-
-
-def _run_in_process(
-    experiment: Experiment,
-    run_config: dict[str, str],
-    nodes: int,
-    state_dir: Path,
-    console: Console,
-) -> None:
-    from flwr.app import Context, RecordDict
-
-    client_app = load_object("clients.app:app", "ClientApp")
-    server_app = load_object("strategies.app:app", "ServerApp")
-    node_config = {"state_dir": str(state_dir)}
-    if run_config["data-dir"]:
-        node_config["data_dir"] = run_config["data-dir"]
-    local = LocalGrid.of_partitions(client_app, nodes, run_config, **node_config)
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(run_config))
-    logging.getLogger("flwr").setLevel(logging.WARNING)
-    with LiveDisplay(console, experiment.method.name, experiment.experiment.rounds) as display:
-        LISTENERS.append(display)
-        try:
-            server_app(local, context)
-        finally:
-            LISTENERS.remove(display)
-
-
-def _follower(folder: RunFolder, display: LiveDisplay) -> Callable[[], None]:
-    """Shows what another process has written to the run folder since the last call."""
-    shown = 0
-
-    def follow() -> None:
-        nonlocal shown
-        file = folder.path / "metrics.jsonl"
-        complete = file.read_text().splitlines(keepends=True) if file.exists() else []
-        complete = [line for line in complete if line.endswith("\n")]
-        for line in complete[shown:]:
-            display.on_line(json.loads(line))
-        shown = len(complete)
-
-    return follow
 
 
 def _download(name: str, folder: Path, console: Console) -> None:
@@ -269,22 +197,3 @@ def _check_writable(file: Path | None, suffixes: tuple[str, ...] | None) -> None
         raise ExperimentError(f"cannot write {file}: it is a folder")
     if suffixes is not None and file.suffix.lower() not in suffixes:
         raise ExperimentError(f"cannot draw into {file}: known kinds are {', '.join(suffixes)}")
-
-
-def _see_plugins(folders: Sequence[str]) -> None:
-    """Modules beside the experiment file and in the current folder can be named by dotted path; ours come first."""
-    sys.path.extend(folder for folder in folders if folder not in sys.path)
-
-
-@contextmanager
-def _messages_for_people() -> Iterator[None]:
-    """Errors raised on purpose are printed as their message; others keep their traceback."""
-    try:
-        yield
-    except FedgraphError as error:
-        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
-
-
-def _tail(path: Path, lines: int = 30) -> str:
-    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])

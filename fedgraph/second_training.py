@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable, Hashable
+from weakref import WeakKeyDictionary
 
 from fedgraph.cohort import Cohort
 from fedgraph.settings import parse
@@ -31,9 +32,19 @@ def second_training(
     return parse(TrainSettings, table, where)
 
 
-@lru_cache(maxsize=64)
 def cohort_with(cohort: Cohort, settings: TrainSettings, seed: int) -> Cohort:
-    """The same clients as they train by other settings, or in another order; built once per process."""
+    """The same clients as they train by other settings, or in another order; kept as long as ``cohort`` is."""
     if (settings, seed) == (cohort.settings, cohort.seed):
         return cohort
-    return Cohort(cohort.model, cohort.data, settings, seed)
+    return derived(cohort, (settings, seed), lambda: Cohort(cohort.model, cohort.data, settings, seed))
+
+
+def derived(cohort: Cohort, key: Hashable, build: Callable[[], Cohort]) -> Cohort:
+    """What ``build`` makes of ``cohort``, made once per ``key`` and kept as long as ``cohort`` is."""
+    made = _derived.setdefault(cohort, {})
+    if key not in made:
+        made[key] = build()
+    return made[key]
+
+
+_derived: WeakKeyDictionary[Cohort, dict[Hashable, Cohort]] = WeakKeyDictionary()

@@ -7,7 +7,7 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner
 
-from fedgraph import cli
+from fedgraph import cli, running
 from fedgraph.run import RunFolder
 
 
@@ -226,7 +226,7 @@ def test_finished_run_on_flower_is_read_back_and_an_unfinished_one_shows_the_log
         calls.append((run_config, nodes, state_dir))
         log.write_text("somebody tripped over the cable\n")
 
-    monkeypatch.setattr(cli, "run_on_flower", flower)
+    monkeypatch.setattr(running, "run_on_flower", flower)
     message = refused("run", file, "--out", tmp_path / "out", "--grid", "flower", "--nodes", 4, "--data-dir", tmp_path)
     assert "the run did not finish" in message
     assert "somebody tripped over the cable" in message
@@ -266,16 +266,17 @@ def test_keys_of_every_table():
 
 
 def test_every_key_is_explained():
-    import inspect
-
     from fedgraph.experiment import EvaluationTable, ExperimentTable, GraphTable, OutputTable
     from fedgraph.model_choice import ModelTable, VariantTable
+    from fedgraph.reproduce.table import ColumnTable, MetricTable, ProfileTable, RowTable, TableTable
+    from fedgraph.settings import Settings
     from fedgraph.train_settings import TrainSettings
     from strategies.sfl import SFLSettings
 
-    models = (ModelTable, VariantTable)
-    for kind in (ExperimentTable, GraphTable, EvaluationTable, OutputTable, TrainSettings, SFLSettings, *models):
-        explained = inspect.getdoc(kind)
+    kinds = [ExperimentTable, GraphTable, EvaluationTable, OutputTable, TrainSettings, SFLSettings]
+    kinds += [ModelTable, VariantTable, TableTable, ColumnTable, RowTable, ProfileTable, MetricTable]
+    for kind in kinds:
+        explained = " ".join(base.__doc__ or "" for base in kind.__mro__ if issubclass(base, Settings))
         assert [key for key in kind.model_fields if key not in explained] == [], kind
 
 

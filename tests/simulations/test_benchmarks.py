@@ -271,6 +271,17 @@ def test_cohort(metr_la, tmp_path):
     assert raw["machine"]["processor"]
 
 
+@pytest.mark.slow
+def test_cohort_of_images(metr_la, data_dir):
+    if not (data_dir / "cifar10").is_dir():
+        pytest.skip(f"no CIFAR-10 in {data_dir}: set FEDGRAPH_DATA to a folder with it")
+    output = invoke("cohort", "--sensors", SENSORS, "--hidden", 4, "--steps", 1, "--repeats", 2, "--resnet9",
+                    "--resnet9-width", 2)  # fmt: skip
+    assert "4 ResNet9 of width 2, 1 step of 32 examples" in output
+    assert row(output, "cohort, stacked")[1] > 0
+    assert output.count("│ plain loop ") == 2
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_cohort_on_a_gpu_that_is_not_there():
     result = CliRunner().invoke(app, ["cohort", "--device", "cuda"], catch_exceptions=False)

@@ -8,7 +8,7 @@ import pytest
 from fedgraph.experiment import load_experiment
 
 FILES = (Path(__file__).resolve().parents[2] / "simulations").rglob("*.toml")
-EXPERIMENTS = sorted(path for path in FILES if path.name != "pyproject.toml")
+EXPERIMENTS = sorted(path for path in FILES if path.name != "pyproject.toml" and path.parent.name != "tables")
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)

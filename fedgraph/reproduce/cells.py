@@ -1,0 +1,149 @@
+"""The cells of a table: row x column x seed, each one resolved experiment in a run folder named by its content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from fedgraph.errors import ExperimentError
+from fedgraph.experiment import Experiment, load_experiment
+from fedgraph.plugins import load_object
+from fedgraph.reproduce.table import ColumnTable, ProfileTable, PublishedTable, RowTable
+
+_WITHOUT_EFFECT = {"experiment": ("name", "wait", "timeout"), "train": ("workers", "threads")}
+"""Keys that say how a run is called or how fast it is, not what comes out."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a table.
+
+    experiment : resolved, down to the defaults of its method; None where it cannot be, and ``problem`` says why.
+    path       : its run folder, whether or not it is there.
+    nodes      : how many nodes its clients are dealt out to, where that is not up to the command.
+    """
+
+    row: str
+    column: str
+    seed: int
+    experiment: Experiment | None
+    path: Path
+    problem: str = ""
+    nodes: int | None = None
+
+
+def plan_cells(
+    table: PublishedTable,
+    profile: ProfileTable,
+    seeds: Sequence[int],
+    overrides: Sequence[str],
+    cells_dir: Path,
+    beside: Path,
+) -> list[Cell]:
+    """Every cell of a table in a profile, all rows of the first seed first.
+
+    overrides : those of the command line, which come last.
+    cells_dir : the folder of all cells, of whatever table.
+    beside    : experiment files are looked for in this folder first.
+    """
+    columns = [column for column in table.columns if profile.columns is None or column.key in profile.columns]
+    return [
+        _cell(table, profile, column, row, seed, overrides, cells_dir, beside)
+        for seed in seeds
+        for column in columns
+        for row in table.rows
+        if row.runs_in(column.key)
+    ]
+
+
+def _cell(
+    table: PublishedTable,
+    profile: ProfileTable,
+    column: ColumnTable,
+    row: RowTable,
+    seed: int,
+    overrides: Sequence[str],
+    cells_dir: Path,
+    beside: Path,
+) -> Cell:
+    """Later overrides win: those of the table, the column, the profile, the row, the seed, the command line."""
+    every = [*table.table.set, *column.set, *profile.set, *profile.set_for.get(column.key, ())]
+    every += [*row.set, *row.set_for.get(column.key, ()), "experiment.seed={seed}", *overrides]
+    name = profile.experiments.get(column.key, column.experiment)
+    file = beside / name if (beside / name).is_file() else Path(name)
+    try:
+        experiment = resolved(
+            load_experiment(file, [override.replace("{seed}", str(seed)) for override in every], row.method)
+        )
+    except ExperimentError as error:
+        nowhere = cells_dir / "cannot-be-resolved"
+        return Cell(row.label, column.key, seed, None, nowhere, str(error))
+    return Cell(row.label, column.key, seed, experiment, _folder(experiment, cells_dir), nodes=row.nodes)
+
+
+def resolved(experiment: Experiment) -> Experiment:
+    """The experiment with the table of its method alone, every default filled in.
+
+    Raises
+    ------
+    ExperimentError
+        When the method cannot be found, or its table does not fit.
+    """
+    chosen: Any = load_object("strategies.chosen:ChosenMethod", "[experiment] strategy")(experiment)
+    # The keys of a stock strategy are known to its constructor alone.
+    own = chosen.settings.as_table() or experiment.method_table
+    return replace(experiment, method_tables={experiment.method.name: own} if own else {})
+
+
+def digest(experiment: Experiment) -> str:
+    """Name of what a resolved experiment computes, whatever it is called and wherever it is written."""
+    tables = {
+        name: {key: value for key, value in table.items() if key not in _WITHOUT_EFFECT.get(name, ())}
+        for name, table in experiment.as_dict().items()
+        if name != "output"
+    }
+    return text_digest(json.dumps(tables, sort_keys=True, default=str))
+
+
+def text_digest(*texts: str) -> str:
+    """Twelve hexadecimal digits that stand for texts."""
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
+
+
+def overrides_that_count(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Those of the command line that change what an experiment computes."""
+    idle = {f"{table}.{key}" for table, keys in _WITHOUT_EFFECT.items() for key in keys}
+    keys = ((override, override.partition("=")[0].strip()) for override in overrides)
+    return tuple(override for override, key in keys if key not in idle and key.partition(".")[0] != "output")
+
+
+def _folder(experiment: Experiment, cells_dir: Path) -> Path:
+    """The run folder of an experiment: the one that has it already, whatever its name, else the one it shall have.
+
+    A folder made before a key existed is found by reading its experiment anew, which fills in the key's default.
+    """
+    data = getattr(experiment.data, "set", "data")
+    stem = f"{data}-{experiment.method.name}-seed{experiment.experiment.seed}"
+    wanted = digest(experiment)
+    path = cells_dir / f"{stem}-{wanted}"
+    if path.is_dir():
+        return path
+    return next((folder for folder, found in _present(cells_dir, stem) if found == wanted), path)
+
+
+def _present(cells_dir: Path, stem: str) -> Iterator[tuple[Path, str | None]]:
+    for file in sorted(cells_dir.glob(f"{stem}-*/experiment.toml")):
+        yield file.parent, _digest_of_file(file)
+
+
+@lru_cache(maxsize=4096)
+def _digest_of_file(file: Path) -> str | None:
+    try:
+        return digest(resolved(load_experiment(file)))
+    except ExperimentError:
+        return None

@@ -1,0 +1,198 @@
+"""The command ``fedgraph reproduce``: run the cells of a published table, then write and print it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedgraph.atomic import write_atomically
+from fedgraph.data import data_folder
+from fedgraph.errors import ExperimentError
+from fedgraph.reproduce.cells import Cell, overrides_that_count, plan_cells, text_digest
+from fedgraph.reproduce.execution import Execution, run_cells
+from fedgraph.reproduce.figures import draw
+from fedgraph.reproduce.results import Results, long_csv, look, summary_csv
+from fedgraph.reproduce.table import Profile, load_table, table_files
+from fedgraph.reproduce.text import markdown, terminal_tables
+from fedgraph.running import see_plugins
+from fedgraph.terminal import messages_for_people
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="A table, e.g. sfl-table1, or a file; none: list all.")] = None,
+    profile: Annotated[str, typer.Option(help="small: for a laptop; full: the paper's sizes, for a GPU.")] = "small",
+    rows: Annotated[str | None, typer.Option(help='Only these rows, by label: "FedAvg,SFL".')] = None,
+    columns: Annotated[str | None, typer.Option(help="Only these columns, by key: metr-la,pems-bay.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="These seeds in place of the table's: 0,1.")] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes that the clients are dealt out to.")] = 2,
+    out: Annotated[Path, typer.Option(help="Folder for the runs of all tables, and for the tables.")] = Path(
+        "reproductions"
+    ),
+    data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of every experiment.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List rows and columns and what is done; run nothing.")] = False,
+    keep_models: Annotated[bool, typer.Option(help="Leave the final models in the run folders.")] = False,
+) -> None:
+    """Run the rows of a published table, each cell once, and print ours beside the published values.
+
+    The command can be stopped and given again: finished runs are not run again, others go on from their last
+    checkpoint. Several processes may share one --out.
+    """
+    console = Console()
+    if name is None:
+        _list_tables(console)
+        return
+    with messages_for_people():
+        _reproduce(
+            console, name, profile, _parts(rows), _parts(columns), _parts(seeds), nodes, out, data_dir, set_ or [],
+            list_, keep_models,
+        )  # fmt: skip
+
+
+def _reproduce(
+    console: Console,
+    name: str,
+    profile_name: str,
+    rows: list[str] | None,
+    columns: list[str] | None,
+    seeds: list[str] | None,
+    nodes: int,
+    out: Path,
+    data_dir: Path | None,
+    overrides: Sequence[str],
+    only_list: bool,
+    keep_models: bool,
+) -> None:
+    short, table, file = load_table(name)
+    known = [known for known in get_args(Profile) if known in table.profiles]
+    if profile_name not in known:
+        raise ExperimentError(f"{short} has no profile '{profile_name}'; it has {', '.join(known)}")
+    profile = table.profiles[profile_name]  # type: ignore[index]
+    plugins = (str(file.parent), str(Path.cwd()))
+    see_plugins(plugins)
+    usual = profile.seeds or table.table.seeds
+    wanted = tuple(map(_seed, seeds)) if seeds else usual
+    planned = tuple(dict.fromkeys((*usual, *wanted)))
+    folder = data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
+    cells = plan_cells(table, profile, planned, overrides, (out / "cells").resolve(), file.parent)
+    if cells and all(cell.experiment is None for cell in cells):
+        raise ExperimentError(cells[0].problem)
+    counting = overrides_that_count(overrides)
+
+    def results() -> Results:
+        return Results(short, table, profile_name, profile, planned, counting, look(cells, folder))
+
+    labels = _chosen(rows, [row.label for row in table.rows], "row", short)
+    keys = _chosen(columns, [column.key for column in results().columns], "column", short)
+    if only_list:
+        console.print(_progress(results(), labels, keys))
+        return
+    selected = [cell for cell in cells if cell.row in labels and cell.column in keys and cell.seed in wanted]
+    try:
+        (out / "cells").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExperimentError(f"--out: cannot write to {out}: {error}") from None
+    target = out / "-".join((short, profile_name, *((text_digest(*counting),) if counting else ())))
+    how = Execution(nodes, folder, keep_models, plugins)
+    try:
+        run_cells(selected, how, console, on_end=lambda cell: _write(results(), target))
+    except KeyboardInterrupt:
+        console.print("\nStopped. The same command goes on from here.")
+        raise typer.Exit(130) from None
+    final = results()
+    _write(final, target)
+    drawn = draw(final, target / "figure.png")
+    for shown in terminal_tables(final, labels, keys):
+        console.print(shown)
+    _conclude(console, final, selected, target, drawn)
+
+
+def _write(results: Results, target: Path) -> None:
+    """Table and numbers of everything that is finished, whatever was chosen for this command."""
+    write_atomically(target / "table.md", markdown(results).encode())
+    write_atomically(target / "table.csv", long_csv(results).encode())
+    write_atomically(target / "summary.csv", summary_csv(results).encode())
+
+
+def _conclude(console: Console, results: Results, selected: Sequence[Cell], target: Path, drawn: bool) -> None:
+    """Say what is missing and why, and where the files are; exit status 1 when a run failed."""
+    chosen = {(cell.row, cell.column, cell.seed) for cell in selected}
+    unfinished: dict[tuple[str, str, str], list[Cell]] = {}
+    for outcome in results.outcomes:
+        cell = outcome.cell
+        if (cell.row, cell.column, cell.seed) in chosen and outcome.state != "finished":
+            unfinished.setdefault((outcome.state, cell.column, outcome.reason), []).append(cell)
+    for (state, column, reason), cells in unfinished.items():
+        rows, seeds = (
+            dict.fromkeys(each) for each in zip(*((cell.row, str(cell.seed)) for cell in cells), strict=True)
+        )
+        which = f"{', '.join(rows)}, seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
+        where = f" ({cells[0].path})" if state == "failed" and cells[0].experiment else ""
+        text = f"{state}: {column} ({which}): {reason}{where}"
+        console.print(text, style="red" if state == "failed" else "yellow", markup=False, soft_wrap=True)
+    for file in ("table.md", "table.csv", "summary.csv", *(("figure.png",) if drawn else ())):
+        console.print(f"{target / file}", markup=False, soft_wrap=True, highlight=False)
+    if any(state == "failed" for state, *_ in unfinished):
+        raise typer.Exit(1)
+
+
+def _progress(results: Results, labels: Sequence[str], keys: Sequence[str]) -> Table:
+    """Rows and columns with the number of finished runs of all seeds."""
+    table = Table(title=escape(results.table.table.title), title_justify="left", caption="runs finished, of all seeds")
+    table.add_column("row")
+    shown = [column for column in results.columns if column.key in keys]
+    for column in shown:
+        table.add_column(escape(f"{column.key}"), justify="right")
+    for row in results.table.rows:
+        if row.label not in labels:
+            continue
+        entries = []
+        for column in shown:
+            outcomes = results.at(row, column)
+            done = sum(outcome.state == "finished" for outcome in outcomes)
+            states = dict.fromkeys(outcome.state for outcome in outcomes if outcome.state in ("failed", "no data"))
+            text = f"{done} of {len(outcomes)}{''.join(f', {state}' for state in states)}"
+            entries.append(text if outcomes else "published" if column.key in row.published else "")
+        table.add_row(escape(row.label), *entries)
+    return table
+
+
+def _list_tables(console: Console) -> None:
+    table = Table()
+    for heading in ("table", "what it shows", "columns", "rows"):
+        table.add_column(heading, overflow="fold")
+    with messages_for_people():
+        for name in table_files():
+            _, content, _ = load_table(name)
+            keys = ", ".join(column.key for column in content.columns)
+            table.add_row(name, escape(content.table.title), escape(keys), str(len(content.rows)))
+    console.print(table)
+    console.print("fedgraph reproduce TABLE [--profile small|full] [--rows ...]; --list: what is done", markup=False)
+
+
+def _parts(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise ExperimentError(f"--seeds takes whole numbers with commas between them; got '{text}'")
+    return int(text)
+
+
+def _chosen(wanted: list[str] | None, known: list[str], what: str, table: str) -> list[str]:
+    """The names asked for as they are written in the table; upper and lower case do not matter."""
+    if wanted is None:
+        return known
+    by_name = {name.casefold(): name for name in known}
+    unknown = [name for name in wanted if name.casefold() not in by_name]
+    if unknown:
+        raise ExperimentError(f"{table} has no {what} '{unknown[0]}'; it has: {', '.join(known)}")
+    return [by_name[name.casefold()] for name in wanted]

@@ -1,0 +1,162 @@
+"""Run the cells of a table, each once, by as many processes as share the folder."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from fedgraph.atomic import write_atomically
+from fedgraph.data import catalogue_entries, open_source
+from fedgraph.data.catalogue import find
+from fedgraph.errors import DataError
+from fedgraph.experiment import Experiment
+from fedgraph.plugins import load_object
+from fedgraph.reproduce.cells import Cell
+from fedgraph.run import RunFolder, environment
+from fedgraph.running import run_one
+
+_POLL_SECONDS = 1.0
+_FAILURE = "failure.txt"
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How cells are run.
+
+    nodes       : nodes that the clients of each run are dealt out to, unless its cell has its own number.
+    data_dir    : the data folder.
+    keep_models : leave the final models in the run folders; they can be large.
+    plugins     : folders whose modules experiments may name.
+    """
+
+    nodes: int
+    data_dir: Path
+    keep_models: bool = False
+    plugins: tuple[str, ...] = ()
+
+
+def run_cells(
+    cells: Sequence[Cell], how: Execution, console: Console, on_end: Callable[[Cell], None] = lambda cell: None
+) -> None:
+    """Bring every cell to its end, unless its data are not there; ``on_end`` is told of each that this process ran.
+
+    A finished cell is left alone, a killed one goes on from its checkpoint. One that fails leaves its reason in its
+    folder (see :func:`failure`) and does not stop the others; it is tried again by the next command. Cells on which
+    another process works are waited for at the end.
+    """
+    began = time.time()
+    waiting, number = list(cells), 0
+    while waiting:
+        busy = []
+        for cell in waiting:
+            number = min(number + 1, len(cells))
+            with _lock(cell) as mine:
+                if not mine:
+                    busy.append(cell)
+                elif _is_due(cell, how, since=began):
+                    minutes, seconds = divmod(int(time.time() - began), 60)
+                    label = f"{number}/{len(cells)} {minutes}:{seconds:02} {cell.column}, {cell.row}, seed {cell.seed}"
+                    _run(cell, how, console, escape(label))
+                    on_end(cell)
+        waiting = busy
+        if waiting:
+            time.sleep(_POLL_SECONDS)
+
+
+def failure(cell: Cell) -> str | None:
+    """Why a cell did not come to its end when it was last tried; None when it did, or was never tried."""
+    if cell.experiment is None:
+        return cell.problem.splitlines()[-1].partition("; known")[0]  # the lines before name the file
+    file = cell.path / _FAILURE
+    return file.read_text().splitlines()[0] if file.exists() and not RunFolder(cell.path).is_finished else None
+
+
+def missing_data(experiment: Experiment, data_dir: Path) -> str | None:
+    """What is missing in the data folder for an experiment, in words; None when its data are there."""
+    name = getattr(experiment.data, "set", "")
+    entry = next((entry for entry in catalogue_entries() if entry.name == name), None)
+    if entry is not None and entry.alternatives and find(entry, data_dir) is None:
+        return f"no files of {entry.title} in {data_dir}; `fedgraph data` says which, and how to get them"
+    try:
+        open_source(experiment.data, data_dir).client_names()
+    except DataError as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+def _is_due(cell: Cell, how: Execution, since: float) -> bool:
+    """Whether a cell, whose lock is held, is still to be run by a command that began at ``since``."""
+    if cell.experiment is None or missing_data(cell.experiment, how.data_dir) is not None:
+        return False
+    if RunFolder(cell.path).is_finished:
+        if RunFolder(cell.path).checkpoint.exists():  # killed between its end and the tidying up
+            _tidy(cell, how)
+        return False
+    failed = cell.path / _FAILURE
+    return not (failed.exists() and failed.stat().st_mtime > since)
+
+
+def _run(cell: Cell, how: Execution, console: Console, label: str) -> None:
+    try:
+        run_one(_folder(cell, how.plugins), "local", cell.nodes or how.nodes, how.data_dir, console, label)
+    except Exception as error:
+        details = "".join(traceback.format_exception(error))
+        write_atomically(cell.path / _FAILURE, f"{_reason(error)}\n\n{details}".encode())
+        console.print(f"failed: {_reason(error)}", style="red", markup=False)
+    else:
+        _tidy(cell, how)
+    finally:
+        # A node keeps the data of every experiment that its process has seen; here each is run once.
+        load_object("clients.node:forget_cohorts", "cohorts")()
+
+
+def _folder(cell: Cell, plugins: Sequence[str]) -> RunFolder:
+    """The cell's run folder, made where it is not there; its experiment is what marks it as whole."""
+    assert cell.experiment is not None
+    if not (cell.path / "experiment.toml").exists():
+        about = {**environment(), "plugins": list(plugins)}
+        write_atomically(cell.path / "environment.json", (json.dumps(about, indent=2) + "\n").encode())
+        write_atomically(cell.path / "experiment.toml", cell.experiment.as_toml().encode())
+    return RunFolder.open(cell.path)
+
+
+def _tidy(cell: Cell, how: Execution) -> None:
+    """Remove what only a run that goes on needs: it can be a thousand times as large as the results."""
+    folder = RunFolder(cell.path)
+    folder.checkpoint.unlink(missing_ok=True)
+    shutil.rmtree(cell.path / "nodes", ignore_errors=True)
+    (cell.path / _FAILURE).unlink(missing_ok=True)
+    if not how.keep_models:
+        folder.models.unlink(missing_ok=True)
+
+
+def _reason(error: Exception) -> str:
+    """The line of an error that says most; errors from a node end with the exception's own line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Run folder: ")]
+    if not lines:
+        return type(error).__name__
+    return lines[-1] if any("Traceback" in line for line in lines) else lines[0]
+
+
+@contextmanager
+def _lock(cell: Cell) -> Iterator[bool]:
+    """Whether the cell is ours for the block; a killed process lets go of it by itself."""
+    folder = cell.path.parent / ".locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / cell.path.name).open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True

@@ -1,0 +1,247 @@
+"""What the runs of a table have measured, read from their run folders, beside the published values."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedgraph.metrics import direction
+from fedgraph.reproduce.cells import Cell
+from fedgraph.reproduce.execution import failure, missing_data
+from fedgraph.reproduce.table import (
+    NOT_PRINTED,
+    ColumnTable,
+    MetricTable,
+    ProfileTable,
+    PublishedTable,
+    PublishedValue,
+    RowTable,
+)
+from fedgraph.run import RunFolder
+
+
+class Spread(NamedTuple):
+    """A number over seeds.
+
+    deviation : the sample deviation (divided by one less than their number); None for a single seed.
+    values    : by seed.
+    """
+
+    mean: float
+    deviation: float | None
+    values: dict[int, float]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far a cell has come.
+
+    state   : ``finished``; ``no data``; ``failed``; ``not run``, also while it is being run.
+    reason  : for the states in the middle, in words.
+    summary : of a finished run.
+    """
+
+    cell: Cell
+    state: str
+    reason: str = ""
+    summary: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Results:
+    """A table in a profile, with the outcome of every cell.
+
+    name, profile_name : e.g. ``sfl-table1``, ``small``.
+    seeds     : those that cells were planned for.
+    overrides : of the command line.
+    """
+
+    name: str
+    table: PublishedTable
+    profile_name: str
+    profile: ProfileTable
+    seeds: tuple[int, ...]
+    overrides: tuple[str, ...]
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def columns(self) -> list[ColumnTable]:
+        """The columns that the profile has."""
+        kept = self.profile.columns
+        return [column for column in self.table.columns if kept is None or column.key in kept]
+
+    def rows(self, column: ColumnTable) -> list[RowTable]:
+        """The rows that have something to show in a column."""
+        return [row for row in self.table.rows if row.runs_in(column.key) or column.key in row.published]
+
+    @cached_property
+    def _by_place(self) -> dict[tuple[str, str], list[Outcome]]:
+        places: dict[tuple[str, str], list[Outcome]] = {}
+        for outcome in self.outcomes:
+            places.setdefault((outcome.cell.row, outcome.cell.column), []).append(outcome)
+        return places
+
+    def at(self, row: RowTable, column: ColumnTable) -> list[Outcome]:
+        """The outcomes of a row in a column, one per seed; none for a row that is only published."""
+        return self._by_place.get((row.label, column.key), [])
+
+    def ours(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> Spread | None:
+        """What our runs measured, in the unit of the published value; None where no seed has a value."""
+        values = {}
+        for outcome in self.at(row, column):
+            value = _value(outcome.summary, metric)
+            if value is not None:
+                values[outcome.cell.seed] = value
+        if not values:
+            return None
+        every = np.array(list(values.values()))
+        return Spread(float(every.mean()), float(every.std(ddof=1)) if len(every) > 1 else None, values)
+
+    def published(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> PublishedValue | None:
+        """What the paper prints, where it prints something."""
+        printed = row.published.get(column.key)
+        value = NOT_PRINTED if printed is None else printed[self.table.metrics_of(column).index(metric)]
+        return None if isinstance(value, str) else value
+
+    def has_published(self, column: ColumnTable) -> bool:
+        """Whether the paper prints anything for a column."""
+        return any(column.key in row.published for row in self.table.rows)
+
+    def differs(self, row: RowTable, column: ColumnTable) -> str:
+        """In plain words, how our runs differ from the published row; empty for a row that is only published."""
+        if not row.runs_in(column.key):
+            return ""
+        return "; ".join(filter(None, (self.differs_as_a_whole(column), row.differs)))
+
+    def differs_as_a_whole(self, column: ColumnTable) -> str:
+        """In plain words, how all our runs of a column differ from the published."""
+        about = self.profile.differs_for.get(column.key, column.differs)
+        data = " / ".join(dict.fromkeys(text.partition(":")[0] for text in self.descriptions(column)))
+        return "; ".join(filter(None, (self.profile.differs, about.replace("{data}", data))))
+
+    def trouble(self, row: RowTable, column: ColumnTable) -> str:
+        """Why values are missing, in words; empty when all seeds have come to their end."""
+        outcomes = self.at(row, column)
+        unfinished = [outcome for outcome in outcomes if outcome.state != "finished"]
+        if not unfinished:
+            unmeasured = [
+                metric.value
+                for metric in self.table.metrics_of(column)
+                if outcomes and self.ours(row, column, metric) is None
+            ]
+            return f"its runs have no {', '.join(unmeasured)}" if unmeasured else ""
+        worst = min(unfinished, key=lambda outcome: ("failed", "no data", "not run").index(outcome.state))
+        seeds = ", ".join(str(outcome.cell.seed) for outcome in unfinished)
+        some = f" for seed{'s' if len(unfinished) > 1 else ''} {seeds}"
+        reason = f": {worst.reason}" if worst.reason else ""
+        return f"{worst.state}{some if len(unfinished) < len(outcomes) else ''}{reason}"
+
+    def descriptions(self, column: ColumnTable) -> list[str]:
+        """What the runs of a column say their data was."""
+        summaries = [outcome.summary for row in self.rows(column) for outcome in self.at(row, column)]
+        return list(dict.fromkeys(summary["data"] for summary in summaries if summary))
+
+    def best(self, column: ColumnTable, metric: MetricTable) -> str | None:
+        """The label of the row with the best mean of ours; None for a quantity that has no better and worse."""
+        means = {row.label: ours.mean for row in self.rows(column) if (ours := self.ours(row, column, metric))}
+        if not means or metric.quantity.statistic == "std":
+            return None
+        return (min if direction(metric.quantity.metric) == "lower" else max)(means, key=lambda label: means[label])
+
+
+def look(cells: Sequence[Cell], data_dir: Path) -> tuple[Outcome, ...]:
+    """The outcome of every cell as its folder has it now."""
+    return tuple(_outcome(cell, data_dir) for cell in cells)
+
+
+def _outcome(cell: Cell, data_dir: Path) -> Outcome:
+    folder = RunFolder(cell.path)
+    if folder.is_finished:
+        return Outcome(cell, "finished", summary=folder.summary())
+    missing = missing_data(cell.experiment, data_dir) if cell.experiment else None
+    if missing:
+        return Outcome(cell, "no data", missing)
+    failed = failure(cell)
+    return Outcome(cell, "failed", failed) if failed else Outcome(cell, "not run")
+
+
+def _value(summary: dict[str, Any] | None, metric: MetricTable) -> float | None:
+    """A number of a run's summary; None where the run has not measured it."""
+    split, name, statistic, group = metric.quantity
+    if summary is None:
+        return None
+    measured = summary["metrics"].get(split, {})
+    if group is not None:
+        measured = summary.get("per_group", {}).get(split, {}).get(group, {})
+    value = measured.get(name, {}).get(statistic)
+    return None if value is None or not math.isfinite(value) else float(value) * metric.factor
+
+
+def long_csv(results: Results) -> str:
+    """Every number that the runs have in their summaries, one per line: all metrics, statistics and groups."""
+    lines: list[tuple[Any, ...]] = [
+        ("table", "profile", "row", "column", "seed", "split", "metric", "group", "statistic", "value", "run")
+    ]
+    for outcome in results.outcomes:
+        for split, metric, group, statistic, value in _numbers(outcome.summary or {}):
+            cell = outcome.cell
+            where = (results.name, results.profile_name, cell.row, cell.column, cell.seed)
+            lines.append((*where, split, metric, group, statistic, value, cell.path.name))
+    return _as_csv(lines)
+
+
+def _numbers(summary: dict[str, Any]) -> Iterator[tuple[str, str, str, str, float | None]]:
+    for split, metrics in summary.get("metrics", {}).items():
+        for metric, statistics in metrics.items():
+            yield from ((split, metric, "", statistic, value) for statistic, value in statistics.items())
+    for split, groups in summary.get("per_group", {}).items():
+        for group, metrics in groups.items():
+            for metric, statistics in metrics.items():
+                yield from ((split, metric, group, statistic, value) for statistic, value in statistics.items())
+
+
+def summary_csv(results: Results) -> str:
+    """One line per row, column and metric: ours over seeds beside the published value."""
+    lines: list[tuple[Any, ...]] = [
+        ("table", "profile", "row", "column", "metric", "value", "factor", "mean", "deviation", "seeds",
+         "published", "published deviation", "differs", "missing because")
+    ]  # fmt: skip
+    for column in results.columns:
+        for row in results.rows(column):
+            for metric in results.table.metrics_of(column):
+                ours, printed = results.ours(row, column, metric), results.published(row, column, metric)
+                number, deviation = printed if isinstance(printed, tuple) else (printed, None)
+                lines.append(
+                    (
+                        results.name, results.profile_name, row.label, column.key, metric.title, metric.value,
+                        metric.factor, ours.mean if ours else None, ours.deviation if ours else None,
+                        " ".join(map(str, ours.values)) if ours else None, number, deviation,
+                        results.differs(row, column), results.trouble(row, column),
+                    )
+                )  # fmt: skip
+    return _as_csv(lines)
+
+
+def _as_csv(lines: Sequence[Sequence[Any]]) -> str:
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(lines)
+    return stream.getvalue()
+
+
+def commits(results: Results) -> list[str]:
+    """The commits of this project that the finished runs were started with."""
+    found: dict[str, None] = {}
+    for outcome in results.outcomes:
+        file = outcome.cell.path / "environment.json"
+        if outcome.state == "finished" and file.exists():
+            found[str(json.loads(file.read_text()).get("commit") or "unknown")] = None
+    return list(found)

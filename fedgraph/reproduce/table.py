@@ -1,0 +1,262 @@
+"""A published table as one TOML file: columns are experiments, rows are methods, profiles are sizes."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import AfterValidator, Field, PositiveInt, StringConstraints, model_validator
+
+from fedgraph.errors import ExperimentError
+from fedgraph.metrics import direction
+from fedgraph.settings import Settings, parse
+
+Profile = Literal["small", "full"]
+PublishedValue = float | tuple[float, float]
+"""A number, or a number and its deviation, as printed in the paper."""
+
+NOT_PRINTED = "-"
+"""Stands for a number that the paper leaves out."""
+
+_VALUE = re.compile(
+    r"(?P<split>train|validation|test)/(?P<metric>[^:@/]+)(:(?P<statistic>mean|std|best5|worst5))?(@(?P<group>.+))?"
+)
+
+
+class Quantity(NamedTuple):
+    """What a metric of a table reads from a run's summary.
+
+    group : the clients that count; all of them when None.
+    """
+
+    split: str
+    metric: str
+    statistic: str
+    group: str | None
+
+    @classmethod
+    def of(cls, text: str) -> Quantity:
+        """Read ``<split>/<metric>[:mean|std|best5|worst5][@group]``. Raises ValueError for anything else."""
+        found = _VALUE.fullmatch(text)
+        if found is None:
+            raise ValueError(
+                "is '<split>/<metric>', if need be with ':mean', ':std', ':best5' or ':worst5' (over clients) and "
+                f"with '@group'; got '{text}'"
+            )
+        try:
+            direction(found["metric"])
+        except ExperimentError as error:
+            raise ValueError(f"'{text}': {error}") from None
+        return cls(found["split"], found["metric"], found["statistic"] or "mean", found["group"])
+
+
+def _readable(text: str) -> str:
+    Quantity.of(text)
+    return text
+
+
+_Key = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+# Rows are chosen by label in a list with commas.
+_Label = Annotated[str, StringConstraints(pattern=r"^[^,|\n]+$")]
+
+
+class MetricTable(Settings):
+    """One entry of ``metrics``.
+
+    title  : its heading.
+    value  : ``<split>/<metric>``, e.g. ``test/mae-60min``: the mean over clients; with ``:std``, ``:best5`` or
+             ``:worst5`` another statistic over clients, with ``@group`` over the clients of one group.
+    factor : what a run's value is multiplied with to be in the unit of the published one, e.g. 100 for per cent.
+    """
+
+    title: str
+    value: Annotated[str, AfterValidator(_readable)]
+    factor: float = 1.0
+
+    @property
+    def quantity(self) -> Quantity:
+        """``value``, taken apart."""
+        return Quantity.of(self.value)
+
+
+class TableTable(Settings):
+    """``[table]``.
+
+    title, paper, caption : what the table shows, a link to where it was published, and how to read ours.
+    figure  : the picture: ``bars`` or ``dots`` (the first metric of every row; bars start at 0), ``curves`` (it, by
+              round), ``adjacency`` (given and learned client graphs) or ``none``.
+    metrics : those of every column that has none of its own.
+    set     : overrides of every experiment, ``table.key=value``; ``{seed}`` in one stands for the seed.
+    seeds   : every row is run with each of them.
+    """
+
+    title: str
+    paper: str = ""
+    caption: str = ""
+    figure: Literal["bars", "dots", "curves", "adjacency", "none"] = "bars"
+    metrics: tuple[MetricTable, ...] = ()
+    set: tuple[str, ...] = ()
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(0, 1, 2), min_length=1)
+
+
+class ColumnTable(Settings):
+    """One ``[[columns]]``.
+
+    key, title : its short name, and its heading.
+    experiment : the experiment file, found as ``fedgraph run`` finds it.
+    set        : overrides.
+    metrics    : what is read from its runs.
+    differs    : how its data or setting differ from the published, in plain words; ``{data}`` in it stands for what
+                 the runs say their data was.
+    """
+
+    key: _Key
+    title: str
+    experiment: str
+    set: tuple[str, ...] = ()
+    metrics: tuple[MetricTable, ...] = ()
+    differs: str = ""
+
+
+class RowTable(Settings):
+    """One ``[[rows]]``.
+
+    label     : its name, without commas.
+    method    : a built-in method or a strategy by dotted path; none for a row that is only published.
+    set       : overrides.
+    set_for   : more overrides by column key.
+    columns   : the keys of the columns that it is run for; all when not given.
+    nodes     : how many nodes the clients are dealt out to, whatever the command line says.
+    published : by column key, the printed values in the order of the column's metrics, each a number,
+                ``[number, deviation]``, or ``"-"`` where there is none. Shown beside ours, used in no computation.
+    differs   : how it differs from the published row, or what its settings were chosen on, in plain words.
+    """
+
+    label: _Label
+    method: str | None = None
+    set: tuple[str, ...] = ()
+    set_for: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    columns: tuple[str, ...] | None = None
+    nodes: PositiveInt | None = None
+    published: dict[str, tuple[PublishedValue | Literal["-"], ...]] = Field(default_factory=dict)
+    differs: str = ""
+
+    def runs_in(self, column: str) -> bool:
+        """Whether this row is run for a column."""
+        return self.method is not None and (self.columns is None or column in self.columns)
+
+
+class ProfileTable(Settings):
+    """``[profiles.small]`` or ``[profiles.full]``.
+
+    set         : overrides of every experiment.
+    set_for     : more overrides by column key.
+    seeds       : in place of the table's.
+    experiments : by column key, the experiment file in place of the column's.
+    columns     : the keys of the columns that the profile has; all when not given.
+    differs     : how the profile differs from the published setting, in plain words.
+    differs_for : the same by column key, in place of the column's.
+    """
+
+    set: tuple[str, ...] = ()
+    set_for: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(default=None, min_length=1)
+    experiments: dict[str, str] = Field(default_factory=dict)
+    columns: tuple[str, ...] | None = None
+    differs: str = ""
+    differs_for: dict[str, str] = Field(default_factory=dict)
+
+
+class PublishedTable(Settings):
+    """The whole file."""
+
+    table: TableTable
+    columns: tuple[ColumnTable, ...] = Field(min_length=1)
+    rows: tuple[RowTable, ...] = Field(min_length=1)
+    profiles: dict[Profile, ProfileTable] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> PublishedTable:
+        keys, labels = [column.key for column in self.columns], [row.label for row in self.rows]
+        for what, names in (("column key", keys), ("row label", labels)):
+            repeated = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+            if repeated:
+                raise ValueError(f"the {what} '{repeated[0]}' is given more than once")
+        for column in self.columns:
+            if not self.metrics_of(column):
+                raise ValueError(f"column '{column.key}' has no metrics, nor has [table]")
+        used: list[tuple[str, str]] = []
+        for row in self.rows:
+            used += [(f"row '{row.label}'", key) for key in (*row.set_for, *(row.columns or ()), *row.published)]
+        for name, profile in self.profiles.items():
+            mentioned = (*profile.set_for, *profile.experiments, *(profile.columns or ()), *profile.differs_for)
+            used += [(f"profile '{name}'", key) for key in mentioned]
+        for who, key in used:
+            if key not in keys:
+                raise ValueError(f"{who} names a column '{key}'; the columns are {', '.join(keys)}")
+        for row in self.rows:
+            for key, values in row.published.items():
+                expected = len(self.metrics_of(self.columns[keys.index(key)]))
+                if len(values) != expected:
+                    raise ValueError(
+                        f"row '{row.label}' has {len(values)} published values for column '{key}' of {expected} metrics"
+                    )
+        return self
+
+    def metrics_of(self, column: ColumnTable) -> tuple[MetricTable, ...]:
+        """The metrics of a column."""
+        return column.metrics or self.table.metrics
+
+
+_PARTS: dict[str, type[Settings]] = {"table": TableTable, "columns": ColumnTable, "rows": RowTable}
+
+
+def load_table(name: str) -> tuple[str, PublishedTable, Path]:
+    """A table by name (``sfl-table1`` is ``simulations/sfl/tables/table1.toml``), or by the path of one of your own.
+
+    Returns its short name, what it says, and its file.
+
+    Raises
+    ------
+    ExperimentError
+        When there is no such table (naming those there are), and for every wrong key or value in it.
+    """
+    tables = table_files()
+    path = tables.get(name, Path(name))
+    if not path.is_file():
+        raise ExperimentError(f"there is no table '{name}'; known tables: {', '.join(tables)}")
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"{path} is not a TOML file: {error}") from None
+    try:
+        _check_parts(content)
+        return (name if name in tables else path.stem), parse(PublishedTable, content, "the table"), path.resolve()
+    except ExperimentError as error:
+        raise ExperimentError(f"{path}:\n{error}") from None
+
+
+def _check_parts(content: dict[str, Any]) -> None:
+    """Part by part, so that a message says which row or column is wrong and which keys are known there."""
+    for key, kind in _PARTS.items():
+        entries = content.get(key, [])
+        for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+            if isinstance(entry, dict):
+                for metric in entry.get("metrics", ()):
+                    if isinstance(metric, dict):
+                        parse(MetricTable, metric, f"[{key}] metrics")
+                name = entry.get("label", entry.get("key", number + 1))
+                parse(kind, entry, f"[[{key}]] '{name}'" if isinstance(entries, list) else f"[{key}]")
+    for name, profile in content.get("profiles", {}).items():
+        if isinstance(profile, dict):
+            parse(ProfileTable, profile, f"[profiles.{name}]")
+
+
+def table_files() -> dict[str, Path]:
+    """The tables that come along, by name."""
+    shipped = Path(str(files("simulations")))
+    found = sorted(shipped.glob("*/tables/*.toml"))
+    return {f"{path.parent.parent.name}-{path.stem}": path for path in found}

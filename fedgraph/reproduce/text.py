@@ -1,0 +1,136 @@
+"""A table in words and numbers: as Markdown for a file, and for the terminal."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterator
+
+from rich.markup import escape
+from rich.table import Table
+
+from fedgraph.reproduce.results import Results, Spread, commits
+from fedgraph.reproduce.table import ColumnTable, PublishedValue, RowTable
+
+
+def markdown(results: Results) -> str:
+    """The whole table: a section per column, ours beside the published values, what differs, and how to run it."""
+    about = results.table.table
+    lines = [f"# {about.title}", ""]
+    lines += [f"`{results.name}`, profile `{results.profile_name}`. {_paper(results)}", ""]
+    lines += [about.caption, ""] if about.caption else []
+    if about.figure != "none":
+        lines += ["![The same as a picture](figure.png)", ""]
+    for column in results.columns:
+        lines += _section(results, column)
+    lines += ["## About these numbers", ""]
+    lines += [f"- {line}" for line in _footer(results)]
+    return "\n".join(lines) + "\n"
+
+
+def _paper(results: Results) -> str:
+    return f"Published at <{results.table.table.paper}>." if results.table.table.paper else ""
+
+
+def _section(results: Results, column: ColumnTable) -> Iterator[str]:
+    metrics = results.table.metrics_of(column)
+    beside = ["published"] if results.has_published(column) else []
+    heads = ["method", *(head for metric in metrics for head in (metric.title, *beside)), "what differs"]
+    yield from (f"## {column.title}", "")
+    for description in results.descriptions(column):
+        yield from (f"Data: {description}.", "")
+    yield _line(heads)
+    yield _line(["---", *("---:" for _ in heads[1:-1]), "---"])
+    for row in results.rows(column):
+        remark = "; ".join(filter(None, (results.trouble(row, column), results.differs(row, column))))
+        yield _line([_label(row, column), *_entries(results, row, column, "**{}**"), remark])
+    yield ""
+
+
+def _line(entries: Collection[str]) -> str:
+    return "| " + " | ".join(entry.replace("|", "\\|").replace("\n", " ") for entry in entries) + " |"
+
+
+def _label(row: RowTable, column: ColumnTable) -> str:
+    return row.label if row.runs_in(column.key) else f"{row.label} (published only)"
+
+
+def _footer(results: Results) -> Iterator[str]:
+    finished = [outcome for outcome in results.outcomes if outcome.summary]
+    yield (
+        f"Profile `{results.profile_name}`{f': {results.profile.differs}' if results.profile.differs else ''}. "
+        f"Seeds: {', '.join(map(str, results.seeds))}; {len(finished)} of {len(results.outcomes)} runs are finished."
+    )
+    yield (
+        "Ours: every client is measured on its own data with the model it holds at the end; the number is the mean "
+        "over clients unless the heading says otherwise, then the mean ± sample deviation over seeds. "
+        "The best of ours is in bold."
+    )
+    yield "Published values are printed as the paper has them, and go into no computation."
+    if results.overrides:
+        yield f"Overridden on the command line: `{' '.join(results.overrides)}`."
+    seconds = sum(outcome.summary["seconds"] for outcome in finished if outcome.summary)
+    yield f"The finished runs took {seconds:,.0f} s in all (the clock of each run, added up)."
+    if commits(results):
+        yield f"Made with commit {', '.join(commits(results))}."
+    yield f"Again, or on from where it stopped: `{command(results)}`"
+    yield "One run alone: `fedgraph run cells/RUN/experiment.toml`, where table.csv says which RUN it is."
+
+
+def command(results: Results) -> str:
+    """The command that makes the table, without those of its options that change no number."""
+    parts = ["fedgraph", "reproduce", results.name, "--profile", results.profile_name]
+    if results.seeds != (results.profile.seeds or results.table.table.seeds):
+        parts += ["--seeds", ",".join(map(str, results.seeds))]
+    for override in results.overrides:
+        parts += ["--set", override]
+    return shlex.join(parts)
+
+
+def terminal_tables(results: Results, rows: Collection[str], columns: Collection[str]) -> Iterator[Table]:
+    """A table per column for the terminal, of the named rows and columns."""
+    for column in results.columns:
+        if column.key in columns:
+            yield _terminal_table(results, column, rows)
+
+
+def _terminal_table(results: Results, column: ColumnTable, rows: Collection[str]) -> Table:
+    differs = results.differs_as_a_whole(column)
+    table = Table(title=escape(f"{column.title}{f' ({differs})' if differs else ''}"), title_justify="left")
+    table.add_column("method", overflow="fold")
+    for metric in results.table.metrics_of(column):
+        table.add_column(escape(metric.title), justify="right", no_wrap=True)
+        if results.has_published(column):
+            table.add_column("published", justify="right", style="dim", no_wrap=True)
+    table.add_column("what differs", style="dim")
+    for row in results.rows(column):
+        if row.label in rows:
+            # Reasons are told below the tables.
+            remark = "; ".join(filter(None, (results.trouble(row, column).partition(":")[0], row.differs)))
+            entries = _entries(results, row, column, "[bold]{}[/bold]")
+            table.add_row(escape(row.label), *entries, escape(remark))
+    return table
+
+
+def number(ours: Spread | None, decimals: int = 3) -> str:
+    """``4.880 ± 0.012``; without a deviation for one seed."""
+    if ours is None:
+        return "-"
+    deviation = "" if ours.deviation is None else f" ± {ours.deviation:.{decimals}f}"
+    return f"{ours.mean:.{decimals}f}{deviation}"
+
+
+def printed(value: PublishedValue | None) -> str:
+    """A published value as the paper has it."""
+    if value is None:
+        return "-"
+    return " ± ".join(f"{part:.2f}" for part in value) if isinstance(value, tuple) else f"{value:.2f}"
+
+
+def _entries(results: Results, row: RowTable, column: ColumnTable, bold: str) -> Iterator[str]:
+    """Ours and the published value of each metric; ``bold`` has a place for the best of ours."""
+    for metric in results.table.metrics_of(column):
+        every = [spread.mean for each in results.rows(column) if (spread := results.ours(each, column, metric))]
+        text = number(results.ours(row, column, metric), decimals=3 if max(every, default=0) < 10 else 2)
+        yield bold.format(text) if results.best(column, metric) == row.label else text
+        if results.has_published(column):
+            yield printed(results.published(row, column, metric))

@@ -1,0 +1,112 @@
+"""Run the experiment of a run folder to its end, in this process or on Flower, with progress on the terminal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedgraph.errors import FedgraphError, RunError
+from fedgraph.experiment import load_experiment
+from fedgraph.grid import LocalGrid
+from fedgraph.local_flower import run_on_flower
+from fedgraph.plugins import load_object
+from fedgraph.report import LISTENERS, LiveDisplay
+from fedgraph.run import RunFolder
+
+
+def see_plugins(folders: Sequence[str]) -> None:
+    """Modules beside the experiment file and in the current folder can be named by dotted path; ours come first."""
+    sys.path.extend(folder for folder in folders if folder not in sys.path)
+
+
+def run_one(
+    folder: RunFolder, grid: str, nodes: int, data_dir: Path | None, console: Console, label: str | None = None
+) -> dict[str, Any]:
+    """Run or go on with the experiment of a run folder; returns its summary.
+
+    grid     : ``local``, in this process; ``flower``, through ``flwr run`` with nodes on Ray.
+    nodes    : how many nodes the clients are dealt out to.
+    data_dir : the data folder; by default that of ``FEDGRAPH_DATA``.
+    label    : what the progress bar is called; by default after the method.
+
+    Raises
+    ------
+    RunError
+        When the run does not come to its end; names the folder to go on with.
+    """
+    try:
+        _run_or_go_on(folder, grid, nodes, data_dir, console, label)
+    except FedgraphError as error:
+        raise RunError(
+            f"{error}\nRun folder: {folder.path}; once its experiment.toml is mended, go on with --resume"
+        ) from error
+    return folder.summary()
+
+
+def _run_or_go_on(
+    folder: RunFolder, grid: str, nodes: int, data_dir: Path | None, console: Console, label: str | None
+) -> None:
+    experiment = load_experiment(folder.path / "experiment.toml")
+    display = LiveDisplay(console, label or experiment.method.name, experiment.experiment.rounds)
+    run_config = {
+        "experiment": str(folder.path / "experiment.toml"),
+        "set": shlex.quote(f"output.resume={folder.path}"),
+        "data-dir": str(data_dir.resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", ""),
+    }
+    state_dir = folder.path / "nodes"
+    if grid == "flower":
+        log = folder.path / "logs" / "flower.log"
+        log.parent.mkdir(exist_ok=True)
+        with display:
+            run_on_flower(run_config, nodes, log, state_dir, on_wait=_follower(folder, display))
+        if not folder.is_finished:
+            raise RunError(f"the run did not finish; the end of {log}:\n{_tail(log)}")
+    else:
+        _run_in_process(run_config, nodes, state_dir, display)
+
+
+def _run_in_process(run_config: dict[str, str], nodes: int, state_dir: Path, display: LiveDisplay) -> None:
+    from flwr.app import Context, RecordDict
+
+    client_app = load_object("clients.app:app", "ClientApp")
+    server_app = load_object("strategies.app:app", "ServerApp")
+    node_config = {"state_dir": str(state_dir)}
+    if run_config["data-dir"]:
+        node_config["data_dir"] = run_config["data-dir"]
+    local = LocalGrid.of_partitions(client_app, nodes, run_config, **node_config)
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(run_config))
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    with display:
+        LISTENERS.append(display)
+        try:
+            server_app(local, context)
+        finally:
+            LISTENERS.remove(display)
+
+
+def _follower(folder: RunFolder, display: LiveDisplay) -> Callable[[], None]:
+    """Shows what another process has written to the run folder since the last call."""
+    shown = 0
+
+    def follow() -> None:
+        nonlocal shown
+        file = folder.path / "metrics.jsonl"
+        complete = file.read_text().splitlines(keepends=True) if file.exists() else []
+        complete = [line for line in complete if line.endswith("\n")]
+        for line in complete[shown:]:
+            display.on_line(json.loads(line))
+        shown = len(complete)
+
+    return follow
+
+
+def _tail(path: Path, lines: int = 30) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])

@@ -1,0 +1,191 @@
+import fcntl
+import json
+import threading
+import time
+
+import pytest
+
+from fedgraph.errors import RunError
+from fedgraph.experiment import parse_experiment
+from fedgraph.reproduce import execution
+from fedgraph.reproduce.execution import failure, missing_data
+from fedgraph.run import RunFolder
+
+
+def summary(cell):
+    return json.loads((cell.path / "summary.json").read_text())
+
+
+def files(cell):
+    return {path.name for path in cell.path.iterdir()}
+
+
+def test_cells_are_run_once(table, plan, execute):
+    cells = plan(table)
+    assert execute(cells) == cells
+    assert [summary(cell)["method"] for cell in cells] == ["fedavg", "sfl"] * 2
+    written = [(cell.path / "summary.json").stat().st_mtime_ns for cell in cells]
+    assert execute(cells) == []
+    assert [(cell.path / "summary.json").stat().st_mtime_ns for cell in cells] == written
+
+
+def test_what_only_a_run_that_goes_on_needs_is_removed(table, plan, execute):
+    first, second = plan(table, "train.keep-optimizer=true", "train.momentum=0.5", seeds=[0])
+    execute([first])
+    execute([second], keep_models=True)
+    for cell in (first, second):
+        assert files(cell) >= {"summary.json", "metrics.jsonl", "experiment.toml", "environment.json", "logs"}
+        assert files(cell).isdisjoint({"checkpoint.safetensors", "nodes", "failure.txt"})
+    assert "models.safetensors" not in files(first)
+    assert "models.safetensors" in files(second)
+    execute([first, second])
+    assert "models.safetensors" in files(second)
+
+
+def training_lines(cell):
+    return [line for line in (cell.path / "metrics.jsonl").read_text().splitlines() if '"training"' in line]
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_killed_cell_goes_on_from_its_checkpoint(table, plan, execute, monkeypatch):
+    _, cell = plan(table, "experiment.rounds=3", seeds=[0])
+    _, whole = plan(table, "experiment.rounds=3", "experiment.min-clients=2", seeds=[0])
+    execute([whole])
+    original = RunFolder.write_summary
+
+    def kill(folder, content):
+        raise Killed
+
+    monkeypatch.setattr(RunFolder, "write_summary", kill)
+    with pytest.raises(Killed):
+        execute([cell])
+    assert "checkpoint.safetensors" in files(cell)
+    monkeypatch.setattr(RunFolder, "write_summary", original)
+    # The times on these lines would be others if the rounds were trained anew.
+    before = training_lines(cell)
+    assert execute([cell]) == [cell]
+    assert training_lines(cell) == before
+    assert len(before) == 3
+    assert summary(cell)["weights_sha256"] == summary(whole)["weights_sha256"]
+    assert "checkpoint.safetensors" not in files(cell)
+
+
+def test_a_cell_that_lost_its_end_ends_the_same(table, plan, execute):
+    cell = plan(table, seeds=[0])[1]
+    execute([cell])
+    first = summary(cell)
+    (cell.path / "summary.json").unlink()
+    assert execute([cell]) == [cell]
+    assert summary(cell)["metrics"] == first["metrics"]
+
+
+def test_one_that_fails_does_not_stop_the_others_and_is_tried_again(table, plan, execute):
+    bad, good = plan(table, seeds=[0])
+    table["rows"][0]["set"] = ["experiment.min-clients=7", "experiment.wait=0"]
+    bad = plan(table, seeds=[0])[0]
+    assert execute([bad, bad, good]) == [bad, good]
+    assert "only 6 of at least 7 clients" in failure(bad)
+    assert "\n" not in failure(bad)
+    assert "Traceback" in (bad.path / "failure.txt").read_text()
+    assert failure(good) is None
+    assert execute([bad]) == [bad]
+
+
+def test_a_cell_that_cannot_be_resolved_is_not_run(table, plan, execute):
+    table["rows"][0]["method"] = "fedavgg"
+    cell = plan(table, seeds=[0])[0]
+    assert execute([cell]) == []
+    assert failure(cell).endswith("'fedavgg' is not a built-in")
+
+
+def test_an_error_of_a_bug_is_a_failure_too(table, plan, execute, monkeypatch):
+    def trip(*arguments):
+        raise ZeroDivisionError("somebody divided")
+
+    cell = plan(table, seeds=[0])[0]
+    monkeypatch.setattr(execution, "run_one", trip)
+    execute([cell])
+    assert failure(cell) == "somebody divided"
+
+
+def test_errors_of_nodes_are_told_by_their_last_line(table, plan, execute, monkeypatch):
+    def trip(*arguments):
+        raise RunError("node 1000: Traceback (most recent call last):\n  line 3\nKeyError: 'x'\nRun folder: /a; go on")
+
+    cell = plan(table, seeds=[0])[0]
+    monkeypatch.setattr(execution, "run_one", trip)
+    execute([cell])
+    assert failure(cell) == "KeyError: 'x'"
+
+
+def test_cells_without_data_are_left_alone(table, plan, execute, tmp_path):
+    cell = plan(table, 'data={set = "pems04"}', 'graph.source="none"', seeds=[0])[0]
+    assert execute([cell]) == []
+    assert "no files of PEMS04" in missing_data(cell.experiment, tmp_path / "no-data")
+    assert failure(cell) is None
+    assert not cell.path.exists()
+
+
+def test_missing_data_of_a_file_of_ones_own(digits_tables, tmp_path):
+    assert missing_data(parse_experiment(digits_tables), tmp_path) is None
+    tables = digits_tables | {"data": {"set": "series", "path": "mine.csv"}}
+    assert "mine.csv" in missing_data(parse_experiment(tables), tmp_path)
+
+
+def test_a_cell_of_another_process_is_awaited_not_run_twice(table, plan, execute, monkeypatch):
+    monkeypatch.setattr(execution, "_POLL_SECONDS", 0.05)
+    first, second = plan(table, seeds=[0])
+    execute([first])
+    kept = (first.path / "summary.json").read_text()
+    (first.path / "summary.json").unlink()
+    with (first.path.parent / ".locks" / first.path.name).open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        ran = []
+        thread = threading.Thread(target=lambda: ran.extend(execute([first, second])))
+        thread.start()
+        deadline = time.monotonic() + 20
+        while not (second.path / "summary.json").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert thread.is_alive()
+        (first.path / "summary.json").write_text(kept)
+    thread.join(20)
+    assert ran == [second]
+
+
+def test_a_cell_is_locked_while_it_is_run(table, plan, execute, monkeypatch):
+    cell = plan(table, seeds=[0])[0]
+    original, tried = execution.run_one, []
+
+    def look_at_lock(*arguments):
+        with (cell.path.parent / ".locks" / cell.path.name).open() as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with (cell.path.parent / ".locks" / cell.path.name).open() as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        tried.append(original(*arguments))
+
+    monkeypatch.setattr(execution, "run_one", look_at_lock)
+    execute([cell])
+    assert len(tried) == 1
+
+
+def test_a_cell_that_another_process_left_unfinished_is_taken_over(table, plan, execute, monkeypatch):
+    monkeypatch.setattr(execution, "_POLL_SECONDS", 0.05)
+    cell = plan(table, seeds=[0])[0]
+    (cell.path.parent / ".locks").mkdir(parents=True)
+    other = (cell.path.parent / ".locks" / cell.path.name).open("w")
+    fcntl.flock(other, fcntl.LOCK_EX)
+    timer = threading.Timer(0.3, other.close)
+    timer.start()
+    assert execute([cell]) == [cell]
+    assert (cell.path / "summary.json").exists()
+
+
+def test_a_row_may_ask_for_one_node(table, plan, execute):
+    table["rows"][0]["nodes"] = 1
+    cells = plan(table, seeds=[0])
+    execute(cells)
+    assert "6 clients on 1 nodes" in (cells[0].path / "logs" / "run.log").read_text()
+    assert "6 clients on 2 nodes" in (cells[1].path / "logs" / "run.log").read_text()

@@ -1,0 +1,190 @@
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+from fedgraph.reproduce.cells import Cell
+from fedgraph.reproduce.results import Outcome, Results, commits, long_csv, summary_csv
+from fedgraph.reproduce.table import PublishedTable
+
+
+def summary(mean, worst=0.0, **more):
+    return {
+        "data": "Toy, 3 of 9 clients: not comparable",
+        "seconds": 1.5,
+        "metrics": {"test": {"accuracy": {"mean": mean, "std": 0.1, "best5": None, "worst5": worst}}},
+        **more,
+    }
+
+
+@pytest.fixture
+def made(table, tmp_path):
+    """Results from summaries by (row, seed); what is not given was not run."""
+
+    def made(summaries, states=None, **changes):
+        content = PublishedTable.model_validate(table | changes)
+        outcomes = []
+        for row in ("FedAvg", "SFL"):
+            for seed in (0, 1, 2):
+                cell = Cell(row, "digits", seed, None, tmp_path / f"{row}-{seed}")
+                found = summaries.get((row, seed))
+                state, reason = (states or {}).get((row, seed), ("not run", ""))
+                outcomes.append(Outcome(cell, "finished", "", found) if found else Outcome(cell, state, reason))
+        return Results("tiny", content, "small", content.profiles["small"], (0, 1, 2), (), tuple(outcomes))
+
+    return made
+
+
+def parts(results, row=0):
+    column = results.columns[0]
+    return results.table.rows[row], column, results.table.metrics_of(column)
+
+
+def test_mean_and_sample_deviation_over_seeds_in_the_unit_of_the_paper(made):
+    results = made({("FedAvg", 0): summary(0.2), ("FedAvg", 1): summary(0.5), ("FedAvg", 2): summary(0.6)})
+    row, column, (mean, worst) = parts(results)
+    ours = results.ours(row, column, mean)
+    assert ours.values == {0: 20.0, 1: 50.0, 2: 60.0}
+    assert ours.mean == pytest.approx(130 / 3)
+    assert ours.deviation == pytest.approx(np.std([20, 50, 60], ddof=1))
+    assert results.ours(row, column, worst).mean == 0
+
+
+def test_one_seed_has_no_deviation_and_none_no_value(made):
+    results = made({("FedAvg", 1): summary(0.5)})
+    row, column, (mean, _) = parts(results)
+    assert results.ours(row, column, mean)[:2] == (50.0, None)
+    assert results.ours(results.table.rows[1], column, mean) is None
+
+
+def test_published_values_stand_beside_and_change_nothing(made, table):
+    summaries = {("FedAvg", 0): summary(0.5)}
+    results = made(summaries)
+    row, column, (mean, worst) = parts(results)
+    assert results.published(row, column, mean) == 12.5
+    assert results.published(row, column, worst) == (3.0, 1.25)
+    assert results.published(results.table.rows[1], column, mean) is None
+    assert results.published(results.table.rows[2], column, worst) is None
+    ours = results.ours(row, column, mean)
+    table["rows"][0]["published"]["digits"] = [99.0, 99.0]
+    assert made(summaries).ours(row, column, mean) == ours
+
+
+def test_other_statistics_and_groups(made, table):
+    table["table"]["metrics"] = [
+        {"title": "std", "value": "test/accuracy:std"},
+        {"title": "cold", "value": "test/accuracy:worst5@cold"},
+        {"title": "best", "value": "test/accuracy:best5"},
+        {"title": "other", "value": "validation/accuracy"},
+    ]
+    table["rows"][0]["published"], table["rows"][2]["published"] = {}, {}
+    groups = {"test": {"cold": {"accuracy": {"mean": 0.1, "worst5": 0.05}}}}
+    results = made({("FedAvg", 0): summary(0.5, per_group=groups)})
+    row, column, metrics = parts(results)
+    values = [results.ours(row, column, metric) for metric in metrics]
+    assert [value and value.mean for value in values] == [0.1, 0.05, None, None]
+
+
+def test_what_differs(made):
+    results = made({("FedAvg", 0): summary(0.5)})
+    column = results.columns[0]
+    fedavg, sfl, oracle = results.table.rows
+    assert results.differs(fedavg, column) == "one round; Toy, 3 of 9 clients"
+    assert results.differs(sfl, column) == "one round; Toy, 3 of 9 clients; as it is"
+    assert results.differs(oracle, column) == ""
+    assert made({}).differs(fedavg, column) == "one round"
+
+
+def test_why_values_are_missing(made):
+    results = made(
+        {("SFL", 0): summary(0.5), ("SFL", 1): summary(0.5), ("SFL", 2): summary(0.5)},
+        {("FedAvg", 0): ("not run", ""), ("FedAvg", 1): ("failed", "it broke"), ("FedAvg", 2): ("no data", "no file")},
+    )
+    column = results.columns[0]
+    assert results.trouble(results.table.rows[0], column) == "failed: it broke"
+    assert results.trouble(results.table.rows[1], column) == ""
+    assert results.trouble(results.table.rows[2], column) == ""
+    partly = made({("FedAvg", 0): summary(0.5)}, {("FedAvg", 1): ("failed", "it broke")})
+    assert partly.trouble(partly.table.rows[0], column) == "failed for seeds 1, 2: it broke"
+
+
+def test_a_metric_that_was_not_measured_is_said(made, table):
+    table["table"]["metrics"][1]["value"] = "test/mae"
+    results = made({("FedAvg", seed): summary(0.5) for seed in range(3)})
+    assert results.trouble(results.table.rows[0], results.columns[0]) == "its runs have no test/mae"
+
+
+def test_the_best_of_ours(made, table):
+    summaries = {("FedAvg", 0): summary(0.4, 0.3), ("SFL", 0): summary(0.5, 0.1)}
+    results = made(summaries)
+    _, column, (mean, worst) = parts(results)
+    assert results.best(column, mean) == "SFL"
+    assert results.best(column, worst) == "FedAvg"
+    assert made({}).best(column, mean) is None
+    for measured in summaries.values():
+        measured["metrics"]["test"]["mae"] = measured["metrics"]["test"]["accuracy"]
+    table["table"]["metrics"][0]["value"] = "test/mae"
+    results = made(summaries)
+    assert results.best(column, results.table.table.metrics[0]) == "FedAvg"
+
+
+def test_the_long_file_has_every_number(made):
+    groups = {"test": {"north": {"accuracy": {"mean": 0.25}}}}
+    lines = list(csv.DictReader(io.StringIO(long_csv(made({("SFL", 1): summary(0.5, per_group=groups)})))))
+    assert len(lines) == 5
+    assert {line["row"] for line in lines} == {"SFL"}
+    assert {line["run"] for line in lines} == {"SFL-1"}
+    found = {(line["group"], line["statistic"]): line["value"] for line in lines}
+    assert found == {
+        ("", "mean"): "0.5",
+        ("", "std"): "0.1",
+        ("", "best5"): "",
+        ("", "worst5"): "0.0",
+        ("north", "mean"): "0.25",
+    }
+
+
+def test_the_summary_file(made):
+    results = made({("FedAvg", 0): summary(0.5), ("FedAvg", 2): summary(0.6)}, {("SFL", 0): ("failed", "it broke")})
+    lines = list(csv.DictReader(io.StringIO(summary_csv(results))))
+    assert [(line["row"], line["metric"]) for line in lines] == [
+        (row, metric) for row in ("FedAvg", "SFL", "Oracle") for metric in ("mean", "worst")
+    ]
+    first = lines[0]
+    assert float(first["mean"]) == pytest.approx(55)
+    assert float(first["deviation"]) == pytest.approx(50**0.5)
+    assert (first["seeds"], first["published"], first["published deviation"]) == ("0 2", "12.5", "")
+    assert (lines[1]["published"], lines[1]["published deviation"]) == ("3.0", "1.25")
+    assert lines[2]["missing because"] == "failed: it broke"
+    assert (lines[4]["published"], lines[4]["mean"], lines[5]["published"]) == ("99.0", "", "")
+
+
+def test_commits(made, tmp_path):
+    for seed, commit in ((0, "abc"), (1, "abc"), (2, "def")):
+        (tmp_path / f"SFL-{seed}").mkdir()
+        (tmp_path / f"SFL-{seed}" / "environment.json").write_text(json.dumps({"commit": commit}))
+    assert commits(made({("SFL", seed): summary(0.5) for seed in range(3)})) == ["abc", "def"]
+    assert commits(made({("SFL", 0): summary(0.5)})) == ["abc"]
+
+
+def test_real_runs_are_read(table, plan, execute, results_of):
+    execute(plan(table, seeds=[0])[1:])
+    results = results_of(table)
+    states = [outcome.state for outcome in results.outcomes]
+    assert states == ["not run", "finished", "not run", "not run"]
+    row, column, (mean, _) = parts(results, row=1)
+    found = json.loads((results.outcomes[1].cell.path / "summary.json").read_text())
+    assert results.ours(row, column, mean).mean == 100 * found["metrics"]["test"]["accuracy"]["mean"]
+    assert results.descriptions(column) == [found["data"]]
+
+
+def test_missing_data_and_failures_are_told_apart(table, results_of):
+    table["rows"][0]["set"] = ['data={set = "pems04"}', 'graph.source="none"']
+    table["rows"][1]["method"] = "sfll"
+    results = results_of(table, seeds=[0])
+    (first, second) = results.outcomes
+    assert (first.state, second.state) == ("no data", "failed")
+    assert "no files of PEMS04" in first.reason
+    assert second.reason.endswith("'sfll' is not a built-in")

@@ -1,0 +1,64 @@
+import copy
+
+import pytest
+
+from fedgraph.errors import ExperimentError
+from fedgraph.reproduce.table import Quantity, load_table, table_files
+
+
+def test_quantities():
+    assert Quantity.of("test/mae-60min") == ("test", "mae-60min", "mean", None)
+    assert Quantity.of("validation/accuracy:worst5@cold") == ("validation", "accuracy", "worst5", "cold")
+    for text in ("mae", "tests/mae", "test/mae:median", "test/mae@", "test/wrong", "test/mae:std:std"):
+        with pytest.raises(ValueError, match=text.partition("/")[0]):
+            Quantity.of(text)
+
+
+def test_a_table_is_found_by_name_and_by_path(table, write):
+    name, content, file = load_table("sfl-table1")
+    assert (name, file.name) == ("sfl-table1", "table1.toml")
+    assert content.rows[0].label == "FedAvg"
+    name, content, file = load_table(str(write(table)))
+    assert (name, file.parent.joinpath("small.toml").exists()) == ("tiny", True)
+    assert [row.method for row in content.rows] == ["fedavg", "sfl", None]
+
+
+def test_an_unknown_table_is_answered_with_the_known():
+    with pytest.raises(ExperimentError, match="there is no table 'sfl-tabel1'; known tables: .*sfl-table1"):
+        load_table("sfl-tabel1")
+    assert set(table_files()) >= {"sfl-table1", "sfl-table2", "sfl-table3", "sfl-table4", "sfl-fig3", "sfl-fig4"}
+
+
+@pytest.mark.parametrize(
+    ("where", "entry", "message"),
+    [
+        (("table",), {"titel": "x"}, r"\[table\] has no key 'titel'; known keys: caption, figure"),
+        (("rows", 1), {"methods": "x"}, r"\[\[rows\]\] 'SFL' has no key 'methods'; known keys: .*method"),
+        (("columns", 0), {"exp": "x"}, r"\[\[columns\]\] 'digits' has no key 'exp'; known keys: differs, experiment"),
+        (("profiles", "small"), {"sed": [1]}, r"\[profiles.small\] has no key 'sed'; known keys: columns"),
+        (("profiles",), {"tiny": {}}, "profiles.tiny"),
+        (("table", "metrics", 0), {"factors": 1}, "has no key 'factors'; known keys: factor, title, value"),
+        (("table", "metrics", 0), {"value": "test/mea"}, "there is no metric 'mea'"),
+        (("rows", 1), {"label": "SFL, ours"}, "label"),
+        (("rows", 1), {"label": "FedAvg"}, "row label 'FedAvg' is given more than once"),
+        (("rows", 1), {"columns": ["digit"]}, "row 'SFL' names a column 'digit'; the columns are digits"),
+        (("rows", 0, "published"), {"digits": [1.0]}, "has 1 published values for column 'digits' of 2 metrics"),
+        (("profiles", "small"), {"experiments": {"x": "y"}}, "profile 'small' names a column 'x'"),
+        (("table",), {"metrics": []}, "column 'digits' has no metrics"),
+    ],
+)
+def test_what_is_wrong_is_said(table, write, where, entry, message):
+    content = copy.deepcopy(table)
+    place = content
+    for step in where:
+        place = place[step]
+    place.update(entry)
+    with pytest.raises(ExperimentError, match=message) as error:
+        load_table(str(write(content)))
+    assert "tiny.toml" in str(error.value)
+
+
+def test_no_toml(tmp_path):
+    (tmp_path / "bad.toml").write_text("[table")
+    with pytest.raises(ExperimentError, match="bad.toml is not a TOML file"):
+        load_table(str(tmp_path / "bad.toml"))

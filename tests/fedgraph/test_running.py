@@ -1,0 +1,45 @@
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+from fedgraph.errors import RunError
+from fedgraph.experiment import parse_experiment
+from fedgraph.run import RunFolder
+from fedgraph.running import run_one, see_plugins
+
+
+@pytest.fixture
+def folder(digits_tables, tmp_path):
+    digits_tables["experiment"]["rounds"] = 1
+    return RunFolder.create(parse_experiment(digits_tables), tmp_path / "runs")
+
+
+def test_a_run_folder_is_brought_to_its_end_with_its_label_shown(folder):
+    console = Console(file=io.StringIO(), width=120)
+    summary = run_one(folder, "local", 2, None, console, label="the first of two")
+    assert summary == folder.summary()
+    assert (summary["rounds"], summary["clients"]) == (1, 6)
+    assert "the first of two" in console.file.getvalue()
+
+
+def test_without_a_label_the_method_is_shown(folder):
+    console = Console(file=io.StringIO(), width=120)
+    run_one(folder, "local", 3, None, console)
+    assert "sfl " in console.file.getvalue()
+    assert "6 clients on 3 nodes" in (folder.path / "logs" / "run.log").read_text()
+
+
+def test_what_goes_wrong_names_the_folder_to_go_on_with(folder):
+    console = Console(quiet=True)
+    run_one(folder, "local", 2, None, console)
+    with pytest.raises(RunError, match="is finished") as error:
+        run_one(folder, "local", 2, None, console)
+    assert f"Run folder: {folder.path}; once its experiment.toml is mended, go on with --resume" in str(error.value)
+
+
+def test_folders_of_plug_ins_come_last_and_once(monkeypatch):
+    monkeypatch.setattr(sys, "path", ["ours", "mine"])
+    see_plugins(["theirs", "mine", "theirs"])
+    assert sys.path == ["ours", "mine", "theirs"]

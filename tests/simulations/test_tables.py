@@ -1,0 +1,69 @@
+import pytest
+
+from fedgraph.experiment import load_experiment
+from fedgraph.reproduce.cells import digest, plan_cells, resolved
+from fedgraph.reproduce.table import load_table, table_files
+
+TABLES = [(name, profile) for name in table_files() for profile in load_table(name)[1].profiles]
+
+
+def cells_of(name, profile, tmp_path, seeds=(0,)):
+    _, table, file = load_table(name)
+    return plan_cells(table, table.profiles[profile], seeds, (), tmp_path, file.parent)
+
+
+@pytest.mark.parametrize(("name", "profile"), TABLES)
+def test_every_cell_resolves_and_is_read_back_as_the_same(name, profile, tmp_path):
+    cells = cells_of(name, profile, tmp_path)
+    assert cells
+    assert sorted({cell.problem for cell in cells} - {""}) == []
+    for cell in cells:
+        (tmp_path / "experiment.toml").write_text(cell.experiment.as_toml())
+        assert digest(resolved(load_experiment(tmp_path / "experiment.toml"))) == digest(cell.experiment)
+
+
+@pytest.mark.parametrize(("name", "profile"), TABLES)
+def test_no_two_rows_of_a_column_are_the_same_run(name, profile, tmp_path):
+    # What is chosen on validation data may turn out to be the setting of the paper.
+    cells = [cell for cell in cells_of(name, profile, tmp_path, seeds=(0, 1)) if "chosen" not in cell.row]
+    paths = [(cell.column, cell.path) for cell in cells if cell.experiment is not None]
+    repeated = {cell.row for cell in cells if paths.count((cell.column, cell.path)) > 1}
+    assert repeated == set()
+
+
+@pytest.mark.parametrize("profile", ["small", "full"])
+def test_figure_3_uses_the_runs_of_tables_2_and_3(profile, tmp_path):
+    figure = {cell.path for cell in cells_of("sfl-fig3", profile, tmp_path) if cell.experiment}
+    tables = [cell for name in ("sfl-table2", "sfl-table3") for cell in cells_of(name, profile, tmp_path)]
+    assert figure == {cell.path for cell in tables if cell.experiment}
+
+
+@pytest.mark.parametrize("profile", ["small", "full"])
+def test_figure_4_uses_the_runs_of_tables_1_and_2_where_they_have_them(profile, tmp_path):
+    figure = {cell.path for cell in cells_of("sfl-fig4", profile, tmp_path) if cell.column != "cifar10"}
+    tables = [cell for name in ("sfl-table1", "sfl-table2") for cell in cells_of(name, "small", tmp_path)]
+    assert figure <= {cell.path for cell in tables}
+
+
+def test_methods_without_a_graph_are_given_none():
+    for name in table_files():
+        for row in load_table(name)[1].rows:
+            if row.method is not None and not row.method.startswith("sfl"):
+                assert 'graph.source="none"' in row.set, (name, row.label)
+
+
+def test_published_values_as_printed():
+    """Some of each table, typed in a second time."""
+    printed = {
+        ("sfl-table1", "FedAvg", "metr-la"): (7.03, 21.63, 10.81),
+        ("sfl-table1", "SFL", "pems-bay"): (2.96, 7.62, 5.95),
+        ("sfl-table1", "STGCN", "pems-d8"): (18.88, "-", 27.87),
+        ("sfl-table2", "SFL", "shards-2"): ((54.25, 21.72), (100.0, 0.0), (6.2, 2.22)),
+        ("sfl-table2", "SCAFFOLD", "shards-5"): ((30.16, 13.66), (57.4, 5.57), (2.4, 2.87)),
+        ("sfl-table3", "LG-FedAvg", "shards-20"): ((80.33, 3.2), (87.03, 1.3), (69.26, 1.73)),
+        ("sfl-table3", "SFL*", "shards-10"): ((44.2, 11.85), (67.4, 2.24), (20.0, 3.85)),
+        ("sfl-table4", "SFL+PER", "pems-bay"): (4.82,),
+    }
+    for (name, label, column), values in printed.items():
+        (row,) = [row for row in load_table(name)[1].rows if row.label == label]
+        assert row.published[column] == values
