@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedgraph.hashing import mixed
 from fedgraph.seeding import derive_seed
 from fedgraph.train_settings import TrainSettings
 
 _LARGEST = 2**63 - 1
+_PLACES = derive_seed(0, "places of a minibatch")
 
 
 def shuffling_keys(seed: int, names: Sequence[str]) -> Tensor:
@@ -21,10 +23,17 @@ def shuffling_keys(seed: int, names: Sequence[str]) -> Tensor:
 
 def num_steps(num_examples: Tensor, settings: TrainSettings) -> Tensor:
     """Minibatches that clients with so many examples train on in a round, int64 ``[clients]``."""
-    per_epoch = _steps_per_epoch(num_examples, settings)
+    per_epoch = steps_per_epoch(num_examples, settings)
     if settings.local_steps is not None:
         return torch.where(per_epoch > 0, settings.local_steps, 0)
     return per_epoch * (settings.local_epochs or 0)
+
+
+def steps_per_epoch(num_examples: Tensor, settings: TrainSettings) -> Tensor:
+    """Minibatches of one pass over so many examples, int64 ``[clients]``."""
+    size = settings.batch_size
+    rounded_up = (num_examples + size - 1) // size
+    return torch.where(num_examples >= size, num_examples // size, rounded_up) if settings.drop_last else rounded_up
 
 
 def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings, round: int) -> Tensor:
@@ -37,7 +46,7 @@ def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings
     behind its examples.
     """
     size, clients = settings.batch_size, len(keys)
-    steps, per_epoch = num_steps(num_examples, settings), _steps_per_epoch(num_examples, settings)
+    steps, per_epoch = num_steps(num_examples, settings), steps_per_epoch(num_examples, settings)
     batches = torch.full((int(steps.max()) if clients else 0, clients, size), -1, device=keys.device)
     epoch = 0
     while bool((going := epoch * per_epoch < steps).any()):
@@ -64,10 +73,10 @@ def repeat_examples(indices: Tensor) -> Tensor:
     return indices.gather(1, columns)
 
 
-def _steps_per_epoch(num_examples: Tensor, settings: TrainSettings) -> Tensor:
-    size = settings.batch_size
-    rounded_up = (num_examples + size - 1) // size
-    return torch.where(num_examples >= size, num_examples // size, rounded_up) if settings.drop_last else rounded_up
+def example_numbers(keys: Tensor, round: int, step: int, size: int) -> Tensor:
+    """Random int64 ``[clients, size]``, one for each place in the minibatch of a client's step ``step`` of a round."""
+    stream = mixed(mixed(mixed(keys ^ _PLACES) ^ round) ^ step)
+    return mixed(stream[:, None] + torch.arange(size, device=keys.device))
 
 
 def _shuffled(keys: Tensor, counts: Tensor, round: int, epoch: int) -> Tensor:
@@ -78,29 +87,13 @@ def _shuffled(keys: Tensor, counts: Tensor, round: int, epoch: int) -> Tensor:
     most = int(counts.max())
     index = torch.arange(most, device=keys.device)
     index_mask = (1 << max(most - 1, 1).bit_length()) - 1
-    stream = _mixed(_mixed(keys ^ round) ^ epoch)
-    numbers = _mixed(stream[:, None] + index)
+    stream = mixed(mixed(keys ^ round) ^ epoch)
+    numbers = mixed(stream[:, None] + index)
     numbers &= _LARGEST & ~index_mask
     numbers |= index
     numbers.masked_fill_(index >= counts[:, None], _LARGEST)
     ordered = _sorted(numbers)
     return (ordered & index_mask).masked_fill_(ordered == _LARGEST, -1)
-
-
-def _mixed(values: Tensor) -> Tensor:
-    """The finaliser of SplitMix64 (Steele et al., OOPSLA 2014): int64 in, as good as random int64 out."""
-    values = values + -7046029254386353131
-    values ^= _shifted(values, 30)
-    values *= -4658895280553007687
-    values ^= _shifted(values, 27)
-    values *= -7723592293110705685
-    values ^= _shifted(values, 31)
-    return values
-
-
-def _shifted(values: Tensor, bits: int) -> Tensor:
-    """A right shift that fills with zeros, as of unsigned numbers."""
-    return (values >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def _sorted(values: Tensor) -> Tensor:

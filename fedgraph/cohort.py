@@ -66,7 +66,7 @@ class Cohort:
         self.settings = settings
         self.seed = seed
         self.device = settings.torch_device()
-        self._training = LocalTraining(self.model, data.task, settings, seed)
+        self._training = LocalTraining(self.model, data.task, settings, seed, data.augment)
         self._resident: dict[SplitName, Split] = {}
 
     def train(

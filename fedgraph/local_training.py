@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgraph.batches import repeat_examples, training_batches
+from fedgraph.batches import example_numbers, repeat_examples, training_batches
 from fedgraph.compiling import Compiled
-from fedgraph.data.base import Batch, Split, TaskSpec
+from fedgraph.data.base import Augment, Batch, Split, TaskSpec
+from fedgraph.learning_rates import learning_rates
 from fedgraph.losses import loss_sums, masked_mean
 from fedgraph.models.base import StackedModel
 from fedgraph.optimisers import Optimiser, clip_rows
@@ -54,12 +55,13 @@ class Block:
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How the clients of a cohort train: model, task and settings."""
+    """How the clients of a cohort train: model, task, settings, and how minibatches are augmented, if at all."""
 
     model: StackedModel
     task: TaskSpec
     settings: TrainSettings
     seed: int
+    augment: Augment | None = None
 
     def run(
         self,
@@ -80,11 +82,15 @@ class LocalTraining:
         trained = matrix[:, :width].contiguous()
         running = self._buffers.unflatten(matrix[:, width:]) if self._buffers.names else {}
         optimiser = Optimiser(settings, settings.rate(round), dict(moments))
+        rates = learning_rates(settings, block.num_examples, round)
         total = torch.zeros(2, len(matrix), dtype=torch.float64, device=matrix.device)
         compiles = settings.compile and (matrix.is_cuda or not self.model.native)
         with self._own_draws(block.names[0], round, matrix.device):
             for step, (clients, examples) in enumerate(zip(active, longest, strict=True)):
                 batch = self._batch(block.split, batches[step, :clients], examples)
+                if self.augment is not None:
+                    numbers = example_numbers(block.keys[:clients], round, step, batch.inputs.shape[1])
+                    batch = batch._replace(inputs=self.augment(batch.inputs, numbers))
                 buffers = {name: value[:clients] for name, value in running.items()}
                 parameters = trained[:clients].detach().requires_grad_()
                 # What comes up rarely is not worth compiling: a block that has lost clients, a short last minibatch.
@@ -98,7 +104,7 @@ class LocalTraining:
                         gradient += gradient_term(trained[:clients], block.first(clients), weight)
                     if settings.clip_norm is not None:
                         clip_rows(gradient, settings.clip_norm)
-                    optimiser.step(trained, gradient)
+                    optimiser.step(trained, gradient, None if rates is None else rates[step, :clients])
                     for name, value in changed.items():
                         buffers[name].copy_(value)
         if running:

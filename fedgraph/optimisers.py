@@ -16,42 +16,44 @@ EPSILON = 1e-8
 
 
 class Optimiser:
-    """Updates parameters in place; ``state`` holds the moments, each with a leading client axis."""
+    """Updates parameters in place; ``state`` holds the moments, each with a leading client axis.
+
+    learning_rate : that of every step which is given no others.
+    """
 
     def __init__(self, settings: TrainSettings, learning_rate: float, state: dict[str, Tensor]) -> None:
         self.settings = settings
         self.learning_rate = learning_rate
         self.state = state
 
-    def step(self, parameters: Tensor, gradient: Tensor) -> None:
+    def step(self, parameters: Tensor, gradient: Tensor, learning_rates: Tensor | None = None) -> None:
         """One update of the first rows of ``parameters`` ``[clients, parameters]``.
 
         ``gradient`` is ``[active, parameters]`` and may be overwritten; clients behind the first ``active`` ones stay
-        as they are.
+        as they are. ``learning_rates`` ``[active]`` are the clients' own for this step.
         """
         active = len(gradient)
-        self._update(parameters[:active], gradient, {name: value[:active] for name, value in self.state.items()})
+        rate = self.learning_rate if learning_rates is None else learning_rates.unsqueeze(1)
+        update = self._sgd if self.settings.optimizer == "sgd" else self._adam
+        update(parameters[:active], gradient, {name: value[:active] for name, value in self.state.items()}, rate)
 
-    def _update(self, parameters: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
-        if self.settings.optimizer == "sgd":
-            self._sgd(parameters, gradient, state)
-        else:
-            self._adam(parameters, gradient, state)
-
-    def _sgd(self, parameters: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
+    def _sgd(self, parameters: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor) -> None:
         momentum = self.settings.momentum
         if self.settings.weight_decay:
             gradient.add_(parameters, alpha=self.settings.weight_decay)
         if momentum:
             velocity = state["momentum"].mul_(momentum).add_(gradient)
             gradient = gradient.add_(velocity, alpha=momentum) if self.settings.nesterov else velocity
-        parameters.sub_(gradient, alpha=self.learning_rate)
+        if isinstance(rate, Tensor):
+            parameters.addcmul_(gradient, rate, value=-1)
+        else:
+            parameters.sub_(gradient, alpha=rate)
 
-    def _adam(self, parameters: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> None:
+    def _adam(self, parameters: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor) -> None:
         first, second = self.settings.betas
         if self.settings.weight_decay:
             if self.settings.optimizer == "adamw":
-                parameters.mul_(1 - self.learning_rate * self.settings.weight_decay)
+                parameters.mul_(1 - rate * self.settings.weight_decay)
             else:
                 gradient.add_(parameters, alpha=self.settings.weight_decay)
         count = state["step"].add_(1).unsqueeze(1)
@@ -61,7 +63,7 @@ class Optimiser:
         first_scale = (1 - first ** count.double()).float()
         second_scale = (1 - second ** count.double()).sqrt().float()
         denominator = (square.sqrt() / second_scale).add_(EPSILON)
-        parameters.sub_(mean / denominator * (self.learning_rate / first_scale))
+        parameters.sub_(mean / denominator * (rate / first_scale))
 
 
 def fresh_state(

@@ -22,6 +22,10 @@ class TrainSettings(Settings):
     local_epochs or local_steps : passes over a client's examples, or minibatches, per round (0 = no training);
         one epoch when neither is given.
     learning_rate_decay : factor per round; round 1 uses ``learning_rate`` itself.
+    warmup_epochs       : local epochs of each round over which the rate rises linearly from 0, minibatch by minibatch;
+        not with local_steps, of which a round may have less than an epoch.
+    final_learning_rate : then the rate falls linearly to this at the end of the round; None: it stays. The decay per
+        round applies to it too. A round that is shorter than the rise ends on it.
     clip_norm           : largest Euclidean norm of one client's gradient.
     loss                : ``auto`` is cross-entropy for classification, mae for forecasts, mse for regression.
     drop_last           : leave out an epoch's last minibatch when it is not full (never a client's only one).
@@ -45,6 +49,8 @@ class TrainSettings(Settings):
     batch_size: int = Field(default=32, ge=1)
     local_epochs: int | None = Field(default=None, ge=0)
     local_steps: int | None = Field(default=None, ge=0)
+    warmup_epochs: float = Field(default=0.0, ge=0)
+    final_learning_rate: float | None = Field(default=None, ge=0)
     clip_norm: float | None = Field(default=None, gt=0)
     loss: Literal["auto", "cross-entropy", "mae", "mse", "huber"] = "auto"
     drop_last: bool = False
@@ -71,6 +77,16 @@ class TrainSettings(Settings):
             raise ValueError("give either local-epochs or local-steps, not both")
         return value
 
+    @field_validator("warmup_epochs")
+    @classmethod
+    def _warmup_needs_epochs(cls, value: float, info: ValidationInfo) -> float:
+        if value and info.data.get("local_steps") is not None:
+            raise ValueError(
+                "a client's steps per epoch depend on how many examples it has, so with local-steps the rise would "
+                "be of another length for every client; use local-epochs, or leave warmup-epochs out"
+            )
+        return value
+
     @field_validator("nesterov")
     @classmethod
     def _nesterov_needs_momentum(cls, value: bool, info: ValidationInfo) -> bool:
@@ -79,7 +95,7 @@ class TrainSettings(Settings):
         return value
 
     def rate(self, round: int) -> float:
-        """Learning rate of a round; rounds count from 1."""
+        """Learning rate of a round, the largest one where it changes within; rounds count from 1."""
         return self.learning_rate * self.learning_rate_decay ** max(round - 1, 0)
 
     def torch_device(self) -> torch.device:

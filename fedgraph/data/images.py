@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator, model_validator
 from torch import Tensor
 
 from fedgraph.data import image_files
+from fedgraph.data.augmentation import Change, ImageAugmentation
 from fedgraph.data.base import SPLITS, CohortData, SplitName, TaskSpec
 from fedgraph.data.catalogue import find, require
 from fedgraph.data.examples import ExampleSplit, row_table
@@ -46,6 +47,11 @@ class ImageSettings(PartitionSettings):
     normalise        : ``unit`` = pixels in [0, 1]; ``standard`` = then less the set's mean, over its deviation.
     layout           : ``image`` = ``[channels, height, width]``; ``flat`` = one vector.
     limit            : use only so many training examples, as many of each class.
+    augment          : how training images are changed at random whenever they are trained on, any of ``crop`` (padded
+                       by reflection, cut to their own size), ``flip`` (half of them are mirrored) and ``cutout`` (a
+                       square becomes zero, after scaling).
+    crop_padding     : pixels that a crop may shift an image by.
+    cutout_size      : side of the square in pixels.
     """
 
     set: SetName = "digits"
@@ -54,6 +60,27 @@ class ImageSettings(PartitionSettings):
     normalise: Literal["unit", "standard"] = "unit"
     layout: Literal["image", "flat"] = "image"
     limit: PositiveInt | None = None
+    augment: tuple[Change, ...] = ()
+    crop_padding: PositiveInt = 4
+    cutout_size: PositiveInt = 8
+
+    @field_validator("augment")
+    @classmethod
+    def _each_change_once(cls, value: tuple[Change, ...]) -> tuple[Change, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("every kind of change can be named once")
+        return value
+
+    @model_validator(mode="after")
+    def _changes_fit_the_images(self) -> ImageSettings:
+        side = min(SETS[self.set].shape[1:])
+        if self.augment and self.layout == "flat":
+            raise ValueError('augment moves pixels around and needs layout = "image"')
+        if "crop" in self.augment and self.crop_padding >= side:
+            raise ValueError(f"crop-padding must be less than the {side} pixels of an image; got {self.crop_padding}")
+        if "cutout" in self.augment and self.cutout_size >= side:
+            raise ValueError(f"cutout-size must be less than the {side} pixels of an image; got {self.cutout_size}")
+        return self
 
 
 class ImageSource:
@@ -99,6 +126,7 @@ class ImageSource:
             mean=torch.zeros(len(names)),
             std=torch.ones(len(names)),
             label_counts=torch.from_numpy(np.stack(counts).astype(np.int64)),
+            augment=self._augmentation(),
         )
 
     def given_graph(self) -> ClientGraph | None:
@@ -125,6 +153,12 @@ class ImageSource:
         if self.settings.set == "digits":
             return ()
         return image_files.file_key(require(catalogue_entry(self.settings.set), self.data_dir))
+
+    def _augmentation(self) -> ImageAugmentation | None:
+        settings = self.settings
+        if not settings.augment:
+            return None
+        return ImageAugmentation(frozenset(settings.augment), settings.crop_padding, settings.cutout_size)
 
     def _scaling(self) -> tuple[Tensor, Tensor | None]:
         """Factor and offset from stored pixels to inputs, shaped to broadcast over one input."""

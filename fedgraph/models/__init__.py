@@ -13,6 +13,7 @@ from fedgraph.models.base import StackedModel
 from fedgraph.models.cnn import CNNModel, CNNSettings
 from fedgraph.models.mlp import MLPModel, MLPSettings
 from fedgraph.models.recurrent import RecurrentModel, RecurrentSettings
+from fedgraph.models.resnet9 import ResNet9Model, ResNet9Settings
 from fedgraph.models.vectorised import ModuleModel, ModuleSettings
 from fedgraph.settings import Settings, parse
 
@@ -24,6 +25,7 @@ MODELS: dict[str, tuple[type[Settings], Callable[[Any, TaskSpec], StackedModel]]
     "rnn": (RecurrentSettings, RecurrentModel),
     "mlp": (MLPSettings, MLPModel),
     "cnn": (CNNSettings, CNNModel),
+    "resnet9": (ResNet9Settings, ResNet9Model),
 }
 
 

@@ -53,6 +53,13 @@ F3 = (
 )
 """Overrides for the second table: hourly examples of METR-LA's week, trained for long."""
 
+STACKED = "cohort, stacked"
+RESNET9 = (
+    "data={set = 'cifar10', clients = 4, partition = 'iid', limit = 400, normalise = 'standard'}",
+    "train={learning-rate = 0.1, batch-size = 32, local-steps = 1, workers = 1}",
+)
+"""Overrides for the third table: four clients, one minibatch each, nothing augmented."""
+
 
 def cohort(
     experiment: Annotated[str, typer.Argument(help="Experiment file.")] = "sfl/metr-la-week.toml",
@@ -68,6 +75,8 @@ def cohort(
     f3: Annotated[bool, typer.Option("--f3", help="Second table: small LSTMs, 200 local epochs.")] = False,
     f3_epochs: Annotated[int, typer.Option(min=1, help="Local epochs of the second table.")] = 200,
     f3_repeats: Annotated[int, typer.Option(min=1, help="How often the second table is measured.")] = 1,
+    resnet9: Annotated[bool, typer.Option("--resnet9", help="Third table: ResNet9, four clients of CIFAR-10.")] = False,
+    resnet9_width: Annotated[int, typer.Option(min=1, help="Its first channels; the paper's are 64.")] = 64,
     repeats: Repeats = 5,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the experiment.")] = None,
     json_: JsonFile = None,
@@ -104,6 +113,10 @@ def cohort(
         longer = [*(set_ or []), *F3, f"train.local-epochs={f3_epochs}", f"train.device={device}"]
         long = read_experiment(experiment, longer, sensors=sensors)
         raw["f3"], table, said = _long_training(long, f3_repeats, compile_)
+        tables.append(table)
+        lines += said
+    if resnet9:
+        raw["resnet9"], table, said = _resnet9(resnet9_width, device, repeats)
         tables.append(table)
         lines += said
     threads = f"1 intra-op thread per worker; {available_cores()} workers where it says so" if device == "cpu" else ""
@@ -196,6 +209,25 @@ def _long_training(
         target_line("its seconds", median(each.wall for each in next(iter(results.values()))), F3_SECONDS, " s"),
     ]
     return results, timing_table(title, results, []), said
+
+
+def _resnet9(width: int, device: str, repeats: int) -> tuple[dict[str, list[Timing]], Table, list[str]]:
+    """One training step of four ResNet9 at once, as the cohort would do it, and in a loop."""
+    overrides = [*RESNET9, f"train.device={device}", f"model.width={width}"]
+    experiment = read_experiment("sfl/cifar10.toml", overrides)
+    training, settings = Training.of(experiment), experiment.train
+    work = {
+        STACKED: training.cohort(settings, block_size=training.clients),
+        "cohort": training.cohort(settings),
+        LOOP: training.loop(settings),
+    }
+    results = in_turn({name: warmed(each) for name, each in work.items()}, repeats)
+    title = f"{training.clients} ResNet9 of width {width}, 1 step of {settings.batch_size} examples, {device}"
+    said = [
+        f"'{title}': {training.model.layout.num_trainable} parameters per client, images 3 x 32 x 32. '{STACKED}' "
+        "computes all clients in the same operations, 'cohort' as many as it finds best.",
+    ]
+    return results, timing_table(title, results, [LOOP]), said
 
 
 def _timed_later(work: Callable[[], object]) -> Callable[[], list[Timing]]:

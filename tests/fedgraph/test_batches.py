@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgraph.batches import num_steps, repeat_examples, shuffling_keys, training_batches
+from fedgraph.batches import example_numbers, num_steps, repeat_examples, shuffling_keys, training_batches
 from fedgraph.train_settings import TrainSettings
 
 
@@ -55,6 +55,14 @@ def test_order_depends_on_seed_name_and_round():
 
     assert order() == order()
     assert len({tuple(each) for each in (order(), order(name="b"), order(seed=1), order(round=2))}) == 4
+
+
+def test_numbers_of_examples_depend_on_client_round_step_and_place_alone():
+    keys = shuffling_keys(0, ["a", "b", "c"])
+    whole = example_numbers(keys, 1, 0, 8)
+    assert torch.equal(example_numbers(keys[1:2], 1, 0, 5), whole[1:2, :5])
+    others = [example_numbers(keys, round, step, 8) for round in (1, 2) for step in (0, 1, 2)]
+    assert len(torch.stack(others).unique()) == 6 * 3 * 8
 
 
 def test_repeat_examples_cycles_through_the_real_ones():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shutil
 import sys
@@ -11,7 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from fedgraph.batches import example_numbers, shuffling_keys, training_batches
 from fedgraph.cohort import Cohort, TrainSettings, _shrinking, _slices
+from fedgraph.data.augmentation import ImageAugmentation
 from fedgraph.data.base import Batch, CohortData, TaskSpec
 from fedgraph.errors import DataError, ExperimentError, RunError
 from fedgraph.models import build
@@ -312,6 +315,53 @@ def test_running_statistics_are_trained_like_the_twins_and_stop_with_their_clien
             else expected[name] - 0.1 * dict(twin.named_parameters())[name].grad
         )
         torch.testing.assert_close(value, moved, atol=1e-6, rtol=1e-4)
+
+
+IMAGES = TaskSpec("classification", (2, 8, 8), (3,))
+
+
+@pytest.mark.parametrize("model", [{"name": "cnn", "channels": [3, 4]}, {"name": "resnet9", "width": 2}], ids=str)
+def test_augmented_and_scheduled_training_depends_on_the_client_alone(model):
+    model = build(model, IMAGES)
+    data, start = make_data(IMAGES), rows_of(model)
+    data = dataclasses.replace(data, augment=ImageAugmentation(frozenset({"crop", "flip", "cutout"}), 2, 3))
+    table = {
+        "learning-rate": 0.2, "warmup-epochs": 1, "final-learning-rate": 0.01, "batch-size": 4, "local-epochs": 3,
+        "momentum": 0.9, "nesterov": True,
+    }  # fmt: skip
+    settings = TrainSettings(**table)
+    together = Cohort(model, data, settings, seed=1).train(start, round=2).parameters
+    blocked = Cohort(model, data, TrainSettings(**table, block_size=3), seed=1).train(start, round=2).parameters
+    order = [2, 0, 3, 1]
+    changed = dataclasses.replace(subset(data, order), augment=data.augment)
+    shuffled = Cohort(model, changed, settings, seed=1).train(start[order], round=2).parameters
+    torch.testing.assert_close(blocked, together, atol=1e-5, rtol=1e-3)
+    torch.testing.assert_close(shuffled, together[order], atol=1e-5, rtol=1e-3)
+    plain = Cohort(model, dataclasses.replace(data, augment=None), settings, seed=1).train(start, round=2).parameters
+    constant = Cohort(model, data, TrainSettings(**{**table, "warmup-epochs": 0, "final-learning-rate": None}), seed=1)
+    for other in (plain, constant.train(start, round=2).parameters):
+        assert ((other - together).abs().amax(1) > 1e-3).all()
+
+
+def test_minibatches_are_augmented_as_their_numbers_say():
+    """One epoch of two full minibatches against plain PyTorch on images that were changed beforehand."""
+    model = build({"name": "cnn", "channels": [3, 4]}, IMAGES)
+    data, start = make_data(IMAGES, sizes=(8,)), rows_of(model, 1)
+    augment = ImageAugmentation(frozenset({"crop", "flip"}), 2)
+    settings = TrainSettings(learning_rate=0.4, batch_size=4, final_learning_rate=0.1)
+    found = Cohort(model, dataclasses.replace(data, augment=augment), settings, seed=3).train(start, round=5)
+    split, keys = data.splits["train"], shuffling_keys(3, data.names)
+    twin = model.twin()
+    twin.load_state_dict(model.layout.row_state(start[0]))
+    batches = training_batches(keys, torch.tensor([8]), settings, round=5)[:, 0]
+    for step, (rows, rate) in enumerate(zip(batches, (0.25, 0.1), strict=True)):
+        inputs = augment(split.inputs[:, rows], example_numbers(keys, 5, step, 4))[0]
+        optimizer = torch.optim.SGD(twin.parameters(), lr=rate)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(twin(inputs), split.targets[0, rows]).backward()
+        optimizer.step()
+    expected = model.layout.row(twin.state_dict())
+    torch.testing.assert_close(found.parameters[0], expected, atol=1e-6, rtol=1e-4)
 
 
 def test_dropout_draws_from_the_seed_alone(monkeypatch):

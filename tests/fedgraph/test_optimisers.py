@@ -46,6 +46,26 @@ def test_equals_torch_optim_for_each_client_on_its_own_steps(table, reference, o
     torch.testing.assert_close(parameters, torch.stack(rows).detach(), atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("table", "reference", "options"), CASES, ids=lambda case: str(case))
+def test_rates_of_their_own_equal_torch_optim_with_that_rate(table, reference, options):
+    random = torch.Generator().manual_seed(0)
+    settings = TrainSettings(**table)
+    start = torch.randn(3, 5, generator=random)
+    parameters = start.clone()
+    ours = Optimiser(settings, 100.0, fresh_state(settings, 3, 5))
+    rows = [start[i].clone().requires_grad_() for i in range(3)]
+    theirs = [reference([row], lr=100.0, **options) for row in rows]
+    for step in range(8):
+        gradient, rates = torch.randn(3, 5, generator=random), torch.rand(3, generator=random)
+        active = 3 if step < 4 else 2
+        ours.step(parameters, gradient[:active].clone(), rates[:active])
+        for client in range(active):
+            rows[client].grad = gradient[client].clone()
+            theirs[client].param_groups[0]["lr"] = rates[client].item()
+            theirs[client].step()
+    torch.testing.assert_close(parameters, torch.stack(rows).detach(), atol=1e-5, rtol=1e-5)
+
+
 def test_clip_rows_like_torch_per_client():
     gradient = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
     expected = []

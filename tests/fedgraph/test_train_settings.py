@@ -22,6 +22,8 @@ def test_one_local_epoch_unless_told_otherwise():
         ({"nesterov": True}, "nesterov: .*needs a momentum above 0"),
         ({"learning-rate": 0}, "learning-rate: .*greater than 0"),
         ({"lr": 0.1}, "has no key 'lr'; known keys: .*learning-rate"),
+        ({"local-steps": 5, "warmup-epochs": 1}, "warmup-epochs: .*use local-epochs"),
+        ({"final-learning-rate": -0.1}, "final-learning-rate: .*greater than or equal to 0"),
         ({"betas": [0.9, 1.0]}, r"betas.1: .*less than 1"),
     ],
 )

@@ -176,6 +176,27 @@ def test_errors_name_the_client():
         digits(partition="iid", clients=1400, test="shared").load(["client-1399"])
 
 
+def test_augmentation_is_that_of_the_settings():
+    assert digits().load(["client-00"]).augment is None
+    augment = digits(augment=("flip", "crop"), crop_padding=2, cutout_size=3).load(["client-00"]).augment
+    assert (augment.changes, augment.crop_padding, augment.cutout_size) == ({"flip", "crop"}, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"augment": ["crop"], "layout": "flat"}, 'augment moves pixels around and needs layout = "image"'),
+        ({"augment": ["crop"], "crop-padding": 8}, "crop-padding must be less than the 8 pixels of an image; got 8"),
+        ({"augment": ["cutout"]}, "cutout-size must be less than the 8 pixels of an image; got 8"),
+        ({"augment": ["flip", "flip"]}, "augment: every kind of change can be named once"),
+        ({"augment": ["rotate"]}, "augment.0: .*'crop', 'flip' or 'cutout'"),
+    ],
+)
+def test_augmentation_that_does_not_fit_is_refused(table, message):
+    with pytest.raises(ExperimentError, match=message):
+        parse(ImageSettings, {"set": "digits", **table}, "[data]")
+
+
 def test_unknown_keys_are_refused():
     with pytest.raises(ExperimentError, match=r"has no key 'normalize'; known keys: .*normalise.*partition-seed"):
         parse(ImageSettings, {"set": "digits", "normalize": "unit"}, "[data]")
