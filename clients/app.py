@@ -13,6 +13,8 @@ from clients.node import Assignment, Node
 from fedgraph.data.base import SPLITS
 from fedgraph.errors import FedgraphError
 from fedgraph.messages import CLIENT_KEY, EXPERIMENT_KEY, Identity, error_content
+from fedgraph.mixed import AnyCohort, load_cohort
+from fedgraph.model_choice import ModelChoice
 from fedgraph.plugins import load_object
 from fedgraph.threads import pinned_threads
 
@@ -60,7 +62,7 @@ def _identity(message: Message, node: Node) -> Identity:
         nothing = torch.zeros(0, dtype=torch.int64)
         return Identity((), None, "", dict.fromkeys(SPLITS, nothing), None, dealt)
     load_object(str(config[CLIENT_KEY]), "[experiment] client")
-    data = node.cohort(experiment, clients).data
+    data = _opening_cohort(node, assignment, experiment, clients).data
     assignment.horizons_of(data.task)
     return Identity(
         clients=clients,
@@ -69,4 +71,15 @@ def _identity(message: Message, node: Node) -> Identity:
         num_examples={split: data.splits[split].num_examples for split in SPLITS},
         label_counts=data.label_counts if config["label-counts"] else None,
         partition=dealt,
+        groups=data.groups,
+        untrained=data.untrained,
+        moments=data.moments,
     )
+
+
+def _opening_cohort(node: Node, assignment: Assignment, experiment: str, clients: tuple[str, ...]) -> AnyCohort:
+    """The cohort that answers the opening query; kept for the rounds where those will ask for the same one."""
+    if getattr(assignment.data, "cold_scale", "own") == "own":
+        return node.cohort(experiment, clients)
+    choice = ModelChoice.of(assignment.model)
+    return load_cohort(choice, node.source(assignment), clients, assignment.train, assignment.seed)

@@ -169,7 +169,8 @@ class Experiment:
     def client_part(self, method_settings: Mapping[str, Any]) -> str:
         """What a node needs to know, as JSON: no output folders, no graph, nothing of other clients.
 
-        Only the names and patterns in ``[[model.variants]]`` are seen by every node.
+        Only the names and patterns in ``[[model.variants]]``, and the names and scales in ``[data]``, are seen by every
+        node.
         """
         return json.dumps(
             {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,6 +23,8 @@ class Federation:
     num_examples : per split, int64 ``[clients]``.
     label_counts : int64 ``[clients, classes]`` where the run asked for it.
     graph        : the given client graph over ``names``; None when the experiment gives none.
+    groups       : a word per client, where the data of all nodes knows groups.
+    moments      : float64 ``[clients, 4]`` as in :class:`fedgraph.data.base.CohortData`, where all nodes give them.
     """
 
     names: tuple[str, ...]
@@ -32,6 +34,8 @@ class Federation:
     num_examples: Mapping[str, Tensor]
     label_counts: Tensor | None = None
     graph: ClientGraph | None = None
+    groups: tuple[str, ...] | None = None
+    moments: Tensor | None = None
     positions: Mapping[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -46,7 +50,7 @@ class Federation:
         IdentityError
             When a client is hosted twice, or when nobody hosts a client.
         DataError
-            When clients disagree on the task, or one has no training examples.
+            When clients disagree on the task, or one has no training examples that is not meant to be without.
         """
         node_of: dict[str, int] = {}
         for node, identity in identities.items():
@@ -68,25 +72,39 @@ class Federation:
         num_examples: dict[str, Tensor] = {
             split: torch.stack([identities[node].num_examples[split][row] for node, row in located]) for split in SPLITS
         }
+        meant = {name for identity in identities.values() for name in identity.untrained}
         empty = [name for name, count in zip(names, num_examples["train"].tolist(), strict=True) if count == 0]
-        if empty:
-            raise DataError(f"no training examples at client {', '.join(empty)}: leave it out or give it data")
-        counts = [identities[node].label_counts for node, _ in located]
-        label_counts = None
-        if all(count is not None for count in counts):
-            label_counts = torch.stack([count[row] for count, (_, row) in zip(counts, located, strict=True)])  # type: ignore[index]
+        refused = [name for name in empty if name not in meant]
+        if refused:
+            raise DataError(f"no training examples at client {', '.join(refused)}: leave it out or give it data")
+        if len(empty) == len(names):
+            raise DataError("no client has training examples: all are meant to be without")
         return cls(
             names=names,
             hosts={node: torch.tensor(positions) for node, positions in hosts.items()},
             task=_common_task(identities),
             data="; ".join(sorted({identity.data for identity in identities.values() if identity.clients})),
             num_examples=num_examples,
-            label_counts=label_counts,
+            label_counts=_stacked([(identities[node].label_counts, row) for node, row in located]),
+            groups=_groups([(identities[node].groups, row) for node, row in located]),
+            moments=_stacked([(identities[node].moments, row) for node, row in located]),
         )
 
     def clients_of(self, node: int) -> tuple[str, ...]:
         """Names of the clients of a node."""
         return tuple(self.names[position] for position in self.hosts[node].tolist())
+
+
+def _stacked(located: Sequence[tuple[Tensor | None, int]]) -> Tensor | None:
+    """``[clients, ...]``, from what the node of each gave and its place there; None unless all nodes gave it."""
+    known = [values[row] for values, row in located if values is not None]
+    return torch.stack(known) if len(known) == len(located) else None
+
+
+def _groups(located: Sequence[tuple[tuple[str, ...] | None, int]]) -> tuple[str, ...] | None:
+    """The group of each client, from the groups of its node and its place among them."""
+    known = [groups[row] for groups, row in located if groups is not None]
+    return tuple(known) if len(known) == len(located) else None
 
 
 def _common_task(identities: Mapping[int, Identity]) -> TaskSpec:

@@ -263,6 +263,9 @@ class Identity:
     num_examples : per split, int64 ``[clients]``.
     label_counts : int64 ``[clients, classes]``, only when it was asked for.
     partition    : ``(partition-id, num-partitions)`` for a node that clients are dealt out to, else None.
+    groups       : a word per client, where the data knows groups.
+    untrained    : those of ``clients`` that are meant to have no training examples.
+    moments      : float64 ``[clients, 4]`` as in :class:`fedgraph.data.base.CohortData`, where the data gives them.
     """
 
     clients: tuple[str, ...]
@@ -271,6 +274,9 @@ class Identity:
     num_examples: Mapping[str, Tensor]
     label_counts: Tensor | None = None
     partition: tuple[int, int] | None = None
+    groups: tuple[str, ...] | None = None
+    untrained: tuple[str, ...] = ()
+    moments: Tensor | None = None
 
     def pack(self) -> RecordDict:
         """The answer as Flower records."""
@@ -280,13 +286,15 @@ class Identity:
                 "task": _TASK.dump_json(self.task).decode(),
                 "data": self.data,
                 "partition": list(self.partition or ()),
+                "groups": list(self.groups or ()),
+                "untrained": list(self.untrained),
             }
         )
-        counts = {} if self.label_counts is None else {"label-counts": self.label_counts}
+        known = {"label-counts": self.label_counts, "moments": self.moments}
         return RecordDict(
             {
                 "config": config,
-                "stacked": to_record(counts),
+                "stacked": to_record({name: values for name, values in known.items() if values is not None}),
                 "metrics": MetricRecord({name: values.tolist() for name, values in self.num_examples.items()}),
             }
         )
@@ -299,11 +307,16 @@ class Identity:
             clients = tuple(str(name) for name in config["clients"])
             task = _TASK.validate_json(str(config["task"]))
             counts = content.metric_records["metrics"]
-            num_examples = {split: torch.tensor(list(counts[split])) for split in SPLITS}  # type: ignore[arg-type]
-            record = content.array_records["stacked"]
-            label_counts = from_record(record)["label-counts"] if "label-counts" in record else None
-            partition = tuple(int(part) for part in config["partition"])
+            num_examples: dict[str, Tensor] = {
+                split: torch.tensor(list(counts[split]))  # type: ignore[arg-type]
+                for split in SPLITS
+            }
+            stacked = from_record(content.array_records["stacked"])
+            label_counts, moments = stacked.get("label-counts"), stacked.get("moments")
+            dealt = [int(part) for part in config["partition"]]
+            partition = (dealt[0], dealt[1]) if dealt else None
             data = str(config["data"])
+            groups, untrained = tuple(config["groups"]), tuple(config["untrained"])
         except Exception as error:
             # Answers are untrusted: whatever one of them trips over is a malformed answer.
             raise ReplyError(f"the answer to the opening query is malformed ({error})") from None
@@ -315,7 +328,25 @@ class Identity:
             raise ReplyError("the answer to the opening query does not describe the task of its clients")
         if label_counts is not None and (label_counts.ndim != 2 or label_counts.shape[0] != len(clients)):
             raise ReplyError("the answer to the opening query does not count the labels of each client")
-        return cls(clients, task, data, num_examples, label_counts, partition or None)  # type: ignore[arg-type]
+        if groups and (len(groups) != len(clients) or not all(isinstance(group, str) and group for group in groups)):
+            raise ReplyError("the answer to the opening query does not name the group of each client")
+        if not set(untrained) <= set(clients):
+            raise ReplyError("the answer to the opening query speaks of untrained clients that it does not host")
+        if moments is not None and not _are_moments(moments, len(clients)):
+            raise ReplyError("the answer to the opening query does not give the mean and deviation of each client")
+        return cls(clients, task, data, num_examples, label_counts, partition, groups or None, untrained, moments)
+
+
+def _are_moments(moments: Tensor, clients: int) -> bool:
+    """Whether these are two means of each client, each with its standard deviation: both finite or both NaN.
+
+    Finite as float32, in which readings are scaled.
+    """
+    if moments.dtype != torch.float64 or moments.shape != (clients, 4):
+        return False
+    means, deviations = moments[:, ::2], moments[:, 1::2]
+    given = means.float().isfinite() & deviations.float().isfinite() & (deviations >= 0)
+    return bool((given | (means.isnan() & deviations.isnan())).all())
 
 
 def _some(names: Sequence[str], shown: int = 5) -> str:

@@ -88,7 +88,7 @@ BUILT_IN: dict[str, Method] = {
             title="FedAvg with a proximal term, Flower's own strategy",
             strategy="flwr.serverapp.strategy:FedProx",
             client=STOCK_CLIENT,
-            needs="nothing",
+            needs="[fedprox] proximal-mu; with Flower's default of 0 it is FedAvg",
             paper="https://arxiv.org/abs/1812.06127",
         ),
         Method(

@@ -192,6 +192,9 @@ def join_data(names: tuple[str, ...], rows: Sequence[Tensor], parts: Sequence[Co
     """The data of several groups of clients as that of ``names``; ``rows`` are those of each group, ascending."""
     counts = [part.label_counts for part in parts]
     known = [each for each in counts if each is not None]
+    moments = [part.moments for part in parts if part.moments is not None]
+    group_of = {name: group for part in parts for name, group in zip(part.names, part.groups or (), strict=False)}
+    untrained = {name for part in parts for name in part.untrained}
     return CohortData(
         names=names,
         task=parts[0].task,
@@ -202,6 +205,10 @@ def join_data(names: tuple[str, ...], rows: Sequence[Tensor], parts: Sequence[Co
         mean=_in_order(rows, [part.mean for part in parts]),
         std=_in_order(rows, [part.std for part in parts]),
         label_counts=_in_order(rows, known) if len(known) == len(counts) else None,
+        augment=parts[0].augment,
+        groups=tuple(group_of[name] for name in names) if len(group_of) == len(names) else None,
+        untrained=tuple(name for name in names if name in untrained),
+        moments=_in_order(rows, moments) if len(moments) == len(parts) else None,
     )
 
 

@@ -269,8 +269,12 @@ def summary_of(
     seconds: float,
     evaluation: Evaluation | None,
     sha256: str,
+    groups: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """The content of ``summary.json``; what ``bytes_down`` and ``bytes_up`` count, see ``Traffic``."""
+    """The content of ``summary.json``; what ``bytes_down`` and ``bytes_up`` count, see ``Traffic``.
+
+    ``groups`` is a word per client; where there are any, metrics are summarised over each group too.
+    """
     split_metrics = by_split(evaluation.metrics) if evaluation is not None else {}
     values = {split: _values(names, metrics) for split, metrics in split_metrics.items()}
     return {
@@ -285,7 +289,24 @@ def summary_of(
         "seconds": round(seconds, 3),
         "metrics": {split: value["metrics"] for split, value in values.items()},
         "per_client": {split: value["per_client"] for split, value in values.items()},
+        **({} if groups is None else _by_group(names, groups, split_metrics)),
         "weights_sha256": sha256,
+    }
+
+
+def _by_group(
+    names: Sequence[str], groups: Sequence[str], split_metrics: Mapping[str, Mapping[str, Tensor]]
+) -> dict[str, Any]:
+    members = {group: torch.tensor([own == group for own in groups]) for group in sorted(set(groups))}
+    return {
+        "groups": dict(zip(names, groups, strict=True)),
+        "per_group": {
+            split: {
+                group: {metric: _plain(summarise(values[chosen], metric)) for metric, values in metrics.items()}
+                for group, chosen in members.items()
+            }
+            for split, metrics in split_metrics.items()
+        },
     }
 
 

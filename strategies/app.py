@@ -33,6 +33,7 @@ from fedgraph.run import Recorder, RunFolder, summary_of
 from fedgraph.threads import pinned_threads
 from fedgraph.traffic import Traffic
 from strategies.chosen import ChosenMethod
+from strategies.cold_scales import with_cold_scales
 
 log = logging.getLogger("fedgraph")
 
@@ -97,13 +98,12 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
     began = time.monotonic()
     head = experiment.experiment
     method = ChosenMethod(experiment)
-    experiment_part = experiment.client_part(method.settings.as_table())
     log.info("run folder %s", folder.path)
     traffic = Traffic()
     federation = identify(
         grid,
         method.client,
-        experiment_part,
+        experiment.client_part(method.settings.as_table()),
         min_clients=head.min_clients,
         wait=head.wait,
         label_counts=experiment.graph.source == "labels",
@@ -115,6 +115,8 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
     federation = replace(federation, graph=graph)
     if graph is not None:
         write_graph(graph, folder.path / "graph.npz")
+    completed = with_cold_scales(experiment, federation, folder.path)
+    experiment_part = completed.client_part(method.settings.as_table())
 
     choice = ModelChoice.of(experiment.model)
     choice.refuse_idle_variants(federation.names)
@@ -198,6 +200,7 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
             seconds=totals["seconds"],
             evaluation=recorder.last,
             sha256=weights_sha256(federation.names, strategy.models),
+            groups=federation.groups,
         )
     )
     log.info(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
@@ -40,6 +40,13 @@ class Batch(NamedTuple):
     inputs: Tensor
     targets: Tensor
     weights: Tensor
+
+
+Augment = Callable[[Tensor, Tensor], Tensor]
+"""``(inputs [clients, batch, *input_shape], numbers [clients, batch]) -> inputs``, changed at random, for training.
+
+``numbers`` are random int64 that stand for the draws of one example; padding is zero and stays so.
+"""
 
 
 class Split(Protocol):
@@ -90,6 +97,12 @@ class CohortData:
     mean, std     : ``[clients]`` float32; a model output ``y`` means ``y * std + mean`` in the task's unit
                     (0 and 1 when targets are not scaled).
     label_counts  : int64 ``[clients, classes]`` of the training split for classification, else None.
+    augment       : how the inputs of training minibatches are changed at random; None: not at all.
+    groups        : a word per client, such as the road it lies on; None where the data knows no groups.
+    untrained     : those of ``names`` that are meant to have no training examples.
+    moments       : float64 ``[clients, 4]`` in the task's unit, where the scale of some clients is to be inferred from
+                    others: mean and standard deviation of recent training readings, then of all. The first two are NaN
+                    where too little is known, the second two where the client is one of those.
     """
 
     names: tuple[str, ...]
@@ -98,6 +111,10 @@ class CohortData:
     mean: Tensor
     std: Tensor
     label_counts: Tensor | None = None
+    augment: Augment | None = None
+    groups: tuple[str, ...] | None = None
+    untrained: tuple[str, ...] = ()
+    moments: Tensor | None = None
 
 
 class DataSource(Protocol):
@@ -108,7 +125,7 @@ class DataSource(Protocol):
 
     def load(self, names: Sequence[str]) -> CohortData:
         """The data of ``names``, in that order. Raises DataError naming the client for unknown names,
-        clients without training examples and clients whose readings are all missing."""
+        clients without training examples that are not ``untrained``, and clients whose readings are all missing."""
 
     def given_graph(self) -> ClientGraph | None:
         """The relation graph published with the data, over client names; None when there is none."""

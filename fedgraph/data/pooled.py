@@ -75,6 +75,7 @@ def pooled(data: CohortData) -> CohortData:
         label_counts=None if data.label_counts is None else data.label_counts.sum(0, keepdim=True),
         groups=None,
         untrained=(),
+        moments=None,
     )
 
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from fedgraph.client_graph import ClientGraph, read_graph
 from fedgraph.data.base import CohortData
+from fedgraph.data.cold_start import describe_cold
 from fedgraph.data.series_files import SeriesTable, read_series
-from fedgraph.data.windows import WindowSettings, build_cohort, num_steps, resolve_step_minutes, select_names
+from fedgraph.data.windows import (
+    WindowSettings,
+    build_cohort,
+    clients_of,
+    num_steps,
+    resolve_step_minutes,
+    select_names,
+)
 from fedgraph.errors import DataError
 
 _STEP_WORDS = {5.0: "five-minute steps", 15.0: "15-minute steps", 60.0: "hourly steps", 1440.0: "daily steps"}
@@ -19,16 +28,19 @@ _STEP_WORDS = {5.0: "five-minute steps", 15.0: "15-minute steps", 60.0: "hourly 
 class SeriesSettings(WindowSettings):
     """The table ``[data]`` with ``set = "series"``: a file of series of your own.
 
-    path  : the file, absolute or relative to the data folder.
-    array : key of the series inside an .npz or .h5 file; the only one, or one with a usual name, when not given.
-    names : client names that replace those of the file.
-    graph : file of the given client graph, absolute or relative to the data folder.
+    path   : the file, absolute or relative to the data folder.
+    array  : key of the series inside an .npz or .h5 file; the only one, or one with a usual name, when not given.
+    names  : client names that replace those of the file.
+    groups : clients by group, e.g. ``{ north = ["a", "b"], south = ["c"] }``, so that results are given per group too;
+             every client in one group. When not given, the array ``groups`` of an .npz file, a word per client.
+    graph  : file of the given client graph, absolute or relative to the data folder.
     """
 
     set: Literal["series"] = "series"
     path: str
     array: str | None = None
     names: tuple[str, ...] | None = None
+    groups: dict[str, tuple[str, ...]] | None = None
     graph: str | None = None
 
 
@@ -50,13 +62,12 @@ class WindowedSource(ABC):
     def client_names(self) -> list[str]:
         """The clients that the settings select, in the order of the settings or else of the file."""
         table = self.table()
-        if self.settings.clients is None:
-            return list(table.names)
+        names = clients_of(table, self.settings)
         try:
-            select_names(table, self.settings.clients)
+            select_names(table, names)
         except DataError as error:
             raise DataError(f"{self.title}, key `clients`: {error}") from None
-        return list(self.settings.clients)
+        return list(names)
 
     def load(self, names: Sequence[str]) -> CohortData:
         """Windows of the clients ``names``; raises DataError as :func:`fedgraph.data.windows.build_cohort` does."""
@@ -69,12 +80,14 @@ class WindowedSource(ABC):
     def describe(self) -> str:
         """What data this is and which part of it."""
         table = self.table()
-        chosen, steps = len(self.client_names()), num_steps(table, self.settings)
+        names, steps = self.client_names(), num_steps(table, self.settings)
         minutes = resolve_step_minutes(table, self.settings)
         kind = _STEP_WORDS.get(minutes, f"{minutes:g}-minute steps" if minutes else "steps")
         every = table.values.shape[1]
         length = f"{steps:,} {kind}" if steps == every else f"the first {steps:,} of {every:,} {kind}"
-        return f"{self.title}, {self._share(chosen, len(table.names))}, {length}"
+        cold = describe_cold(self.settings, names)
+        share = self._share(len(names), len(table.names)) + (f", of them {cold}" if cold else "")
+        return f"{self.title}, {share}, {length}"
 
     def _share(self, chosen: int, total: int) -> str:
         return f"{total} {self.client_word}" if chosen == total else f"{chosen} of {total} {self.client_word}"
@@ -91,7 +104,10 @@ class SeriesSource(WindowedSource):
 
     def table(self) -> SeriesTable:
         """The table of the file."""
-        return read_series(self.path, self.settings.array, self.settings.names)
+        table = read_series(self.path, self.settings.array, self.settings.names)
+        if self.settings.groups is None:
+            return table
+        return replace(table, groups=_group_of_each(self.settings.groups, table.names, self.title))
 
     def given_graph(self) -> ClientGraph | None:
         """The graph of the settings, cut to the clients; GraphError when a client is not in it."""
@@ -99,3 +115,18 @@ class SeriesSource(WindowedSource):
             return None
         graph = read_graph(self.graph_path, names=list(self.table().names))
         return graph.reindex(self.client_names(), missing="error", extra="drop")
+
+
+def _group_of_each(groups: Mapping[str, Sequence[str]], names: Sequence[str], title: str) -> tuple[str, ...]:
+    """The group of each of ``names``; raises DataError unless every client is in one group."""
+    group_of: dict[str, str] = {}
+    for group, members in groups.items():
+        for name in members:
+            if name in group_of:
+                raise DataError(f"{title}, key `groups`: client '{name}' is in '{group_of[name]}' and in '{group}'")
+            group_of[name] = group
+    unknown, without = sorted(set(group_of) - set(names)), [name for name in names if name not in group_of]
+    if unknown or without:
+        problem = f"there is no client '{unknown[0]}'" if unknown else f"client '{without[0]}' is in no group"
+        raise DataError(f"{title}, key `groups`: {problem}; every client of the file needs one group")
+    return tuple(group_of[name] for name in names)

@@ -21,6 +21,7 @@ from fedgraph.errors import DataError
 
 KNOWN_ARRAYS = ("speed", "flow", "data", "values", "series", "df")
 KNOWN_NAMES = ("names", "sensor_ids", "client_names", "ids")
+KNOWN_GROUPS = ("groups", "corridor")
 _CACHE_SIZE = 4
 
 
@@ -32,12 +33,14 @@ class SeriesTable:
     values   : float32 ``[clients, time, features]``, NaN where the file says that a reading is missing.
     times    : datetime64[s] ``[time]``, or None when the file does not say.
     features : one name per feature.
+    groups   : a word per client, or None when the file does not say.
     """
 
     names: tuple[str, ...]
     values: NDArray[np.float32]
     times: NDArray[np.datetime64] | None = None
     features: tuple[str, ...] = ("value",)
+    groups: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         repeated = [name for name, count in Counter(self.names).items() if count > 1]
@@ -50,6 +53,8 @@ class SeriesTable:
             raise DataError(f"there are {len(self.features)} feature names for {features} features")
         if self.times is not None and len(self.times) != steps:
             raise DataError(f"there are {len(self.times)} timestamps for {steps} time steps")
+        if self.groups is not None and (len(self.groups) != clients or not all(self.groups)):
+            raise DataError(f"the {len(self.groups)} groups are not a word for each of the {clients} clients")
 
     @property
     def step_minutes(self) -> float:
@@ -157,10 +162,12 @@ def _read_npz(path: Path, array: str | None) -> SeriesTable:
     chosen = _choose([key for key, value in arrays.items() if _is_series(value)], array)
     values = arrays[chosen]
     names = next(([_text(entry) for entry in arrays[key]] for key in KNOWN_NAMES if key in arrays), None)
+    groups = next((arrays[key] for key in KNOWN_GROUPS if key in arrays and arrays[key].ndim == 1), None)
     times = None
     if "start" in arrays and "step_minutes" in arrays:
         times = regular_times(str(arrays["start"]), float(arrays["step_minutes"]), len(values))
-    return _table(values, names, times, feature=chosen)
+    table = _table(values, names, times, feature=chosen)
+    return table if groups is None else replace(table, groups=tuple(_text(entry) for entry in groups))
 
 
 def regular_times(start: str, step_minutes: float, steps: int) -> NDArray[np.datetime64]:

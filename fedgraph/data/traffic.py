@@ -247,6 +247,8 @@ class TrafficSource(WindowedSource):
             return f"{text}: not comparable with published tables over all {self.known.sensors} sensors"
         if week or self.settings.first_steps is not None:
             return f"{text}: not comparable with published tables over all time steps"
+        if self.settings.cold_share or self.settings.cold_clients:
+            return f"{text}: not comparable with published tables, where no sensor starts cold"
         return text
 
     def _share(self, chosen: int, total: int) -> str:

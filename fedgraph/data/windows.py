@@ -10,16 +10,17 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedgraph.data.base import SPLITS, Batch, CohortData, Shares, TaskSpec
+from fedgraph.data.cold_start import ColdStartSettings, check_cold_steps, cold_clients
+from fedgraph.data.scaling import Scale, measured, replace_known, reported, usable
 from fedgraph.data.series_files import SeriesTable, regular_times
 from fedgraph.errors import DataError
-from fedgraph.settings import Settings
 
 
-class WindowSettings(Settings):
+class WindowSettings(ColdStartSettings):
     """How series are cut into examples; shared by every data set of series.
 
     missing        : a value that marks a missing reading, e.g. 0.0; NaN always does.
@@ -29,6 +30,8 @@ class WindowSettings(Settings):
     step_minutes   : minutes between two steps; 0 = as the file says, or unknown.
     unit           : unit of the target for people, e.g. ``mph``.
     scaling        : ``client`` = z-scores from each client's own valid training readings; ``none``.
+    scales         : mean and standard deviation by client, e.g. ``{ "400001" = [62.5, 9.1] }``, known from elsewhere:
+                     its target readings are scaled by these in place of its own. Other features keep their own.
     shares         : train, validation and test parts of the time axis, in this order.
     time_of_day    : adds the time of day in [0, 1) as the last input feature.
     start          : time of the first step, where the file does not say.
@@ -45,6 +48,7 @@ class WindowSettings(Settings):
     step_minutes: float = Field(0.0, ge=0.0)
     unit: str = ""
     scaling: Literal["client", "none"] = "client"
+    scales: dict[str, Scale] | None = None
     shares: Shares = (0.7, 0.2, 0.1)
     time_of_day: bool = False
     start: datetime | None = None
@@ -53,29 +57,41 @@ class WindowSettings(Settings):
     clients: tuple[str, ...] | None = None
     first_steps: int | None = Field(None, ge=1)
 
+    @model_validator(mode="after")
+    def _scales_are_used(self) -> WindowSettings:
+        if self.scaling == "none" and (self.scales is not None or self.cold_scale != "own"):
+            key = "scales" if self.scales is not None else "cold-scale"
+            raise ValueError(f'`{key}` is about scaled readings, but `scaling` is "none"')
+        return self
+
 
 @dataclass(frozen=True)
 class WindowSplit:
     """All windows of one stretch of the time axis; example ``i`` starts at step ``first + i * stride``.
 
-    series   : ``[clients, time, features]`` float32, the whole time axis, scaled, missing readings filled.
-    observed : ``[clients, time]`` bool, where the target was really read.
+    series   : ``[series, time, features]`` float32, the whole time axis, scaled, missing readings filled.
+    observed : ``[series, time]`` bool, where the target was really read.
+    first, count : first step and number of examples; int64 ``[clients]`` where clients differ.
     target   : index of the target on the feature axis of ``series``.
+    rows     : the series of each client, int64 ``[clients]``; None where client ``i`` has series ``i``.
     """
 
     series: Tensor
     observed: Tensor
-    first: int
-    count: int
+    first: int | Tensor
+    count: int | Tensor
     stride: int
     input_steps: int
     output_steps: int
     target: int
+    rows: Tensor | None = None
 
     @property
     def num_examples(self) -> Tensor:
         """Examples of each client, int64 ``[clients]``."""
-        return torch.full((len(self.series),), self.count, dtype=torch.int64)
+        if isinstance(self.count, Tensor):
+            return self.count
+        return torch.full((len(self.series if self.rows is None else self.rows),), self.count, dtype=torch.int64)
 
     def batch(self, indices: Tensor) -> Batch:
         """Gather windows; ``indices`` ``[clients, batch]``, -1 = padding (finite inputs, weight 0).
@@ -83,12 +99,13 @@ class WindowSplit:
         Raises IndexError for an index outside the split, which would read another split's readings. On a GPU, where
         looking costs as much as a whole step, that is not checked.
         """
-        on_cpu = indices.device.type == "cpu"
-        if on_cpu and indices.numel() and (int(indices.max()) >= self.count or int(indices.min()) < -1):
-            raise IndexError(f"window index outside -1..{self.count - 1}")
+        if indices.device.type == "cpu" and indices.numel():
+            self._refuse_outside(indices)
         padding = indices < 0
-        start = (self.first + indices * self.stride).masked_fill(padding, 0)
-        client = torch.arange(len(indices), device=indices.device)[:, None]
+        first = self.first if isinstance(self.first, int) else self.first[: len(indices), None]
+        start = (first + indices * self.stride).masked_fill(padding, 0)
+        every = torch.arange(len(indices), device=indices.device) if self.rows is None else self.rows[: len(indices)]
+        client = every[:, None]
         # Windows are views of the series until the two lookups below copy those that are asked for.
         window = self.series.unfold(1, self.input_steps + self.output_steps, 1)[client, start]
         weights = self.observed.unfold(1, self.output_steps, 1)[client, start + self.input_steps].float()
@@ -99,12 +116,29 @@ class WindowSplit:
         )
 
     def select(self, clients: slice | Tensor) -> WindowSplit:
-        """The same split for some of the clients; a slice copies nothing."""
-        return replace(self, series=self.series[clients], observed=self.observed[clients])
+        """The same split for some of the clients; copies no series."""
+        first, count = (value[clients] if isinstance(value, Tensor) else value for value in (self.first, self.count))
+        if self.rows is None and isinstance(clients, slice):
+            return replace(self, series=self.series[clients], observed=self.observed[clients], first=first, count=count)
+        rows = torch.arange(len(self.series), device=self.series.device) if self.rows is None else self.rows
+        return replace(self, first=first, count=count, rows=rows[clients])
 
     def to(self, device: torch.device) -> WindowSplit:
         """The same split on ``device``."""
-        return replace(self, series=self.series.to(device), observed=self.observed.to(device))
+        first, count = (value.to(device) if isinstance(value, Tensor) else value for value in (self.first, self.count))
+        rows = None if self.rows is None else self.rows.to(device)
+        series, observed = self.series.to(device), self.observed.to(device)
+        return replace(self, series=series, observed=observed, first=first, count=count, rows=rows)
+
+    def _refuse_outside(self, indices: Tensor) -> None:
+        if isinstance(self.count, int):
+            largest = self.count - 1
+            outside = int(indices.max()) > largest
+        else:
+            counts = self.count[: len(indices), None]
+            largest, outside = int(counts.max()) - 1, bool((indices >= counts).any())
+        if outside or int(indices.min()) < -1:
+            raise IndexError(f"window index outside -1..{largest}, or beyond its client's last window")
 
 
 def select_names(table: SeriesTable, names: Sequence[str]) -> list[int]:
@@ -126,9 +160,11 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
     ------
     DataError
         For unknown clients or features, a time axis too short for one training window, a client without a valid
-        training reading of the target, and times that are needed but unknown or contradictory.
+        training reading of the target, times that are needed but unknown or contradictory, and a cold start that
+        does not fit the data.
     """
     rows = select_names(table, names)
+    chilled = cold_clients(settings, clients_of(table, settings))
     features = settings.features if settings.features is not None else tuple(range(len(table.features)))
     _check_features(table, features, settings.target_feature)
     steps = num_steps(table, settings)
@@ -141,21 +177,35 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
             f"{settings.output_steps} output steps; use more time steps or a larger first value of `shares`"
         )
 
+    if chilled:
+        check_cold_steps(settings, stops[0], length)
+    is_cold = np.array([name in chilled for name in names])
+    stretch = stops[0] - settings.cold_steps
+
     step_minutes = resolve_step_minutes(table, settings)
     values = table.values[rows][:, :steps, list(features)]
     valid = ~np.isnan(values)
     if settings.missing is not None:
         valid &= values != settings.missing
+    if is_cold.any():
+        valid[is_cold, :stretch] = False
     target = features.index(settings.target_feature)
     silent = [names[int(row)] for row in np.flatnonzero(~valid[:, : stops[0], target].any(axis=1))]
     if silent:
         raise DataError(
             f"no valid reading in the training part for {', '.join(silent[:5])} ({len(silent)} of {len(names)} "
             "clients); leave them out by listing the others in `clients`, or check `missing`"
+            + (" and `cold-steps`" if chilled.intersection(silent) else "")
         )
 
-    mean, std = _moments(values[:, : stops[0]], valid[:, : stops[0]])
+    train = slice(stops[0])
+    moments = None
+    if settings.cold_scale != "own":
+        moments = reported(values[:, train, target], valid[:, train, target], is_cold, settings.cold_steps)
+    mean, std = usable(*measured(values[:, train], valid[:, train]))
     if settings.scaling == "client":
+        everybody = clients_of(table, settings)
+        replace_known(mean[:, target], std[:, target], names, settings.scales or {}, everybody)
         values = (values - mean[:, None]) / std[:, None]
         series = np.where(valid, values, np.float32(0.0))
     else:
@@ -170,9 +220,15 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
     observed = torch.from_numpy(np.ascontiguousarray(valid[:, :, target]))
     splits = {}
     for split, first, stop in zip(SPLITS, starts, stops, strict=True):
-        count = max(0, (stop - first - length) // settings.stride + 1)
+        count = _num_windows(stop - first, length, settings.stride)
+        firsts: int | Tensor = first
+        counts: int | Tensor = count
+        if split == "train" and is_cold.any():
+            own = _num_windows(settings.cold_steps, length, settings.stride) if settings.cold_trains else 0
+            firsts = torch.from_numpy(np.where(is_cold, stretch, first))
+            counts = torch.from_numpy(np.where(is_cold, own, count))
         splits[split] = WindowSplit(
-            tensor, observed, first, count, settings.stride, settings.input_steps, settings.output_steps, target
+            tensor, observed, firsts, counts, settings.stride, settings.input_steps, settings.output_steps, target
         )
     task = TaskSpec(
         kind="forecast",
@@ -182,9 +238,26 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
         unit=settings.unit,
         features=labels,
     )
+    groups = None if table.groups is None else tuple(table.groups[row] for row in rows)
     return CohortData(
-        tuple(names), task, splits, torch.from_numpy(mean[:, target].copy()), torch.from_numpy(std[:, target].copy())
+        tuple(names),
+        task,
+        splits,
+        torch.from_numpy(mean[:, target].copy()),
+        torch.from_numpy(std[:, target].copy()),
+        groups=tuple("cold" if name in chilled else "warm" for name in names) if chilled else groups,
+        untrained=() if settings.cold_trains else tuple(name for name in names if name in chilled),
+        moments=None if moments is None else torch.from_numpy(np.ascontiguousarray(moments)),
     )
+
+
+def clients_of(table: SeriesTable, settings: WindowSettings) -> tuple[str, ...]:
+    """All clients of the data set: those of the settings, else all of the table."""
+    return table.names if settings.clients is None else settings.clients
+
+
+def _num_windows(steps: int, length: int, stride: int) -> int:
+    return max(0, (steps - length) // stride + 1)
 
 
 def num_steps(table: SeriesTable, settings: WindowSettings) -> int:
@@ -210,19 +283,6 @@ def _check_features(table: SeriesTable, features: Sequence[int], target: int) ->
         raise DataError(f"no feature {unknown[0]}; the file has {known}, counted from 0: {', '.join(table.features)}")
     if target not in features:
         raise DataError(f"`target-feature` {target} must be one of `features` {list(features)}")
-
-
-def _moments(values: NDArray[np.float32], valid: NDArray[np.bool_]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Mean and standard deviation of the valid readings ``[clients, features]``; 0 and 1 where there are none.
-
-    A constant series gets 1 too, so that scaling it is harmless.
-    """
-    count = np.maximum(valid.sum(axis=1), 1)
-    mean = np.where(valid, values, 0.0).sum(axis=1, dtype=np.float64) / count
-    deviation = np.where(valid, values - mean[:, None], 0.0)
-    std = np.sqrt((deviation**2).sum(axis=1) / count)
-    std[std <= 1e-6 * np.maximum(1.0, np.abs(mean))] = 1.0
-    return mean.astype(np.float32), std.astype(np.float32)
 
 
 def _time_of_day(table: SeriesTable, settings: WindowSettings, steps: int) -> NDArray[np.float32]:

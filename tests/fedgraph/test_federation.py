@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,7 +18,7 @@ def counts_of(name):
     return sum(name.encode()) + 1
 
 
-def identity(*names, partition=None, task=TASK, labels=True, data="x", empty=()):
+def identity(*names, partition=None, task=TASK, labels=True, data="x", empty=(), untrained=(), groups=True):
     count = torch.tensor([0 if name in empty else counts_of(name) for name in names], dtype=torch.int64)
     label_counts = torch.stack([count, 2 * count, 3 * count], dim=1) if labels else None
     return Identity(
@@ -26,6 +28,8 @@ def identity(*names, partition=None, task=TASK, labels=True, data="x", empty=())
         dict.fromkeys(("train", "validation", "test"), count),
         label_counts,
         partition,
+        tuple(f"group of {name}" for name in names) if groups else None,
+        tuple(untrained),
     )
 
 
@@ -66,6 +70,29 @@ def test_label_counts_only_when_all_nodes_give_them():
     assert Federation.of({1: identity("a"), 2: identity("b", labels=False)}).label_counts is None
 
 
+def test_groups_follow_the_names_and_only_when_all_nodes_give_them():
+    federation = Federation.of({2: identity("c", "a"), 1: identity("b")})
+    assert federation.groups == ("group of a", "group of b", "group of c")
+    assert Federation.of({2: identity("c", "a"), 1: identity("b", groups=False)}).groups is None
+
+
+def test_moments_follow_the_names_and_only_when_all_nodes_give_them():
+    def told(*names):
+        rows = [[counts_of(name) + part for part in range(4)] for name in names]
+        return replace(identity(*names), moments=torch.tensor(rows, dtype=torch.float64))
+
+    federation = Federation.of({2: told("c", "a"), 1: told("b"), 3: identity()})
+    assert federation.moments.tolist() == [[counts_of(name) + part for part in range(4)] for name in "abc"]
+    assert Federation.of({2: told("c", "a"), 1: identity("b")}).moments is None
+
+
+def test_clients_that_are_meant_to_be_without_training_examples_take_part():
+    federation = Federation.of(
+        {1: identity("a", "b", empty="b", untrained="b"), 2: identity("c", empty="c", untrained="c")}
+    )
+    assert federation.num_examples["train"].tolist() == [counts_of("a"), 0, 0]
+
+
 def test_data_of_all_nodes_is_named_once_each():
     federation = Federation.of({1: identity("a", data="y"), 2: identity("b", data="x"), 3: identity("c", data="y")})
     assert federation.data == "x; y"
@@ -78,6 +105,8 @@ def test_data_of_all_nodes_is_named_once_each():
         ({}, IdentityError, "no connected node hosts a client"),
         ({1: identity()}, IdentityError, "no connected node hosts a client"),
         ({1: identity("a", "b", empty="b")}, DataError, "no training examples at client b"),
+        ({1: identity("a", "b", "c", empty="bc", untrained="b")}, DataError, "no training examples at client c:"),
+        ({1: identity("a", "b", empty="ab", untrained="ab")}, DataError, "no client has training examples"),
         (
             {1: identity("a"), 2: identity("b", task=TaskSpec("classification", (5,), (3,), classes=("x", "y", "z")))},
             DataError,

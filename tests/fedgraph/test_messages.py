@@ -135,11 +135,49 @@ def identity(**changes):
 
 
 def test_identity_round_trip():
-    said = identity(label_counts=torch.tensor([[1, 4], [6, 0]]))
+    said = identity(label_counts=torch.tensor([[1, 4], [6, 0]]), groups=("cold", "warm"), untrained=(NAMES[0],))
     heard = Identity.unpack(said.pack())
+    assert (heard.groups, heard.untrained) == (("cold", "warm"), (NAMES[0],))
+    plain = Identity.unpack(identity().pack())
+    assert (plain.groups, plain.untrained) == (None, ())
     assert (heard.clients, heard.task, heard.data, heard.partition) == (NAMES, said.task, "x", (0, 2))
     assert heard.num_examples["train"].tolist() == [5, 6]
     assert torch.equal(heard.label_counts, said.label_counts)
+
+
+def moments(*rows, dtype=torch.float64):
+    return torch.tensor(rows, dtype=dtype)
+
+
+NAN, KNOWN = float("nan"), [60.0, 0.0, 62.0, 9.0]
+
+
+def test_identity_with_moments():
+    told = moments([60.1, 0.0, NAN, NAN], [-1 / 3, 2.5, 62.0, 9.0])
+    heard = Identity.unpack(identity(moments=told).pack()).moments
+    torch.testing.assert_close(heard, told, rtol=0, atol=0, equal_nan=True)
+    assert Identity.unpack(identity().pack()).moments is None
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        moments(KNOWN),
+        moments(KNOWN[:3], KNOWN[:3]),
+        moments(KNOWN, KNOWN, dtype=torch.float32),
+        moments([60, 1, 62, 9], [60, 1, 62, 9], dtype=torch.int64),
+        moments(KNOWN, [60.0, -1e-9, 62.0, 9.0]),
+        moments(KNOWN, [60.0, 1.0, float("inf"), 9.0]),
+        moments(KNOWN, [60.0, float("inf"), 62.0, 9.0]),
+        moments(KNOWN, [60.0, 1.0, 1e39, 9.0]),
+        moments(KNOWN, [60.0, 1e39, 62.0, 9.0]),
+        moments(KNOWN, [60.0, NAN, 62.0, 9.0]),
+        moments(KNOWN, [60.0, 1.0, NAN, 9.0]),
+    ],
+)
+def test_malformed_moments_are_refused(told):
+    with pytest.raises(ReplyError, match="does not give the mean and deviation of each client"):
+        Identity.unpack(identity(moments=told).pack())
 
 
 @pytest.mark.parametrize(
@@ -149,6 +187,10 @@ def test_identity_round_trip():
         (identity(num_examples={s: torch.tensor([5]) for s in ("train", "validation", "test")}), "does not count"),
         (identity(num_examples={"train": torch.tensor([5, 6])}), "malformed"),
         (identity(task=None), "does not describe the task"),
+        (identity(groups=("cold",)), "does not name the group of each"),
+        (identity(groups=("cold", "")), "does not name the group of each"),
+        (identity(groups=(1, 2)), "does not name the group of each"),
+        (identity(untrained=("somebody else",)), "speaks of untrained clients that it does not host"),
     ],
 )
 def test_malformed_identity_is_refused(said, message):

@@ -2,6 +2,7 @@
 
 import sys
 import types
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -232,6 +233,18 @@ def test_data_is_that_of_all_clients_in_their_order():
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(moved, expected.batch(indices), strict=True))
 
 
+def test_groups_and_untrained_clients_of_all_architectures():
+    class Grouped(Source):
+        def load(self, names):
+            words = tuple(f"group of {name}" for name in names)
+            return replace(super().load(names), groups=words, untrained=tuple(name for name in names if name in "cd"))
+
+    data = mixed(source=Grouped()).data
+    assert data.groups == tuple(f"group of {name}" for name in NAMES)
+    assert data.untrained == ("c", "d")
+    assert (mixed().data.groups, mixed().data.untrained) == (None, ())
+
+
 def test_label_counts_of_all_groups():
     class Labelled(Source):
         def load(self, names):
@@ -240,6 +253,16 @@ def test_label_counts_of_all_groups():
             return data
 
     assert mixed(source=Labelled()).data.label_counts[:, 0].tolist() == [ord(name) for name in NAMES]
+
+
+def test_what_all_groups_tell_of_their_scale():
+    class Telling(Source):
+        def load(self, names):
+            moments = torch.tensor([[ord(name)] * 4 for name in names], dtype=torch.float64)
+            return replace(super().load(names), moments=moments)
+
+    assert mixed(source=Telling()).data.moments[:, 3].tolist() == [ord(name) for name in NAMES]
+    assert mixed().data.moments is None
 
 
 class Normed(nn.Module):

@@ -1,6 +1,7 @@
 import hashlib
 import json
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -244,6 +245,49 @@ def test_schema_of_the_summary(digits_tables):
         1.235,
     )
     json.dumps(summary, allow_nan=False)
+
+
+def test_metrics_of_each_group_in_the_summary(digits_tables):
+    names, groups = ("a", "b", "c", "d"), ("warm", "cold", "warm", "cold")
+    metrics = {
+        "validation/loss": torch.tensor([1.0, 2.0, 5.0, math.nan]),
+        "test/mae": torch.tensor([4.0, 1.0, 2.0, 3.0]),
+    }
+    measured = Evaluation(3, names, metrics, torch.zeros(4, 1))
+    experiment = parse_experiment(digits_tables)
+    summary = summary_of(experiment, names, "some data", 3, Traffic(), 1.0, measured, "abc", groups)
+    assert summary["groups"] == {"a": "warm", "b": "cold", "c": "warm", "d": "cold"}
+    assert summary["per_group"] == {
+        "validation": {
+            "cold": {"loss": {"mean": 2.0, "std": 0.0, "best5": 2.0, "worst5": 2.0}},
+            "warm": {"loss": {"mean": 3.0, "std": 2.0, "best5": 1.0, "worst5": 5.0}},
+        },
+        "test": {
+            "cold": {"mae": {"mean": 2.0, "std": 1.0, "best5": 1.0, "worst5": 3.0}},
+            "warm": {"mae": {"mean": 3.0, "std": 1.0, "best5": 2.0, "worst5": 4.0}},
+        },
+    }
+    json.dumps(summary, allow_nan=False)
+
+
+def test_cold_clients_of_a_whole_run_have_a_group_and_a_model(run_experiment):
+    """Also where a node hosts nobody but clients that are never trained."""
+    tables = {
+        "experiment": {"name": "cold", "method": "local", "rounds": 1},
+        "data": {"set": "synthetic-traffic", "sensors": 4, "days": 2, "cold-trains": False,
+                 "cold-clients": ["sensor-002", "sensor-003"]},
+        "model": {"name": "mlp", "hidden": [2]},
+        "train": {"local-steps": 2, "batch-size": 8},
+        "evaluation": {"splits": ["test"]},
+    }  # fmt: skip
+    folder = run_experiment(tables, nodes=2)
+    summary = folder.summary()
+    assert list(summary["groups"].values()) == ["warm", "warm", "cold", "cold"]
+    assert set(summary["per_group"]["test"]) == {"cold", "warm"}
+    assert all(value is not None for value in summary["per_client"]["test"]["mae"].values())
+    loss = next(line for line in lines(folder) if line["phase"] == "training")["per_client"]["loss"]
+    assert [value is None for value in loss.values()] == [False, False, True, True]
+    assert "of them 2 cold, scaled by the last 288 steps" in summary["data"]
 
 
 @pytest.mark.parametrize("method", ["sfl", "local", "fedavg"])

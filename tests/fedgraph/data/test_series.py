@@ -77,3 +77,29 @@ def test_settings_survive_the_way_through_a_table() -> None:
     keys = {"path": "a.csv", "start": "2024-01-01", "shares": [0.5, 0.25, 0.25], "clients": ["a"], "missing": 0.0}
     settings = parse(SeriesSettings, keys, "[data]")
     assert parse(SeriesSettings, settings.as_table(), "[data]") == settings
+
+
+def test_groups_of_the_settings_reach_the_clients(folder: Path) -> None:
+    groups = {"cold lands": ["north"], "others": ["west", "south", "east"]}
+    assert source(folder, groups=groups).load(["west", "north"]).groups == ("others", "cold lands")
+    assert source(folder).load(["west"]).groups is None
+    # A cold start is what its clients are told apart by.
+    chilled = source(folder, groups=groups, **{"cold-clients": ["west"], "cold-steps": 30})
+    assert chilled.load(["west", "north"]).groups == ("cold", "warm")
+    assert (
+        chilled.describe()
+        == "toy.npz, 4 clients, of them 1 cold with the last 30 steps of training readings, 120 steps"
+    )
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({"a": ["north", "south"], "b": ["east"]}, "client 'west' is in no group"),
+        ({"a": ["north", "south", "east", "west"], "b": ["west"]}, "client 'west' is in 'a' and in 'b'"),
+        ({"a": ["north", "south", "east", "west", "up"]}, "there is no client 'up'"),
+    ],
+)
+def test_groups_that_do_not_fit(groups: dict[str, list[str]], message: str, folder: Path) -> None:
+    with pytest.raises(DataError, match=f"toy.npz, key `groups`: {message}"):
+        source(folder, groups=groups).load(["north"])

@@ -99,6 +99,18 @@ def test_npz_with_names_and_times(tmp_path: Path) -> None:
     assert table.features == ("speed",)
 
 
+@pytest.mark.parametrize("key", ["groups", "corridor"])
+def test_npz_with_groups(key: str, tmp_path: Path) -> None:
+    words = np.array([f"road {number}" for number in range(VALUES.shape[1])])
+    np.savez(tmp_path / "a.npz", speed=VALUES, **{key: words})
+    assert read_series(tmp_path / "a.npz").groups == tuple(words)
+    np.savez(tmp_path / "b.npz", speed=VALUES, **{key: words[:1]})
+    with pytest.raises(DataError, match=rf"b\.npz: the 1 groups are not a word for each of the {len(words)} clients"):
+        read_series(tmp_path / "b.npz")
+    np.savez(tmp_path / "c.npz", speed=VALUES)
+    assert read_series(tmp_path / "c.npz").groups is None
+
+
 def test_npz_with_features_and_without_names(tmp_path: Path) -> None:
     cube = np.arange(24.0).reshape(4, 2, 3)
     np.savez(tmp_path / "a.npz", data=cube)

@@ -169,6 +169,28 @@ def test_real_metr_la_subset() -> None:
     np.testing.assert_array_equal(graph.dense(), published["adj"][np.ix_(rows, rows)])
 
 
+def test_a_cold_start_is_not_comparable_even_with_all_sensors(tmp_path: Path) -> None:
+    names = [f"{number:03d}" for number in range(207)]
+    write_official_metr_la(tmp_path, names, names)
+    every = "METR-LA, 207 sensors, 100 five-minute steps"
+    assert TrafficSource(MetrLaSettings(), tmp_path).describe() == every
+    cold = TrafficSource(MetrLaSettings(cold_clients=("003",), cold_steps=30), tmp_path).describe()
+    assert cold == (
+        "METR-LA, 207 sensors, of them 1 cold with the last 30 steps of training readings, 100 five-minute steps: "
+        "not comparable with published tables, where no sensor starts cold"
+    )
+
+
+@needs_metr_la
+def test_a_cold_start_is_said() -> None:
+    source = TrafficSource(MetrLaSettings(part="29", cold_share=0.2), REAL)
+    assert source.describe().startswith(
+        "METR-LA, 29 of 207 sensors, of them 6 cold with the last 288 steps of training readings, 34,272 five-minute"
+    )
+    week = TrafficSource(MetrLaSettings(part="week", cold_share=0.2), REAL)
+    assert "41 cold" in week.describe()
+
+
 @needs_metr_la
 def test_real_metr_la_week() -> None:
     source = TrafficSource(MetrLaSettings(part="week"), REAL)
@@ -182,6 +204,9 @@ def test_real_metr_la_week() -> None:
 def test_real_pems_bay_subset_skips_the_daylight_saving_hour() -> None:
     source = TrafficSource(PemsBaySettings(part="67", time_of_day=True), REAL)
     assert source.describe().startswith("PEMS-BAY, 67 of 325 sensors, 52,116 five-minute steps: not comparable")
+    corridors = np.load(REAL / "pems-bay/pems_bay_full_67.npz")["corridor"]
+    names = source.client_names()
+    assert source.load([names[66], names[0]]).groups == (corridors[66], corridors[0])
     times = source.table().times
     assert times is not None
     assert times[-1] == np.datetime64("2017-06-30T23:55:00")
