@@ -10,7 +10,7 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from clients.node import Assignment, Node
-from fedgraph.cohort import GradientTerm, TrainResult
+from fedgraph.cohort import Cohort, GradientTerm, TrainResult
 from fedgraph.data.base import SplitName
 from fedgraph.errors import ReplyError
 from fedgraph.messages import WorkReply, WorkRequest
@@ -96,6 +96,12 @@ class CohortClient:
         stacked, training = self.train()
         return WorkReply(self.request.clients, stacked, {**metrics, **training})
 
+    @property
+    def uniform_cohort(self) -> Cohort:
+        """The cohort, for a method that refuses experiments with several architectures."""
+        assert isinstance(self.cohort, Cohort)
+        return self.cohort
+
     @cached_property
     def models(self) -> Tensor:
         """The clients' models ``[clients, parameters]`` as they stand before this request's training."""
@@ -116,10 +122,23 @@ class CohortClient:
         result = self.train_from(self.start(), self.gradient_term())
         return {"parameters": result.parameters}, {"loss": result.loss}
 
-    def train_from(self, start: Tensor, gradient_term: GradientTerm | None = None) -> TrainResult:
-        """One round of local training from ``start`` ``[clients, parameters]``."""
+    def train_from(
+        self,
+        start: Tensor,
+        gradient_term: GradientTerm | None = None,
+        cohort: Cohort | None = None,
+        purpose: str = "optimiser",
+    ) -> TrainResult:
+        """One round of local training from ``start`` ``[clients, parameters]``.
+
+        cohort  : who trains in place of the clients asked for, such as they with other settings.
+        purpose : see ``train_cohort``.
+        """
         request = self.request
-        return train_cohort(self.node, self.cohort, request.run, request.round, request.keep_from, start, gradient_term)
+        trained = self.cohort if cohort is None else cohort
+        return train_cohort(
+            self.node, trained, request.run, request.round, request.keep_from, start, gradient_term, purpose
+        )
 
     def start(self) -> Tensor:
         """Where training starts from, ``[clients, parameters]``: the models as they stand."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from clients.base import CohortClient, train_cohort
+from clients.base import CohortClient
 from fedgraph.batches import num_steps
 from fedgraph.cohort import Cohort
 from fedgraph.data.pooled import pooled
@@ -16,18 +16,8 @@ class CentralisedClient(CohortClient):
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Train; the model and its loss are returned for every client."""
-        assert isinstance(self.cohort, Cohort)  # one model, so one architecture
-        request = self.request
-        result = train_cohort(
-            self.node,
-            _pool(self.cohort),
-            request.run,
-            request.round,
-            request.keep_from,
-            self.models[:1],
-            gradient_term=None,
-        )
-        clients = len(request.clients)
+        result = self.train_from(self.models[:1], cohort=_pool(self.uniform_cohort))
+        clients = len(self.request.clients)
         return {"parameters": result.parameters.expand(clients, -1)}, {"loss": result.loss.expand(clients)}
 
 

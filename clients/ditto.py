@@ -7,8 +7,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from clients.base import CohortClient, train_cohort
-from fedgraph.cohort import Cohort, GradientTerm, TrainResult
+from clients.base import CohortClient
+from fedgraph.cohort import GradientTerm, TrainResult
 from fedgraph.parameters import finite_rows
 from fedgraph.second_training import cohort_with, second_training
 
@@ -43,13 +43,10 @@ class DittoClient(CohortClient):
 
     def train_personal(self) -> TrainResult:
         """One round of training from v_i, in the order of examples in which the global model is trained."""
-        assert isinstance(self.cohort, Cohort)  # one global model, so one architecture
         length = (self.settings.get("personal-epochs"), self.settings.get("personal-steps"))
-        cohort = cohort_with(self.cohort, second_training(self.cohort.settings, "[ditto]", *length), self.cohort.seed)
-        run, server_round, keep_from = self.request.run, self.request.round, self.request.keep_from
-        return train_cohort(
-            self.node, cohort, run, server_round, keep_from, self.models, self.pull(), "personal-optimiser"
-        )
+        cohort = self.uniform_cohort
+        beside = cohort_with(cohort, second_training(cohort.settings, "[ditto]", *length), cohort.seed)
+        return self.train_from(self.models, self.pull(), beside, "personal-optimiser")
 
     def pull(self) -> GradientTerm | None:
         """lambda (v - w)."""

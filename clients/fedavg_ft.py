@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from clients.base import CohortClient, evaluate_splits
-from fedgraph.cohort import Cohort
 from fedgraph.second_training import cohort_with, second_training
 from fedgraph.seeding import derive_seed
 
@@ -21,16 +20,15 @@ class FineTuningClient(CohortClient):
 
     def fine_tuned(self) -> Tensor:
         """The global model after each client's fine-tuning, ``[clients, parameters]``."""
-        assert isinstance(self.cohort, Cohort)  # one global model, so one architecture
-        chosen = self.settings
+        chosen, cohort = self.settings, self.uniform_cohort
         settings = second_training(
-            self.cohort.settings,
+            cohort.settings,
             "[fedavg-ft]",
             chosen.get("local-epochs"),
             chosen.get("local-steps"),
             chosen.get("learning-rate"),
         )
-        cohort = cohort_with(self.cohort, settings, derive_seed(self.cohort.seed, "fine-tuning"))
+        tuning = cohort_with(cohort, settings, derive_seed(cohort.seed, "fine-tuning"))
         # A request to train round r and one to evaluate after round r - 1 measure the same models.
         coming = self.request.round if self.request.train else self.request.round + 1
-        return cohort.train(self.models, coming).parameters
+        return tuning.train(self.models, coming).parameters

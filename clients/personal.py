@@ -9,7 +9,6 @@ from torch import Tensor
 
 from clients.base import CohortClient
 from fedgraph.architectures import initial_model
-from fedgraph.cohort import Cohort
 from fedgraph.parameters import finite_rows
 from fedgraph.personal_layers import PersonalLayers
 
@@ -48,8 +47,6 @@ class PersonalLayersClient(CohortClient):
 
     @cached_property
     def _own(self) -> Tensor:
-        # A method that leaves layers with the clients refuses experiments with several architectures.
-        assert isinstance(self.cohort, Cohort)
-        initial = initial_model(self.cohort.model, self.assignment.seed)
+        initial = initial_model(self.uniform_cohort.model, self.assignment.seed)
         _, personal = self.layers.split(initial[None])
         return self.recall(_PURPOSE, {"personal": personal[0]})["personal"]

@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgraph.hashing import mixed
+from fedgraph.hashing import hashed
 from fedgraph.seeding import derive_seed
 from fedgraph.train_settings import TrainSettings
 
 _LARGEST = 2**63 - 1
 _PLACES = derive_seed(0, "places of a minibatch")
+"""Keeps the numbers of examples apart from the draws that shuffle them, which hash the same keys."""
 
 
 def shuffling_keys(seed: int, names: Sequence[str]) -> Tensor:
@@ -75,8 +76,8 @@ def repeat_examples(indices: Tensor) -> Tensor:
 
 def example_numbers(keys: Tensor, round: int, step: int, size: int) -> Tensor:
     """Random int64 ``[clients, size]``, one for each place in the minibatch of a client's step ``step`` of a round."""
-    stream = mixed(mixed(mixed(keys ^ _PLACES) ^ round) ^ step)
-    return mixed(stream[:, None] + torch.arange(size, device=keys.device))
+    stream = hashed(hashed(hashed(keys ^ _PLACES) ^ round) ^ step)
+    return hashed(stream[:, None] + torch.arange(size, device=keys.device))
 
 
 def _shuffled(keys: Tensor, counts: Tensor, round: int, epoch: int) -> Tensor:
@@ -87,8 +88,8 @@ def _shuffled(keys: Tensor, counts: Tensor, round: int, epoch: int) -> Tensor:
     most = int(counts.max())
     index = torch.arange(most, device=keys.device)
     index_mask = (1 << max(most - 1, 1).bit_length()) - 1
-    stream = mixed(mixed(keys ^ round) ^ epoch)
-    numbers = mixed(stream[:, None] + index)
+    stream = hashed(hashed(keys ^ round) ^ epoch)
+    numbers = hashed(stream[:, None] + index)
     numbers &= _LARGEST & ~index_mask
     numbers |= index
     numbers.masked_fill_(index >= counts[:, None], _LARGEST)

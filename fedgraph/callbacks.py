@@ -73,6 +73,11 @@ class Callback:
         """Models ``[clients, parameters]`` the run shall end with instead of the last ones; None for the last ones."""
         return None
 
+    @property
+    def final_round(self) -> int:
+        """The round after which the models of ``final_models`` stood, so that they are measured as they were then."""
+        raise NotImplementedError
+
     def state(self) -> State:
         """What this callback must remember over a resume."""
         return {}
@@ -123,6 +128,11 @@ class EarlyStopping(Callback):
     def final_models(self) -> Tensor | None:
         """The best models, where they shall be restored."""
         return self.best_models
+
+    @property
+    def final_round(self) -> int:
+        """The round of the best models."""
+        return self.best_round
 
     def state(self) -> State:
         """The best so far and how long ago it was."""

@@ -102,7 +102,7 @@ def methods() -> None:
 
 @app.command()
 def keys(table: Annotated[str | None, typer.Argument(help="experiment, graph, metr-la, gru, sfl, ...")] = None) -> None:
-    """List the keys of an experiment's tables: types, defaults and what they mean."""
+    """List the keys of an experiment's tables, and of those of `reproduce`: types, defaults and what they mean."""
     console = Console()
     tables = setting_tables()
     with messages_for_people():

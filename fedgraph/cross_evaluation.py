@@ -21,6 +21,7 @@ def cross_losses(cohort: Cohort, candidates: Tensor, split: SplitName = "train")
     metric = "loss" if data.task.kind == "classification" else "mae"
     names = tuple(str(number) for number in range(len(candidates)))
     losses = torch.empty(len(data.names), len(candidates), dtype=torch.float64)
+    # Client by client: all pairs at once would take as many copies of the candidates as there are clients.
     for client in range(len(data.names)):
         rows = torch.full((len(candidates),), client)
         own = replace(
@@ -29,6 +30,10 @@ def cross_losses(cohort: Cohort, candidates: Tensor, split: SplitName = "train")
             splits={split: data.splits[split].select(rows)},
             mean=data.mean[rows],
             std=data.std[rows],
+            label_counts=None,
+            groups=None,
+            untrained=(),
+            moments=None,
         )
         losses[client] = Cohort(cohort.model, own, cohort.settings, cohort.seed).evaluate(candidates, split)[metric]
     return losses

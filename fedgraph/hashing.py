@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def mixed(values: Tensor) -> Tensor:
+def hashed(values: Tensor) -> Tensor:
     """The finaliser of SplitMix64 (Steele et al., OOPSLA 2014): int64 in, as good as random int64 out."""
     values = values + -7046029254386353131
     values ^= _shifted(values, 30)
@@ -18,7 +18,7 @@ def mixed(values: Tensor) -> Tensor:
 
 def drawn(numbers: Tensor, which: int, count: int) -> Tensor:
     """Draw number ``which`` of each of ``numbers``: int64 in ``0..count-1``, each as likely; ``count`` < 2^31."""
-    return (_shifted(mixed(numbers ^ which), 32) * count) >> 32
+    return (_shifted(hashed(numbers ^ which), 32) * count) >> 32
 
 
 def _shifted(values: Tensor, bits: int) -> Tensor:

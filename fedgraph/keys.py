@@ -1,4 +1,4 @@
-"""Every table of an experiment and its keys, read off the settings classes, for ``fedgraph keys``."""
+"""Every table of an experiment, or of a published table, and its keys, read off the settings classes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from fedgraph.model_choice import ModelTable, VariantTable
 from fedgraph.models import MODELS
 from fedgraph.models.vectorised import ModuleSettings
 from fedgraph.plugins import load_object
+from fedgraph.reproduce.table import EXPLAINED
 from fedgraph.settings import Settings
 from fedgraph.train_settings import TrainSettings
 
 
 def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
-    """A short name -> heading and settings class of every table, the data sets, models and methods included."""
+    """A short name -> heading and settings class of every table that ``fedgraph keys`` explains."""
     tables: dict[str, tuple[str, type[Settings]]] = {
         "experiment": ("[experiment]", ExperimentTable),
         "train": ("[train]", TrainSettings),
@@ -35,7 +36,7 @@ def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
         kind = getattr(load_object(method.strategy, "strategy"), "settings_type", None)
         if kind is not None and kind.model_fields:
             tables[name] = (f"[{name}]", kind)
-    return tables
+    return tables | EXPLAINED
 
 
 def describe(kind: type[Settings]) -> list[str]:
@@ -57,4 +58,6 @@ def describe(kind: type[Settings]) -> list[str]:
 def _type(annotation: object) -> str:
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     text = re.sub(r"Annotated\[(\w+), FieldInfo\(.*?\]\)\]", r"\1", text)
+    text = re.sub(r"Annotated\[(\w+), Gt\(gt=0\)\]", r"\1", text)
+    text = re.sub(r"fedgraph\.[\w.]+\.(\w+Table)", r"\1", text)
     return text.replace("typing.", "").replace("datetime.", "")

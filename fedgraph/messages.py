@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,9 @@ _NUMPY = "numpy.ndarray"
 
 _UNREACHABLE = frozenset({3, 4, 5})
 """Flower's error codes for a message, a reply or a node that is unavailable."""
+
+_LARGEST_MOMENT = 1e30
+"""Beyond which no scale may lie that a node is given (``[data] scales``)."""
 
 _NUMPY_HEADER = 4096
 """More bytes than the header of a serialised array ever takes."""
@@ -308,7 +312,8 @@ class Identity:
             task = _TASK.validate_json(str(config["task"]))
             counts = content.metric_records["metrics"]
             num_examples: dict[str, Tensor] = {
-                split: torch.tensor(list(counts[split]))  # type: ignore[arg-type]
+                # Whole numbers only: one NaN would spoil every mean by examples.
+                split: torch.tensor(list(map(index, counts[split])), dtype=torch.int64)  # type: ignore[arg-type]
                 for split in SPLITS
             }
             stacked = from_record(content.array_records["stacked"])
@@ -340,12 +345,12 @@ class Identity:
 def _are_moments(moments: Tensor, clients: int) -> bool:
     """Whether these are two means of each client, each with its standard deviation: both finite or both NaN.
 
-    Finite as float32, in which readings are scaled.
+    No larger than a scale may be that a node is given, since others' may be inferred from them.
     """
     if moments.dtype != torch.float64 or moments.shape != (clients, 4):
         return False
     means, deviations = moments[:, ::2], moments[:, 1::2]
-    given = means.float().isfinite() & deviations.float().isfinite() & (deviations >= 0)
+    given = (means.abs() < _LARGEST_MOMENT) & (deviations < _LARGEST_MOMENT) & (deviations >= 0)
     return bool((given | (means.isnan() & deviations.isnan())).all())
 
 

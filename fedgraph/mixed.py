@@ -193,7 +193,9 @@ def join_data(names: tuple[str, ...], rows: Sequence[Tensor], parts: Sequence[Co
     counts = [part.label_counts for part in parts]
     known = [each for each in counts if each is not None]
     moments = [part.moments for part in parts if part.moments is not None]
-    group_of = {name: group for part in parts for name, group in zip(part.names, part.groups or (), strict=False)}
+    group_of = {
+        name: group for part in parts if part.groups for name, group in zip(part.names, part.groups, strict=True)
+    }
     untrained = {name for part in parts for name in part.untrained}
     return CohortData(
         names=names,

@@ -21,7 +21,7 @@ class PersonalLayersSettings(Settings):
     """Keys of a method that can leave some layers with the clients.
 
     personal_layers : names or shell patterns of tensors that never leave their client, e.g. ``["head.*"]``; one that
-                      begins with ``!`` stands for all tensors that it does not match. None by default.
+                      begins with ``!`` stands for all tensors that it does not match. ``[]``: all are shared.
     """
 
     personal_layers: tuple[str, ...] = ()

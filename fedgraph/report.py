@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -18,7 +18,12 @@ from fedgraph.callbacks import Callback, Evaluation, Training
 
 log = logging.getLogger("fedgraph")
 
-_MOST_COLUMNS, _METRICS_OF_MANY = 4, 3
+_MOST_COLUMNS = 4
+"""Runs that fit side by side."""
+
+_METRICS_OF_MANY = 3
+"""Metrics that fit where every run is a row."""
+
 _MOST_GROUPS = 20
 
 LISTENERS: list[Callback] = []
@@ -108,18 +113,8 @@ def results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     More runs than fit side by side become rows, with means of the last metrics, those of the longest forecast.
     """
     split = shown_split(summaries)
-    measured = [summary["metrics"].get(split, {}) for summary in summaries]
-    metrics = list(dict.fromkeys(metric for values in measured for metric in values))
-    many = len(summaries) > _MOST_COLUMNS
-    shown = metrics[-_METRICS_OF_MANY:] if many else metrics
-    shows = _mean if many else _spread
-    results = {metric: [shows(values.get(metric)) for values in measured] for metric in shown}
-    for key, label in (("best5", "best 5 %"), ("worst5", "worst 5 %")):
-        for metric in shown[:1]:
-            results[f"{metric}, {label}"] = [_number(values.get(metric, {}).get(key)) for values in measured]
-    for group in _groups(summaries, split) if shown else ():
-        values = [summary.get("per_group", {}).get(split, {}).get(group, {}).get(shown[0]) for summary in summaries]
-        results[f"{shown[0]}, {group}"] = [shows(each) for each in values]
+    title = f"On each client's own {split} data"
+    runs = [summary["method"] for summary in summaries]
     took = {
         "rounds": [str(summary["rounds"]) for summary in summaries],
         "exchanges": [str(summary["exchanges"]) for summary in summaries],
@@ -127,29 +122,53 @@ def results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
         "MB up": [_megabytes(summary.get("bytes_up")) for summary in summaries],
         "seconds": [f"{summary['seconds']:.1f}" for summary in summaries],
     }
-    table = Table(
-        title=f"On each client's own {split} data",
-        title_justify="left",
-        box=box.SIMPLE_HEAD if many else box.HEAVY_HEAD,
-        padding=(0, 1, 0, 0) if many else (0, 1),
-        pad_edge=not many,
-    )
-    runs = [summary["method"] for summary in summaries]
-    if many:
-        table.add_column("mean of clients", no_wrap=True)
-        columns = {**results, "MB up": took["MB up"], "seconds": took["seconds"]}
-        for label in columns:
-            table.add_column(escape(label.replace(", ", "\n")), justify="right", no_wrap=True)
-        for run, *values in zip(runs, *columns.values(), strict=True):
-            table.add_row(run, *values)
-        return table
+    if len(summaries) > _MOST_COLUMNS:
+        results = _results(summaries, split, _mean, most=_METRICS_OF_MANY)
+        return _row_per_run(title, runs, {**results, "MB up": took["MB up"], "seconds": took["seconds"]})
+    return _column_per_run(title, runs, _results(summaries, split, _spread), took)
+
+
+def _results(
+    summaries: Sequence[Mapping[str, Any]],
+    split: str,
+    shows: Callable[[Mapping[str, float | None] | None], str],
+    most: int | None = None,
+) -> dict[str, list[str]]:
+    """An entry for each run per metric: the last ``most`` metrics, then best, worst and groups of the first of them."""
+    measured = [summary["metrics"].get(split, {}) for summary in summaries]
+    metrics = list(dict.fromkeys(metric for values in measured for metric in values))
+    shown = metrics if most is None else metrics[-most:]
+    results = {metric: [shows(values.get(metric)) for values in measured] for metric in shown}
+    if not shown:
+        return results
+    first = shown[0]
+    for key, label in (("best5", "best 5 %"), ("worst5", "worst 5 %")):
+        results[f"{first}, {label}"] = [_number(values.get(first, {}).get(key)) for values in measured]
+    for group in _groups(summaries, split):
+        values = [summary.get("per_group", {}).get(split, {}).get(group, {}).get(first) for summary in summaries]
+        results[f"{first}, {group}"] = [shows(each) for each in values]
+    return results
+
+
+def _column_per_run(title: str, runs: Sequence[str], *parts: Mapping[str, Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left")
     table.add_column("mean ± std of clients")
     for run in runs:
         table.add_column(run, justify="right", no_wrap=True)
-    for rows in (results, took):
+    for rows in parts:
         for label, values in rows.items():
             table.add_row(escape(label), *values)
         table.add_section()
+    return table
+
+
+def _row_per_run(title: str, runs: Sequence[str], columns: Mapping[str, Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("mean of clients", no_wrap=True)
+    for label in columns:
+        table.add_column(escape(label.replace(", ", "\n")), justify="right", no_wrap=True)
+    for run, *values in zip(runs, *columns.values(), strict=True):
+        table.add_row(run, *values)
     return table
 
 

@@ -189,12 +189,13 @@ class CohortStrategy(Strategy):
                 callback.on_round_end(server_round, self.state)
         if self._last_evaluated != self.finished_rounds:
             self._evaluate(self.finished_rounds, arrays, evaluate_config, ordered, timeout, result)
-        for models in (callback.final_models() for callback in self.plan.callbacks):
+        for callback in self.plan.callbacks:
+            models = callback.final_models()
             if models is not None and not torch.equal(models, self.models):
                 self.adopt(models)
                 self._restored = True
                 arrays = self.global_arrays() or arrays
-                self._evaluate(self.finished_rounds, arrays, evaluate_config, ordered, timeout, result)
+                self._evaluate(callback.final_round, arrays, evaluate_config, ordered, timeout, result)
         result.arrays = self.global_arrays() or arrays
         return result
 
@@ -210,9 +211,10 @@ class CohortStrategy(Strategy):
         if not self.plan.splits:
             return
         messages = self.configure_evaluate(server_round, arrays, config, grid)
-        metrics = self.aggregate_evaluate(server_round, grid.send_and_receive(messages, timeout=timeout))
+        recorded = self.finished_rounds if self._restored else server_round
+        metrics = self.aggregate_evaluate(recorded, grid.send_and_receive(messages, timeout=timeout))
         if metrics is not None:
-            result.evaluate_metrics_clientapp[server_round] = metrics
+            result.evaluate_metrics_clientapp[recorded] = metrics
 
     def _evaluate_at_server(
         self,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedgraph.atomic import write_atomically
+from fedgraph.data.cold_start import INFERRED, asked_scale
 from fedgraph.errors import DataError, ExperimentError
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation
@@ -34,16 +35,14 @@ def with_cold_scales(experiment: Experiment, federation: Federation, folder: Pat
     inferred = {name: scale for name, scale in _inferred(experiment, federation).items() if name not in given}
     if not inferred:
         return experiment
-    asked = getattr(experiment.data, "cold_scale", "own")
-    how = "over the client graph" if asked == "graph" else "from all other clients"
-    log.info("scale of %d cold clients inferred %s", len(inferred), how)
+    log.info("scale of %d cold clients inferred %s", len(inferred), INFERRED[asked_scale(experiment.data)])
     write_atomically(folder / "scales.json", (json.dumps(inferred, indent=2) + "\n").encode())
     return replace(experiment, data=experiment.data.model_copy(update={"scales": {**inferred, **given}}))
 
 
 def _inferred(experiment: Experiment, federation: Federation) -> Scales:
     """Mean and standard deviation by name of the cold clients; empty where none are asked for."""
-    asked = getattr(experiment.data, "cold_scale", "own")
+    asked = asked_scale(experiment.data)
     moments, graph = federation.moments, federation.graph
     if asked == "graph" and graph is None:
         raise ExperimentError(

@@ -21,7 +21,8 @@ class DittoSettings(Settings):
 
     lambda_personal : weight of half the squared distance between a client's own model and the global one; 0 leaves
                       the clients on their own. The paper searches 0.05 to 2.
-    personal_epochs, personal_steps : length of the training of the own model; by default that of ``[train]``.
+    personal_epochs, personal_steps : passes over a client's examples, or minibatches, on which its own model is
+                      trained in a round; by default those of ``[train]``.
     """
 
     lambda_personal: float = Field(default=0.1, ge=0)

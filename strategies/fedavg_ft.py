@@ -19,8 +19,8 @@ from strategies.global_model import GlobalModelStrategy
 class FedAvgFineTuningSettings(Settings):
     """``[fedavg-ft]``: how a copy of the global model is fine-tuned before it is measured.
 
-    local_epochs, local_steps : its length; by default that of ``[train]``.
-    learning_rate : its rate, the same after every round; by default that of ``[train]`` in the round to come.
+    local_epochs, local_steps : passes over a client's examples, or minibatches; by default those of ``[train]``.
+    learning_rate : the same after every round; by default that of ``[train]`` in the round to come.
     """
 
     local_epochs: int | None = Field(default=None, ge=0)

@@ -14,13 +14,13 @@ from strategies.global_model import GlobalModelStrategy
 
 
 class FedPerSettings(PersonalLayersSettings):
-    """``[fedper]``."""
+    """``[fedper]``: by default the last layer stays with the client."""
 
     personal_layers: tuple[str, ...] = ("head.*",)
 
 
 class LGFedAvgSettings(PersonalLayersSettings):
-    """``[lg-fedavg]``."""
+    """``[lg-fedavg]``: by default all layers but the last stay with the client."""
 
     personal_layers: tuple[str, ...] = ("!head.*",)
 

@@ -47,6 +47,11 @@ class Replies:
         """The trained models, ``[present, parameters]``."""
         return self.tensors["parameters"]
 
+    @property
+    def fresh(self) -> Tensor:
+        """Who replied in this round, bool ``[present]``: under the policy keep-last some replies are earlier ones."""
+        return torch.tensor([name not in self.absent for name in self.names], dtype=torch.bool)
+
     @classmethod
     def of(
         cls,

@@ -9,7 +9,9 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedgraph.client_graph import ClientGraph
+from fedgraph.errors import ExperimentError
 from fedgraph.federation import Federation
+from fedgraph.graph_mean import graph_mean
 from fedgraph.personal_layers import PersonalLayersSettings
 from fedgraph.plan import RunPlan
 from fedgraph.settings import Settings
@@ -27,19 +29,21 @@ class SFLSettings(PersonalLayersSettings):
                       rescales the models of clients with few or many neighbours. Self loops are added where missing.
     mixes           : what goes over the graph: the clients' ``models``, or the ``updates`` that training made to them.
                       A client then keeps its trained model and moves on in the direction in which its neighbourhood
-                      moved: V = server-momentum V + mix of updates, U = Theta + server-learning-rate V.
-    server_learning_rate, server_momentum : of ``updates``.
+                      moved: V = server-momentum V + mix of updates, U = Theta + server-learning-rate V. Running
+                      statistics stay those of its own model.
+    server_learning_rate, server_momentum : used with mixes = ``updates`` alone.
     weighting       : ``examples``: clients count by their training examples, so that those with few listen to others
                       and are hardly listened to; ``none``: all count alike.
-    everybody       : weight of the mean over all clients, beside 1 for the client and its graph; for graphs with
-                      clients that stand alone.
+    everybody       : weight of all clients together in the mean, beside 1 for a client's own neighbourhood, so that
+                      clients whom the graph leaves alone hear somebody too.
     lambda_global   : weight of the distance to the read-out w in the local objective.
     lambda_personal : weight of the distance to the personalised model u_i.
     distance        : ``euclidean`` norm, or half of it ``squared``.
-    lambda_scale    : whether the lambdas are read against the loss summed over a batch, or its mean.
+    lambda_scale    : ``batch-sum``: the lambdas weigh against the loss summed over a batch, as lambda / batch size does
+                      against its mean; ``batch-mean``: against the mean.
     start           : clients train from their ``personalised`` model, or all from the ``read-out``.
     released        : behave like the authors' released program, whose distance terms have no gradient and whose
-                      clients start from the read-out.
+                      clients start from the read-out; takes the place of both lambdas and of start.
     """
 
     alpha: float = Field(default=1.0, ge=0, le=1)
@@ -77,7 +81,21 @@ class SFL(CohortStrategy):
 
     def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)
-        self._velocity = torch.zeros_like(self.models) if self.settings.mixes == "updates" else torch.zeros(0)
+        if self.takes_means and federation.graph is not None and bool((federation.graph.weights < 0).any()):
+            raise ExperimentError(
+                f"[graph] has weights below zero, which cannot be shares of a mean, as {type(self).__name__} takes them "
+                'here: leave such edges out, or use the method sfl with weighting = "none" and everybody = 0'
+            )
+        trained = torch.zeros(len(federation.names), self.layout.num_trainable)
+        updates = self.settings.mixes == "updates"
+        self._velocity = trained if updates else torch.zeros(0)
+        # What an absent client's last reply changed cannot be told from its model once the clients have moved on.
+        self._updates = trained.clone() if updates and plan.on_missing == "keep-last" else torch.zeros(0)
+
+    @property
+    def takes_means(self) -> bool:
+        """Whether weights of the graph are shares of means, which may not be below zero."""
+        return bool(self.settings.weighting == "examples" or self.settings.everybody)
 
     def relations(self, server_round: int, replies: Replies) -> ClientGraph:
         """The client graph of this round among those present: the given one."""
@@ -99,11 +117,22 @@ class SFL(CohortStrategy):
         graph, settings = self.relations(server_round, replies), self.settings
         if settings.mixes == "models":
             return self.mixed(graph, replies.parameters, replies.num_examples)
-        start = self.models[replies.positions] if settings.start == "personalised" else self.global_model()
-        mixed = self.mixed(graph, replies.parameters - start, replies.num_examples)
+        # A running variance that moved on in some direction could end below zero.
+        theta, statistics = replies.parameters.tensor_split([self.layout.num_trainable], dim=1)
+        mixed = self.mixed(graph, self.updates(theta, replies), replies.num_examples)
         velocity = self._velocity[replies.positions].mul_(settings.server_momentum).add_(mixed)
         self._velocity[replies.positions] = velocity
-        return replies.parameters + settings.server_learning_rate * velocity
+        return torch.cat([theta + settings.server_learning_rate * velocity, statistics], dim=1)
+
+    def updates(self, theta: Tensor, replies: Replies) -> Tensor:
+        """What training changed in ``theta`` ``[present, trainable]``; of absent clients, when they last replied."""
+        personalised = self.settings.start == "personalised"
+        start = self.models[replies.positions] if personalised else self.global_model()
+        updates = theta - start[..., : theta.shape[1]]
+        if not len(self._updates):
+            return updates
+        self._updates[replies.positions[replies.fresh]] = updates[replies.fresh]
+        return self._updates[replies.positions]
 
     def mixed(self, graph: ClientGraph, rows: Tensor, num_examples: Tensor) -> Tensor:
         """Rows ``[present, parameters]`` after aggregation over ``graph``."""
@@ -115,42 +144,13 @@ class SFL(CohortStrategy):
         return graph_mean(graph, rows, counts, settings.alpha, settings.hops, settings.everybody)
 
     def state(self) -> State:
-        """Models, and the velocity of their updates."""
-        return {**super().state(), "velocity": self._velocity}
+        """Models, the velocity of their updates, and the last updates where absent clients take part with them."""
+        return {**super().state(), "velocity": self._velocity, "updates": self._updates}
 
     def load_state(self, state: State) -> None:
         """Take back what ``state`` gave."""
         super().load_state(state)
-        self._velocity = state["velocity"].clone()
-
-
-def graph_mean(
-    graph: ClientGraph, rows: Tensor, counts: Tensor, alpha: float, hops: int, everybody: float = 0.0
-) -> Tensor:
-    """``sum_j S_ij n_j row_j / sum_j S_ij n_j`` with ``S = (1 - alpha) I + alpha A_hat^K + everybody / N``.
-
-    A_hat is the random walk with self loops. Over a complete graph with alpha 1 this is FedAvg. A row that hears
-    nobody who counts is the mean by examples over all.
-
-    rows : ``[clients, ...]``; counts : n, ``[clients]``, not negative. Returns ``[clients, ...]``.
-    """
-    return mean_by(listening(graph, counts, alpha, hops, everybody), rows)
-
-
-def listening(graph: ClientGraph, counts: Tensor, alpha: float, hops: int, everybody: float = 0.0) -> Tensor:
-    """The weights of ``graph_mean``, ``[clients, clients]``; rows sum to one."""
-    shares = counts.double() / counts.double().max().clamp(min=1)
-    one = torch.eye(len(shares))
-    spread = torch.lerp(one, graph.propagate(one, hops=hops, normalisation="random-walk"), alpha).double()
-    weights = (spread + everybody / len(shares)) * (shares if bool(shares.any()) else torch.ones_like(shares))
-    silent = weights.sum(dim=1, keepdim=True) <= 0
-    weights = torch.where(silent, shares, weights)
-    return weights / weights.sum(dim=1, keepdim=True)
-
-
-def mean_by(weights: Tensor, rows: Tensor) -> Tensor:
-    """``weights @ rows`` in the type of ``rows``."""
-    return weights.to(rows) @ rows
+        self._velocity, self._updates = state["velocity"].clone(), state.get("updates", self._updates).clone()
 
 
 class SFLPerSettings(SFLSettings):

@@ -16,22 +16,23 @@ from torch import Tensor
 
 from fedgraph.errors import ExperimentError
 from fedgraph.federation import Federation
+from fedgraph.graph_mean import graph_mean_weights
 from fedgraph.plan import RunPlan
 from fedgraph.settings import Settings
 from fedgraph.state_file import State
 from strategies.base import Replies
 from strategies.global_model import weighted_mean
-from strategies.sfl import SFL, SFLSettings, listening, mean_by
+from strategies.sfl import SFL, SFLSettings
 
 
 class SFLColdStartSettings(SFLSettings):
     """``[sfl-cold-start]``: the keys of ``[sfl]`` with other defaults, and how cold clients listen.
 
-    everybody   : weight of everybody, beside 1 for the neighbourhood, for a cold client; warm ones do not use it.
+    everybody   : as for ``[sfl]``, but for cold clients alone; to warm ones only their neighbourhood counts.
     cold_below  : clients with fewer training examples than this share of the median are cold.
-    temperature : a cold client with examples weighs a model whose loss on them is worse than the best one's by this
-                  share 1 / e times as much; 0 leaves the weights to the graph. The models travel to that client, its
-                  losses stay there.
+    temperature : how much worse a model may do on a cold client's own examples. One whose loss there is above the best
+                  one's by this share of it (0.06: by 6 %) keeps 1 / e of the weight that the graph gives it; 0 leaves
+                  the weights to the graph. The models travel to that client, its losses stay there.
     """
 
     alpha: float = Field(default=0.3, ge=0, le=1)
@@ -62,6 +63,11 @@ class SFLColdStart(SFL):
         self.chooses = self.cold & (counts > 0) & (self.settings.temperature > 0)
         self._average = self._candidates = self._prior = torch.zeros(0)
 
+    @property
+    def takes_means(self) -> bool:
+        """Always."""
+        return True
+
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
         """Warm clients by ``graph_mean``; cold ones from the warm models of their neighbourhood."""
         graph, settings = self.relations(server_round, replies), self.settings
@@ -69,13 +75,14 @@ class SFLColdStart(SFL):
         self._average = weighted_mean(theta, counts)
         if bool(cold.all()):
             return self._average.expand_as(theta)
-        weights = listening(graph, counts, settings.alpha, settings.hops)
-        weights[cold] = listening(graph, counts * ~cold, 1.0, settings.hops, settings.everybody)[cold]
+        weights = graph_mean_weights(graph, counts, settings.alpha, settings.hops)
+        from_warm = graph_mean_weights(graph, counts * ~cold, 1.0, settings.hops, settings.everybody)
+        weights[cold] = from_warm[cold]
         if bool(self.chooses.any()):
             self._candidates = theta[~cold]
             self._prior = torch.zeros(len(self.models), len(self._candidates))
             self._prior[replies.positions] = weights[:, ~cold].float() * self.chooses[replies.positions, None]
-        return mean_by(weights, theta)
+        return weights.to(theta) @ theta
 
     def global_model(self) -> Tensor:
         """The read-out: the mean of the trained models by examples, from which everybody trains."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import ClassVar, Literal
 
 import torch
@@ -17,6 +18,11 @@ from fedgraph.state_file import State
 from strategies.base import Replies
 from strategies.sfl import SFL, SFLSettings
 
+log = logging.getLogger("fedgraph")
+
+_LARGEST_NORM = 1e18
+"""Of what clients are compared by: squares of larger ones overflow in float32."""
+
 
 class SFLStarSettings(SFLSettings):
     """``[sfl-star]``: the keys of ``[sfl]``, and how the client graph is learned. A given graph is not needed.
@@ -25,17 +31,18 @@ class SFLStarSettings(SFLSettings):
                   2016); ``kernel``: a Gaussian kernel of the distances to the nearest; ``encoder``: trained embeddings
                   of the clients, as in the paper, fitted to that kernel.
     features    : what is near or far: the trained ``parameters``, or the ``updates``, what training changed in them.
-    neighbours  : how many others a client listens to, about.
+    neighbours  : about how many others a client listens to.
     beta        : with a given graph its share is 1 - beta and that of the learned graph beta, both on one scale: rows
                   of the learned one are scaled to the mean row sum of the given one, self loops left out. Without a
                   given graph the learned one is alone, its rows scaled to add up to neighbours, so that a client
                   counts as much as a neighbour does on average; beta is then not used.
-    momentum    : share of earlier rounds in the distances, from 0, only this round, to below 1.
+    momentum    : share of earlier rounds in the distances, below 1; 0 looks at this round alone.
     learn_from  : the first round in which the graph is learned. In those before it is the given graph or, without
                   one, everybody listens to everybody.
-    learn_every : so many rounds lie between one learning and the next; a client not seen before is always learned.
+    learn_every : it is learned again every so many rounds, and whenever a client is there for the first time.
     released    : as for ``[sfl]``; and the graph is what the released program learns: every round a new encoder takes
                   ten steps towards the *distances*, which leaves it random, and its weights are added as they are.
+                  Takes the place of all keys above but beta.
     """
 
     learner: Literal["smoothness", "kernel", "encoder"] = "smoothness"
@@ -68,16 +75,19 @@ class SFLStar(SFL):
             seed=plan.seed,
         )
 
+    @property
+    def takes_means(self) -> bool:
+        """A learned graph has no weights below zero, and goes with none."""
+        return True
+
     def relations(self, server_round: int, replies: Replies) -> ClientGraph:
         """Learn from those who sent something this round; the given and the learned graph among all in ``replies``."""
         if server_round < self.settings.learn_from:
             return ClientGraph.complete(replies.names) if replies.graph is None else replies.graph
-        # Under the policy keep-last some replies are of earlier rounds.
-        fresh = torch.tensor([name not in replies.absent for name in replies.names], dtype=torch.bool)
-        positions = replies.positions[fresh]
+        features, positions = self._features(replies)
         due = (server_round - self.settings.learn_from) % self.settings.learn_every == 0
         if due or not self._learner.knows(positions):
-            self._learner.learn(self._features(replies, fresh), positions, server_round)
+            self._learner.learn(features, positions, server_round)
         learned = self._learner.among(replies.positions)
         given = None if replies.graph is None else replies.graph.dense().double()
         if self.settings.released:
@@ -101,15 +111,23 @@ class SFLStar(SFL):
         super().load_state(state)
         self._learner.load_state(state["learner"])
 
-    def _features(self, replies: Replies, fresh: Tensor) -> Tensor:
-        """What clients are compared by, ``[fresh, trained parameters]``; running statistics are not looked at."""
-        trained = slice(0, self.layout.num_trainable)
-        parameters = replies.parameters[fresh, trained]
-        if self.settings.features == "parameters":
-            return parameters
-        if self.settings.start == "read-out":
-            return parameters - self.global_model()[trained]
-        return parameters - self.models[replies.positions[fresh], trained]
+    def _features(self, replies: Replies) -> tuple[Tensor, Tensor]:
+        """What clients are compared by, ``[comparable, trained parameters]``, and their positions ``[comparable]``.
+
+        Running statistics are not looked at, nor are replies of earlier rounds. Clients whose numbers are so large that
+        distances to them overflow, such as after a training that diverged, are left out.
+        """
+        fresh, trained = replies.fresh, slice(0, self.layout.num_trainable)
+        features, positions = replies.parameters[fresh, trained], replies.positions[fresh]
+        if self.settings.features == "updates":
+            read_out = self.settings.start == "read-out"
+            features = features - (self.global_model()[trained] if read_out else self.models[positions, trained])
+        comparable = torch.linalg.vector_norm(features, dim=1) < _LARGEST_NORM
+        if bool(comparable.all()):
+            return features, positions
+        names = ", ".join(self.federation.names[position] for position in positions[~comparable].tolist())
+        log.warning("the client graph is learned without %s: numbers too large to be compared", names)
+        return features[comparable], positions[comparable]
 
 
 def _graph(names: tuple[str, ...], matrix: Tensor) -> ClientGraph:

@@ -102,7 +102,7 @@ class CohortData:
     untrained     : those of ``names`` that are meant to have no training examples.
     moments       : float64 ``[clients, 4]`` in the task's unit, where the scale of some clients is to be inferred from
                     others: mean and standard deviation of recent training readings, then of all. The first two are NaN
-                    where too little is known, the second two where the client is one of those.
+                    where too few were read, the last two where they are what is to be inferred.
     """
 
     names: tuple[str, ...]

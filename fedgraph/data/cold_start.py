@@ -11,6 +11,11 @@ from fedgraph.errors import DataError
 from fedgraph.seeding import derive_seed
 from fedgraph.settings import Settings
 
+ColdScale = Literal["own", "graph", "everybody"]
+
+INFERRED = {"graph": "over the client graph", "everybody": "from all other clients"}
+"""How a scale is inferred, in words; those of ``cold-scale`` that are not inferred are not in it."""
+
 
 class ColdStartSettings(Settings):
     """Which clients start cold, and with how much; part of the settings of every data set of series.
@@ -25,11 +30,11 @@ class ColdStartSettings(Settings):
     cold_steps   : how many of the last steps of the training part a cold client has.
     cold_trains  : false = cold clients have no training examples at all, and only their scaling comes from those last
                    steps.
-    cold_scale   : what a cold client's readings are scaled by. ``own``: mean and deviation of those last steps, which
-                   may be an unusual day. ``graph``: what its neighbours on the client graph lead one to expect of all
-                   its training readings, had it any; ``everybody``: the same from all other clients alike. For these
-                   two every client tells the server its mean and deviation over the last steps and over all, and the
-                   nodes are told the inferred ones.
+    cold_scale   : the mean and deviation that a cold client's readings are scaled by. ``own``: those of its last steps,
+                   which may be an unusual day. ``graph``: those of a whole training part, inferred from its neighbours
+                   on the client graph; ``everybody``: the same, inferred from all other clients alike. For these two
+                   every client tells the server its mean and deviation over the last steps and over all, and the nodes
+                   are told the inferred ones.
     """
 
     cold_share: float = Field(0.0, ge=0.0, lt=1.0)
@@ -37,13 +42,18 @@ class ColdStartSettings(Settings):
     cold_seed: int = 0
     cold_steps: int = Field(288, ge=1)
     cold_trains: bool = True
-    cold_scale: Literal["own", "graph", "everybody"] = "own"
+    cold_scale: ColdScale = "own"
 
     @model_validator(mode="after")
     def _share_or_names(self) -> ColdStartSettings:
         if self.cold_share and self.cold_clients is not None:
             raise ValueError("give `cold-share` or `cold-clients`, not both")
         return self
+
+
+def asked_scale(data: Settings) -> ColdScale:
+    """``cold-scale`` of a table ``[data]``; ``own`` for data sets that are not series and have no such key."""
+    return data.cold_scale if isinstance(data, ColdStartSettings) else "own"
 
 
 def cold_clients(settings: ColdStartSettings, names: Sequence[str]) -> frozenset[str]:
@@ -91,10 +101,9 @@ def describe_cold(settings: ColdStartSettings, names: Sequence[str]) -> str:
     if not count:
         return ""
     last = f"the last {settings.cold_steps:,} steps of training readings"
-    if settings.cold_scale == "own":
+    if settings.cold_scale not in INFERRED:
         return (
             f"{count} cold with {last}" if settings.cold_trains else f"{count} cold, scaled by {last} but never trained"
         )
-    others = "over the client graph" if settings.cold_scale == "graph" else "from all other clients"
     trained = "" if settings.cold_trains else "never trained, "
-    return f"{count} cold with {last}, {trained}their scale inferred {others}"
+    return f"{count} cold with {last}, {trained}their scale inferred {INFERRED[settings.cold_scale]}"

@@ -11,20 +11,20 @@ from pydantic import Field
 
 from fedgraph.errors import DataError
 
-Readings = NDArray[np.float32]
+Singles = NDArray[np.float32]
 Mask = NDArray[np.bool_]
-Numbers = NDArray[np.float64]
+Doubles = NDArray[np.float64]
 
 _Mean = Annotated[float, Field(gt=-1e30, lt=1e30, allow_inf_nan=False)]
 _Deviation = Annotated[float, Field(gt=1e-30, lt=1e30, allow_inf_nan=False)]
 Scale = tuple[_Mean, _Deviation]
 """Mean and standard deviation of a client's readings, such that z-scores in float32 are finite."""
 
-_FEWEST_READ = 24
-"""Of a short stretch at least one step in so many must have been read (an hour of a day), or it tells nothing."""
+_ONE_STEP_IN = 24
+"""At least one of this many of the last steps must have been read (an hour of a day), or they tell nothing."""
 
 
-def measured(values: Readings, valid: Mask) -> tuple[Numbers, Numbers]:
+def measured(values: Singles, valid: Mask) -> tuple[Doubles, Doubles]:
     """Mean and standard deviation over time of the valid readings, ``[clients, features]``; NaN where there are none.
 
     values, valid : ``[clients, time, features]``.
@@ -37,7 +37,7 @@ def measured(values: Readings, valid: Mask) -> tuple[Numbers, Numbers]:
     return np.where(count > 0, mean, np.nan), np.where(count > 0, std, np.nan)
 
 
-def usable(mean: Numbers, std: Numbers) -> tuple[Readings, Readings]:
+def usable(mean: Doubles, std: Doubles) -> tuple[Singles, Singles]:
     """A scale to compute z-scores with: a constant series gets the deviation 1, one without readings 0 and 1."""
     unread = np.isnan(mean)
     mean, std = np.where(unread, 0.0, mean), np.where(unread, 1.0, std)
@@ -45,7 +45,7 @@ def usable(mean: Numbers, std: Numbers) -> tuple[Readings, Readings]:
     return mean.astype(np.float32), std.astype(np.float32)
 
 
-def reported(values: Readings, valid: Mask, is_cold: Mask, last: int) -> Numbers:
+def reported(values: Singles, valid: Mask, is_cold: Mask, last: int) -> Doubles:
     """What clients tell of their training readings so that a cold one's scale can be inferred, ``[clients, 4]``.
 
     Mean and standard deviation of the ``last`` steps, then of all steps. The first two are NaN for a client of whose
@@ -56,15 +56,15 @@ def reported(values: Readings, valid: Mask, is_cold: Mask, last: int) -> Numbers
     """
     lately = slice(max(values.shape[1] - last, 0), None)
     recent = np.stack(measured(values[:, lately, None], valid[:, lately, None]))[..., 0]
-    recent[:, valid[:, lately].mean(axis=1) * _FEWEST_READ < 1] = np.nan
+    recent[:, valid[:, lately].mean(axis=1) * _ONE_STEP_IN < 1] = np.nan
     whole = np.stack(measured(values[..., None], valid[..., None]))[..., 0]
     whole[:, is_cold] = np.nan
     return np.concatenate([recent, whole]).T
 
 
 def replace_known(
-    mean: Readings,
-    std: Readings,
+    mean: Singles,
+    std: Singles,
     names: Sequence[str],
     known: Mapping[str, Scale],
     all_names: Collection[str],

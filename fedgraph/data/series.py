@@ -32,7 +32,8 @@ class SeriesSettings(WindowSettings):
     array  : key of the series inside an .npz or .h5 file; the only one, or one with a usual name, when not given.
     names  : client names that replace those of the file.
     groups : clients by group, e.g. ``{ north = ["a", "b"], south = ["c"] }``, so that results are given per group too;
-             every client in one group. When not given, the array ``groups`` of an .npz file, a word per client.
+             every client in one group. When not given, the array ``groups`` or ``corridor`` of an .npz file, a word
+             per client.
     graph  : file of the given client graph, absolute or relative to the data folder.
     """
 

@@ -164,7 +164,8 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
         does not fit the data.
     """
     rows = select_names(table, names)
-    chilled = cold_clients(settings, clients_of(table, settings))
+    everybody = clients_of(table, settings)
+    cold = cold_clients(settings, everybody)
     features = settings.features if settings.features is not None else tuple(range(len(table.features)))
     _check_features(table, features, settings.target_feature)
     steps = num_steps(table, settings)
@@ -177,10 +178,10 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
             f"{settings.output_steps} output steps; use more time steps or a larger first value of `shares`"
         )
 
-    if chilled:
+    if cold:
         check_cold_steps(settings, stops[0], length)
-    is_cold = np.array([name in chilled for name in names])
-    stretch = stops[0] - settings.cold_steps
+    is_cold = np.array([name in cold for name in names])
+    first_cold = stops[0] - settings.cold_steps
 
     step_minutes = resolve_step_minutes(table, settings)
     values = table.values[rows][:, :steps, list(features)]
@@ -188,14 +189,14 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
     if settings.missing is not None:
         valid &= values != settings.missing
     if is_cold.any():
-        valid[is_cold, :stretch] = False
+        valid[is_cold, :first_cold] = False
     target = features.index(settings.target_feature)
     silent = [names[int(row)] for row in np.flatnonzero(~valid[:, : stops[0], target].any(axis=1))]
     if silent:
         raise DataError(
             f"no valid reading in the training part for {', '.join(silent[:5])} ({len(silent)} of {len(names)} "
             "clients); leave them out by listing the others in `clients`, or check `missing`"
-            + (" and `cold-steps`" if chilled.intersection(silent) else "")
+            + (" and `cold-steps`" if cold.intersection(silent) else "")
         )
 
     train = slice(stops[0])
@@ -204,7 +205,6 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
         moments = reported(values[:, train, target], valid[:, train, target], is_cold, settings.cold_steps)
     mean, std = usable(*measured(values[:, train], valid[:, train]))
     if settings.scaling == "client":
-        everybody = clients_of(table, settings)
         replace_known(mean[:, target], std[:, target], names, settings.scales or {}, everybody)
         values = (values - mean[:, None]) / std[:, None]
         series = np.where(valid, values, np.float32(0.0))
@@ -219,16 +219,15 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
     tensor = torch.from_numpy(np.ascontiguousarray(series))
     observed = torch.from_numpy(np.ascontiguousarray(valid[:, :, target]))
     splits = {}
-    for split, first, stop in zip(SPLITS, starts, stops, strict=True):
-        count = _num_windows(stop - first, length, settings.stride)
-        firsts: int | Tensor = first
-        counts: int | Tensor = count
+    for split, start, stop in zip(SPLITS, starts, stops, strict=True):
+        first: int | Tensor = start
+        count: int | Tensor = _num_windows(stop - start, length, settings.stride)
         if split == "train" and is_cold.any():
-            own = _num_windows(settings.cold_steps, length, settings.stride) if settings.cold_trains else 0
-            firsts = torch.from_numpy(np.where(is_cold, stretch, first))
-            counts = torch.from_numpy(np.where(is_cold, own, count))
+            of_cold = _num_windows(settings.cold_steps, length, settings.stride) if settings.cold_trains else 0
+            first = torch.from_numpy(np.where(is_cold, first_cold, first))
+            count = torch.from_numpy(np.where(is_cold, of_cold, count))
         splits[split] = WindowSplit(
-            tensor, observed, firsts, counts, settings.stride, settings.input_steps, settings.output_steps, target
+            tensor, observed, first, count, settings.stride, settings.input_steps, settings.output_steps, target
         )
     task = TaskSpec(
         kind="forecast",
@@ -245,8 +244,8 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
         splits,
         torch.from_numpy(mean[:, target].copy()),
         torch.from_numpy(std[:, target].copy()),
-        groups=tuple("cold" if name in chilled else "warm" for name in names) if chilled else groups,
-        untrained=() if settings.cold_trains else tuple(name for name in names if name in chilled),
+        groups=tuple("cold" if name in cold else "warm" for name in names) if cold else groups,
+        untrained=() if settings.cold_trains else tuple(name for name in names if name in cold),
         moments=None if moments is None else torch.from_numpy(np.ascontiguousarray(moments)),
     )
 
@@ -257,6 +256,7 @@ def clients_of(table: SeriesTable, settings: WindowSettings) -> tuple[str, ...]:
 
 
 def _num_windows(steps: int, length: int, stride: int) -> int:
+    """Examples of ``length`` time steps in a stretch of the time axis."""
     return max(0, (steps - length) // stride + 1)
 
 

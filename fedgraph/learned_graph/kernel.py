@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.learned_graph.neighbours import (
-    NOTHING,
+    ROUNDING,
     checked_distances,
     checked_neighbours,
     nearest,
@@ -35,7 +35,7 @@ def kernel_graph(squared_distances: Tensor, neighbours: int = 8) -> Tensor:
     if count == 0:
         return torch.zeros_like(distances)
     values, _ = sorted_others(distances)
-    floor = NOTHING * off_diagonal_mean(distances) or 1.0
+    floor = ROUNDING * off_diagonal_mean(distances) or 1.0
     widths = values[:, :count].mean(dim=1).clamp(min=floor).sqrt()
     linked = nearest(distances, count)
     kernel = torch.exp(-distances / (widths[:, None] * widths))

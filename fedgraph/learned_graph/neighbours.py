@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedgraph.errors import GraphError
 
-NOTHING = 1e-12
+ROUNDING = 1e-12
 """Share of the mean squared distance below which two clients count as the same: their distance is rounding error."""
 
 

@@ -43,75 +43,56 @@ def reproduce(
     """Run the rows of a published table, each cell once, and print ours beside the published values.
 
     The command can be stopped and given again: finished runs are not run again, others go on from their last
-    checkpoint. Several processes may share one --out.
+    checkpoint. Several processes may share one --out. `fedgraph keys` explains the files of tables.
     """
     console = Console()
     if name is None:
         _list_tables(console)
         return
     with messages_for_people():
-        _reproduce(
-            console, name, profile, _parts(rows), _parts(columns), _parts(seeds), nodes, out, data_dir, set_ or [],
-            list_, keep_models,
-        )  # fmt: skip
+        short, table, file = load_table(name)
+        known = [known for known in get_args(Profile) if known in table.profiles]
+        if profile not in known:
+            raise ExperimentError(f"{short} has no profile '{profile}'; it has {', '.join(known)}")
+        size = table.profiles[profile]  # type: ignore[index]
+        overrides = set_ or []
+        plugins = (str(file.parent), str(Path.cwd()))
+        see_plugins(plugins)
+        usual = size.seeds or table.table.seeds
+        wanted = tuple(map(_seed, _parts(seeds) or ())) or usual
+        planned = tuple(dict.fromkeys((*usual, *wanted)))
+        folder = data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
+        cells = plan_cells(table, size, planned, overrides, (out / "cells").resolve(), file.parent)
+        if cells and all(cell.experiment is None for cell in cells):
+            raise ExperimentError(cells[0].problem)
+        counting = overrides_that_count(overrides)
 
+        def results() -> Results:
+            return Results(short, table, profile, size, planned, counting, look(cells, folder))
 
-def _reproduce(
-    console: Console,
-    name: str,
-    profile_name: str,
-    rows: list[str] | None,
-    columns: list[str] | None,
-    seeds: list[str] | None,
-    nodes: int,
-    out: Path,
-    data_dir: Path | None,
-    overrides: Sequence[str],
-    only_list: bool,
-    keep_models: bool,
-) -> None:
-    short, table, file = load_table(name)
-    known = [known for known in get_args(Profile) if known in table.profiles]
-    if profile_name not in known:
-        raise ExperimentError(f"{short} has no profile '{profile_name}'; it has {', '.join(known)}")
-    profile = table.profiles[profile_name]  # type: ignore[index]
-    plugins = (str(file.parent), str(Path.cwd()))
-    see_plugins(plugins)
-    usual = profile.seeds or table.table.seeds
-    wanted = tuple(map(_seed, seeds)) if seeds else usual
-    planned = tuple(dict.fromkeys((*usual, *wanted)))
-    folder = data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
-    cells = plan_cells(table, profile, planned, overrides, (out / "cells").resolve(), file.parent)
-    if cells and all(cell.experiment is None for cell in cells):
-        raise ExperimentError(cells[0].problem)
-    counting = overrides_that_count(overrides)
-
-    def results() -> Results:
-        return Results(short, table, profile_name, profile, planned, counting, look(cells, folder))
-
-    labels = _chosen(rows, [row.label for row in table.rows], "row", short)
-    keys = _chosen(columns, [column.key for column in results().columns], "column", short)
-    if only_list:
-        console.print(_progress(results(), labels, keys))
-        return
-    selected = [cell for cell in cells if cell.row in labels and cell.column in keys and cell.seed in wanted]
-    try:
-        (out / "cells").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ExperimentError(f"--out: cannot write to {out}: {error}") from None
-    target = out / "-".join((short, profile_name, *((text_digest(*counting),) if counting else ())))
-    how = Execution(nodes, folder, keep_models, plugins)
-    try:
-        run_cells(selected, how, console, on_end=lambda cell: _write(results(), target))
-    except KeyboardInterrupt:
-        console.print("\nStopped. The same command goes on from here.")
-        raise typer.Exit(130) from None
-    final = results()
-    _write(final, target)
-    drawn = draw(final, target / "figure.png")
-    for shown in terminal_tables(final, labels, keys):
-        console.print(shown)
-    _conclude(console, final, selected, target, drawn)
+        labels = _chosen(_parts(rows), [row.label for row in table.rows], "row", short)
+        keys = _chosen(_parts(columns), [column.key for column in results().columns], "column", short)
+        if list_:
+            console.print(_progress(results(), labels, keys))
+            return
+        selected = [cell for cell in cells if cell.row in labels and cell.column in keys and cell.seed in wanted]
+        try:
+            (out / "cells").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ExperimentError(f"--out: cannot write to {out}: {error}") from None
+        target = out / "-".join((short, profile, *((text_digest(*counting),) if counting else ())))
+        how = Execution(nodes, folder, keep_models, plugins)
+        try:
+            run_cells(selected, how, console, on_end=lambda cell: _write(results(), target))
+        except KeyboardInterrupt:
+            console.print("\nStopped. The same command goes on from here.")
+            raise typer.Exit(130) from None
+        final = results()
+        _write(final, target)
+        drawn = draw(final, target / "figure.png")
+        for shown in terminal_tables(final, labels, keys):
+            console.print(shown)
+        _conclude(console, final, selected, target, drawn)
 
 
 def _write(results: Results, target: Path) -> None:
@@ -149,7 +130,7 @@ def _progress(results: Results, labels: Sequence[str], keys: Sequence[str]) -> T
     table.add_column("row")
     shown = [column for column in results.columns if column.key in keys]
     for column in shown:
-        table.add_column(escape(f"{column.key}"), justify="right")
+        table.add_column(escape(column.key), justify="right")
     for row in results.table.rows:
         if row.label not in labels:
             continue

@@ -133,11 +133,12 @@ def _folder(cell: Cell, plugins: Sequence[str]) -> RunFolder:
 def _tidy(cell: Cell, how: Execution) -> None:
     """Remove what only a run that goes on needs: it can be a thousand times as large as the results."""
     folder = RunFolder(cell.path)
-    folder.checkpoint.unlink(missing_ok=True)
     shutil.rmtree(cell.path / "nodes", ignore_errors=True)
     (cell.path / _FAILURE).unlink(missing_ok=True)
     if not how.keep_models:
         folder.models.unlink(missing_ok=True)
+    # Last: where a kill leaves it, the next command tidies up again.
+    folder.checkpoint.unlink(missing_ok=True)
 
 
 def _reason(error: Exception) -> str:

@@ -19,7 +19,7 @@ from fedgraph.reproduce.table import ColumnTable, MetricTable, PublishedValue
 MOST_CLIENTS = 25
 """Clients in a picture of adjacency matrices, as many as in Fig. 4 of Chen et al. 2022."""
 
-_GRAPH_AWARE, _OTHERS, _PUBLISHED = "#1f6fb4", "#9aa7b3", "#c04a1d"
+_SFL, _OTHERS, _PUBLISHED = "#1f6fb4", "#9aa7b3", "#c04a1d"
 
 
 def draw(results: Results, path: Path) -> bool:
@@ -75,7 +75,7 @@ def _by_row(results: Results, bars: bool) -> Any:
         for height, line in enumerate(lines):
             _draw_line(axis, height, *line, bars=bars)
         axis.plot([], [], "D", markerfacecolor="none", markeredgecolor=_PUBLISHED, label="published")
-        axis.plot([], [], "s" if bars else "o", color=_GRAPH_AWARE, label="ours, over a client graph")
+        axis.plot([], [], "s" if bars else "o", color=_SFL, label="ours, SFL")
         axis.plot([], [], "s" if bars else "o", color=_OTHERS, label="ours, others")
         axis.legend(fontsize=7, frameon=False, loc="lower center", bbox_to_anchor=(0.4, 1), ncols=3, columnspacing=1.2)
         axis.set_yticks(range(len(lines)), [label for label, *_ in lines], fontsize=8)
@@ -94,12 +94,12 @@ def _draw_line(
     axis: Any,
     height: int,
     label: str,
-    over_graph: bool,
+    is_sfl: bool,
     ours: Spread | None,
     published: PublishedValue | None,
     bars: bool,
 ) -> None:
-    colour = _GRAPH_AWARE if over_graph else _OTHERS
+    colour = _SFL if is_sfl else _OTHERS
     if ours is not None:
         deviation = ours.deviation or 0.0
         if bars:

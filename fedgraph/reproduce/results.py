@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from fedgraph.reproduce.table import (
     RowTable,
 )
 from fedgraph.run import RunFolder
+
+State = Literal["finished", "failed", "no data", "not run"]
+"""How far a cell has come; ``not run`` also while it is being run."""
 
 
 class Spread(NamedTuple):
@@ -45,13 +48,12 @@ class Spread(NamedTuple):
 class Outcome:
     """How far a cell has come.
 
-    state   : ``finished``; ``no data``; ``failed``; ``not run``, also while it is being run.
-    reason  : for the states in the middle, in words.
+    reason  : why it failed, or which data are missing, in words.
     summary : of a finished run.
     """
 
     cell: Cell
-    state: str
+    state: State
     reason: str = ""
     summary: dict[str, Any] | None = None
 
@@ -139,7 +141,7 @@ class Results:
                 if outcomes and self.ours(row, column, metric) is None
             ]
             return f"its runs have no {', '.join(unmeasured)}" if unmeasured else ""
-        worst = min(unfinished, key=lambda outcome: ("failed", "no data", "not run").index(outcome.state))
+        worst = min(unfinished, key=lambda outcome: get_args(State).index(outcome.state))
         seeds = ", ".join(str(outcome.cell.seed) for outcome in unfinished)
         some = f" for seed{'s' if len(unfinished) > 1 else ''} {seeds}"
         reason = f": {worst.reason}" if worst.reason else ""

@@ -213,6 +213,15 @@ class PublishedTable(Settings):
 
 _PARTS: dict[str, type[Settings]] = {"table": TableTable, "columns": ColumnTable, "rows": RowTable}
 
+EXPLAINED: dict[str, tuple[str, type[Settings]]] = {
+    "reproduce.table": ("[table] of a table for `fedgraph reproduce`", TableTable),
+    "reproduce.metrics": ("an entry of `metrics` there", MetricTable),
+    "reproduce.columns": ("[[columns]] there", ColumnTable),
+    "reproduce.rows": ("[[rows]] there", RowTable),
+    "reproduce.profiles": ("[profiles.small] and [profiles.full] there", ProfileTable),
+}
+"""A short name -> heading and settings class of every part of a table file, for ``fedgraph keys``."""
+
 
 def load_table(name: str) -> tuple[str, PublishedTable, Path]:
     """A table by name (``sfl-table1`` is ``simulations/sfl/tables/table1.toml``), or by the path of one of your own.

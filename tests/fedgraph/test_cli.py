@@ -262,6 +262,7 @@ def test_keys_of_every_table():
     explained = call("keys", "train").output
     assert "local-epochs or local-steps : passes over" in explained
     assert "local_epochs" not in explained
+    assert "set-for: dict[str, tuple[str, ...]] = {}" in call("keys", "reproduce.rows").output
     assert call("keys", "nothing").exit_code == 1
 
 

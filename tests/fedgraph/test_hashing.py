@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedgraph.hashing import drawn, mixed
+from fedgraph.hashing import drawn, hashed
 
 MASK = 2**64 - 1
 
@@ -20,7 +20,7 @@ VALUES = [0, 1, -1, 12345, 2**63 - 1, -(2**63)]
 
 
 def test_equals_splitmix64():
-    found = [value & MASK for value in mixed(torch.tensor(VALUES)).tolist()]
+    found = [value & MASK for value in hashed(torch.tensor(VALUES)).tolist()]
     assert found == [splitmix64(value & MASK) for value in VALUES]
     assert splitmix64(0) == 0xE220A8397B1DCDAF, "published"
 

@@ -33,16 +33,34 @@ def test_no_two_rows_of_a_column_are_the_same_run(name, profile, tmp_path):
 
 @pytest.mark.parametrize("profile", ["small", "full"])
 def test_figure_3_uses_the_runs_of_tables_2_and_3(profile, tmp_path):
-    figure = {cell.path for cell in cells_of("sfl-fig3", profile, tmp_path) if cell.experiment}
+    figure = cells_of("sfl-fig3", profile, tmp_path)
     tables = [cell for name in ("sfl-table2", "sfl-table3") for cell in cells_of(name, profile, tmp_path)]
-    assert figure == {cell.path for cell in tables if cell.experiment}
+    paths = {(cell.row, cell.column): cell.path for cell in tables}
+    assert {cell.column for cell in figure} == {cell.column for cell in tables}
+    assert [cell.path for cell in figure] == [paths[cell.row, cell.column] for cell in figure]
 
 
 @pytest.mark.parametrize("profile", ["small", "full"])
 def test_figure_4_uses_the_runs_of_tables_1_and_2_where_they_have_them(profile, tmp_path):
-    figure = {cell.path for cell in cells_of("sfl-fig4", profile, tmp_path) if cell.column != "cifar10"}
+    shared = ("metr-la", "pems-bay", "fashion-mnist")
+    figure = {cell.path for cell in cells_of("sfl-fig4", profile, tmp_path) if cell.column in shared}
     tables = [cell for name in ("sfl-table1", "sfl-table2") for cell in cells_of(name, "small", tmp_path)]
+    assert figure
     assert figure <= {cell.path for cell in tables}
+
+
+def test_the_small_tables_of_images_train_every_method_at_one_rate(tmp_path):
+    """But for the row that says otherwise; what one method is given at a rate of its own is told in its row."""
+    for name in ("sfl-table2", "sfl-table3", "sfl-fig3"):
+        rates = {cell.row: cell.experiment.train.learning_rate for cell in cells_of(name, "small", tmp_path)}
+        assert rates.pop("FedAvg at a rate of 0.1", 0.1) == 0.1
+        assert set(rates.values()) == {0.05}
+
+
+def test_a_seed_deals_the_images_anew(tmp_path):
+    for name in ("sfl-table2", "sfl-table3", "sfl-fig3"):
+        for cell in cells_of(name, "small", tmp_path, seeds=(0, 3)):
+            assert cell.experiment.data.partition_seed == cell.experiment.experiment.seed == cell.seed
 
 
 def test_methods_without_a_graph_are_given_none():

@@ -36,6 +36,18 @@ def test_fine_tuning_has_an_order_of_examples_and_moments_of_its_own(problem, cl
     torch.testing.assert_close(*moments, rtol=1e-4, atol=1e-6)
 
 
+def test_restored_models_are_fine_tuned_as_when_they_were_best(problem):
+    stop = {"monitor": "train/loss", "patience": 1}
+    train = {"learning-rate": 0.05, "learning-rate-decay": 0.2, "batch-size": 16, "momentum": 0.95}
+    folder = problem.run("fedavg-ft", {"local-steps": 12}, train, experiment={"rounds": 20}, evaluation=stop)
+    lines = [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if line["phase"] == "evaluation" and line["split"] == "train"]
+    *measured, restored = lines
+    assert restored["restored"]
+    assert restored["round"] == measured[-1]["round"]
+    assert restored["per_client"] == min(measured, key=lambda line: line["metrics"]["loss"]["mean"])["per_client"]
+
+
 @pytest.mark.parametrize("key", ["local-steps", "local-epochs"])
 def test_nothing_to_fine_tune_with_is_fedavg(digits_tables, run_experiment, key):
     digits_tables["train"]["learning-rate"] = 0.05

@@ -15,7 +15,9 @@ from fedgraph.parameters import Layout
 from fedgraph.plan import RunPlan
 from fedgraph.settings import parse
 from strategies.base import Replies
-from strategies.sfl import SFL, SFLSettings, graph_mean
+from strategies.sfl import SFL, SFLSettings
+from strategies.sfl_cold_start import SFLColdStart
+from strategies.sfl_star import SFLStar
 
 NAMES = ("a", "b", "c", "d")
 
@@ -39,13 +41,15 @@ def ring():
     return ClientGraph.from_dense(NAMES, weights, directed=False)
 
 
-def strategy(graph=None, **table):
-    plan = RunPlan(Layout.of({"w": torch.zeros(5)}), "c", "{}", "run")
+def strategy(graph=None, buffers=(), on_missing="fail", **table):
+    layout = Layout.of({"w": torch.zeros(5), **{name: torch.zeros(2) for name in buffers}}, buffers)
+    plan = RunPlan(layout, "c", "{}", "run", on_missing=on_missing)
     return SFL(parse(SFLSettings, table, "[sfl]"), federation(ring() if graph is None else graph), plan)
 
 
-def replies(theta, graph):
-    return Replies(torch.arange(4), NAMES, {"parameters": theta}, {}, graph, torch.ones(4))
+def replies(theta, graph, absent=()):
+    reasons = dict.fromkeys(absent, "no reply in time")
+    return Replies(torch.arange(4), NAMES, {"parameters": theta}, {}, graph, torch.ones(4), reasons)
 
 
 @pytest.mark.parametrize(("alpha", "hops"), [(1.0, 3), (0.3, 1), (0.0, 2), (1.0, 0)])
@@ -176,33 +180,6 @@ def test_private_layers_do_not_go_over_the_graph(digits_tables, run_experiment, 
     torch.testing.assert_close(kept, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("alpha", "hops", "everybody"), [(1.0, 1, 0.0), (0.3, 2, 0.0), (0.5, 1, 0.7)])
-def test_clients_count_by_their_examples(alpha, hops, everybody):
-    theta = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
-    n = np.array([100.0, 0.0, 10.0, 1.0])
-    a = ring().dense().numpy().astype(float) + np.eye(4)
-    s = (1 - alpha) * np.eye(4) + alpha * np.linalg.matrix_power(a / a.sum(1)[:, None], hops) + everybody / 4
-    expected = np.stack([(s[i] * n) @ theta.numpy() / (s[i] @ n) for i in range(4)])
-    got = graph_mean(ring(), theta, torch.from_numpy(n).long(), alpha, hops, everybody)
-    np.testing.assert_allclose(got.numpy(), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_over_a_complete_graph_the_mean_by_examples_is_fedavg():
-    theta = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
-    counts = torch.tensor([5, 1, 3, 0])
-    got = graph_mean(ClientGraph.complete(NAMES), theta, counts, alpha=1.0, hops=1)
-    expected = (counts[:, None] * theta).sum(0) / counts.sum()
-    torch.testing.assert_close(got, expected.expand(4, -1))
-
-
-def test_who_hears_nobody_that_counts_gets_the_mean_over_all():
-    pairs = ClientGraph.from_edges(NAMES, ["a"], ["b"], [1.0], directed=False)
-    theta, counts = torch.arange(20.0).reshape(4, 5), torch.tensor([0, 0, 1, 3])
-    got = graph_mean(pairs, theta, counts, alpha=1.0, hops=1)
-    torch.testing.assert_close(got[0], (theta[2] + 3 * theta[3]) / 4)
-    torch.testing.assert_close(got[2], theta[2])
-
-
 def test_updates_over_the_graph_keep_clients_different():
     served = strategy(mixes="updates", alpha=1.0, hops=1, server_learning_rate=0.5, server_momentum=0.9)
     draws = torch.Generator().manual_seed(0)
@@ -218,6 +195,52 @@ def test_updates_over_the_graph_keep_clients_different():
     again = strategy(mixes="updates", alpha=1.0, hops=1, server_learning_rate=0.5)
     again.load_state(served.state())
     torch.testing.assert_close(again.aggregate(3, replies(theta, ring())), served.aggregate(3, replies(theta, ring())))
+
+
+@pytest.mark.parametrize("start", ["personalised", "read-out"])
+def test_updates_of_running_statistics_are_not_mixed(start):
+    draws = torch.Generator().manual_seed(0)
+    whole = strategy(buffers=("norm.running_var",), mixes="updates", start=start)
+    part = strategy(mixes="updates", start=start)
+    for _ in range(3):
+        theta = torch.cat([torch.randn(4, 5, generator=draws), torch.rand(4, 2, generator=draws)], dim=1)
+        whole.models = whole.aggregate(1, replies(theta, ring()))
+        part.models = part.aggregate(1, replies(theta[:, :5], ring()))
+        assert torch.equal(whole.models[:, 5:], theta[:, 5:])
+        torch.testing.assert_close(whole.models[:, :5], part.models)
+
+
+@pytest.mark.parametrize("start", ["personalised", "read-out"])
+def test_an_absent_client_takes_part_with_its_last_update(start):
+    table = {"mixes": "updates", "start": start, "server_learning_rate": 0.5, "server_momentum": 0.9, "hops": 1}
+    served = strategy(ClientGraph.complete(NAMES), on_missing="keep-last", **table)
+    draws = torch.Generator().manual_seed(0)
+    updates, velocity, last = torch.randn(4, 5, generator=draws), torch.zeros(5), None
+    for absent in ((), ("d",), ("d",)):
+        began = served.models if start == "personalised" else served.global_model()
+        updates = torch.cat([torch.randn(3, 5, generator=draws), updates[3:]])
+        theta = began + updates
+        theta = theta if last is None else torch.cat([theta[:3], last])
+        last, velocity = theta[3:], 0.9 * velocity + updates.mean(dim=0)
+        got = served.aggregate(1, replies(theta, ClientGraph.complete(NAMES), absent))
+        torch.testing.assert_close(got, theta + 0.5 * velocity)
+        state, served = served.state(), strategy(ClientGraph.complete(NAMES), on_missing="keep-last", **table)
+        served.load_state({**state, "models": got})
+
+
+def test_means_need_weights_that_are_not_below_zero():
+    weights = torch.tensor([[0.0, 1, -1, 0], [1, 0, 0, 0], [-1, 0, 0, 0], [0, 0, 0, 0]])
+    graph = ClientGraph.from_dense(NAMES, weights, directed=False, allow_negative=True)
+    plan = RunPlan(Layout.of({"w": torch.zeros(5)}), "c", "{}", "run")
+    for kind, table in (
+        (SFL, {"weighting": "examples"}),
+        (SFL, {"everybody": 0.1}),
+        (SFLStar, {}),
+        (SFLColdStart, {"weighting": "none"}),
+    ):
+        with pytest.raises(ExperimentError, match=r"\[graph\] has weights below zero"):
+            kind(parse(kind.settings_type, table, "[x]"), federation(graph), plan)
+    strategy(graph)
 
 
 def test_means_need_rows_that_sum_to_one():

@@ -32,7 +32,7 @@ def strategy(graph=GRAPH, **table):
         num_examples=dict.fromkeys(("train", "validation", "test"), COUNTS),
         graph=graph,
     )
-    plan = RunPlan(Layout.of({"w": torch.zeros(6)}), "c", "{}", "run")
+    plan = RunPlan(Layout.of({"w": torch.zeros(4), "b": torch.zeros(2)}), "c", "{}", "run")
     return SFLColdStart(parse(SFLColdStartSettings, table, "[sfl-cold-start]"), federation, plan)
 
 
@@ -99,7 +99,9 @@ def test_with_absent_clients_the_others_go_on():
     served = strategy()
     present = (0, 2, 3)
     got = served.aggregate(1, replies(theta, rows=present))
-    assert got.shape == (3, 6)
+    p, n = walk(GRAPH.subgraph(("a", "c", "d"))), COUNTS[list(present)].numpy() * [1, 0, 1]
+    g = (p[1] + 1 / 3) * n
+    np.testing.assert_allclose(got[1].numpy(), g @ theta[list(present)].numpy() / g.sum(), rtol=1e-4, atol=1e-5)
     prior = served.outgoing(2)[0]["prior"]
     assert prior.shape == (5, 2)
     only_cold = served.aggregate(2, replies(theta, rows=(2, 4)))
@@ -108,7 +110,7 @@ def test_with_absent_clients_the_others_go_on():
 
 def test_settings_that_do_not_fit_are_refused():
     for table in ({"mixes": "updates"}, {"personal-layers": ["w"]}):
-        with pytest.raises(ExperimentError):
+        with pytest.raises(ExperimentError, match="gives cold clients whole models of others"):
             strategy(**table)
 
 

@@ -135,6 +135,20 @@ def test_a_reply_of_an_earlier_round_teaches_nothing():
     torch.testing.assert_close(after[:7, :7], smooth_graph(squared_distances(again[:7, :5]), 3).weights.float())
 
 
+@pytest.mark.parametrize("features", ["parameters", "updates"])
+def test_numbers_too_large_to_compare_leave_a_client_out_and_the_run_alive(features):
+    theta = models()
+    served = strategy(neighbours=3, features=features)
+    diverged = theta.clone()
+    diverged[7] = 1e30
+    graph = served.relations(1, replies(diverged))
+    assert graph.neighbours("h") == ()
+    expected = smooth_graph(squared_distances(theta[:7, :5]), 3).weights
+    torch.testing.assert_close(graph.dense()[:7, :7], rows_add_up(expected, 3.0))
+    diverged[1:] = 1e30
+    assert served.relations(2, replies(diverged)).num_clients == len(NAMES)
+
+
 def test_when_it_is_learned():
     served = strategy(**{"learn-from": 2, "learn-every": 3})
     everybody = ClientGraph.complete(NAMES)
