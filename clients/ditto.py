@@ -50,10 +50,11 @@ class DittoClient(CohortClient):
 
     def pull(self) -> GradientTerm | None:
         """lambda (v - w)."""
-        weight, w = self.settings["lambda-personal"], self.request.shared["parameters"]
+        weight = self.settings["lambda-personal"]
         if weight == 0:
             return None
-        return lambda v, clients, batch_weight: weight * (v - w[: v.shape[1]].to(v))
+        w = self.request.shared["parameters"].to(self.uniform_cohort.device)
+        return lambda v, clients, batch_weight: weight * (v - w[: v.shape[1]])
 
     @cached_property
     def _kept(self) -> dict[str, Tensor]:

@@ -39,10 +39,11 @@ class PersonalLayersClient(CohortClient):
         stacked, metrics = super().train()
         if self.layers.personal.names:
             shared, personal = self.layers.split(stacked["parameters"])
-            # A client whose training diverged goes back to the layers it had.
+            # A client whose training diverged goes back to the layers it had, and what it shares is not to be used,
+            # even where that part is finite.
             finite = finite_rows(stacked["parameters"])[:, None]
             self.remember(_PURPOSE, {"personal": torch.where(finite, personal, self._own)})
-            stacked = {**stacked, "parameters": shared}
+            stacked = {**stacked, "parameters": torch.where(finite, shared, torch.nan)}
         return stacked, metrics
 
     @cached_property

@@ -30,20 +30,23 @@ class SFLClient(PersonalLayersClient):
             return None
         # Columns of what is trained and shared; in what the server sends, buffers lie behind them.
         columns, trainable = self.layers.shared_trainable, self.layers.shared.num_trainable
-        w, u = self.request.shared["global"][:trainable], self.request.stacked["parameters"][:, :trainable]
+        device = self.uniform_cohort.device
+        w = self.request.shared["global"][:trainable].to(device)
+        u = self.request.stacked["parameters"][:, :trainable].to(device)
+        columns = columns if isinstance(columns, slice) else columns.to(device)
         squared = self.settings["distance"] == "squared"
         per_batch = self.settings["lambda-scale"] == "batch-sum"
 
         def term(v: Tensor, clients: slice | Tensor, batch_weight: Tensor) -> Tensor:
             shared = v[:, columns]
-            gradient = to_global * distance_gradient(shared, w.to(v), squared)
-            gradient += to_personal * distance_gradient(shared, u[clients].to(v), squared)
+            gradient = to_global * distance_gradient(shared, w, squared)
+            gradient += to_personal * distance_gradient(shared, u[clients], squared)
             # The loss is a mean over the batch; lambda read on a summed loss is that many times smaller here.
             if per_batch:
                 gradient = gradient / batch_weight.clamp(min=1)[:, None]
             if isinstance(columns, slice):
                 return gradient
-            return torch.zeros_like(v).index_copy(1, columns.to(v.device), gradient)
+            return torch.zeros_like(v).index_copy(1, columns, gradient)
 
         return term
 

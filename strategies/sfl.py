@@ -83,8 +83,8 @@ class SFL(CohortStrategy):
         super().__init__(settings, federation, plan)
         if self.takes_means and federation.graph is not None and bool((federation.graph.weights < 0).any()):
             raise ExperimentError(
-                f"[graph] has weights below zero, which cannot be shares of a mean, as {type(self).__name__} takes them "
-                'here: leave such edges out, or use the method sfl with weighting = "none" and everybody = 0'
+                f"[graph] has weights below zero, which cannot be shares of a mean as {type(self).__name__} takes "
+                'them here: leave such edges out, or use the method sfl with weighting = "none" and everybody = 0'
             )
         trained = torch.zeros(len(federation.names), self.layout.num_trainable)
         updates = self.settings.mixes == "updates"

@@ -8,6 +8,7 @@ model they trained, mixed over the graph.
 
 from __future__ import annotations
 
+import logging
 from typing import ClassVar, Literal
 
 import torch
@@ -23,6 +24,8 @@ from fedgraph.state_file import State
 from strategies.base import Replies
 from strategies.global_model import weighted_mean
 from strategies.sfl import SFL, SFLSettings
+
+log = logging.getLogger("fedgraph")
 
 
 class SFLColdStartSettings(SFLSettings):
@@ -60,6 +63,13 @@ class SFLColdStart(SFL):
             )
         counts = federation.num_examples["train"]
         self.cold = counts < self.settings.cold_below * counts.double().median()
+        if not bool(self.cold.any()):
+            log.warning(
+                "sfl-cold-start: no client has fewer training examples than %g of the median (%g), so nobody is cold; "
+                "raise cold-below, or use sfl",
+                self.settings.cold_below,
+                float(counts.double().median()),
+            )
         self.chooses = self.cold & (counts > 0) & (self.settings.temperature > 0)
         self._average = self._candidates = self._prior = torch.zeros(0)
 

@@ -92,7 +92,8 @@ class SFLStar(SFL):
         given = None if replies.graph is None else replies.graph.dense().double()
         if self.settings.released:
             matrix = learned if given is None else torch.lerp(given, learned, self.settings.beta)
-        elif given is None:
+        elif given is None or not bool((given - given.diag().diag()).any()):
+            # Beside a graph without edges there is no scale to bring the learned one to.
             matrix = with_row_sums(learned, self.settings.neighbours)
         else:
             matrix = beside_given(given, learned, self.settings.beta)

@@ -80,6 +80,8 @@ def reproduce(
             (out / "cells").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ExperimentError(f"--out: cannot write to {out}: {error}") from None
+        if not os.access(out / "cells", os.W_OK | os.X_OK):
+            raise ExperimentError(f"--out: no permission to write to {out / 'cells'}")
         target = out / "-".join((short, profile, *((text_digest(*counting),) if counting else ())))
         how = Execution(nodes, folder, keep_models, plugins)
         try:

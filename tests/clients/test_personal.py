@@ -41,6 +41,27 @@ def test_what_is_private_is_kept_and_completes_what_comes(one_node):
     assert torch.equal(third.metrics["test/loss"], node.cohort.evaluate(last, "test")["loss"])
 
 
+def test_a_client_that_diverges_in_its_own_layers_shares_nothing_and_keeps_what_it_had(one_node, monkeypatch):
+    node = one_node(PersonalLayersClient, PRIVATE)
+    shared = node.model()[:1040]
+    node.ask(1, {"parameters": shared})
+    before = node.remembered("personal-layers", personal=torch.zeros(170))["personal"]
+    train_from = PersonalLayersClient.train_from
+
+    def diverging(self, *arguments, **options):
+        result = train_from(self, *arguments, **options)
+        result.parameters[0, 1100] = torch.inf  # in the last layer
+        return result
+
+    monkeypatch.setattr(PersonalLayersClient, "train_from", diverging)
+    reply = node.ask(2, {"parameters": shared}).stacked["parameters"]
+    after = node.remembered("personal-layers", personal=torch.zeros(170))["personal"]
+    assert not reply[0].isfinite().any()
+    assert reply[1].isfinite().all()
+    assert torch.equal(after[0], before[0])
+    assert not torch.equal(after[1], before[1])
+
+
 def test_clients_that_come_in_other_company_bring_their_own_layers(one_node):
     node = one_node(PersonalLayersClient, PRIVATE)
     shared = {"parameters": node.model()[:1040]}

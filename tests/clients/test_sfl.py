@@ -9,12 +9,20 @@ from fedgraph.parameters import Layout
 CLIENTS, WIDTH, TRAINABLE = 5, 9, 6
 
 
+class WithoutData(SFLClient):
+    """Has a model and a device, and no clients to train."""
+
+    uniform_cohort = property(lambda self: self.cohort)
+
+
 @pytest.fixture
 def client():
     random = torch.Generator().manual_seed(0)
-    served = SFLClient.__new__(SFLClient)
+    served = WithoutData.__new__(WithoutData)
     state = {"body": torch.zeros(2), "head": torch.zeros(TRAINABLE - 2), "running": torch.zeros(WIDTH - TRAINABLE)}
-    served.cohort = SimpleNamespace(model=SimpleNamespace(layout=Layout.of(state, buffers=["running"])))
+    served.cohort = SimpleNamespace(
+        model=SimpleNamespace(layout=Layout.of(state, buffers=["running"])), device=torch.device("cpu")
+    )
     served.settings = {
         "lambda-global": 0.3, "lambda-personal": 0.7, "distance": "euclidean", "lambda-scale": "batch-sum",
         "start": "personalised",

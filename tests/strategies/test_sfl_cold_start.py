@@ -149,3 +149,11 @@ def test_a_cold_client_is_measured_with_its_choice(run_experiment, digits_tables
     wanted = cohort.evaluate(chosen, "test")["mae"]
     got = [measured[0.05][name] for name in names[:2]]
     assert got == pytest.approx(wanted.tolist(), rel=1e-4)
+
+
+def test_where_nobody_is_cold_it_says_so(caplog):
+    with caplog.at_level("WARNING", logger="fedgraph"):
+        strategy()
+        assert not caplog.records
+        strategy(cold_below=0.01)
+    assert "nobody is cold" not in caplog.text, "e has no examples at all"

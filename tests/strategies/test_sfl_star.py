@@ -66,6 +66,13 @@ def test_without_a_given_graph_the_learned_one_is_alone():
     assert served.learned_graph().names == NAMES
 
 
+def test_beside_a_graph_without_edges_the_learned_one_is_alone():
+    theta, graph = models(), ClientGraph.empty(NAMES).with_self_loops()
+    alone = strategy(neighbours=3).relations(1, replies(theta)).dense()
+    beside = strategy(graph, neighbours=3).relations(1, replies(theta, graph)).dense()
+    torch.testing.assert_close(beside, alone)
+
+
 def test_with_a_given_graph_beta_of_it_is_learned():
     theta, graph = models(), ring()
     served = strategy(graph, neighbours=3, beta=0.2, learner="kernel")

@@ -73,6 +73,20 @@ def test_a_killed_cell_goes_on_from_its_checkpoint(table, plan, execute, monkeyp
     assert "checkpoint.safetensors" not in files(cell)
 
 
+def test_tidying_up_that_was_killed_is_done_again(table, plan, execute, monkeypatch):
+    def kill(folder, **how):
+        raise Killed
+
+    cell = plan(table, "train.keep-optimizer=true", "train.momentum=0.5", seeds=[0])[0]
+    with monkeypatch.context() as patched:
+        patched.setattr(execution.shutil, "rmtree", kill)
+        with pytest.raises(Killed):
+            execute([cell])
+    assert "summary.json" in files(cell)
+    assert execute([cell]) == []
+    assert files(cell).isdisjoint({"nodes", "models.safetensors", "checkpoint.safetensors"})
+
+
 def test_a_cell_that_lost_its_end_ends_the_same(table, plan, execute):
     cell = plan(table, seeds=[0])[1]
     execute([cell])
