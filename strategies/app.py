@@ -8,7 +8,6 @@ import os
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,11 @@ from flwr.serverapp import Grid, ServerApp
 from fedgraph.architectures import Architectures
 from fedgraph.callbacks import Callback, EarlyStopping
 from fedgraph.client_graph import write_graph
-from fedgraph.data import data_folder, open_source
+from fedgraph.data import data_folder
 from fedgraph.errors import ExperimentError, RunError
-from fedgraph.exchange import OrderedGrid, identify
+from fedgraph.exchange import OrderedGrid
 from fedgraph.experiment import Experiment, load_experiment
-from fedgraph.given_graph import given_graph
+from fedgraph.federation import Federation
 from fedgraph.messages import CLIENT_KEY, EXPERIMENT_KEY, RUN_KEY, to_record
 from fedgraph.model_choice import ModelChoice
 from fedgraph.model_file import write_models
@@ -32,8 +31,9 @@ from fedgraph.report import LISTENERS, LogProgress, as_text
 from fedgraph.run import Recorder, RunFolder, summary_of
 from fedgraph.threads import pinned_threads
 from fedgraph.traffic import Traffic
+from strategies.base import CohortStrategy
 from strategies.chosen import ChosenMethod
-from strategies.cold_scales import with_cold_scales
+from strategies.opening import open_federation
 
 log = logging.getLogger("fedgraph")
 
@@ -100,24 +100,7 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
     method = ChosenMethod(experiment)
     log.info("run folder %s", folder.path)
     traffic = Traffic()
-    federation = identify(
-        grid,
-        method.client,
-        experiment.client_part(method.settings.as_table()),
-        min_clients=head.min_clients,
-        wait=head.wait,
-        label_counts=experiment.graph.source == "labels",
-        on_wait=lambda text: log.info("waiting for nodes: %s", text),
-        traffic=traffic,
-    )
-    log.info("%d clients on %d nodes; data: %s", len(federation.names), len(federation.hosts), federation.data)
-    graph = given_graph(experiment.graph, federation, lambda: open_source(experiment.data, data_dir), data_dir)
-    federation = replace(federation, graph=graph)
-    if graph is not None:
-        write_graph(graph, folder.path / "graph.npz")
-    completed = with_cold_scales(experiment, federation, folder.path)
-    experiment_part = completed.client_part(method.settings.as_table())
-
+    federation, experiment_part = open_federation(grid, experiment, method, data_dir, folder, traffic)
     choice = ModelChoice.of(experiment.model)
     choice.refuse_idle_variants(federation.names)
     architectures = Architectures.of(choice, federation.task, federation.names)
@@ -160,14 +143,7 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
             "cannot be brought back from here; set restore-best = false"
         )
     if experiment.output.resume:
-        saved = recorder.resume()
-        if saved is not None:
-            if saved["clients"] != list(federation.names):
-                raise RunError("other clients take part than before the run was stopped; it cannot go on with these")
-            strategy.load_state(saved["strategy"])
-            strategy.finished_rounds = saved["round"]
-            earlier.update(saved["counters"])
-            log.info("going on after round %d", saved["round"])
+        earlier.update(_go_on(recorder, strategy, federation))
     config = {
         CLIENT_KEY: method.client,
         EXPERIMENT_KEY: experiment_part,
@@ -183,11 +159,36 @@ def _conduct(grid: Grid, experiment: Experiment, data_dir: Path, folder: RunFold
         train_config=ConfigRecord(dict(config)),  # type: ignore[arg-type]
         evaluate_config=ConfigRecord(dict(config)),  # type: ignore[arg-type]
     )
+    _write_results(experiment, folder, federation, strategy, recorder)
+
+
+def _go_on(recorder: Recorder, strategy: CohortStrategy, federation: Federation) -> dict[str, float]:
+    """Set the strategy back to the last checkpoint; what the counters said there, nothing without a checkpoint."""
+    saved = recorder.resume()
+    if saved is None:
+        return {}
+    if saved["clients"] != list(federation.names):
+        raise RunError("other clients take part than before the run was stopped; it cannot go on with these")
+    strategy.load_state(saved["strategy"])
+    strategy.finished_rounds = saved["round"]
+    log.info("going on after round %d", saved["round"])
+    counters: dict[str, float] = saved["counters"]
+    return counters
+
+
+def _write_results(
+    experiment: Experiment, folder: RunFolder, federation: Federation, strategy: CohortStrategy, recorder: Recorder
+) -> None:
     learned = strategy.learned_graph()
     if learned is not None:
         write_graph(learned, folder.path / "learned-graph.npz")
     write_models(
-        folder.models, strategy.layout, federation.names, strategy.models, strategy.global_model(), plan.architectures
+        folder.models,
+        strategy.layout,
+        federation.names,
+        strategy.models,
+        strategy.global_model(),
+        strategy.plan.architectures,
     )
     totals = recorder.counters()
     folder.write_summary(
