@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from clients.base import CohortClient
-from fedgraph.cohort import Cohort, GradientTerm
+from fedgraph.cohort import GradientTerm
 from fedgraph.learning_rates import learning_rates
 from fedgraph.parameters import finite_rows
 from fedgraph.train_settings import TrainSettings
@@ -31,9 +31,7 @@ class ScaffoldClient(CohortClient):
 
     def gradient_term(self) -> GradientTerm:
         """c - c_i."""
-        # A method of one global model refuses experiments with several architectures.
-        assert isinstance(self.cohort, Cohort)
-        correction = (self.request.shared["control"] - self.controls).to(self.cohort.device)
+        correction = (self.request.shared["control"] - self.controls).to(self.uniform_cohort.device)
         return lambda v, clients, batch_weight: correction[clients]
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -1,6 +1,6 @@
-"""Means over the client graph in which clients count by their training examples.
+"""Means in which clients count by their training examples: over all, and over the client graph.
 
-Not from a paper: the aggregation of SFL (Chen et al. 2022, algorithm 1) with FedAvg's weights in it.
+The latter is not from a paper: the aggregation of SFL (Chen et al. 2022, algorithm 1) with FedAvg's weights in it.
 """
 
 from __future__ import annotations
@@ -33,3 +33,9 @@ def graph_mean_weights(graph: ClientGraph, counts: Tensor, alpha: float, hops: i
     silent = weights.sum(dim=1, keepdim=True) <= 0
     weights = torch.where(silent, shares, weights)
     return weights / weights.sum(dim=1, keepdim=True)
+
+
+def weighted_mean(rows: Tensor, weights: Tensor) -> Tensor:
+    """``sum_i weights_i rows_i / sum_i weights_i`` of ``[clients, ...]`` rows; plain mean where all weights are 0."""
+    shares = weights.to(rows) if bool((weights > 0).any()) else rows.new_ones(len(rows))
+    return (shares / shares.sum()) @ rows

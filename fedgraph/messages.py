@@ -227,7 +227,11 @@ class WorkReply:
         problems: dict[str, str] = {}
         for name, tensor in self.stacked.items():
             for position in (~finite_rows(tensor)).nonzero().flatten().tolist():
-                problems.setdefault(self.clients[position], f"array '{name}' holds NaN or infinite values")
+                problems.setdefault(
+                    self.clients[position],
+                    f"array '{name}' holds NaN or infinite values; if training diverged, a smaller [train] "
+                    "learning-rate or a clip-norm helps",
+                )
         return problems
 
 

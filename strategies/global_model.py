@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from fedgraph.graph_mean import weighted_mean
 from fedgraph.state_file import State
 from strategies.base import CohortStrategy, Replies
 
@@ -46,9 +47,3 @@ class GlobalModelStrategy(CohortStrategy):
         """Take back what ``state`` gave."""
         super().load_state(state)
         self.adopt(state["models"])
-
-
-def weighted_mean(rows: Tensor, weights: Tensor) -> Tensor:
-    """``sum_i weights_i rows_i / sum_i weights_i`` of ``[clients, ...]`` rows; plain mean where all weights are 0."""
-    shares = weights.to(rows) if bool((weights > 0).any()) else rows.new_ones(len(rows))
-    return (shares / shares.sum()) @ rows

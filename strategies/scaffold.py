@@ -13,15 +13,19 @@ from torch import Tensor
 
 from fedgraph.errors import ExperimentError
 from fedgraph.federation import Federation
+from fedgraph.graph_mean import weighted_mean
 from fedgraph.plan import RunPlan
 from fedgraph.settings import Settings
 from fedgraph.state_file import State
 from strategies.base import Replies
-from strategies.global_model import GlobalModelStrategy, weighted_mean
+from strategies.global_model import GlobalModelStrategy
 
 
 class ScaffoldSettings(Settings):
     """``[scaffold]``; ``[train] optimizer`` must be sgd, without momentum that is kept from round to round.
+
+    Control variates are a round old. Where clients differ much and train long, the corrected steps can diverge at a
+    rate that FedAvg takes; a smaller ``learning-rate`` keeps them together.
 
     server_learning_rate : eta_g, how far the global model goes towards the mean of the clients' models.
     """

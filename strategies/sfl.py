@@ -11,13 +11,12 @@ from torch import Tensor
 from fedgraph.client_graph import ClientGraph
 from fedgraph.errors import ExperimentError
 from fedgraph.federation import Federation
-from fedgraph.graph_mean import graph_mean
+from fedgraph.graph_mean import graph_mean, weighted_mean
 from fedgraph.personal_layers import PersonalLayersSettings
 from fedgraph.plan import RunPlan
 from fedgraph.settings import Settings
 from fedgraph.state_file import State
 from strategies.base import CohortStrategy, Replies
-from strategies.global_model import weighted_mean
 
 
 class SFLSettings(PersonalLayersSettings):

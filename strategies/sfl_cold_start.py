@@ -17,12 +17,11 @@ from torch import Tensor
 
 from fedgraph.errors import ExperimentError
 from fedgraph.federation import Federation
-from fedgraph.graph_mean import graph_mean_weights
+from fedgraph.graph_mean import graph_mean_weights, weighted_mean
 from fedgraph.plan import RunPlan
 from fedgraph.settings import Settings
 from fedgraph.state_file import State
 from strategies.base import Replies
-from strategies.global_model import weighted_mean
 from strategies.sfl import SFL, SFLSettings
 
 log = logging.getLogger("fedgraph")

@@ -81,7 +81,11 @@ def test_nan_costs_only_the_client_that_sent_it():
     bad = torch.ones(2, 3)
     bad[1, 2] = torch.nan
     reply = WorkReply.unpack(reply_content({"parameters": bad}), NAMES, {"parameters": (3,)})
-    assert reply.unusable() == {"b": "array 'parameters' holds NaN or infinite values"}
+    (client, reason) = next(iter(reply.unusable().items()))
+    assert client == "b"
+    assert "array 'parameters' holds NaN or infinite values" in reason
+    assert "learning-rate" in reason, "says what to do"
+    assert len(reply.unusable()) == 1
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,14 @@ import torch
 
 from fedgraph.data.base import TaskSpec
 from fedgraph.federation import Federation
+from fedgraph.graph_mean import weighted_mean
 from fedgraph.messages import to_record
 from fedgraph.model_file import load_models
 from fedgraph.parameters import Layout
 from fedgraph.plan import RunPlan
 from fedgraph.settings import Settings
 from strategies.base import Replies
-from strategies.global_model import GlobalModelStrategy, weighted_mean
+from strategies.global_model import GlobalModelStrategy
 
 NAMES = ("a", "b", "c")
 PLAIN = {"strategy": "strategies.global_model:GlobalModelStrategy"}

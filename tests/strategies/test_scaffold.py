@@ -1,6 +1,8 @@
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
+from fedgraph.batches import shuffling_keys, training_batches
 from fedgraph.data.base import TaskSpec
 from fedgraph.errors import ExperimentError
 from fedgraph.federation import Federation
@@ -8,6 +10,7 @@ from fedgraph.messages import to_record
 from fedgraph.parameters import Layout
 from fedgraph.plan import RunPlan
 from fedgraph.settings import parse
+from fedgraph.train_settings import TrainSettings
 from strategies.base import Replies
 from strategies.scaffold import Scaffold, ScaffoldSettings
 
@@ -72,6 +75,33 @@ def test_decay_from_round_to_round_counts_in_the_control_variates(problem, close
         own = own - c + (x - ys) / (3 * rate)
         x, c = ys.mean(0), own.mean(0)
     close(problem.global_model(folder), x)
+
+
+def test_clients_with_different_numbers_of_steps(problem, close):
+    """Each divides its way by its own K times the rate, and still counts as much as the others."""
+    train = {"learning-rate": 0.1, "batch-size": 30, "local-epochs": 2}
+    folder = problem.run("scaffold", train={**train, "local-steps": None})
+    x, c, own = problem.initial, torch.zeros(650).double(), torch.zeros(3, 650).double()
+    for server_round in (1, 2, 3):
+        drawn = training_batches(
+            shuffling_keys(0, problem.names), problem.sizes.long(), parse(TrainSettings, train, "t"), server_round
+        )
+        new, models, steps = own.clone(), [], set()
+        for client in range(3):
+            inputs, targets = problem.examples[client]
+            rows = [batch[batch >= 0] for batch in drawn[:, client] if bool((batch >= 0).any())]
+            y = x
+            for batch in rows:
+                v = y.detach().requires_grad_()
+                loss = cross_entropy(inputs[batch] @ v[:-10].view(10, 64).T + v[-10:], targets[batch])
+                y = y - 0.1 * (torch.autograd.grad(loss, v)[0] - own[client] + c)
+            new[client] += -c + (x - y) / (len(rows) * 0.1)
+            models.append(y)
+            steps.add(len(rows))
+        assert len(steps) > 1
+        x, c, own = torch.stack(models).mean(0), new.mean(0), new
+    close(problem.global_model(folder), x)
+    close(problem.kept(folder, "control-variates", control=torch.zeros(650))["control"], own)
 
 
 def test_clients_that_are_away(problem, close):
