@@ -74,7 +74,8 @@ def _by_row(results: Results, bars: bool) -> Any:
     for axis, (column, metric, lines) in zip(axes, drawn, strict=True):
         for height, line in enumerate(lines):
             _draw_line(axis, height, *line, bars=bars)
-        axis.plot([], [], "D", markerfacecolor="none", markeredgecolor=_PUBLISHED, label="published")
+        if any(published is not None for *_, published in lines):
+            axis.plot([], [], "D", markerfacecolor="none", markeredgecolor=_PUBLISHED, label="published")
         axis.plot([], [], "s" if bars else "o", color=_SFL, label="ours, SFL")
         axis.plot([], [], "s" if bars else "o", color=_OTHERS, label="ours, others")
         axis.legend(fontsize=7, frameon=False, loc="lower center", bbox_to_anchor=(0.4, 1), ncols=3, columnspacing=1.2)
