@@ -36,6 +36,11 @@ class PlainLoop:
     def __init__(self, model: StackedModel, data: CohortData, settings: TrainSettings, seed: int) -> None:
         if settings.loss != "auto":
             raise ExperimentError("[train] loss: the plain loop has the loss that is usual for the task, 'auto'")
+        if settings.warmup_epochs or settings.final_learning_rate is not None or data.augment is not None:
+            raise ExperimentError(
+                "[train] warmup-epochs, final-learning-rate, [data] augment: the plain loop has one rate for a round "
+                "and takes examples as they are"
+            )
         self.model, self.data, self.settings, self.seed = model, data, settings, seed
         self.device = settings.torch_device()
         self.module = model.twin().to(self.device)

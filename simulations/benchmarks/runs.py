@@ -40,6 +40,9 @@ _USUAL: dict[str, object] = {
     "shares": [0.7, 0.2, 0.1],
     "time-of-day": False,
     "first-steps": None,
+    "cold-share": 0.0,
+    "cold-clients": None,
+    "scales": None,
 }
 """How the plain app cuts its windows, as keys of ``[data]``."""
 
@@ -194,7 +197,9 @@ def _check_same_work(experiment: Experiment, nodes: int) -> None:
         "[train] optimizer: it has SGD, without Nesterov's momentum, decay or kept moments": (
             train.optimizer != "sgd" or train.nesterov or train.weight_decay > 0 or train.keep_optimizer
         ),
-        "[train] learning-rate-decay: its rate stays as it is": train.learning_rate_decay != 1,
+        "[train] learning-rate-decay, final-learning-rate: its rate stays as it is": (
+            train.learning_rate_decay != 1 or train.final_learning_rate is not None
+        ),
         "[train] loss: it has the mean absolute error": train.loss not in ("auto", "mae"),
     }
     found = [problem for problem, present in problems.items() if present]

@@ -160,6 +160,9 @@ def test_the_plain_loop_refuses_what_it_cannot_do(metr_la):
     model, data, settings = week({"name": "gru", "hidden": 4}, loss="mse")
     with pytest.raises(ExperimentError, match="loss"):
         PlainLoop(model, data, settings, 0)
+    model, data, settings = week({"name": "gru", "hidden": 4}, final_learning_rate=0.01)
+    with pytest.raises(ExperimentError, match="final-learning-rate"):
+        PlainLoop(model, data, settings, 0)
 
 
 @pytest.fixture
@@ -383,7 +386,7 @@ def test_memory_table_compares_with_plain_flower(metr_la, monkeypatch):
 
 @pytest.mark.xdist_group("flower")
 def test_the_plain_flower_app_runs_a_node_per_client(metr_la):
-    overrides = ["train.local-steps=5", "model.hidden=4"]
+    overrides = ["train.local-steps=40", "model.hidden=4"]
     experiment = runs.read_experiment("sfl/metr-la-week.toml", overrides, "fedavg", SENSORS)
     run = runs.plain_flower(experiment, SENSORS, rounds=2)
     assert run.replies == [SENSORS, SENSORS]
@@ -410,6 +413,8 @@ def test_rounds_on_ray_are_timed(metr_la):
         ("data.part='29'", "METR-LA's week"),
         ("model.layers=2", "one layer"),
         ("train.nesterov=true", "SGD"),
+        ("train.final-learning-rate=0.01", "final-learning-rate"),
+        ("data.cold-share=0.2", "other keys"),
         ("train.loss='mse'", "mean absolute error"),
     ],
 )
