@@ -115,7 +115,13 @@ class CohortClient:
 
     def evaluate(self) -> dict[str, Tensor]:
         """Metrics of the models as ``<split>/<metric>``, each ``[clients]``."""
-        return evaluate_splits(self.assignment, self.cohort, self.models, self.request.evaluate)
+        if not self.request.evaluate:
+            return {}
+        return evaluate_splits(self.assignment, self.cohort, self.measured(), self.request.evaluate)
+
+    def measured(self) -> Tensor:
+        """What is measured, ``[clients, parameters]``: the models as they stand."""
+        return self.models
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Train; returns tensors ``[clients, ...]`` to send back and numbers per client."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from clients.base import CohortClient, evaluate_splits
+from clients.base import CohortClient
 from fedgraph.second_training import cohort_with, second_training
 from fedgraph.seeding import derive_seed
 
@@ -12,13 +12,7 @@ from fedgraph.seeding import derive_seed
 class FineTuningClient(CohortClient):
     """Trains as FedAvg does. Fine-tuned copies are made for measuring, with moments and an order of their own."""
 
-    def evaluate(self) -> dict[str, Tensor]:
-        """Metrics of the fine-tuned copies."""
-        if not self.request.evaluate:
-            return {}
-        return evaluate_splits(self.assignment, self.cohort, self.fine_tuned(), self.request.evaluate)
-
-    def fine_tuned(self) -> Tensor:
+    def measured(self) -> Tensor:
         """The global model after each client's fine-tuning, ``[clients, parameters]``."""
         chosen, cohort = self.settings, self.uniform_cohort
         settings = second_training(

@@ -11,18 +11,19 @@ from fedgraph.cohort import Cohort
 from fedgraph.data.base import SplitName
 
 
-def cross_losses(cohort: Cohort, candidates: Tensor, split: SplitName = "train") -> Tensor:
-    """Loss of every candidate on every client's own examples, float64 ``[clients, candidates]``.
+def cross_losses(cohort: Cohort, candidates: Tensor, clients: Tensor, split: SplitName = "train") -> Tensor:
+    """Loss of every candidate on the own examples of each of ``clients``, float64 ``[clients, candidates]``.
 
     Cross-entropy for classification, else the mean absolute error. ``candidates`` are models
-    ``[candidates, parameters]``. All candidates of a client are computed together. NaN without valid targets.
+    ``[candidates, parameters]``, ``clients`` rows of the cohort. All candidates of a client are computed together. NaN
+    without valid targets.
     """
     data = cohort.data
     metric = "loss" if data.task.kind == "classification" else "mae"
     names = tuple(str(number) for number in range(len(candidates)))
-    losses = torch.empty(len(data.names), len(candidates), dtype=torch.float64)
+    losses = torch.empty(len(clients), len(candidates), dtype=torch.float64)
     # Client by client: all pairs at once would take as many copies of the candidates as there are clients.
-    for client in range(len(data.names)):
+    for position, client in enumerate(clients.tolist()):
         rows = torch.full((len(candidates),), client)
         own = replace(
             data,
@@ -35,5 +36,5 @@ def cross_losses(cohort: Cohort, candidates: Tensor, split: SplitName = "train")
             untrained=(),
             moments=None,
         )
-        losses[client] = Cohort(cohort.model, own, cohort.settings, cohort.seed).evaluate(candidates, split)[metric]
+        losses[position] = Cohort(cohort.model, own, cohort.settings, cohort.seed).evaluate(candidates, split)[metric]
     return losses

@@ -1,6 +1,8 @@
 """Fixtures shared by all tests."""
 
+import logging
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,19 @@ def data_dir() -> Path:
 def process_of_a_run():
     """Flower builds messages only in a process that belongs to a run, which a grid sees to."""
     LocalGrid(lambda message, context: message, [])
+
+
+@pytest.fixture
+def leave_no_trace(monkeypatch, tmp_path):
+    """The command changes the search path and the log levels of its process."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("FEDGRAPH_DATA", str(tmp_path / "no-data"))
+    monkeypatch.chdir(tmp_path)
+    levels = {name: logging.getLogger(name).level for name in ("flwr", "fedgraph")}
+    yield
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
 
 
 @pytest.fixture

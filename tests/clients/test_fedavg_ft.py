@@ -20,20 +20,20 @@ def test_a_request_to_train_measures_what_one_to_evaluate_did(one_node):
 
 def test_nothing_is_fine_tuned_where_nothing_is_measured(one_node, monkeypatch):
     node = one_node(FineTuningClient)
-    monkeypatch.setattr(FineTuningClient, "fine_tuned", None)
+    monkeypatch.setattr(FineTuningClient, "measured", None)
     assert list(node.ask(1, {"parameters": node.model()}).metrics) == ["loss"]
 
 
 def test_its_order_of_examples_is_not_that_of_training(one_node):
     node = one_node(FineTuningClient)
     shared = {"parameters": node.model()}
-    tuned = node.served(1, shared).fine_tuned()
+    tuned = node.served(1, shared).measured()
     trained = node.ask(1, shared).stacked["parameters"]
     assert not torch.equal(tuned, trained)
     assert (tuned - trained).norm() < 0.3 * (trained - shared["parameters"]).norm()
-    assert torch.equal(tuned, node.served(1, shared).fine_tuned())
-    assert not torch.equal(tuned, node.served(2, shared).fine_tuned())
-    alone = node.served(1, shared, clients=("client-1",)).fine_tuned()
+    assert torch.equal(tuned, node.served(1, shared).measured())
+    assert not torch.equal(tuned, node.served(2, shared).measured())
+    alone = node.served(1, shared, clients=("client-1",)).measured()
     torch.testing.assert_close(alone[0], tuned[1], rtol=1e-5, atol=1e-6)
 
 

@@ -1,7 +1,5 @@
 import json
-import logging
 import os
-import sys
 
 import pytest
 import tomli_w
@@ -10,18 +8,7 @@ from typer.testing import CliRunner
 from fedgraph import cli, running
 from fedgraph.run import RunFolder
 
-
-@pytest.fixture(autouse=True)
-def leave_no_trace(monkeypatch, tmp_path):
-    """The command changes the search path and the log levels of its process."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("FEDGRAPH_DATA", str(tmp_path / "no-data"))
-    monkeypatch.chdir(tmp_path)
-    levels = {name: logging.getLogger(name).level for name in ("flwr", "fedgraph")}
-    yield
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
+pytestmark = pytest.mark.usefixtures("leave_no_trace")
 
 
 @pytest.fixture

@@ -20,8 +20,11 @@ def test_every_candidate_is_measured_on_every_clients_own_examples(table, model)
     cohort = Cohort(stacked, data, TrainSettings(), 0)
     draws = torch.Generator().manual_seed(0)
     candidates = torch.stack([stacked.initial(draws) for _ in range(5)])
-    losses = cross_losses(cohort, candidates)
+    everybody = torch.arange(len(data.names))
+    losses = cross_losses(cohort, candidates, everybody)
     assert losses.shape == (len(data.names), 5)
+    assert torch.equal(cross_losses(cohort, candidates, everybody[[2, 0]]), losses[[2, 0]])
+    assert cross_losses(cohort, candidates, everybody[:0]).shape == (0, 5)
     metric = "mae" if table is SERIES else "loss"
     for number, candidate in enumerate(candidates):
         alone = cohort.evaluate(candidate.repeat(len(data.names), 1), "train")[metric]

@@ -1,6 +1,5 @@
 """A table of two methods on a small experiment, and ways to plan, run and look at it."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,8 @@ from fedgraph.reproduce.table import load_table
 
 
 @pytest.fixture(autouse=True)
-def leave_no_trace(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("FEDGRAPH_DATA", str(tmp_path / "no-data"))
-    monkeypatch.chdir(tmp_path)
+def in_its_own_process(leave_no_trace):
+    """What the command changes is put back."""
 
 
 @pytest.fixture
