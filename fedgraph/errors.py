@@ -14,7 +14,7 @@ class DataError(FedgraphError):
 
 
 class GraphError(FedgraphError):
-    """A client graph cannot be built, read or matched to the clients."""
+    """A graph of clients or of features cannot be built, read or matched to them."""
 
 
 class IdentityError(FedgraphError):

@@ -1,4 +1,4 @@
-"""A client graph from a text table: a list of edges or distances, or a square matrix."""
+"""A graph from a text table: a list of edges or distances, a square matrix, or pairs of names."""
 
 from __future__ import annotations
 
@@ -40,16 +40,7 @@ def read_table(path: Path) -> EdgeTable | MatrixTable:
 
     Raises GraphError, without a path, for a table that is neither, or that could be both.
     """
-    open_text = gzip.open if path.suffix.lower() == ".gz" else open
-    with open_text(path, "rt", encoding="utf-8-sig", newline="") as stream:
-        rows = ((number, [cell.strip() for cell in row]) for number, row in enumerate(csv.reader(stream), 1))
-        lines = [(number, row) for number, row in rows if any(row)]
-    if not lines:
-        raise GraphError("the table is empty")
-    width = len(lines[0][1])
-    for number, row in lines:
-        if len(row) != width:
-            raise GraphError(f"row {number} has {len(row)} columns but the first row has {width}")
+    lines, width = _lines(path)
     header = [cell.lower() for cell in lines[0][1]]
     source, target = _column(header, _SOURCE), _column(header, _TARGET)
     if source is not None and target is not None:
@@ -69,6 +60,34 @@ def read_table(path: Path) -> EdgeTable | MatrixTable:
             )
         return _edges(lines, 0, 1, 2, True)
     return _square(lines, width)
+
+
+def read_pairs(path: Path) -> list[tuple[str, str]]:
+    """Read a ``.csv`` or ``.csv.gz`` file of two columns, with the header from,to (or source,target).
+
+    Raises GraphError, without a path, for any other table.
+    """
+    lines, width = _lines(path)
+    header = [cell.lower() for cell in lines[0][1]]
+    source, target = _column(header, _SOURCE), _column(header, _TARGET)
+    if width != 2 or source is None or target is None:
+        raise GraphError(f"a list of pairs has the header from,to and no other column; got {','.join(lines[0][1])}")
+    return [(row[source], row[target]) for _, row in lines[1:]]
+
+
+def _lines(path: Path) -> tuple[list[tuple[int, list[str]]], int]:
+    """Numbered rows of trimmed cells, empty ones left out, and how many cells each has."""
+    open_text = gzip.open if path.suffix.lower() == ".gz" else open
+    with open_text(path, "rt", encoding="utf-8-sig", newline="") as stream:
+        rows = ((number, [cell.strip() for cell in row]) for number, row in enumerate(csv.reader(stream), 1))
+        lines = [(number, row) for number, row in rows if any(row)]
+    if not lines:
+        raise GraphError("the table is empty")
+    width = len(lines[0][1])
+    for number, row in lines:
+        if len(row) != width:
+            raise GraphError(f"row {number} has {len(row)} columns but the first row has {width}")
+    return lines, width
 
 
 def _column(header: Sequence[str], wanted: Sequence[str]) -> int | None:

@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pytest
 
-from fedgraph.client_graph.tables import EdgeTable, MatrixTable, read_table
+from fedgraph.client_graph.tables import EdgeTable, MatrixTable, read_pairs, read_table
 from fedgraph.errors import GraphError
 
 
@@ -81,3 +81,18 @@ def test_compressed(tmp_path):
 def test_errors_say_what_is_wrong(tmp_path, text, message):
     with pytest.raises(GraphError, match=message):
         table(tmp_path, text)
+
+
+def test_pairs_of_names(tmp_path):
+    path = tmp_path / "graph.csv"
+    path.write_text("\ufeffTarget, Source\nb ,a\n\n,c\n")
+    assert read_pairs(path) == [("a", "b"), ("c", "")]
+    for text, problem in (
+        ("a,b\nc,d\n", "header from,to and no other column; got a,b"),
+        ("from,to,weight\na,b,1\n", "no other column; got from,to,weight"),
+        ("from,to\na\n", "row 2 has 1 columns"),
+        ("", "the table is empty"),
+    ):
+        path.write_text(text)
+        with pytest.raises(GraphError, match=problem):
+            read_pairs(path)
