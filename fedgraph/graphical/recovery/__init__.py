@@ -1,0 +1,10 @@
+"""Graph recovery: which features of a client's table depend on each other directly.
+
+Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2.1, where any method may be used that
+gives an undirected graph.
+"""
+
+from fedgraph.graphical.recovery.recover import Recovered, UnitTable, recover
+from fedgraph.graphical.recovery.settings import RecoverySettings
+
+__all__ = ["Recovered", "RecoverySettings", "UnitTable", "recover"]

@@ -1,0 +1,95 @@
+"""Correlations between the units of a mixed table in which values may be missing.
+
+Units of categories are correlated like numbers: where a graph has no short cycles, the inverse of their correlations
+has zeros where features are independent given the others (Loh, Wainwright: Structure estimation for discrete graphical
+models, 2013), which is what graphical models of numbers look for.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from scipy.special import ndtri
+from scipy.stats import rankdata
+from torch import Tensor
+
+_SMALLEST_EIGENVALUE = 1e-3
+"""Units that determine each other, and pairs that are seen in different rows, leave smaller ones or none above 0."""
+
+
+class Moments(NamedTuple):
+    """Sums over rows of standardised units: those of several blocks of rows add up.
+
+    products : of two units, float64 ``[units, units]``.
+    counts   : rows that have both, float64 ``[units, units]``.
+    """
+
+    products: Tensor
+    counts: Tensor
+
+    def without(self, block: Moments) -> Moments:
+        """All rows but those of a block."""
+        return Moments(self.products - block.products, self.counts - block.counts)
+
+
+def varying_units(units: Tensor, unit_feature: Tensor, min_count: int) -> Tensor:
+    """Which units to correlate, bool ``[units]``, of a table ``[rows, units]`` with NaN for what is missing.
+
+    Left out are units that differ from their commonest value, or the median of numbers, in fewer than ``min_count``
+    rows, and of each categorical feature the commonest category: the others determine it.
+    """
+    median = units.nanmedian(0).values
+    varying = ((units != median) & ~units.isnan()).sum(0) >= min_count
+    shares = units.nanmean(0).nan_to_num()
+    for feature in range(int(unit_feature.max()) + 1 if len(unit_feature) else 0):
+        own = (unit_feature == feature).nonzero()[:, 0]
+        if len(own) > 1:
+            varying[own[shares[own].argmax()]] = False
+    return varying
+
+
+def normal_scores(units: Tensor) -> Tensor:
+    """Normal quantiles of the mean ranks in each column, float32 ``[rows, units]``; NaN stays.
+
+    Liu, Lafferty, Wasserman: The nonparanormal, 2009. Units of two values are shifted and scaled alone.
+    """
+    ranks = rankdata(units.numpy(), axis=0, nan_policy="omit")
+    present = (~units.isnan()).sum(0).numpy()
+    return torch.from_numpy(ndtri(ranks / (present + 1))).float()
+
+
+def standardised(units: Tensor) -> Tensor:
+    """Columns of mean 0 and variance 1, of what is there; float32 ``[rows, units]`` with NaN. They must vary."""
+    values = units.double()
+    centred = values - values.nanmean(0)
+    return (centred / centred.square().nanmean(0).sqrt()).float()
+
+
+def moments(units: Tensor) -> Moments:
+    """Sums over the rows of standardised units, float32 ``[rows, units]`` with NaN."""
+    present = ~units.isnan()
+    filled = units.nan_to_num(0.0)
+    counts = present.float()
+    # Products of float32 are exact enough: chance alone is 1 / sqrt(rows).
+    return Moments((filled.T @ filled).double(), (counts.T @ counts).double())
+
+
+def correlation(sums: Moments) -> Tensor:
+    """The correlation of every pair of units over the rows that have both, float64 ``[units, units]``.
+
+    Not more than that: with missing values it may have negative eigenvalues.
+    """
+    covariance = sums.products / sums.counts.clamp(min=1)
+    deviation = covariance.diagonal().sqrt()
+    deviation = torch.where(deviation > 0, deviation, 1.0)
+    return (covariance / deviation / deviation[:, None]).clamp(-1, 1).fill_diagonal_(1.0)
+
+
+def positive_definite(correlation: Tensor) -> Tensor:
+    """The correlation matrix ``[..., units, units]`` with eigenvalues raised to at least about 1/1000."""
+    values, vectors = torch.linalg.eigh(correlation)
+    raised = (vectors * values.clamp(min=_SMALLEST_EIGENVALUE)[..., None, :]) @ vectors.mT
+    deviation = raised.diagonal(dim1=-2, dim2=-1).sqrt()
+    raised = raised / deviation[..., None, :] / deviation[..., None]
+    return (raised + raised.mT) / 2

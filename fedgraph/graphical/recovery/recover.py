@@ -1,0 +1,173 @@
+"""The feature graphs of clients, by whichever method."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedgraph.client_graph.edges import quoted
+from fedgraph.errors import RunError
+from fedgraph.graphical.feature_graph import FeatureGraph
+from fedgraph.graphical.feature_graph_files import read_feature_graph
+from fedgraph.graphical.recovery.correlation import (
+    correlation,
+    moments,
+    normal_scores,
+    positive_definite,
+    standardised,
+    varying_units,
+)
+from fedgraph.graphical.recovery.lasso import best_penalty, lasso_precision
+from fedgraph.graphical.recovery.partial_correlations import collapsed, partial_correlations
+from fedgraph.graphical.recovery.settings import RecoverySettings
+from fedgraph.graphical.recovery.structure_search import hill_climbing_graph
+from fedgraph.graphical.recovery.uglad import consensus, uglad_precisions
+from fedgraph.seeding import generator
+
+log = logging.getLogger("fedgraph")
+
+
+@dataclass(frozen=True, eq=False)
+class UnitTable:
+    """What one client recovers a graph from.
+
+    names        : of the features.
+    units        : float32 ``[rows, units]``, NaN for what is missing.
+    unit_feature : position of the feature that each unit belongs to, int64 ``[units]``; several are the categories
+                   of one feature.
+    """
+
+    client: str
+    names: tuple[str, ...]
+    units: Tensor
+    unit_feature: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Recovered:
+    """A client's graph, and what it was read from where that is correlations.
+
+    partial_correlations : float64 ``[units, units]``, NaN for units that were left out.
+    strengths            : float64 ``[features, features]``, the largest size of them between two features.
+    """
+
+    graph: FeatureGraph
+    partial_correlations: Tensor | None = None
+    strengths: Tensor | None = None
+
+
+def recover(
+    settings: RecoverySettings, tables: Sequence[UnitTable], seed: int, device: torch.device | None = None
+) -> list[Recovered]:
+    """The feature graph of each client, from its own table alone.
+
+    Categories of one feature share one node. Features that hardly vary have no edges, of which the log warns.
+
+    device : where uGLAD computes; its clients with equally many units are learned at once.
+
+    Raises GraphError for an expert's graph that cannot be read or lacks a feature, ExperimentError where a library is
+    not installed, RunError where a solver fails.
+    """
+    if settings.method == "expert":
+        expert = read_feature_graph(str(settings.file), settings.moral)
+        return [Recovered(expert.subgraph(table.names)) for table in tables]
+    if settings.method == "hill-climbing":
+        return [
+            Recovered(hill_climbing_graph(table.names, table.units, table.unit_feature, settings.bins))
+            for table in tables
+        ]
+    samples = [_Sample(settings, table) for table in tables]
+    if settings.method == "uglad":
+        precisions = _uglad(settings, samples, seed, device or torch.device("cpu"))
+    else:
+        precisions = [_lasso(settings, sample, seed) for sample in samples]
+    return [sample.recovered(settings, precision) for sample, precision in zip(samples, precisions, strict=True)]
+
+
+class _Sample:
+    """A client's units as they are correlated.
+
+    kept  : which units those are, bool ``[units]``.
+    units : standardised, float32 ``[rows, kept units]`` with NaN.
+    """
+
+    def __init__(self, settings: RecoverySettings, table: UnitTable) -> None:
+        self.table = table
+        self.kept = varying_units(table.units, table.unit_feature, settings.min_count)
+        units = table.units[:, self.kept]
+        self.units = standardised(normal_scores(units) if settings.transform == "normal-scores" else units)
+        self.sums = moments(self.units)
+        self.unit_feature = table.unit_feature[self.kept]
+        varying = set(self.unit_feature.tolist())
+        idle = [name for at, name in enumerate(table.names) if at not in varying]
+        if idle:
+            log.warning(
+                "client '%s': %s differ from their commonest value in fewer than %d of %d rows, and have no edges",
+                table.client,
+                quoted(idle),
+                settings.min_count,
+                len(table.units),
+            )
+
+    def recovered(self, settings: RecoverySettings, precision: Tensor) -> Recovered:
+        """The graph that a precision matrix float64 ``[kept units, kept units]`` stands for."""
+        partial = partial_correlations(precision)
+        sizes, names = partial.abs(), self.table.names
+        linked = (sizes > settings.threshold) & (sizes * self.sums.counts.sqrt() > settings.deviations)
+        adjacency = collapsed(linked.double(), self.unit_feature, len(names)) > 0
+        every = torch.full((len(self.kept), len(self.kept)), torch.nan, dtype=torch.float64)
+        every[self.kept.nonzero(), self.kept.nonzero()[:, 0]] = partial
+        strengths = collapsed(sizes, self.unit_feature, len(names))
+        return Recovered(FeatureGraph.from_adjacency(names, adjacency), every, strengths)
+
+
+def _lasso(settings: RecoverySettings, sample: _Sample, seed: int) -> Tensor:
+    if sample.units.shape[1] < 2:
+        return torch.eye(sample.units.shape[1], dtype=torch.float64)
+    penalty = settings.penalty
+    if penalty is None:
+        order = torch.randperm(len(sample.units), generator=generator(seed, "recovery-folds", sample.table.client))
+        penalty = best_penalty(sample.units[order].chunk(settings.folds))
+    try:
+        return lasso_precision(sample.sums, penalty)
+    except FloatingPointError as error:
+        raise RunError(
+            f"client '{sample.table.client}': the graphical lasso fails for the penalty {penalty:g} ({error}); set a "
+            "larger one"
+        ) from None
+
+
+def _uglad(settings: RecoverySettings, samples: Sequence[_Sample], seed: int, device: torch.device) -> list[Tensor]:
+    widths = [sample.units.shape[1] for sample in samples]
+    found: dict[int, Tensor] = {at: torch.eye(width, dtype=torch.float64) for at, width in enumerate(widths)}
+    for width in sorted(set(widths) - {0, 1}):
+        members = [at for at, each in enumerate(widths) if each == width]
+        group = [samples[at] for at in members]
+        tables = torch.stack([torch.stack(_bootstraps(settings, sample, seed)) for sample in group])
+        targets = torch.stack([positive_definite(correlation(sample.sums)) for sample in group])
+        try:
+            precisions = uglad_precisions(
+                tables.to(device),
+                targets.to(device),
+                [generator(seed, "recovery-network", sample.table.client) for sample in group],
+                settings,
+            )
+        except torch.linalg.LinAlgError as error:
+            raise RunError(
+                f"uGLAD diverged ({error}); set a smaller learning-rate than {settings.learning_rate:g}"
+            ) from None
+        found.update(zip(members, consensus(precisions).double().cpu(), strict=True))
+    return [found[at] for at in range(len(samples))]
+
+
+def _bootstraps(settings: RecoverySettings, sample: _Sample, seed: int) -> list[Tensor]:
+    """Correlations of rows drawn with replacement, or of all rows for a single table."""
+    if settings.bootstraps == 1:
+        return [positive_definite(correlation(sample.sums))]
+    draw, rows = generator(seed, "recovery-bootstraps", sample.table.client), len(sample.units)
+    drawn = [sample.units[torch.randint(rows, (rows,), generator=draw)] for _ in range(settings.bootstraps)]
+    return [positive_definite(correlation(moments(each))) for each in drawn]

@@ -1,0 +1,56 @@
+"""Settings of graph recovery."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from fedgraph.settings import Settings
+
+
+class RecoverySettings(Settings):
+    """How a client's feature graph is found.
+
+    method : ``graphical-lasso``: the l1-penalised Gaussian likelihood, its penalty by cross-validation; ``uglad``: the
+        same likelihood without penalty, minimised by an unrolled network (Shrivastava et al., 2022), the paper's own;
+        ``hill-climbing``: the Bayesian network of the best BIC that a greedy search finds, its moral graph (needs
+        pgmpy); ``expert``: a graph from a file.
+    transform  : of every unit before correlations: ``normal-scores``, the normal quantiles of its ranks, so that
+        neither outliers nor monotone transformations count, or ``none``. Units of two values stay as they are.
+    threshold  : features are linked if a partial correlation between their units is beyond it,
+    deviations : and beyond so many standard errors of a correlation, ``1 / sqrt(rows)``, of chance in small tables.
+    min_count  : a unit is left out that differs from its commonest value in fewer rows.
+    penalty    : of the graphical lasso, on the scale of correlations; None: by cross-validation.
+    folds      : of the cross-validation.
+    steps      : L, the unrolled steps of uGLAD.
+    initial_threshold     : rho, below which an entry of the precision matrix becomes 0, before anything is learned. As
+        released it is about 0.5, from which some networks never come to an edge.
+    epochs, learning_rate : of Adam, by which they are learned. As released: 250 of 0.002, of which it takes 800.
+    bootstraps : tables of uGLAD, drawn from the client's rows, which have to agree; 1: that of all rows alone.
+    bins       : of hill climbing: a number with more values is cut into so many categories of about equal size.
+    file       : of the expert's graph; see ``read_feature_graph`` for its formats.
+    moral      : read it as a Bayesian network, whose moral graph is taken.
+    """
+
+    method: Literal["graphical-lasso", "uglad", "hill-climbing", "expert"] = "graphical-lasso"
+    transform: Literal["normal-scores", "none"] = "normal-scores"
+    threshold: float = Field(default=0.05, ge=0, lt=1)
+    deviations: float = Field(default=3.0, ge=0, allow_inf_nan=False)
+    min_count: int = Field(default=5, ge=1)
+    penalty: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    folds: int = Field(default=5, ge=2)
+    steps: int = Field(default=15, ge=1)
+    initial_threshold: float = Field(default=0.1, gt=0, lt=1)
+    epochs: int = Field(default=100, ge=1)
+    learning_rate: float = Field(default=0.01, gt=0, allow_inf_nan=False)
+    bootstraps: int = Field(default=3, ge=1)
+    bins: int = Field(default=3, ge=2)
+    file: str | None = None
+    moral: bool = False
+
+    @model_validator(mode="after")
+    def _expert_has_a_file(self) -> RecoverySettings:
+        if (self.method == "expert") != (self.file is not None):
+            raise ValueError("file: an expert's graph has a file, and no other method has one")
+        return self
