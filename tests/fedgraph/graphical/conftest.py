@@ -1,0 +1,57 @@
+"""Tables with a known graph."""
+
+import pytest
+import torch
+
+from fedgraph.graphical.schema import Feature, Schema
+
+
+def _chain(rows: int, features: int = 10, seed: int = 0) -> torch.Tensor:
+    """A Gaussian chain, correlation 0.7 between neighbours, deviation 1."""
+    noise = torch.randn(rows, features, generator=torch.Generator().manual_seed(seed))
+    values = [noise[:, 0]]
+    for feature in range(1, features):
+        values.append(0.7 * values[-1] + (1 - 0.49) ** 0.5 * noise[:, feature])
+    return torch.stack(values, 1)
+
+
+@pytest.fixture(scope="session")
+def chain():
+    """``chain(rows, features, seed)`` -> rows in about [0, 1]; deviation 0.1."""
+    return lambda rows, features=10, seed=0: _chain(rows, features, seed) * 0.1 + 0.5
+
+
+@pytest.fixture(scope="session")
+def numbers():
+    """``numbers(count)`` -> a schema of so many numbers."""
+    return lambda count: Schema(tuple(Feature(f"x{place}", "real") for place in range(count)))
+
+
+@pytest.fixture(scope="session")
+def chain_graph():
+    """``chain_graph(count)`` -> the graph in which each feature has an edge to the next."""
+    return lambda count: torch.diag(torch.ones(count - 1), 1).bool() | torch.diag(torch.ones(count - 1), -1).bool()
+
+
+@pytest.fixture(scope="session")
+def mixed():
+    """``mixed(rows)`` -> a schema of a number, a binary, a categorical and another number, in a chain; and its rows."""
+    schema = Schema(
+        (
+            Feature("size", "real"),
+            Feature("ill", "binary", ("no", "yes")),
+            Feature("place", "categorical", ("a", "b", "c")),
+            Feature("age", "integer"),
+        )
+    )
+
+    def rows(count: int, seed: int = 0) -> tuple[Schema, torch.Tensor]:
+        random = torch.Generator().manual_seed(seed)
+        size = torch.rand(count, generator=random)
+        ill = (torch.rand(count, generator=random) < 0.1 + 0.8 * size).float()
+        place = (torch.rand(count, generator=random) * 1.5 + 1.5 * ill).long()
+        age = (0.3 * place + 0.1 * torch.randn(count, generator=random)).clamp(0, 1)
+        kinds = torch.nn.functional.one_hot(place.clamp(max=2), 3).float()
+        return schema, torch.cat([size[:, None], ill[:, None], kinds, age[:, None]], 1)
+
+    return rows
