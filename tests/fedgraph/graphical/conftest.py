@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from fedgraph.graphical.network import Network
+from fedgraph.graphical.ngm_settings import NGMSettings
 from fedgraph.graphical.schema import Feature, Schema
 
 
@@ -55,3 +57,26 @@ def mixed():
         return schema, torch.cat([size[:, None], ill[:, None], kinds, age[:, None]], 1)
 
     return rows
+
+
+@pytest.fixture(scope="session")
+def gaussian(numbers, chain_graph):
+    """``gaussian(correlation, mean)`` -> a network, a model and a covariance: five numbers in a chain, deviation 1.
+
+    The model's predictions are the true conditional expectations, by hidden units relu(x) and relu(-x).
+    """
+
+    def model(correlation: float = 0.8, mean: float = 0.0) -> tuple[Network, torch.Tensor, torch.Tensor]:
+        place = torch.arange(5)
+        covariance = correlation ** (place[:, None] - place).abs().double()
+        precision = torch.linalg.inv(covariance)
+        coefficients = (torch.eye(5).double() - precision / precision.diagonal()[:, None]).float()
+        network = Network(numbers(5), chain_graph(5), NGMSettings(hidden=2, layers=1))
+        state = network.layout.unflatten(torch.zeros(1, network.layout.num_parameters))
+        state["hidden.0.weight"][0] = torch.stack([coefficients, -coefficients], 1)
+        state["head.weight"][0] = torch.tensor([1.0, -1.0])
+        state["mean"][0], state["deviation"][0] = mean, 1
+        state["residual"][0] = 1 / precision.diagonal()
+        return network, network.layout.flatten(state), covariance.float()
+
+    return model
