@@ -1,0 +1,106 @@
+"""Gibbs sampling from graphical models: every feature is drawn anew given all others, again and again.
+
+A category is drawn by its probability, a number from a normal distribution around its prediction, with the error in
+held-out rows as variance. Not in the papers on neural graphical models; overrelaxation: Adler, Physical Review D 23
+(1981) 2901.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedgraph.graphical.categories import one_of_each
+from fedgraph.graphical.inference import Scale
+from fedgraph.graphical.network import Network
+from fedgraph.graphical.network_parts import Part, parts_of
+
+FARTHEST = 10.0
+"""Standard deviations from its mean that a number is drawn within: networks that contradict each other could drift off
+for ever."""
+
+
+class Gibbs:
+    """Rows of some models while they are drawn; they start with features that are independent of each other.
+
+    given  : ``[clients, rows, units]``, NaN for what is drawn.
+    random : a generator for each client.
+    """
+
+    def __init__(self, network: Network, parameters: Tensor, given: Tensor, random: Sequence[torch.Generator]) -> None:
+        unknown = given.isnan()
+        state = network.state(parameters)
+        self._network, self._random = network, random
+        self._parts = parts_of(network, parameters, unknown[..., network.first_units].flatten(0, 1).any(0))
+        self._mean, deviation = state["mean"][:, :, None], state["deviation"][:, :, None]
+        self._noise = state["residual"].clamp(min=0).sqrt()[:, :, None]
+        self._lowest, self._highest = self._mean - FARTHEST * deviation, self._mean + FARTHEST * deviation
+        self._scale = Scale(network, parameters)
+        self._units = given.transpose(1, 2).contiguous()
+        self._unknown = unknown.transpose(1, 2)
+        for part in self._parts:
+            start = self._mean[:, part.units].expand(-1, -1, given.shape[1])
+            self._fill(part, _drawn(part, start, deviation[:, part.units], random))
+        self._inputs = self._scale.inputs(self._units)
+
+    @property
+    def rows(self) -> Tensor:
+        """As they are now, ``[clients, rows, units]``."""
+        return self._units.transpose(1, 2)
+
+    def run(self, sweeps: int, overrelaxation: float) -> None:
+        """Draw everything so many times.
+
+        The first sweep is without overrelaxation: it forgets where numbers started, so that those whose neighbours are
+        known need no second.
+        """
+        for sweep in range(sweeps):
+            for part in self._parts:
+                self._draw(part, part(self._inputs), overrelaxation if sweep else 0.0)
+
+    def centring(self, sweeps: int, overrelaxation: float) -> Tensor:
+        """The same, with every prediction shifted so that its mean over the rows is that of the training rows.
+
+        Returns by how much outputs were shifted, on average over the second half of the sweeps, ``[clients, units]``.
+        """
+        total = torch.zeros_like(self._mean)
+        current = torch.zeros_like(self._mean)
+        for sweep in range(sweeps):
+            for part in self._parts:
+                current[:, part.units] += part.centre(part(self._inputs), self._mean[:, part.units])
+                self._draw(part, part(self._inputs), overrelaxation if sweep else 0.0)
+            if sweep >= sweeps // 2:
+                total += current
+        return total[..., 0] / (sweeps - sweeps // 2)
+
+    def _draw(self, part: Part, predicted: Tensor, overrelaxation: float) -> None:
+        chosen = part.units
+        if overrelaxation:
+            beyond = predicted + overrelaxation * (predicted - self._units[:, chosen])
+            predicted = torch.where(part.is_number[:, None], beyond, predicted)
+        drawn = _drawn(part, predicted, self._noise[:, chosen] * (1 - overrelaxation**2) ** 0.5, self._random)
+        self._fill(part, drawn.clamp(self._lowest[:, chosen], self._highest[:, chosen]))
+        self._inputs[:, chosen] = self._scale.of_units(self._units[:, chosen], chosen)
+
+    def _fill(self, part: Part, values: Tensor) -> None:
+        self._units[:, part.units] = torch.where(self._unknown[:, part.units], values, self._units[:, part.units])
+
+
+def _drawn(part: Part, expected: Tensor, deviation: Tensor, random: Sequence[torch.Generator]) -> Tensor:
+    """Numbers around their expectation, and one category of each feature by its probability.
+
+    ``expected`` is ``[clients, units of the part, rows]``; ``deviation`` lacks the rows and counts for numbers alone.
+    """
+    numbers, indicators = part.is_number.nonzero()[:, 0], (~part.is_number).nonzero()[:, 0]
+    rows = expected.shape[2]
+    drawn = expected.clone()
+    if len(numbers):
+        normal = torch.stack([torch.randn(len(numbers), rows, generator=one) for one in random])
+        drawn[:, numbers] += deviation[:, numbers] * normal
+    if len(indicators):
+        owner = part.owner[indicators].unique_consecutive(return_inverse=True)[1]
+        uniform = torch.stack([torch.rand(int(owner[-1]) + 1, rows, generator=one) for one in random])
+        drawn[:, indicators] = one_of_each(expected[:, indicators], owner, uniform)
+    return drawn

@@ -1,0 +1,64 @@
+import pytest
+import torch
+
+from fedgraph.graphical.gibbs import FARTHEST, Gibbs
+
+
+def sampled(network, parameters, rows, sweeps, overrelaxation):
+    chains = Gibbs(network, parameters, torch.full((1, rows, 5), torch.nan), [torch.Generator().manual_seed(0)])
+    chains.run(sweeps, overrelaxation)
+    return chains.rows[0]
+
+
+@pytest.mark.parametrize("overrelaxation", [0.0, 0.5])
+def test_true_conditionals_give_the_joint_distribution(gaussian, overrelaxation):
+    network, parameters, covariance = gaussian(0.9, mean=3)
+    samples = sampled(network, parameters, 40_000, 60, overrelaxation)
+    assert torch.allclose(samples.T.cov(), covariance, atol=0.03)
+    assert torch.allclose(samples.mean(0), torch.full((5,), 3.0), atol=0.03)
+
+
+def test_overrelaxation_needs_fewer_sweeps(gaussian):
+    network, parameters, covariance = gaussian(0.95)
+    plain, overrelaxed = (
+        float((sampled(network, parameters, 20_000, 8, share).T.cov() - covariance).abs().max()) for share in (0.0, 0.5)
+    )
+    assert overrelaxed < 0.6 * plain
+
+
+def test_a_sweep_is_a_draw_of_one_class_after_the_other(gaussian):
+    """x' = m - a (x - m) + sqrt(1 - a^2) s e, of the features 1, 3 given the others and then the others given them."""
+    network, parameters, _ = gaussian()
+    chains, before = (
+        Gibbs(network, parameters, torch.full((1, 50_000, 5), torch.nan), [torch.Generator().manual_seed(seed)])
+        for seed in (0, 0)
+    )
+    chains.run(1, 0.5)
+    before.run(2, 0.5)
+    first, second = chains.rows[0], before.rows[0]
+    noise = network.state(parameters)["residual"][0].sqrt()
+    mean = network.forward(parameters, first[None])[0, :, [1, 3]]
+    left = second[:, [1, 3]] - (mean - 0.5 * (first[:, [1, 3]] - mean))
+    assert torch.allclose(left.std(0), 0.75**0.5 * noise[[1, 3]], rtol=0.02)
+    assert torch.corrcoef(torch.cat([left, first], 1).T)[:2, 2:].abs().max() < 0.02
+    left = first[:, [0, 2, 4]] - network.forward(parameters, first[None])[0, :, [0, 2, 4]]
+    assert torch.allclose(left.std(0), noise[[0, 2, 4]], rtol=0.02)
+
+
+def test_what_nothing_holds_stays_near(gaussian):
+    """Predictions that grow from sweep to sweep."""
+    network, parameters, _ = gaussian(0.8, mean=1)
+    state = network.state(parameters)
+    state["head.weight"] = state["head.weight"] * 3
+    samples = sampled(network, network.layout.flatten(state), 50, 40, 0.5)
+    assert (samples - 1).abs().max() == pytest.approx(FARTHEST)
+
+
+def test_centring_tells_by_how_much_predictions_are_off(gaussian):
+    network, parameters, _ = gaussian()
+    off = torch.tensor([0.1, -0.2, 0.0, 0.3, 0.0])
+    state = network.state(parameters)
+    state["head.bias"] = state["head.bias"] + off
+    blank = torch.full((1, 4096, 5), torch.nan)
+    chains = Gibbs(network, network.layout.flatten(state), blank, [torch.Generator().manual_seed(0)])
+    assert torch.allclose(chains.centring(30, 0.5)[0], -off, atol=0.03)
