@@ -1,0 +1,181 @@
+import numpy as np
+import pytest
+import torch
+
+from fedgraph.errors import DataError, RunError
+from fedgraph.graphical.encoding import Encoding
+from fedgraph.graphical.inference import InferenceSettings
+from fedgraph.graphical.model import GraphicalModel
+from fedgraph.graphical.ngm import fit_ngm
+from fedgraph.graphical.ngm_settings import NGMSettings, NGRSettings
+from fedgraph.graphical.ngr import fit_ngr
+from fedgraph.graphical.rows import values_of
+from fedgraph.graphical.scaling import Scaling
+from fedgraph.graphical.schema import Feature, Schema
+from fedgraph.graphical.values import as_table
+from fedgraph.state_file import load_state, save_state
+
+GRAPH = torch.tensor([[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]).bool()
+RANGES = Scaling({"size": (100.0, 200.0), "age": (20.0, 80.0)})
+
+
+@pytest.fixture(scope="module")
+def fitted(mixed):
+    """A model of a table in own units, and such a table."""
+    schema, rows = mixed(4000)
+    fit = fit_ngm(schema, GRAPH, [rows[:3500]], [rows[3500:]], ["a"], NGMSettings(epochs=15, learning_rate=0.01), 0)
+    encoding = Encoding(schema, RANGES)
+    return GraphicalModel(fit.network, fit.parameters[0], encoding), as_table(encoding.decode(rows), schema)
+
+
+def test_numbers_are_predicted_in_their_own_units(fitted):
+    model, table = fitted
+    found = model.predict(table, "age")
+    values = values_of(table, model.encoding.schema)
+    # Age is 0.3 place + noise of 0.1, in a range of 60 from 20 on, cut at 0.
+    assert found.shape == (4000,)
+    for place in (1, 2):
+        assert found[values[:, 2] == place].mean() == pytest.approx(20 + 60 * 0.3 * place, abs=1.5)
+    assert not np.allclose(found, found.round())
+
+
+def test_categories_are_predicted_by_name_and_with_probabilities(fitted):
+    model, table = fitted
+    rows = [{"size": 105, "place": "a"}, {"size": 195, "place": "c"}, {}]
+    assert model.predict(rows[:2], "ill").tolist() == ["no", "yes"]
+    shares = model.predict_proba(rows, "ill")
+    assert shares.shape == (3, 2)
+    np.testing.assert_allclose(shares.sum(1), 1)
+    assert shares[0, 0] > 0.95
+    assert shares[1, 1] > 0.95
+    assert shares[2, 0] == pytest.approx(0.5, abs=0.1)
+    assert set(model.predict(table, "place")) <= {"a", "b", "c"}
+    assert model.predict_proba(table, "place").shape == (4000, 3)
+    with pytest.raises(DataError, match="'age' is integer"):
+        model.predict_proba(rows, "age")
+
+
+def test_the_target_in_the_rows_does_not_count(fitted):
+    model, _ = fitted
+    with_and_without = [{"size": 120, "age": 30, "ill": ill} for ill in ("yes", None)]
+    shares = model.predict_proba(with_and_without, "ill")
+    assert shares[0, 1] == shares[1, 1]
+    once = model.predict_proba(with_and_without, "ill", InferenceSettings(method="forward"))
+    assert abs(once[0, 1] - shares[0, 1]) > 1e-3
+
+
+def test_conditional_distributions_are_in_own_units(fitted):
+    model, table = fitted
+    found = model.conditional({"ill": "no"}, ["age", "place"], quantiles=(0.1, 0.9), draws=1000)
+    values = values_of(table, model.encoding.schema)
+    healthy = values[values[:, 1] == 0]
+    assert found["age"].mean[0] == pytest.approx(healthy[:, 3].mean(), abs=2)
+    assert found["age"].deviation[0] == pytest.approx(healthy[:, 3].std(), abs=2)
+    assert found["age"].quantiles[0.1][0] == pytest.approx(np.quantile(healthy[:, 3], 0.1), abs=4)
+    assert found["age"].quantiles[0.9][0] == pytest.approx(np.quantile(healthy[:, 3], 0.9), abs=4)
+    np.testing.assert_allclose(found["place"].probabilities, [[2 / 3, 1 / 3, 0]], atol=0.08)
+    assert found["place"].categories == ("a", "b", "c")
+
+
+def test_marginals_are_those_of_the_training_rows(fitted):
+    model, table = fitted
+    values = values_of(table, model.encoding.schema)[:3500]
+    found = model.marginals()
+    assert list(found) == ["size", "ill", "place", "age"]
+    assert found["age"].mean[0] == pytest.approx(values[:, 3].mean(), abs=0.1)
+    assert found["age"].deviation[0] == pytest.approx(values[:, 3].std(), abs=0.1)
+    np.testing.assert_allclose(found["ill"].probabilities[0, 1], values[:, 1].mean(), atol=1e-4)
+    np.testing.assert_allclose(found["place"].probabilities[0], np.bincount(values[:, 2].astype(int)) / 3500, atol=1e-4)
+
+
+def test_samples_are_tables_in_own_units(fitted):
+    model, table = fitted
+    samples = model.sample(5000)
+    assert samples.num_rows == 5000
+    assert samples.names == ["size", "ill", "place", "age"]
+    ours, theirs = (values_of(rows, model.encoding.schema) for rows in (samples, table))
+    np.testing.assert_allclose(ours.mean(0), theirs.mean(0), rtol=0.05)
+    np.testing.assert_allclose(ours.std(0), theirs.std(0), rtol=0.12)
+    assert (ours[:, 3] == ours[:, 3].round()).all()
+    assert samples.column("place").equals(model.sample(5000).column("place"))
+    assert not samples.column("place").equals(model.sample(5000, seed=1).column("place"))
+
+
+def test_given_features_stay_as_they_are(fitted):
+    model, _ = fitted
+    samples = model.sample(2000, given={"ill": "yes", "size": 133.7777777})
+    assert set(samples.column("ill").to_pylist()) == {"yes"}
+    assert set(samples.column("size").to_pylist()) == {133.7777777}
+    shares = [samples.column("place").to_pylist().count(place) / 2000 for place in "abc"]
+    assert shares == pytest.approx([0, 1 / 3, 2 / 3], abs=0.05)
+    each = model.sample(2, given=[{"place": "a"}, {"place": "b"}])
+    assert each.column("place").to_pylist() == ["a", "b"]
+    with pytest.raises(DataError, match="2 rows are given: give one for all 3 rows"):
+        model.sample(3, given=[{}, {}])
+    with pytest.raises(DataError, match="-1 rows"):
+        model.sample(-1)
+
+
+def test_ordered_words_are_predicted_as_words():
+    schema = Schema((Feature("pain", "ordinal", ("none", "some", "much")), Feature("dose", "real")))
+    dose = torch.rand(1000, 1, generator=torch.Generator().manual_seed(0))
+    rows = torch.cat([(2 * dose).round() / 2, dose], 1)
+    fit = fit_ngm(schema, torch.ones(2, 2).bool(), [rows], [rows], ["a"], NGMSettings(epochs=30, learning_rate=0.01), 0)
+    model = GraphicalModel(fit.network, fit.parameters[0], Encoding(schema, Scaling({"dose": (0.0, 10.0)})))
+    assert model.predict([{"dose": 0.5}, {"dose": 5}, {"dose": 9.5}], "pain").tolist() == ["none", "some", "much"]
+
+
+def test_a_saved_model_says_the_same(fitted, tmp_path):
+    model, table = fitted
+    model.save(tmp_path / "folder" / "model.safetensors")
+    again = GraphicalModel.load(tmp_path / "folder" / "model.safetensors")
+    np.testing.assert_array_equal(again.predict(table, "age"), model.predict(table, "age"))
+    assert again.sample(100).column("size").equals(model.sample(100).column("size"))
+    assert again.graph == model.graph
+    assert again.graph.edges == (("size", "ill"), ("ill", "place"), ("place", "age"))
+
+
+def test_a_model_of_a_revealer_can_be_saved_too(chain, numbers, tmp_path):
+    rows = chain(300, 3)
+    settings = NGRSettings(epochs=2, refit=False)
+    found = fit_ngr(numbers(3), [rows], [rows], ["a"], settings, 0).fit
+    ranges = Scaling(dict.fromkeys(numbers(3).names, (0.0, 1.0)))
+    model = GraphicalModel(found.network, found.parameters[0], Encoding(numbers(3), ranges))
+    model.save(tmp_path / "it")
+    again = GraphicalModel.load(tmp_path / "it")
+    np.testing.assert_array_equal(again.predict({"x1": 0.3}, "x0"), model.predict({"x1": 0.3}, "x0"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("schema", "[]"),
+        ("ranges", "{}"),
+        ("settings", {"hidden": 5}),
+        ("adjacency", torch.zeros(3, 3).bool()),
+        ("parameters", torch.full((10,), 1.0)),
+        ("outside", 3),
+    ],
+)
+def test_damaged_files_are_refused(fitted, tmp_path, key, value):
+    model, _ = fitted
+    model.save(tmp_path / "it")
+    save_state(tmp_path / "it", {**load_state(tmp_path / "it"), key: value})
+    with pytest.raises(RunError, match="is a damaged graphical model"):
+        GraphicalModel.load(tmp_path / "it")
+
+
+def test_foreign_files_are_refused(fitted, tmp_path):
+    model, _ = fitted
+    save_state(tmp_path / "other", {"a": 1})
+    with pytest.raises(RunError, match="no graphical model of this version"):
+        GraphicalModel.load(tmp_path / "other")
+    model.save(tmp_path / "it")
+    (tmp_path / "it").write_bytes((tmp_path / "it").read_bytes()[:-50])
+    for name in ("it", "nothing"):
+        with pytest.raises(RunError, match="cannot read"):
+            GraphicalModel.load(tmp_path / name)
+    broken = torch.full_like(model.parameters, torch.nan)
+    GraphicalModel(model.network, broken, model.encoding).save(tmp_path / "it")
+    with pytest.raises(RunError, match="not finite"):
+        GraphicalModel.load(tmp_path / "it")
