@@ -68,14 +68,9 @@ class Network:
 
     def __init__(self, schema: Schema, adjacency: Tensor, settings: NGMSettings) -> None:
         features = len(schema.features)
-        if adjacency.dtype != torch.bool or adjacency.dim() not in (2, 3) or adjacency.shape[-2:] != (features,) * 2:
-            raise GraphError(
-                f"the graph of {features} features has to be a boolean matrix {[features, features]}, but it is "
-                f"{adjacency.dtype} {list(adjacency.shape)}"
-            )
         self.schema = schema
         self.settings = settings
-        self.adjacency = adjacency & ~torch.eye(features, dtype=torch.bool)
+        self.adjacency = without_loops(adjacency, features)
         self.heads = Heads(schema, settings.loss == "cross-entropy")
         self.masked = settings.architecture == "masked"
         self.groups = features if self.masked else 1
@@ -207,6 +202,18 @@ class Network:
         scaled = (values - mean) / state["deviation"][:, :, None]
         return torch.cat([scaled, absent.index_select(1, self.first_units)], 1) if any_absent else scaled
 
+    def unlearned(self, state: Mapping[str, Tensor]) -> Tensor:
+        """Outputs of a masked network that knows nothing but means, ``[clients, units]``."""
+        return self.heads.marginal(state["mean"])
+
+    def base(self, state: Mapping[str, Tensor], units: Tensor) -> Tensor | None:
+        """What is added to the outputs of rows ``[clients, units, rows]`` and is not learned; None where nothing is."""
+        return None
+
+    def learned_from(self, units: Tensor) -> Tensor:
+        """Which targets of rows ``[clients, units, rows]`` can be learned from: here all that are observed, bool."""
+        return ~units.isnan()
+
     def weights(self, state: Mapping[str, Tensor]) -> Weights:
         """From a model's tensors, without what the graph forbids."""
         width = self.settings.width
@@ -216,7 +223,7 @@ class Network:
         if self.masked:
             first = torch.cat([first, state["missing.weight"] * self._seen_features], 3)
             deviation = state["deviation"][:, :, None]
-            offset = offset * deviation + self.heads.marginal(state["mean"])[:, :, None]
+            offset = offset * deviation + self.unlearned(state)[:, :, None]
             head = head * deviation.index_select(1, self._read).view(head.shape[:3])[..., None]
         further = [state[f"{name}.weight"].reshape(-1, width, width) for name in names[1:]]
         biases = [state[f"{name}.bias"].reshape(-1, width) for name in names]
@@ -248,6 +255,16 @@ class Network:
     def in_order(self, found: Tensor) -> Tensor:
         """What groups compute, ``[clients, groups * outputs, ...]`` -> ``[clients, units, ...]``."""
         return found if self._place is None else found.index_select(1, self._place)
+
+
+def without_loops(adjacency: Tensor, features: int) -> Tensor:
+    """A graph of so many features, bool ``[..., features, features]``, without its diagonal; GraphError for others."""
+    if adjacency.dtype != torch.bool or adjacency.dim() not in (2, 3) or adjacency.shape[-2:] != (features,) * 2:
+        raise GraphError(
+            f"the graph of {features} features has to be a boolean matrix {[features, features]}, but it is "
+            f"{adjacency.dtype} {list(adjacency.shape)}"
+        )
+    return adjacency & ~torch.eye(features, dtype=torch.bool)
 
 
 def _slots(unit_group: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor | None]:

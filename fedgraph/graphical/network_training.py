@@ -83,6 +83,7 @@ def train(
     settings: NGMSettings,
     seed: int,
     penalty: Penalty | None = None,
+    frozen: Tensor | None = None,
 ) -> Trained:
     """Train models from ``start`` ``[clients, parameters]``, each on its own rows ``[rows, units]``, NaN for missing.
 
@@ -91,6 +92,8 @@ def train(
     smaller loss of ``held_out`` rows for ``patience`` epochs; of every group the best parameters are kept, and 0
     for all that the graph leaves without an effect. What becomes of a client does not depend, to float tolerance, on
     which others are trained with it.
+
+    frozen : bool ``[parameters]``: what stays as it was in ``start``, bit for bit, means and deviations included.
 
     Raises
     ------
@@ -109,7 +112,10 @@ def train(
                 f"schema has {units} units"
             )
     stacked = stack_rows(training)
-    learner = _Learner(network, network.with_moments(network.pruned(start.detach()), stacked), penalty)
+    parameters = network.with_moments(network.pruned(start.detach()), stacked)
+    if frozen is not None:
+        parameters = torch.where(frozen, start.detach(), parameters)
+    learner = _Learner(network, parameters, penalty, frozen)
     counts = torch.tensor([len(rows) for rows in training])
     with pinned_threads(1):
         steps = _Steps(learner, stacked, counts, shuffling_keys(seed, names), settings)
@@ -174,11 +180,20 @@ def _step(optimiser: Optimiser, learner: _Learner, batch: _Batch) -> None:
 
 @dataclass(frozen=True)
 class _Part:
-    """Rows that are computed together; ``[clients, units, rows]``. observed: 1 or 0; None when all are."""
+    """Rows that are computed together; ``[clients, units, rows]``.
+
+    observed : 1 for targets that count and 0 for others; None when all do.
+    base     : see :meth:`fedgraph.graphical.network.Network.base`.
+    """
 
     inputs: Tensor
     targets: Tensor
     observed: Tensor | None
+    base: Tensor | None
+
+    def offset(self, weights: Weights) -> Tensor:
+        """What is added to what comes out of the layers, ``[clients, units, rows or 1]``."""
+        return weights.offset if self.base is None else weights.offset + self.base
 
 
 @dataclass(frozen=True)
@@ -198,12 +213,15 @@ class _Learner:
     trained : parameters proper, ``[clients, trainable]``, which an optimiser changes in place.
     """
 
-    def __init__(self, network: Network, parameters: Tensor, penalty: Penalty | None) -> None:
+    def __init__(
+        self, network: Network, parameters: Tensor, penalty: Penalty | None, frozen: Tensor | None = None
+    ) -> None:
         self.network, self.penalty = network, penalty
         layout = network.layout
         self._layout = layout.part(name for name in layout.names if name not in layout.buffers)
         self.trained = parameters[:, : layout.num_trainable].clone()
         self._fixed = parameters[:, layout.num_trainable :]
+        self._frozen = None if frozen is None else frozen[: layout.num_trainable]
         self._buffers = layout.part(layout.buffers).unflatten(self._fixed)
         self.feature_group = network.feature_group
         self.membership = functional.one_hot(network.feature_group, network.groups).float()
@@ -218,13 +236,15 @@ class _Learner:
     def batch(self, rows: Tensor) -> _Batch:
         """Rows ``[clients, rows, units]`` as they are learned from."""
         parts = []
+        counts = torch.zeros(len(rows), len(self.network.first_units), dtype=torch.int64)
         for some in rows.split(ROWS, 1):
             units = some.transpose(1, 2).contiguous()
-            absent = units.isnan()
-            observed = (~absent).float() if bool(absent.any()) else None
+            counted = self.network.learned_from(units)
+            counts += counted.index_select(1, self.network.first_units).sum(2)
+            observed = None if bool(counted.all()) else counted.float()
             targets = units if observed is None else units.nan_to_num(0.0)
-            parts.append(_Part(self.network.inputs(self._buffers, units), targets, observed))
-        counts = (~rows[..., self.network.first_units].isnan()).sum(1)
+            base = self.network.base(self._buffers, units)
+            parts.append(_Part(self.network.inputs(self._buffers, units), targets, observed, base))
         return _Batch(parts, counts)
 
     def gradient(self, batch: _Batch) -> Tensor:
@@ -239,13 +259,15 @@ class _Learner:
         with torch.no_grad():
             for part in batch.parts:
                 found, inputs = weights.layers.forward(part.inputs)
-                gradient = self._errors(found, weights.offset, part).mul_(slopes[:, :, None])
+                gradient = self._errors(found, weights, part).mul_(slopes[:, :, None])
                 of_weights, _ = weights.layers.backward(inputs, self.network.of_found(gradient))
                 torch._foreach_add_(sums, [*of_weights, gradient.sum(2, keepdim=True)])
         total = sum(((value * gradient).sum() for value, gradient in zip(made, sums, strict=True)), torch.zeros(()))
         if self.penalty is not None:
             total = total + self.penalty(self.network, state).sum()
-        return torch.autograd.grad(total, parameters)[0]
+        gradient = torch.autograd.grad(total, parameters)[0]
+        # Adam does not move what never had a gradient, not by a bit.
+        return gradient if self._frozen is None else gradient.masked_fill_(self._frozen, 0.0)
 
     @torch.no_grad()
     def measure(self, batch: _Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -264,15 +286,15 @@ class _Learner:
     def _state(self, trained: Tensor) -> dict[str, Tensor]:
         return {**self._layout.unflatten(trained), **self._buffers}
 
-    def _errors(self, found: Tensor, offset: Tensor, part: _Part) -> Tensor:
-        """How far predictions are too large, 0 for missing targets, ``[clients, units, rows]``."""
-        predictions = self.network.heads.predictions(self.network.outputs(found, offset))
+    def _errors(self, found: Tensor, weights: Weights, part: _Part) -> Tensor:
+        """How far predictions are too large, 0 for targets that do not count, ``[clients, units, rows]``."""
+        predictions = self.network.heads.predictions(self.network.outputs(found, part.offset(weights)))
         errors = predictions - part.targets
         return errors if part.observed is None else errors.mul_(part.observed)
 
     def _losses(self, weights: Weights, part: _Part) -> Tensor:
         """Sums over a part's rows of the losses, ``[clients, features]``."""
-        outputs = self.network.outputs(weights.layers(part.inputs), weights.offset)
+        outputs = self.network.outputs(weights.layers(part.inputs), part.offset(weights))
         return self.network.heads.losses(outputs, part.targets, part.observed)
 
 

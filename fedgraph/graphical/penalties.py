@@ -55,10 +55,14 @@ class PathPenalty:
 
     With ``gamma`` that of eq. 5, ``lambda ||sym(Pi) * S|| / U^2 + gamma ||sym(Pi)|| / U^2``, over a full graph, which
     forbids the pairs within a feature. Settings tell which paths and norm, and whether the logarithm is taken.
+
+    before : a model's tensors without what is learned: only what paths are beyond its own counts (section 2.5,
+             personalisation: new weights only).
     """
 
     settings: NGMSettings
     gamma: float | None = None
+    before: Mapping[str, Tensor] | None = None
 
     @property
     def chooses(self) -> bool:
@@ -67,7 +71,7 @@ class PathPenalty:
 
     def __call__(self, network: Network, state: Mapping[str, Tensor]) -> Tensor:
         """See :class:`fedgraph.graphical.network_training.Penalty`."""
-        found = paths(network, state, self.settings.path_rows == "normalised")
+        found = self._paths(network, state, self.settings.path_rows == "normalised")
         if self.gamma is None:
             return self.settings.path_weight * self._strength(found * forbidden_pairs(network))
         found = (found + found.transpose(1, 2)) / 2
@@ -76,8 +80,12 @@ class PathPenalty:
 
     def excess(self, network: Network, state: Mapping[str, Tensor]) -> Tensor:
         """See :class:`fedgraph.graphical.network_training.Penalty`."""
-        largest = (paths(network, state) * forbidden_pairs(network)).amax((1, 2))
+        largest = (self._paths(network, state) * forbidden_pairs(network)).amax((1, 2))
         return (largest - self.settings.path_tolerance).clamp(min=0)
+
+    def _paths(self, network: Network, state: Mapping[str, Tensor], normalised: bool = False) -> Tensor:
+        found = paths(network, state, normalised)
+        return found if self.before is None else found - paths(network, self.before, normalised)
 
     def _strength(self, found: Tensor) -> Tensor:
         strength = matrix_norm(found, self.settings.path_norm)[:, None] / found.shape[1] ** 2

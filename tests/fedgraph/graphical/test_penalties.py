@@ -51,6 +51,19 @@ def test_norms_are_those_of_the_paper_which_has_inputs_first():
         assert matrix_norm(torch.tensor(matrix.T)[None], name).tolist() == pytest.approx([wanted])
 
 
+def test_paths_that_were_there_before_do_not_count(numbers, chain_graph):
+    network, state, (first, second, head) = plain(4, numbers, chain_graph, path_norm="l1", path_rows="plain")
+    before = {name: values.clone() for name, values in state.items()}
+    before["head.weight"][:, 1:] = 0
+    found = PathPenalty(network.settings, gamma=0.5, before=before)
+    new = (first @ second @ head) * [0, 1, 1, 1]
+    symmetric = (new + new.T) / 2
+    wanted = network.settings.path_weight * (symmetric * (1 - chain_graph(4).numpy())).sum() + 0.5 * symmetric.sum()
+    assert found(network, state)[0].tolist() == pytest.approx([wanted / 16], rel=1e-4)
+    largest = (new * (1 - chain_graph(4).numpy())).max()
+    assert found.excess(network, state).tolist() == pytest.approx([largest - network.settings.path_tolerance], rel=1e-4)
+
+
 @pytest.mark.parametrize("log", [True, False])
 def test_equation_1(log, numbers, chain_graph):
     settings = {"path_norm": "l1", "path_rows": "plain", "path_log": log, "path_weight": 0.5}
