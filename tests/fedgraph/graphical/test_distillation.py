@@ -1,0 +1,83 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgraph.errors import DataError
+from fedgraph.graphical.distillation import DistillationSettings, apportion, distil_ngm, distil_ngr, pool
+from fedgraph.graphical.ngm import fit_ngm
+from fedgraph.graphical.ngm_settings import NGMSettings, NGRSettings
+
+
+@given(st.integers(0, 10**6), st.lists(st.integers(0, 10**6), min_size=1, max_size=20).filter(any))
+def test_shares_sum_up_and_are_off_by_less_than_one(total, weights):
+    counts = apportion(total, weights)
+    assert sum(counts) == total
+    assert all(abs(count - total * weight / sum(weights)) < 1 for count, weight in zip(counts, weights, strict=True))
+
+
+def test_largest_remainders_are_rounded_up():
+    assert apportion(10, [1, 1, 1]) == [4, 3, 3]
+    assert apportion(7, [10, 25, 65]) == [1, 2, 4]
+    assert DistillationSettings(samples=8).counts([10, 30]) == [4, 4]
+    assert DistillationSettings(samples=8, shares="examples").counts([10, 30]) == [2, 6]
+    for weights in ([], [0, 0], [-1, 3], [0.5, 1]):
+        with pytest.raises(DataError, match="cannot be shared out"):
+            apportion(5, weights)
+
+
+def numbered(*counts):
+    """Samples that tell their client and place."""
+    return [torch.stack([torch.full((count,), client), torch.arange(count)], 1) for client, count in enumerate(counts)]
+
+
+def test_samples_of_all_clients_are_pooled_and_parted():
+    settings = DistillationSettings(samples=40, shares="examples", held_out=0.25)
+    training, held_out = pool(numbered(30, 30), [100, 300], settings, 0)
+    assert (len(training), len(held_out)) == (30, 10)
+    both = torch.cat([training, held_out]).tolist()
+    assert sorted(map(tuple, both)) == [(0, place) for place in range(10)] + [(1, place) for place in range(30)]
+    assert both != sorted(both)
+    assert torch.equal(training, pool(torch.stack(numbered(30, 30)), [100, 300], settings, 0)[0])
+    assert not torch.equal(training, pool(numbered(30, 30), [100, 300], settings, 1)[0])
+
+
+@pytest.mark.parametrize("weight", [0, 0.5, 1, 2.25])
+def test_public_rows_count_by_their_weight(weight):
+    settings = DistillationSettings(samples=20, public_weight=weight, held_out=0.2)
+    public = torch.stack([torch.full((40,), 9), torch.arange(40)], 1)
+    parts = pool(numbered(10, 10), [1, 1], settings, 0, public)
+    seen = []
+    for part, samples, rows in zip(parts, (16, 4), (32, 8), strict=True):
+        added = part[samples:]
+        assert (part[:samples, 0] < 9).all()
+        assert (added[:, 0] == 9).all()
+        assert len(added) == round(weight * rows)
+        times = torch.bincount(added[:, 1], minlength=40)
+        assert set(times[times > 0].tolist()) <= {int(weight), int(weight) + 1}
+        seen.append(times > 0)
+    assert not (seen[0] & seen[1]).any()
+
+
+def test_too_few_samples_are_refused():
+    with pytest.raises(DataError, match="10 samples of the client 1 are needed, but 9 were drawn"):
+        pool(numbered(10, 9), [5, 5], DistillationSettings(samples=20), 0)
+    with pytest.raises(DataError, match=r"2 samples are too few to hold the share 0.1 of them out"):
+        pool(numbered(10, 9), [5, 5], DistillationSettings(samples=2), 0)
+
+
+def test_the_global_model_knows_what_each_client_knows_a_part_of(chain, numbers, chain_graph):
+    """Samples of two clients, each from one half of the values of the first feature."""
+    rows, held_out = chain(6000, 3), chain(1000, 3, seed=1)
+    order = rows[:, 0].argsort()
+    halves = [rows[order[:3000]], rows[order[3000:]]]
+    settings = NGMSettings(hidden=8, epochs=10, learning_rate=0.01)
+    training, kept = pool(halves, [3000, 3000], DistillationSettings(samples=4000), 0)
+    found = distil_ngm(numbers(3), chain_graph(3), training, kept, settings, 0)
+    again = fit_ngm(numbers(3), chain_graph(3), [training], [kept], ["server"], settings, 0)
+    assert torch.equal(found.parameters, again.parameters)
+    errors = (found.network.forward(found.parameters, held_out[None])[0] - held_out)[:, 0]
+    # The law of the chain leaves 1 - 0.7^2 of the variance.
+    assert errors.square().mean() / held_out[:, 0].var() == pytest.approx(0.51, abs=0.06)
+    ngr = distil_ngr(numbers(3), training, kept, NGRSettings(hidden=8, epochs=10, learning_rate=0.01), 0)
+    assert torch.equal(ngr.adjacency[0], chain_graph(3))
