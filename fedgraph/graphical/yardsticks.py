@@ -1,0 +1,121 @@
+"""Models of one target from all other features, with which a model of all features is compared.
+
+Gradient-boosted trees, and linear or logistic regression, by scikit-learn and as it sets them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from fedgraph.errors import DataError
+from fedgraph.graphical.columns import Floats
+from fedgraph.graphical.schema import Feature, Schema
+from fedgraph.graphical.target_scores import Predictions
+from fedgraph.graphical.values import check_shape
+from fedgraph.seeding import derive_seed
+
+Yardstick = Literal["trees", "linear"]
+"""``trees``: a histogram gradient boosting; ``linear``: a ridge or logistic regression."""
+
+_MOST_CATEGORIES = 255
+"""That trees take as categories; of features with more, positions count as numbers."""
+
+
+@dataclass(frozen=True)
+class TargetModel:
+    """A fitted model of one target.
+
+    inputs    : places of the features that it looks at.
+    estimator : of scikit-learn; None where the target was ``constant``.
+    """
+
+    schema: Schema
+    target: Feature
+    inputs: list[int]
+    estimator: Any
+    constant: float
+
+    def predict(self, values: Floats) -> Floats:
+        """For rows of values ``[rows, features]``: numbers ``[rows]`` in their units, or probabilities ``[rows,
+        categories]``."""
+        check_shape(values, self.schema)
+        inputs = values[:, self.inputs]
+        if self.target.is_number:
+            if self.estimator is None:
+                return np.full(len(values), self.constant)
+            return np.asarray(self.estimator.predict(inputs), dtype=np.float64)
+        chances = np.zeros((len(values), len(self.target.categories)))
+        if self.estimator is None:
+            chances[:, int(self.constant)] = 1
+        else:
+            chances[:, self.estimator.classes_.astype(np.int64)] = self.estimator.predict_proba(inputs)
+        return chances
+
+
+def fit_target(yardstick: Yardstick, schema: Schema, values: Floats, target: str, seed: int = 0) -> TargetModel:
+    """Fit a model of ``target`` to the rows of ``values`` ``[rows, features]`` where it is known.
+
+    Inputs are all other features but those that are missing in all these rows.
+
+    Missing inputs are a matter of their own for trees. The linear model takes numbers in standard deviations, the mean
+    for missing ones and an indicator of that, and of categories an indicator each, missing being one of them.
+
+    Raises DataError for an unknown yardstick or target, for other columns, and where the target is known in no row, or
+    no other feature in any of these.
+    """
+    check_shape(values, schema)
+    if yardstick not in get_args(Yardstick):
+        raise DataError(f"there is no yardstick {yardstick!r}; there are {', '.join(get_args(Yardstick))}")
+    feature = schema[target]
+    place = schema.names.index(target)
+    rows = values[~np.isnan(values[:, place])]
+    inputs = [other for other in np.flatnonzero(~np.isnan(rows).all(0)).tolist() if other != place]
+    if not len(rows) or not inputs:
+        raise DataError(
+            f"a model of '{target}' needs rows in which it is known, and other features known in them; there are "
+            f"{len(rows)} and {len(inputs)}"
+        )
+    wanted = rows[:, place]
+    if (wanted == wanted[0]).all():
+        return TargetModel(schema, feature, inputs, None, float(wanted[0]))
+    make = _trees if yardstick == "trees" else _linear
+    estimator = make(
+        [schema.features[each] for each in inputs], feature, derive_seed(seed, "yardstick", target) % 2**32
+    )
+    return TargetModel(schema, feature, inputs, estimator.fit(rows[:, inputs], wanted), float("nan"))
+
+
+def predict_targets(
+    yardstick: Yardstick, schema: Schema, training: Floats, rows: Floats, targets: list[str], seed: int = 0
+) -> Predictions:
+    """Predictions of each target for ``rows`` by models that were fitted to ``training``, both ``[rows, features]``."""
+    return {name: fit_target(yardstick, schema, training, name, seed).predict(rows) for name in targets}
+
+
+def _trees(inputs: list[Feature], target: Feature, seed: int) -> Any:
+    from sklearn import ensemble  # takes a second to import
+
+    few = [not feature.is_number and len(feature.categories) <= _MOST_CATEGORIES for feature in inputs]
+    if target.is_number:
+        return ensemble.HistGradientBoostingRegressor(categorical_features=few, random_state=seed)
+    return ensemble.HistGradientBoostingClassifier(categorical_features=few, random_state=seed)
+
+
+def _linear(inputs: list[Feature], target: Feature, seed: int) -> Any:
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    numbers = [place for place, feature in enumerate(inputs) if feature.is_number]
+    others = [place for place, feature in enumerate(inputs) if not feature.is_number]
+    filled = make_pipeline(StandardScaler(), SimpleImputer(add_indicator=True))
+    columns = ColumnTransformer(
+        [("numbers", filled, numbers), ("others", OneHotEncoder(handle_unknown="ignore"), others)]
+    )
+    model = Ridge() if target.is_number else LogisticRegression(max_iter=1000, random_state=seed)
+    return make_pipeline(columns, model)
