@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedgraph.errors import DataError
 from fedgraph.graphical.network import CONSTANT, Network
+from fedgraph.graphical.rescaling import rescaled
 
 
 def average(network: Network, parameters: Tensor, num_examples: Sequence[int]) -> Tensor:
@@ -44,28 +45,3 @@ def pooled_moments(network: Network, parameters: Tensor, weights: Tensor) -> tup
     deviation = (weights * (within + (means - mean).square())).sum(0).sqrt()
     varies = network.heads.is_number & (deviation > CONSTANT)
     return mean.float(), torch.where(varies, deviation, 1.0).float()
-
-
-def rescaled(network: Network, parameters: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    """Models ``[clients, parameters]`` that say the same with another mean and deviation ``[units]`` of the units.
-
-    The paper's perceptron takes units as they are; of its models only the means change, which stand in for what is
-    missing.
-    """
-    state = dict(network.state(parameters))
-    old_mean, old_deviation = state["mean"], state["deviation"]
-    if network.masked:
-        # Units as they were scaled are ratio * units as they are scaled now, + shift.
-        ratio, shift = deviation / old_deviation, (mean - old_mean) / old_deviation
-        first = network.first_weight(state)
-        state["hidden.0.weight"] = first * ratio[:, None, None]
-        shifts = first * shift[:, None, None]
-        state["hidden.0.bias"] = state["hidden.0.bias"] + shifts.sum(3)
-        # What is missing was 0 before, and has to be so again.
-        state["missing.weight"] = state["missing.weight"] - shifts @ network.membership
-        state["head.weight"] = state["head.weight"] / ratio[..., None]
-        marginal = network.unlearned(state) - network.heads.marginal(mean.expand_as(old_mean))
-        state["head.bias"] = (state["head.bias"] * old_deviation + marginal) / deviation
-    state["mean"] = mean.expand_as(old_mean)
-    state["deviation"] = deviation.expand_as(old_deviation)
-    return network.pruned(network.layout.flatten(state))

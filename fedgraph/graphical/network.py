@@ -86,6 +86,8 @@ class Network:
         self._seen = self._seen_features[..., schema.unit_feature]
         #: Units of groups that see anything, ``[1 or clients, units, 1]``.
         self._informed = (self._seen.sum((2, 3)) > 0).float()[:, self.unit_group, None]
+        #: Units of which the last bias counts, alike.
+        self._biased = self._informed
         self._read, self._is_read, self._place = _slots(self.unit_group, self.groups)
 
     @cached_property
@@ -219,7 +221,7 @@ class Network:
         width = self.settings.width
         names = [f"hidden.{layer}" for layer in range(self.settings.layers)]
         first, head = self.first_weight(state), self.head_weight(state)
-        offset = state["head.bias"][:, :, None] * self._informed
+        offset = state["head.bias"][:, :, None] * self._biased
         if self.masked:
             first = torch.cat([first, state["missing.weight"] * self._seen_features], 3)
             deviation = state["deviation"][:, :, None]
@@ -229,6 +231,10 @@ class Network:
         biases = [state[f"{name}.bias"].reshape(-1, width) for name in names]
         layers = GroupedLayers(self.settings.activation, [first.flatten(1, 2), *further], biases, head.flatten(0, 1))
         return Weights(layers, offset)
+
+    def learned_weights(self, state: Mapping[str, Tensor]) -> Weights:
+        """Those of the weights that are trained: here all."""
+        return self.weights(state)
 
     def first_weight(self, state: Mapping[str, Tensor]) -> Tensor:
         """``[clients, groups, width, units]``, exactly 0 for units that a group does not see."""

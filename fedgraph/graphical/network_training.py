@@ -55,7 +55,7 @@ class Trained:
     parameters : ``[clients, parameters]``.
     epochs     : that they are from, int64 ``[clients, groups]``; 0: before training.
     run        : epochs that each client has trained, int64 ``[clients]``.
-    losses     : mean losses of held-out rows, ``[clients, features]``.
+    losses     : mean losses of held-out rows, ``[clients, features]``; 0 for features that are not learned.
     excess     : how far they are beyond what the penalty tolerates, ``[clients]``.
     """
 
@@ -251,7 +251,7 @@ class _Learner:
         """Of the loss and the penalty, ``[clients, trainable]``."""
         parameters = self.trained.detach().requires_grad_()
         state = self._state(parameters)
-        weights = self.network.weights(state)
+        weights = self.network.learned_weights(state)
         made = weights.tensors
         sums = [torch.zeros_like(value) for value in made]
         counts = batch.counts.clamp(min=1)[:, self.network.schema.unit_feature]
@@ -273,7 +273,7 @@ class _Learner:
     def measure(self, batch: _Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Mean losses ``[clients, features]``, what groups are chosen by ``[clients, groups]``, and the excess."""
         state = self._state(self.trained)
-        weights = self.network.weights(state)
+        weights = self.network.learned_weights(state)
         losses = torch.stack([self._losses(weights, part) for part in batch.parts]).sum(0)
         losses /= batch.counts.clamp(min=1)
         objective = losses @ self.membership / self._units

@@ -14,8 +14,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedgraph.errors import DataError, RunError
-from fedgraph.graphical.network import Network, without_loops
+from fedgraph.graphical.grouped_layers import GroupedLayers
+from fedgraph.graphical.network import Network, Weights, without_loops
 from fedgraph.graphical.ngm_settings import NGMSettings
+from fedgraph.graphical.rescaling import rescaled
 from fedgraph.graphical.schema import Schema
 from fedgraph.parameters import Layout
 
@@ -85,6 +87,10 @@ class StitchedNetwork(Network):
         #: Private neighbours of each common feature, of which one has to be known, and units for which none has to be.
         self._needed = needed.float()
         self._always = ~needed.any(-1)[..., schema.unit_feature, None]
+        self._learned = grows[..., schema.unit_feature, None]
+        #: The last biases of features that are not learned are 0, unless somebody shifts their predictions.
+        linked = graph.any(-1)[..., schema.unit_feature, None].float()
+        self._biased = linked if linked.dim() == 3 else linked[None]
 
     @cached_property
     def layout(self) -> Layout:
@@ -116,10 +122,27 @@ class StitchedNetwork(Network):
     def forward(self, parameters: Tensor, units: Tensor) -> Tensor:
         """See :meth:`fedgraph.graphical.network.Network.forward`."""
         state, units = self.state(parameters), units.transpose(1, 2)
-        weights = self.weights(state)
+        weights = self.learned_weights(state)
         added = self.outputs(weights.layers(self.inputs(state, units)), weights.offset)
         outputs = self.base(state, units) + torch.where(self._counts(units), added, 0.0)
         return self.heads.predictions(outputs).transpose(1, 2)
+
+    def learned_weights(self, state: Mapping[str, Tensor]) -> Weights:
+        """Those of what is stitched to the global network."""
+        return super().weights(state)
+
+    def weights(self, state: Mapping[str, Tensor]) -> Weights:
+        """Of both networks as one with wider groups, for rows in which nothing is missing.
+
+        To float tolerance it says what :meth:`forward` does; the global weights are brought to the client's means and
+        deviations.
+        """
+        added, count, units = self.learned_weights(state), self._common_units, len(self.unit_group)
+        row = self.common.layout.flatten(self.common_state(state))
+        row = rescaled(self.common, row, state["mean"][:, :count], state["deviation"][:, :count])
+        frozen = self.common.weights(self.common.state(row))
+        offset = added.offset + functional.pad(frozen.offset, (0, 0, 0, units - count))
+        return Weights(_side_by_side(added.layers, frozen.layers, len(row), (units, count)), offset)
 
     def unlearned(self, state: Mapping[str, Tensor]) -> Tensor:
         """See :meth:`fedgraph.graphical.network.Network.unlearned`; nothing is added to common features."""
@@ -134,9 +157,38 @@ class StitchedNetwork(Network):
 
     def learned_from(self, units: Tensor) -> Tensor:
         """See :meth:`fedgraph.graphical.network.Network.learned_from`; not where the answer is the global model's."""
-        return super().learned_from(units) & self._counts(units)
+        return super().learned_from(units) & self._counts(units) & self._learned
 
     def _counts(self, units: Tensor) -> Tensor:
         """Where what is stitched is added, bool ``[clients, units, rows]``."""
         known = (~units.index_select(1, self.first_units).isnan()).float()
         return (self._needed @ known > 0).index_select(1, self.schema.unit_feature) | self._always
+
+
+def _side_by_side(layers: GroupedLayers, others: GroupedLayers, clients: int, units: tuple[int, int]) -> GroupedLayers:
+    """Groups with the hidden units of both; ``others`` have fewer groups, inputs and outputs, the first ones.
+
+    What comes out of a group is the sum of what came out of both. ``units`` are how many each sees, without inputs that
+    say what is missing, which are left out.
+    """
+    groups = len(layers.head) // clients
+    missing = groups - len(others.head) // clients
+
+    def filled(values: Tensor) -> Tensor:
+        """``[clients * groups, ...]`` of the others, with 0 for groups that they lack."""
+        values = values.unflatten(0, (clients, -1))
+        return functional.pad(values, (0, 0) * (values.dim() - 2) + (0, missing)).flatten(0, 1)
+
+    def first(values: Tensor, groups: int, seen: int) -> Tensor:
+        """The first weights by group, ``[clients * groups, width, units]``."""
+        return functional.pad(values.unflatten(1, (groups, -1)).flatten(0, 1)[..., :seen], (0, units[0] - seen))
+
+    own, other = first(layers.weights[0], groups, units[0]), first(others.weights[0], groups - missing, units[1])
+    weights = [torch.cat([own, filled(other)], 1).unflatten(0, (clients, groups)).flatten(1, 2)]
+    for own, other in zip(layers.weights[1:], others.weights[1:], strict=True):
+        own_width, other_width = own.shape[2], other.shape[2]
+        own, other = functional.pad(own, (0, other_width)), functional.pad(filled(other), (own_width, 0))
+        weights.append(torch.cat([own, other], 1))
+    biases = [torch.cat([own, filled(other)], 1) for own, other in zip(layers.biases, others.biases, strict=True)]
+    head = functional.pad(others.head, (0, 0, 0, layers.head.shape[1] - others.head.shape[1]))
+    return GroupedLayers(layers.activation, weights, biases, torch.cat([layers.head, filled(head)], 2))
