@@ -92,6 +92,17 @@ class StitchedNetwork(Network):
         linked = graph.any(-1)[..., schema.unit_feature, None].float()
         self._biased = linked if linked.dim() == 3 else linked[None]
 
+    @classmethod
+    def again(
+        cls, schema: Schema, adjacency: Tensor, settings: NGMSettings, common: tuple[int, int]
+    ) -> StitchedNetwork:
+        """The same network from its schema, graph and settings, and how many features and hidden units for each the
+        global one has: what a file needs to say."""
+        features, hidden = common
+        alike = settings.model_copy(update={"hidden": hidden})
+        known = Network(schema.select(schema.names[:features]), adjacency[..., :features, :features], alike)
+        return cls(schema, adjacency, settings, known)
+
     @cached_property
     def layout(self) -> Layout:
         """Names and shapes of one model's tensors, those of the global model last."""

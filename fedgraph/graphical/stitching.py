@@ -87,7 +87,7 @@ def stitch_ngr(model: GlobalModel, schema: Schema, rows: ClientRows, settings: N
     density = settings.density and settings.density * float(asked[*upper].float().mean())
     graph = read_graph(strengths * asked, settings.threshold, density) & asked
     if fit.network.masked and settings.refit:
-        again = _started(model, schema, graph, rows.name, settings, seed)
+        again = _started(model, schema, graph[0], rows.name, settings, seed)
         fit = _fit(again._replace(parameters=fit.parameters), rows, settings, seed)
     return NGRFit(strengths, stitched_graph(model.network.adjacency, graph), fit)
 
