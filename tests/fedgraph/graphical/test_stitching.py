@@ -1,9 +1,10 @@
 import pytest
 import torch
 
-from fedgraph.graphical.dependence import derivatives, violation
+from fedgraph.graphical.dependence import derivatives, forbidden_pairs, violation
 from fedgraph.graphical.ngm import fit_ngm
 from fedgraph.graphical.ngm_settings import NGMSettings, NGRSettings
+from fedgraph.graphical.penalties import paths
 from fedgraph.graphical.schema import Feature, Schema
 from fedgraph.graphical.stitching import ClientRows, GlobalModel, stitch_ngm, stitch_ngr
 from fedgraph.seeding import generator
@@ -103,6 +104,21 @@ def test_no_bit_of_the_global_weights_changes(stitched):
         assert torch.equal(found.view(torch.int32), values.view(torch.int32)), name
 
 
+def excess_of_new_paths(model, fit, settings):
+    """How far what was added to forbidden paths is beyond the tolerance."""
+    new = paths(fit.network, fit.network.state(fit.parameters))[0]
+    known = paths(model.network, model.network.state(model.parameters))[0]
+    new[: len(known), : len(known)] -= known
+    assert (known[forbidden_pairs(model.network)] > 0).any()
+    return float((new[forbidden_pairs(fit.network)].max() - settings.path_tolerance).clamp(min=0))
+
+
+@pytest.mark.parametrize("stitched", ["path-norm"], indirect=True)
+def test_what_the_global_model_does_against_the_graph_is_not_the_clients_affair(stitched):
+    model, _, _, fit, settings = stitched
+    assert fit.trained.excess.tolist() == pytest.approx([excess_of_new_paths(model, fit, settings)], rel=1e-4)
+
+
 def test_the_graph_is_the_global_one_with_what_touches_private_features(stitched):
     assert torch.equal(stitched[3].network.adjacency, edges((0, 1), (1, 2), (2, 3), (3, 4), (1, 4), (2, 5), (4, 5)))
 
@@ -135,12 +151,12 @@ def revealed(chain, numbers, chain_graph, **table):
     rows = chain(2500, 5)
     known = fit_ngm(numbers(3), chain_graph(3), [rows[:2000, :3]], [rows[2000:, :3]], ["server"], settings, 0)
     model = GlobalModel(known.network, known.parameters)
-    return model, stitch_ngr(model, numbers(5), ClientRows("north", rows[:2000], rows[2000:]), settings, 0)
+    return model, stitch_ngr(model, numbers(5), ClientRows("north", rows[:2000], rows[2000:]), settings, 0), settings
 
 
 @pytest.mark.parametrize("read", [{}, {"density": 2 / 7}])
 def test_a_revealer_finds_what_private_features_depend_on(read, chain, numbers, chain_graph):
-    model, found = revealed(chain, numbers, chain_graph, hidden=8, **read)
+    model, found, _ = revealed(chain, numbers, chain_graph, hidden=8, **read)
     assert torch.equal(found.adjacency[0], chain_graph(5))
     assert torch.equal(found.fit.network.adjacency, chain_graph(5))
     assert found.fit.violation.tolist() == [0]
@@ -150,13 +166,15 @@ def test_a_revealer_finds_what_private_features_depend_on(read, chain, numbers, 
 
 def test_sparsity_is_asked_of_new_weights_only(chain, numbers, chain_graph):
     table = {"architecture": "path-norm", "loss": "squared", "hidden": 20, "path-rows": "plain", "path-norm": "l1"}
-    (model, sparse), (_, free) = (
+    (model, sparse, settings), (_, free, _) = (
         revealed(chain, numbers, chain_graph, sparsity=weight, **{"path-weight": 0}, **table) for weight in (3, 0)
     )
     assert sparse.dependencies[0, 3:].sum() < 0.5 * free.dependencies[0, 3:].sum()
     state, wanted = sparse.fit.network.state(sparse.fit.parameters), model.network.state(model.parameters)
     assert torch.equal(state["head.weight"][:, :3, :20], wanted["head.weight"])
     assert torch.equal(state["mean"][:, :3], wanted["mean"])
+    wanted = excess_of_new_paths(model, sparse.fit, settings)
+    assert sparse.fit.trained.excess.tolist() == pytest.approx([wanted], rel=1e-4)
     assert not sparse.dependencies[0, :3, :3].allclose(torch.zeros(3, 3), atol=0.1)
 
 
