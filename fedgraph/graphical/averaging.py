@@ -23,11 +23,15 @@ def average(network: Network, parameters: Tensor, num_examples: Sequence[int]) -
     first brought to this scaling, without a change of what they say. Residuals are averaged as they are: how far off
     the new model is, only rows can tell.
 
-    Raises DataError unless there are as many numbers of rows as models, none negative and not all 0.
+    Raises DataError unless there are as many numbers of rows as models, none negative and not all 0, and for a model of
+    which a deviation is not positive.
     """
     weights = torch.tensor(num_examples, dtype=torch.float64)
     if len(weights) != len(parameters) or bool((weights < 0).any()) or not float(weights.sum()) > 0:
         raise DataError(f"{len(parameters)} models cannot be averaged with the weights {', '.join(map(str, weights))}")
+    positive = (network.state(parameters)["deviation"] > 0).all(1)
+    if not bool(positive.all()):
+        raise DataError(f"the deviations of model {int((~positive).nonzero()[0])} are not all positive")
     weights = (weights / weights.sum())[:, None]
     mean, deviation = pooled_moments(network, parameters, weights)
     scaled = rescaled(network, parameters, mean, deviation)

@@ -65,8 +65,8 @@ class StitchedNetwork(Network):
     a network over all features.
 
     schema    : the features of ``common`` first, then the private ones.
-    adjacency : the client's own graph, bool ``[features, features]`` or with a leading client axis. The network's, see
-                :func:`stitched_graph`, is symmetric in private features as far as this one is.
+    adjacency : the client's own graph, bool ``[features, features]`` or with a leading client axis, of which
+                :func:`stitched_graph` makes that of the network.
     common    : the global network.
 
     Raises DataError for other features, RunError where the networks are not alike, GraphError as a network does.
@@ -92,13 +92,17 @@ class StitchedNetwork(Network):
         linked = graph.any(-1)[..., schema.unit_feature, None].float()
         self._biased = linked if linked.dim() == 3 else linked[None]
 
+    @property
+    def common_size(self) -> tuple[int, int]:
+        """Features of the global network, and its hidden units for each."""
+        return len(self.common.schema.features), self.common.settings.width
+
     @classmethod
-    def again(
-        cls, schema: Schema, adjacency: Tensor, settings: NGMSettings, common: tuple[int, int]
+    def rebuilt(
+        cls, schema: Schema, adjacency: Tensor, settings: NGMSettings, size: tuple[int, int]
     ) -> StitchedNetwork:
-        """The same network from its schema, graph and settings, and how many features and hidden units for each the
-        global one has: what a file needs to say."""
-        features, hidden = common
+        """A network from its own schema, graph and settings and its ``common_size``, which is all a file has to say."""
+        features, hidden = size
         alike = settings.model_copy(update={"hidden": hidden})
         known = Network(schema.select(schema.names[:features]), adjacency[..., :features, :features], alike)
         return cls(schema, adjacency, settings, known)

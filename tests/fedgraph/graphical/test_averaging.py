@@ -71,9 +71,12 @@ def test_clients_with_other_means_and_the_same_law_are_averaged_to_it(chain, num
     assert unexplained(both) < unexplained(naive)
 
 
-def test_weights_that_do_not_fit_are_refused(numbers):
+def test_what_cannot_be_averaged_is_refused(numbers):
     network = Network(numbers(2), torch.ones(2, 2).bool(), NGMSettings(hidden=4))
     models = random_models(network, 2)
     for weights in ([1], [0, 0], [2, -1]):
         with pytest.raises(DataError, match="2 models cannot be averaged"):
             average(network, models, weights)
+    broken = network.with_buffer(models, "deviation", torch.tensor([[1.0, 1], [1, 0]]))
+    with pytest.raises(DataError, match="deviations of model 1 are not all positive"):
+        average(network, broken, [1, 1])

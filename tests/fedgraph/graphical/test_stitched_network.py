@@ -154,10 +154,27 @@ def test_gradients_are_those_of_what_is_predicted(stitched):
     assert found.losses[0].tolist() == pytest.approx([0.0, *map(float, after.values())], rel=1e-4)
 
 
+def test_clients_have_models_of_their_own_and_graphs_if_they_want(stitched):
+    common, known, network, parameters, rows = stitched
+    graphs = torch.stack([OWN, edges((0, 4), (1, 5))])
+    together = StitchedNetwork(network.schema, graphs, network.settings, common)
+    models = torch.cat([parameters, parameters.flip(1)])
+    models[1:] = network.with_moments(models[1:], rows[None])
+    models[1:, network.frozen] = known + 0.1
+    asked = torch.stack([rows, rows.flip(0)])
+    asked[:, :20, 6], asked[:, 10:30, 7:] = NAN, NAN
+    found = together.forward(models, asked)
+    assert together.learned_from(asked.transpose(1, 2))[:, 0].any(1).tolist() == [False, True]
+    for client in range(2):
+        one = slice(client, client + 1)
+        alone = StitchedNetwork(network.schema, graphs[client], network.settings, common)
+        assert torch.allclose(found[one], alone.forward(models[one], asked[one]), atol=1e-5)
+
+
 def test_it_can_be_made_again_from_what_a_file_says(stitched):
-    common, _, network, parameters, rows = stitched
-    numbers = len(common.schema.features), common.settings.width
-    again = StitchedNetwork.again(network.schema, network.adjacency, network.settings, numbers)
+    _, _, network, parameters, rows = stitched
+    assert network.common_size == (4, 5)
+    again = StitchedNetwork.rebuilt(network.schema, network.adjacency, network.settings, network.common_size)
     assert again.layout == network.layout
     assert torch.equal(again.adjacency, network.adjacency)
     assert torch.equal(again.forward(parameters, rows[None]), network.forward(parameters, rows[None]))
