@@ -114,6 +114,20 @@ def test_nothing_is_left_of_what_the_graph_forbids(chain, numbers, chain_graph):
     assert not torch.equal(found.parameters, found.parameters.index_fill(1, torch.arange(12), 0))
 
 
+def test_what_is_frozen_keeps_its_bits(chain, numbers, chain_graph):
+    settings = NGMSettings(architecture="path-norm", hidden=4, activation="tanh", epochs=3, batch_size=20)
+    network = Network(numbers(3), chain_graph(3), settings)
+    start, rows = started(network, 2), [chain(100, 3), chain(30, 3, seed=1)]
+    frozen = torch.arange(start.shape[1]) % 2 == 0
+    found = train(network, start, rows, rows, ["a", "b"], settings, 0, frozen=frozen).parameters
+    assert torch.equal(found[:, frozen], start[:, frozen])
+    proper = torch.arange(start.shape[1]) < network.layout.num_trainable
+    assert (found != start)[:, ~frozen & proper].all()
+    mean = network.state(found)["mean"]
+    assert (mean == network.state(start)["mean"]).any()
+    assert (mean != network.state(start)["mean"]).any()
+
+
 class Tolerance:
     """A penalty of which the tests say how far each epoch's model is beyond the tolerance."""
 
