@@ -13,7 +13,7 @@ from fedgraph.graphical.gibbs import Gibbs
 from fedgraph.graphical.inference import ROWS, Scale, check_units
 from fedgraph.graphical.network import Network
 from fedgraph.graphical.network_parts import parts_of
-from fedgraph.graphical.sampling import SamplingSettings, centred, in_chunks
+from fedgraph.graphical.sampling import SamplingSettings, centring, in_chunks
 
 _HALVINGS = 50
 _FARTHEST = 10.0
@@ -99,17 +99,16 @@ def conditional(
         seen = seen & ~wanted
     exact = not bool((seen & unknown).any())
     draws = 1 if exact else draws
-    if not exact:
-        parameters = centred(network, parameters, names, seed, settings)
+    shift = None if exact else centring(network, parameters, names, seed, settings)
     positions = wanted[schema.unit_feature].nonzero()[:, 0]
     mean, scale = network.state(parameters)["mean"][:, None], Scale(network, parameters)
-    parts = parts_of(network, parameters, wanted)
+    parts = parts_of(network, parameters, wanted, shift)
 
     def expected(some: Tensor, random: Sequence[torch.Generator]) -> Tensor:
         if exact:
             rows = torch.where(some.isnan(), mean, some)
         else:
-            chains = Gibbs(network, parameters, some.repeat_interleave(draws, 1), random)
+            chains = Gibbs(network, parameters, some.repeat_interleave(draws, 1), random, settings.bounded, shift)
             chains.run(settings.sweeps, settings.overrelaxation)
             rows = chains.rows
         inputs = scale.inputs(rows.transpose(1, 2))

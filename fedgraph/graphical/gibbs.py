@@ -7,6 +7,7 @@ held-out rows as variance. Not in the papers on neural graphical models; overrel
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -25,18 +26,35 @@ for ever."""
 class Gibbs:
     """Rows of some models while they are drawn; they start with features that are independent of each other.
 
-    given  : ``[clients, rows, units]``, NaN for what is drawn.
-    random : a generator for each client.
+    given   : ``[clients, rows, units]``, NaN for what is drawn.
+    random  : a generator for each client.
+    bounded : what would lie outside the range of an integer or ordinal is drawn as the end of the range.
+    shift   : what :meth:`centring` of other rows told.
     """
 
-    def __init__(self, network: Network, parameters: Tensor, given: Tensor, random: Sequence[torch.Generator]) -> None:
+    def __init__(
+        self,
+        network: Network,
+        parameters: Tensor,
+        given: Tensor,
+        random: Sequence[torch.Generator],
+        bounded: bool = False,
+        shift: Tensor | None = None,
+    ) -> None:
         unknown = given.isnan()
         state = network.state(parameters)
         self._network, self._random = network, random
-        self._parts = parts_of(network, parameters, unknown[..., network.first_units].flatten(0, 1).any(0))
+        features = unknown[..., network.first_units].flatten(0, 1).any(0)
+        self._parts = parts_of(network, parameters, features, shift)
         self._mean, deviation = state["mean"][:, :, None], state["deviation"][:, :, None]
         self._noise = state["residual"].clamp(min=0).sqrt()[:, :, None]
         self._lowest, self._highest = self._mean - FARTHEST * deviation, self._mean + FARTHEST * deviation
+        if bounded:
+            kinds = [feature.kind in ("integer", "ordinal") for feature in network.schema.features]
+            whole = torch.tensor(kinds)[network.schema.unit_feature][:, None]
+            # A model may have means outside the ranges, such as those that others took.
+            self._lowest = torch.where(whole, self._mean.clamp(max=0), self._lowest)
+            self._highest = torch.where(whole, self._mean.clamp(min=1), self._highest)
         self._scale = Scale(network, parameters)
         self._units = given.transpose(1, 2).contiguous()
         self._unknown = unknown.transpose(1, 2)
@@ -61,7 +79,7 @@ class Gibbs:
                 self._draw(part, part(self._inputs), overrelaxation if sweep else 0.0)
 
     def centring(self, sweeps: int, overrelaxation: float) -> Tensor:
-        """The same, with every prediction shifted so that its mean over the rows is that of the training rows.
+        """The same, with every prediction shifted so that what is drawn has the mean of the training rows.
 
         Returns by how much outputs were shifted, on average over the second half of the sweeps, ``[clients, units]``.
         """
@@ -69,11 +87,22 @@ class Gibbs:
         current = torch.zeros_like(self._mean)
         for sweep in range(sweeps):
             for part in self._parts:
-                current[:, part.units] += part.centre(part(self._inputs), self._mean[:, part.units])
+                expected = self._expected(part, part(self._inputs))
+                current[:, part.units] += part.centre(expected, self._mean[:, part.units])
                 self._draw(part, part(self._inputs), overrelaxation if sweep else 0.0)
             if sweep >= sweeps // 2:
                 total += current
         return total[..., 0] / (sweeps - sweeps // 2)
+
+    def _expected(self, part: Part, predicted: Tensor) -> Tensor:
+        """Of what is drawn: numbers beyond their bounds are drawn as these.
+
+        E[min(max(x, a), b)] = a + s (G((m - a) / s) - G((m - b) / s)) of x normal around m, G(z) = z P(z) + p(z).
+        """
+        noise = self._noise[:, part.units].clamp(min=1e-6)
+        lowest, highest = self._lowest[:, part.units], self._highest[:, part.units]
+        above = _mean_above_zero((predicted - lowest) / noise) - _mean_above_zero((predicted - highest) / noise)
+        return torch.where(part.is_number[:, None], lowest + noise * above, predicted)
 
     def _draw(self, part: Part, predicted: Tensor, overrelaxation: float) -> None:
         chosen = part.units
@@ -104,3 +133,8 @@ def _drawn(part: Part, expected: Tensor, deviation: Tensor, random: Sequence[tor
         uniform = torch.stack([torch.rand(int(owner[-1]) + 1, rows, generator=one) for one in random])
         drawn[:, indicators] = one_of_each(expected[:, indicators], owner, uniform)
     return drawn
+
+
+def _mean_above_zero(mean: Tensor) -> Tensor:
+    """Expectation of max(x, 0), x normal around ``mean`` with deviation 1."""
+    return mean * torch.special.ndtr(mean) + torch.exp(-0.5 * mean.square()) / math.sqrt(2 * math.pi)

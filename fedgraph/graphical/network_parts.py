@@ -47,7 +47,9 @@ class Part:
         return torch.where(self.is_number[:, None], predictions, normalised(predictions, self.owner))
 
     def centre(self, predictions: Tensor, mean: Tensor) -> Tensor:
-        """Change all later predictions so that such ``predictions`` will have this ``mean`` over rows, more or less.
+        """Change all later predictions so that what is now ``predictions`` will have this ``mean`` over rows.
+
+        That is exact for numbers; for categories it is a step towards it.
 
         mean : ``[clients, units of the part, 1]``. Returns by how much outputs were changed, of the same shape.
         """
@@ -71,13 +73,18 @@ def colour_classes(adjacency: Tensor) -> list[Tensor]:
     return [(colours == colour).nonzero()[:, 0] for colour in range(int(colours.max()) + 1)]
 
 
-def parts_of(network: Network, parameters: Tensor, features: Tensor | None = None) -> list[Part]:
+def parts_of(
+    network: Network, parameters: Tensor, features: Tensor | None = None, shift: Tensor | None = None
+) -> list[Part]:
     """Parts that together hold the ``features`` (bool ``[features]``; None: all), each without neighbours.
 
-    ``parameters`` ``[clients, parameters]`` are taken as they are now.
+    ``parameters`` ``[clients, parameters]`` are taken as they are now. ``shift`` ``[clients, units]`` is added to
+    outputs, which are numbers or logits.
     """
     with torch.no_grad():
         weights = network.weights(network.state(parameters))
+    if shift is not None:
+        weights = weights._replace(offset=weights.offset + shift[:, :, None])
     classes = colour_classes(network.adjacency)
     if features is not None:
         classes = [some[features[some]] for some in classes]

@@ -22,7 +22,7 @@ from fedgraph.graphical.network import Network
 from fedgraph.graphical.released_sampling import released_draw
 from fedgraph.seeding import generator
 from fedgraph.settings import Settings
-from fedgraph.threads import available_cores, side_by_side
+from fedgraph.threads import available_cores, pinned_threads, side_by_side
 
 PILOT = 4096
 """Rows by which predictions are centred."""
@@ -38,6 +38,8 @@ class SamplingSettings(Settings):
     overrelaxation : numbers are drawn on the other side of their expectation from where they are, by this share of the
         distance, and with so much less noise; 0: regardless of where they are. The distribution is the same, and is
         reached in fewer sweeps.
+    bounded        : an integer or ordinal that would lie outside its range is drawn as the end of the range: most are
+        counts, or steps of a scale, and often at an end. What lies beyond a range in the data is then never drawn.
     centred        : first shift all predictions a little, so that samples have the means of the training rows. Without
         that a small common error of predictions becomes a large one of samples, where features depend strongly on
         each other.
@@ -48,6 +50,7 @@ class SamplingSettings(Settings):
     method: Literal["gibbs", "released"] = "gibbs"
     sweeps: int = Field(default=30, ge=1)
     overrelaxation: float = Field(default=0.5, ge=0, lt=1)
+    bounded: bool = True
     centred: bool = True
     steps: int = Field(default=20, ge=1)
     learning_rate: float = Field(default=0.01, gt=0)
@@ -87,13 +90,14 @@ def draw(
             f"known values of shape {list(given.shape if given is not None else ())} do not fit {count} rows of "
             f"{len(parameters)} models: they need {list(shape)}"
         ) from None
-    if settings.method == "gibbs" and settings.centred and bool(known.isnan().any()):
-        parameters = centred(network, parameters, names, seed, settings)
+    shift = None
+    if settings.method == "gibbs" and bool(known.isnan().any()):
+        shift = centring(network, parameters, names, seed, settings)
 
     def fill(some: Tensor, random: Sequence[torch.Generator]) -> Tensor:
         if settings.method == "released":
             return released_draw(network, parameters, some, random, settings.steps, settings.learning_rate)
-        chains = Gibbs(network, parameters, some, random)
+        chains = Gibbs(network, parameters, some, random, settings.bounded, shift)
         chains.run(settings.sweeps, settings.overrelaxation)
         return chains.rows
 
@@ -121,15 +125,15 @@ def in_chunks(
     return torch.cat(chunks, 1)
 
 
-@torch.no_grad()
-def centred(
+def centring(
     network: Network, parameters: Tensor, names: Sequence[str], seed: int, settings: SamplingSettings
-) -> Tensor:
-    """Models ``[clients, parameters]`` with last biases of which Gibbs samples have the means of the training rows."""
+) -> Tensor | None:
+    """By how much outputs of models ``[clients, parameters]`` have to be shifted, ``[clients, units]``, so that Gibbs
+    samples have the means of the training rows; None where the settings do not ask for it."""
+    if not settings.centred:
+        return None
     blank = torch.full((len(parameters), PILOT, len(network.schema.unit_feature)), torch.nan)
-    chains = Gibbs(network, parameters, blank, [generator(seed, "centring", name) for name in names])
-    shift = chains.centring(settings.sweeps, settings.overrelaxation)
-    state = network.state(parameters)
-    if network.masked:
-        shift = shift / state["deviation"]
-    return network.with_buffer(parameters, "head.bias", state["head.bias"] + shift)
+    random = [generator(seed, "centring", name) for name in names]
+    with pinned_threads(1):
+        chains = Gibbs(network, parameters, blank, random, settings.bounded)
+        return chains.centring(settings.sweeps, settings.overrelaxation)

@@ -1,7 +1,11 @@
+import numpy as np
 import pytest
 import torch
 
 from fedgraph.graphical.gibbs import FARTHEST, Gibbs
+from fedgraph.graphical.network import Network
+from fedgraph.graphical.ngm_settings import NGMSettings
+from fedgraph.graphical.schema import Feature, Schema
 
 
 def sampled(network, parameters, rows, sweeps, overrelaxation):
@@ -62,3 +66,23 @@ def test_centring_tells_by_how_much_predictions_are_off(gaussian):
     blank = torch.full((1, 4096, 5), torch.nan)
     chains = Gibbs(network, network.layout.flatten(state), blank, [torch.Generator().manual_seed(0)])
     assert torch.allclose(chains.centring(30, 0.5)[0], -off, atol=0.03)
+
+
+def test_bounded_integers_have_their_mean_and_stay_in_their_range():
+    """A count without neighbours, of mean 0.1 and noise 0.3: drawn like numpy's clipped normal of the same mean."""
+    schema = Schema((Feature("count", "integer"), Feature("size", "real")))
+    network = Network(schema, torch.tensor([[0, 1], [1, 0]]).bool(), NGMSettings(hidden=2, layers=1))
+    state = network.state(torch.zeros(1, network.layout.num_parameters))
+    state["mean"][:], state["deviation"][:], state["residual"][:] = 0.1, 0.3, 0.09
+    parameters = network.layout.flatten(state)
+    blank = torch.full((1, 20_000, 2), torch.nan)
+    chains = Gibbs(network, parameters, blank, [torch.Generator().manual_seed(0)], bounded=True)
+    shift = chains.centring(40, 0.0)[0]
+    count, size = chains.rows[0].T
+    assert (count.min(), count.max()) == (0, 1)
+    assert size.min() < -0.5
+    assert torch.allclose(chains.rows[0].mean(0), torch.tensor([0.1, 0.1]), atol=0.01)
+    wanted = np.random.default_rng(0).normal(0.1 + float(shift[0]), 0.3, 20_000).clip(0, 1)
+    assert float(shift[0]) < -0.05
+    assert wanted.mean() == pytest.approx(0.1, abs=0.01)
+    assert float((count == 0).float().mean()) == pytest.approx((wanted == 0).mean(), abs=0.02)

@@ -71,3 +71,12 @@ def test_predictions_can_be_given_their_mean(chain, numbers, chain_graph):
     shift = part.centre(before, mean)
     assert torch.allclose(part(inputs).mean(2, keepdim=True), mean, atol=1e-5)
     assert torch.allclose(part(inputs), before + shift, atol=1e-5)
+
+
+def test_outputs_can_be_shifted(chain, numbers, chain_graph):
+    network = Network(numbers(3), chain_graph(3) & False, NGMSettings(hidden=5))
+    parameters = network.with_moments(network.initial(torch.Generator().manual_seed(0))[None], chain(50, 3)[None])
+    (part,) = parts_of(network, parameters, shift=torch.tensor([[0.1, 0.0, -2.0]]))
+    mean = network.state(parameters)["mean"][0]
+    found = part(torch.zeros(1, 3, 2))[0]
+    assert torch.allclose(found, (mean + torch.tensor([0.1, 0.0, -2.0]))[:, None].expand(-1, 2))
