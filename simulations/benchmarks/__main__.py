@@ -1,4 +1,4 @@
-"""``python -m simulations.benchmarks``: rounds, local training, the server, growth, memory, grids, F3 and IPA."""
+"""``python -m simulations.benchmarks``: rounds, local training, the server, growth, memory, grids, F3, IPA and NGM."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fedgraph.errors import FedgraphError
 from simulations.benchmarks.alignment import alignment
 from simulations.benchmarks.cohort import cohort
 from simulations.benchmarks.fusion import fusion
+from simulations.benchmarks.graphical import graphical
 from simulations.benchmarks.grids import grids
 from simulations.benchmarks.memory import memory
 from simulations.benchmarks.rounds import rounds
@@ -19,7 +20,7 @@ from simulations.benchmarks.server import server
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 
-for command in (rounds, cohort, server, scale, memory, grids, fusion, alignment):
+for command in (rounds, cohort, server, scale, memory, grids, fusion, alignment, graphical):
     app.command()(command)
 
 
