@@ -22,7 +22,8 @@ _FARTHEST = 10.0
 
 @dataclass(frozen=True)
 class Conditional:
-    """Of the features asked for, in each row. ``expected`` is for draws of what else is unknown in the row.
+    """Of the features asked for, in each row: numbers are normal around each of their ``expected`` values, which are
+    those with some draws of what else is unknown in the row.
 
     units    : of these features, int64 ``[units]``, positions in the schema.
     expected : expectations of numbers and probabilities of categories, ``[clients, rows, draws, units]``.

@@ -67,13 +67,14 @@ def draw(
 ) -> Tensor:
     """Draw ``count`` rows from each model of ``parameters`` ``[clients, parameters]``: ``[clients, count, units]``.
 
-    names : of the clients. To float tolerance, what is drawn for one depends on its model and name, ``seed`` and
-        ``given`` alone; its first rows are the same whatever ``count``, but for the last 2,048.
+    names : of the clients. Where all have one graph and the same features given, what is drawn for one depends, to
+        float tolerance, on its model and name, ``seed`` and ``given`` alone; its first rows are the same whatever
+        ``count``, but for the last 2,048.
     given : what is known of the rows, ``[clients, count, units]`` or what expands to it, NaN for what is to be drawn.
 
-    Categories come as 0 and 1 in their units, numbers as they are drawn: decoding rounds integers
-    (:meth:`fedgraph.graphical.encoding.Encoding.decode`), of which a network that learns from samples need not suffer.
-    Missing values are not drawn. Rows do not influence each other.
+    Categories come as 0 and 1 in their units, numbers as they are drawn: rounding is left to those who decode them
+    (:meth:`fedgraph.graphical.encoding.Encoding.decode`), as it would only be noise to a network that learns from
+    samples. Missing values are not drawn. Rows do not influence each other.
 
     Raises
     ------

@@ -83,10 +83,10 @@ def graphical(
     for _ in range(repeats):
         for count in counts:
             found = in_fresh_process(f"{__name__}:measure_chain", clients=count, rows=rows, epochs=epochs)
-            chains.setdefault(f"{count} clients", []).append(found)
+            chains.setdefault(_clients(count), []).append(found)
         births.append(in_fresh_process(f"{__name__}:measure_births", samples=samples))
-    first, drawn = chains[f"{counts[0]} clients"][0], births[0]
-    seconds = median(run["wall"] for run in chains[f"{counts[0]} clients"])
+    first, drawn = chains[_clients(counts[0])][0], births[0]
+    seconds = median(run["wall"] for run in chains[_clients(counts[0])])
     fits = zip(first["r_squared"], first["possible"], strict=True)
     lines = [
         "R^2 of each feature of the chain and, in brackets, of its true conditional expectation: "
@@ -97,7 +97,7 @@ def graphical(
         target_line("neighbours' correlations", first["apart"], MOST_APART),
     ]
     if (rows, epochs) == (5000, 2000):
-        name = f"training of {counts[0]} clients, the released program's time for one"
+        name = f"training of {_clients(counts[0])}, the released program's time for one"
         lines.append(target_line(name, seconds, RELEASED_SECONDS, " s"))
     tables = [_table(chains, f"Training, {rows:,} rows, {epochs:,} epochs"), _table({"births": births}, "Sampling")]
     print_report(tables, lines, f"{available_cores()} threads for sampling, 1 for training")
@@ -203,6 +203,10 @@ def _random_table() -> tuple[Schema, np.ndarray[Any, np.dtype[np.float64]]]:
             cuts = np.quantile(values[:, place], np.arange(1, width) / width)
             values[:, place] = np.searchsorted(cuts, values[:, place])
     return Schema(features), values
+
+
+def _clients(count: int) -> str:
+    return f"{count} client{'s' * (count > 1)}"
 
 
 def _neighbours(rows: Tensor) -> Tensor:
