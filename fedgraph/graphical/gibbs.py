@@ -43,7 +43,7 @@ class Gibbs:
     ) -> None:
         unknown = given.isnan()
         state = network.state(parameters)
-        self._network, self._random = network, random
+        self._random = random
         features = unknown[..., network.first_units].flatten(0, 1).any(0)
         self._parts = parts_of(network, parameters, features, shift)
         self._mean, deviation = state["mean"][:, :, None], state["deviation"][:, :, None]

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fedgraph.data.table_files import Table
 from fedgraph.errors import DataError, GraphError, RunError
-from fedgraph.graphical import conditional as conditionals
 from fedgraph.graphical.columns import Floats
+from fedgraph.graphical.conditional import conditional
 from fedgraph.graphical.encoding import Encoding
 from fedgraph.graphical.feature_graph import FeatureGraph
 from fedgraph.graphical.inference import InferenceSettings, infer
@@ -129,9 +129,7 @@ class GraphicalModel:
         """The distribution of each target given all that is known but the targets; see
         :func:`fedgraph.graphical.conditional.conditional`."""
         _, units = self._asked(rows, targets)
-        found = conditionals.conditional(
-            self.network, self.parameters[None], units, targets, [_NAME], seed, draws, settings
-        )
+        found = conditional(self.network, self.parameters[None], units, targets, [_NAME], seed, draws, settings)
         asked = self.encoding.schema.slices
         position = {unit: place for place, unit in enumerate(found.units.tolist())}
         mean, deviation, levels = found.mean[0], found.deviation[0], found.quantiles(quantiles)[0]
@@ -160,7 +158,9 @@ class GraphicalModel:
         for feature in self.encoding.schema.features:
             mean = state["mean"][self._slice(feature.name)]
             if feature.is_number:
-                deviation = _floats(state["deviation"][self._slice(feature.name)]) * self._span(feature.name)
+                scale = state["deviation"][self._slice(feature.name)]
+                # What is constant is not scaled, which the buffer says by a 1.
+                deviation = _floats(scale.masked_fill(scale == 1, 0.0)) * self._span(feature.name)
                 result[feature.name] = Numbers(self._in_own_units(mean, feature.name), deviation, {})
             else:
                 shares = self.network.probabilities(state["mean"][None], feature.name)

@@ -125,6 +125,17 @@ def test_ordered_words_are_predicted_as_words():
     assert model.predict([{"dose": 0.5}, {"dose": 5}, {"dose": 9.5}], "pain").tolist() == ["none", "some", "much"]
 
 
+def test_what_is_constant_has_no_deviation(numbers):
+    rows = torch.rand(60, 2, generator=torch.Generator().manual_seed(0))
+    rows[:, 1] = 0.5
+    fit = fit_ngm(numbers(2), torch.ones(2, 2).bool(), [rows], [rows], ["a"], NGMSettings(epochs=2), seed=0)
+    encoding = Encoding(numbers(2), Scaling({"x0": (0.0, 10.0), "x1": (0.0, 10.0)}))
+    model = GraphicalModel(fit.network, fit.parameters[0], encoding)
+    found = model.marginals()
+    assert found["x0"].deviation[0] == pytest.approx(10 * float(rows[:, 0].std(correction=0)), rel=1e-4)
+    assert (found["x1"].mean[0], found["x1"].deviation[0]) == (5, 0)
+
+
 def test_a_saved_model_says_the_same(fitted, tmp_path):
     model, table = fitted
     model.save(tmp_path / "folder" / "model.safetensors")
