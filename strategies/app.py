@@ -19,8 +19,8 @@ from fedgraph.report import LISTENERS, as_text
 from fedgraph.run import RunFolder
 from fedgraph.threads import pinned_threads
 from strategies.chosen import ChosenMethod
-from strategies.owner_runs import conduct_owners
-from strategies.owners import OwnersStrategy
+from strategies.phase_runs import conduct_phases
+from strategies.phases import PhasedStrategy
 from strategies.rounds import conduct_rounds
 
 log = logging.getLogger("fedgraph")
@@ -74,8 +74,8 @@ def conduct(grid: Grid, experiment: Experiment, data_dir: Path) -> RunFolder:
             folder.refuse_finished()
             method = ChosenMethod(experiment)
             log.info("run folder %s", folder.path)
-            of_owners = issubclass(method.strategy_class, OwnersStrategy)
-            (conduct_owners if of_owners else conduct_rounds)(grid, experiment, method, data_dir, folder)
+            has_phases = issubclass(method.strategy_class, PhasedStrategy)
+            (conduct_phases if has_phases else conduct_rounds)(grid, experiment, method, data_dir, folder)
     except Exception as error:
         log.error("the run stopped: %s", error)
         raise

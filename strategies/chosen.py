@@ -13,7 +13,7 @@ from fedgraph.plan import RunPlan
 from fedgraph.plugins import load_object
 from fedgraph.settings import Settings, parse
 from strategies.base import CohortStrategy
-from strategies.owners import OwnersPlan, OwnersStrategy, refuse_settings_of_rounds
+from strategies.phases import PhasedStrategy, PhasesPlan, refuse_settings_of_rounds
 from strategies.stock import StockStrategy, build_stock, refuse_keep_last
 
 
@@ -46,10 +46,10 @@ class ChosenMethod:
             )
         self._where = f"[{method.name}]"
         self._table = experiment.method_table
-        if issubclass(self.strategy_class, CohortStrategy | OwnersStrategy):
+        if issubclass(self.strategy_class, CohortStrategy | PhasedStrategy):
             self.client = method.client or self.strategy_class.default_client
             self.settings = parse(self.strategy_class.settings_type, self._table, self._where)
-            if issubclass(self.strategy_class, OwnersStrategy):
+            if issubclass(self.strategy_class, PhasedStrategy):
                 refuse_settings_of_rounds(experiment)
         else:
             self.client = experiment.experiment.client or STOCK_CLIENT
@@ -65,12 +65,12 @@ class ChosenMethod:
         nodes = len(federation.hosts) if plan.on_missing == "fail" else 1
         return StockStrategy(build_stock(self.strategy_class, self._table, self._where, nodes=nodes), federation, plan)
 
-    def build_of_owners(self, plan: OwnersPlan) -> OwnersStrategy:
-        """The strategy, where it is one over owners of different features."""
-        assert issubclass(self.strategy_class, OwnersStrategy)
+    def build_of_phases(self, plan: PhasesPlan) -> PhasedStrategy:
+        """The strategy, where it goes through phases."""
+        assert issubclass(self.strategy_class, PhasedStrategy)
         return self.strategy_class(self.settings, plan)
 
 
 def mixes_models(strategy_class: type[Strategy]) -> bool:
     """Whether a strategy computes with models of different clients at once; stock Flower strategies all average."""
-    return strategy_class.mixes_models if issubclass(strategy_class, CohortStrategy | OwnersStrategy) else True
+    return strategy_class.mixes_models if issubclass(strategy_class, CohortStrategy | PhasedStrategy) else True

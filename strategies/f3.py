@@ -30,7 +30,8 @@ from fedgraph.local_models.stage import LocalModelSettings
 from fedgraph.prediction_file import write_entropies, write_predictions
 from fedgraph.privacy.gaussian import NoiseSettings, privacy_facts
 from fedgraph.settings import Settings
-from strategies.owners import Outcome, OwnersStrategy
+from strategies.owners import OwnersStrategy, outcome_of
+from strategies.phases import Outcome
 
 log = logging.getLogger("fedgraph")
 
@@ -144,7 +145,7 @@ class F3(OwnersStrategy):
             write_entropies(folder / "entropies.csv", joined)
         facts = facts | privacy_facts(self.settings.noise)
         metrics = measured(joined, prediction, self.plan.splits)
-        return Outcome(joined, metrics, parameters, rounds, {**facts, "bytes_per_owner": bytes_per_owner(joined)})
+        return outcome_of(joined, metrics, parameters, rounds, {**facts, "bytes_per_owner": bytes_per_owner(joined)})
 
     def _write_learned(self, fusion: FittedFusion) -> None:
         """The learned graph and the alignment, to be looked at."""

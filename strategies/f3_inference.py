@@ -27,7 +27,8 @@ from fedgraph.privacy.gaussian import NoiseSettings, privacy_facts
 from fedgraph.run import RunFolder
 from fedgraph.settings import Settings
 from strategies.f3 import bytes_per_owner, measured
-from strategies.owners import Outcome, OwnersStrategy
+from strategies.owners import OwnersStrategy, outcome_of
+from strategies.phases import Outcome
 
 
 class F3InferenceSettings(LocalModelSettings):
@@ -80,7 +81,7 @@ def predicted(
     write_predictions(path, joined, prediction.probabilities, prediction.deviation)
     facts = {"predictions": len(joined.keys), **facts, **privacy_facts(settings.noise)}
     metrics = measured(joined, prediction, tuple(split for split in SPLITS if split == settings.samples))
-    return Outcome(joined, metrics, fusion.parameters, 0, facts), to_record(fusion.network.state_dict())
+    return outcome_of(joined, metrics, fusion.parameters, 0, facts), to_record(fusion.network.state_dict())
 
 
 def fusion_file(run: str) -> Path:

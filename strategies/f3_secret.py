@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.embedding_messages import EmbedRequest
+from fedgraph.embedding_messages import EMBED, EmbedRequest
 from fedgraph.errors import ExperimentError, IdentityError, RunError
 from fedgraph.exchange import OrderedGrid, usable
 from fedgraph.fusion.secret import SecretFusion, Stages
@@ -40,7 +40,8 @@ from fedgraph.share_messages import (
 )
 from fedgraph.traffic import Traffic
 from strategies.f3_inference import F3InferenceSettings, fusion_file, predicted, refuse_unfit
-from strategies.owners import Outcome, OwnersStrategy
+from strategies.owners import OwnersStrategy
+from strategies.phases import Outcome
 
 log = logging.getLogger("fedgraph")
 
@@ -113,7 +114,7 @@ class F3Secret(OwnersStrategy):
         while True:
             # Of the exchanges that this takes only the last counts, as of those of any opening query.
             self.traffic, asked = Traffic(), set(grid.get_node_ids())
-            answers = self.ask(grid, request, Introduction.unpack)
+            answers = self.ask(grid, request.pack(), EMBED, Introduction.unpack)
             there = sum(answer.aggregator is not None for answer in answers.values())
             if there >= self.settings.aggregators:
                 return answers

@@ -11,7 +11,7 @@ from fedgraph.exchange import OrderedGrid, usable
 from fedgraph.joined_samples import JoinedSamples
 from fedgraph.state_file import State
 from fedgraph.vertical_messages import StepReply, StepRequest
-from strategies.owners import OwnersPlan
+from strategies.phases import PhasesPlan
 
 
 class VerticalSteps:
@@ -20,7 +20,7 @@ class VerticalSteps:
     joined : who has which samples; owners in the order of the rows of everything here.
     """
 
-    def __init__(self, grid: OrderedGrid, plan: OwnersPlan, joined: JoinedSamples) -> None:
+    def __init__(self, grid: OrderedGrid, plan: PhasesPlan, joined: JoinedSamples) -> None:
         self._grid, self._plan, self._joined = grid, plan, joined
         self._step, self._keep_from = 0, 1
         self._update: tuple[str, ...] = ()

@@ -34,7 +34,8 @@ from fedgraph.settings import Settings
 from fedgraph.state_file import State, load_state, save_state
 from fedgraph.threads import pinned_threads
 from strategies.f3 import bytes_per_owner, measured, warn_of_unaligned
-from strategies.owners import Outcome, OwnersStrategy
+from strategies.owners import OwnersStrategy, outcome_of
+from strategies.phases import Outcome
 from strategies.vertical_steps import VerticalSteps
 
 
@@ -166,7 +167,7 @@ class Vertical(OwnersStrategy):
             "bytes_per_owner": steps.bytes_per_owner + bytes_per_owner(joined),
         }
         metrics = measured(whole, best, tuple(name for name in self.plan.splits if name != "train"))
-        return Outcome(joined, metrics, flattened(learnt.network), epochs, facts), to_record(learnt.network)
+        return outcome_of(joined, metrics, flattened(learnt.network), epochs, facts), to_record(learnt.network)
 
     def _epoch(
         self,

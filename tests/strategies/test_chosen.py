@@ -31,7 +31,7 @@ def test_a_method_that_mixes_models_refuses_different_architectures(tables, head
         ChosenMethod(experiment)
     text = str(raised.value)
     assert "different architectures: f3, f3-inference, " in text
-    assert "vfl, local, and strategies of your own that declare mixes_models = False" in text
+    assert "vfl, fedngm, local, and strategies of your own that declare mixes_models = False" in text
     assert "[[model.variants]]" in text
     named = re.search("different architectures: (.*), and strategies of your own that declare mixes_models", text)
     assert {"f3", "vfl", "local"} <= set(named[1].split(", "))
@@ -71,7 +71,7 @@ def test_methods_over_owners(patches_tables, name, strategy, client):
     chosen = ChosenMethod(parse_experiment(tables))
     assert (chosen.strategy_class, chosen.client) == (strategy, client)
     assert (chosen.settings.hidden, chosen.settings.tied_output, chosen.settings.local_patience) == (5, True, 3)
-    served = chosen.build_of_owners(None)
+    served = chosen.build_of_phases(None)
     assert isinstance(served, strategy)
     assert served.settings is chosen.settings
     assert not mixes_models(strategy)

@@ -160,16 +160,17 @@ def test_there_are_no_rounds():
 
 
 def test_start_is_that_of_a_flower_strategy(patches_tables, tmp_path, data_dir):
+    from fedgraph.data import open_source
     from fedgraph.experiment import parse_experiment
     from fedgraph.fusion_file import FittedFusion
     from fedgraph.grid import LocalGrid
     from fedgraph.run import RunFolder
-    from strategies.owners import OwnersPlan
+    from strategies.phases import PhasesPlan
 
     experiment = parse_experiment(patches_tables)
     settings = F3Settings.model_validate(patches_tables["f3"])
     folder = RunFolder.create(experiment, tmp_path / "runs")
-    plan = OwnersPlan(
+    plan = PhasesPlan(
         client="clients.f3:F3Client",
         experiment=experiment.client_part(settings.as_table()),
         seed=0,
@@ -178,6 +179,7 @@ def test_start_is_that_of_a_flower_strategy(patches_tables, tmp_path, data_dir):
         tolerant=False,
         wait=1.0,
         timeout=60.0,
+        source=lambda: open_source(experiment.data, data_dir),
         graph_given=False,
         graph_of=lambda federation: None,
         folder=folder,

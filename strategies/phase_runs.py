@@ -1,4 +1,4 @@
-"""A run of a method over owners of different features: from a grid to the results in the run folder."""
+"""A run of a method that goes through phases: from a grid to the results in the run folder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from fedgraph.callbacks import Evaluation
 from fedgraph.client_graph import ClientGraph, write_graph
 from fedgraph.data import open_source
+from fedgraph.data.base import DataSource
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation
 from fedgraph.given_graph import given_graph
@@ -20,15 +21,15 @@ from fedgraph.parameters import weights_sha256
 from fedgraph.report import LISTENERS
 from fedgraph.run import Recorder, RunFolder, summary_of
 from strategies.chosen import ChosenMethod
-from strategies.owners import OwnersPlan
+from strategies.phases import PhasesPlan
 
 log = logging.getLogger("fedgraph")
 
 
-def conduct_owners(grid: Grid, experiment: Experiment, method: ChosenMethod, data_dir: Path, folder: RunFolder) -> None:
-    """Run a method over owners and write its results into the run folder.
+def conduct_phases(grid: Grid, experiment: Experiment, method: ChosenMethod, data_dir: Path, folder: RunFolder) -> None:
+    """Run a method that goes through phases and write its results into the run folder.
 
-    A run that was stopped after the exchange goes on with what the owners had sent.
+    A run that was stopped goes on with what clients had sent.
 
     Raises
     ------
@@ -37,16 +38,19 @@ def conduct_owners(grid: Grid, experiment: Experiment, method: ChosenMethod, dat
     """
     head = experiment.experiment
 
+    def source() -> DataSource:
+        return open_source(experiment.data, data_dir)
+
     def graph_of(federation: Federation) -> ClientGraph | None:
         if head.on_missing == "fail":
-            # Else the owners that a variant is meant for may be among the absent.
+            # Else the clients that a variant is meant for may be among the absent.
             ModelChoice.of(experiment.model).refuse_idle_variants(federation.names)
-        graph = given_graph(experiment.graph, federation, lambda: open_source(experiment.data, data_dir), data_dir)
+        graph = given_graph(experiment.graph, federation, source, data_dir)
         if graph is not None:
             write_graph(graph, folder.path / "graph.npz")
         return graph
 
-    plan = OwnersPlan(
+    plan = PhasesPlan(
         client=method.client,
         experiment=experiment.client_part(method.settings.as_table()),
         seed=head.seed,
@@ -55,18 +59,19 @@ def conduct_owners(grid: Grid, experiment: Experiment, method: ChosenMethod, dat
         tolerant=head.on_missing == "skip",
         wait=head.wait,
         timeout=head.timeout,
+        source=source,
         graph_given=experiment.graph.source != "none",
         graph_of=graph_of,
         folder=folder,
     )
-    strategy = method.build_of_owners(plan)
+    strategy = method.build_of_phases(plan)
     folder.metrics.unlink(missing_ok=True)
     strategy.summary()
     strategy.start(grid, ArrayRecord())
     outcome = strategy.outcome
     assert outcome is not None
-    names, traffic = outcome.joined.owners, strategy.traffic
-    evaluation = Evaluation(outcome.rounds, names, outcome.metrics, torch.zeros(len(names), 0), outcome.joined.absent)
+    names, traffic = outcome.names, strategy.traffic
+    evaluation = Evaluation(outcome.rounds, names, outcome.metrics, torch.zeros(len(names), 0), outcome.absent)
     recorder = Recorder(folder, names, checkpoint_every=1)
     for listener in (recorder, *LISTENERS):
         listener.on_evaluation(evaluation)
@@ -75,17 +80,14 @@ def conduct_owners(grid: Grid, experiment: Experiment, method: ChosenMethod, dat
             **summary_of(
                 experiment,
                 names,
-                outcome.joined.data,
+                outcome.data,
                 rounds=outcome.rounds,
                 traffic=traffic,
                 seconds=strategy.seconds,
                 evaluation=evaluation,
                 sha256=weights_sha256(("server",), outcome.parameters[None]),
             ),
-            "measured": (
-                f"{len(names)} owners, one prediction per sample from all of them together; what ends with -local is "
-                "measured of the owners' own models"
-            ),
+            "measured": outcome.measured,
             **outcome.facts,
         }
     )

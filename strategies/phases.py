@@ -1,0 +1,219 @@
+"""Strategies that go through phases, each with exchanges of its own, where others repeat one round."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NoReturn
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from torch import Tensor
+
+from fedgraph.client_graph import ClientGraph
+from fedgraph.data.base import DataSource, SplitName
+from fedgraph.errors import ExperimentError, RunError
+from fedgraph.exchange import SomeAnswer, ask_everybody
+from fedgraph.experiment import Experiment
+from fedgraph.federation import Federation
+from fedgraph.run import RunFolder
+from fedgraph.settings import Settings
+from fedgraph.state_file import State
+from fedgraph.traffic import Traffic
+
+log = logging.getLogger("fedgraph")
+
+
+@dataclass(frozen=True)
+class PhasesPlan:
+    """What a strategy of phases is told about the run it serves, beside its own settings.
+
+    client     : dotted path of the client class that answers the requests.
+    experiment : the part of the experiment that nodes get, as JSON.
+    splits     : splits that are measured at the end.
+    tolerant   : go on without clients that do not answer, or not usably, as long as there are ``min_clients``.
+    wait, timeout : seconds to wait for nodes to connect, and for their answers.
+    source     : opens the experiment's data set in the server's data folder.
+    graph_given : whether the experiment gives a client graph.
+    graph_of   : the given client graph over the clients that take part; None when the experiment gives none.
+    folder     : where results are written.
+    """
+
+    client: str
+    experiment: str
+    seed: int
+    splits: tuple[SplitName, ...]
+    min_clients: int
+    tolerant: bool
+    wait: float
+    timeout: float
+    source: Callable[[], DataSource]
+    graph_given: bool
+    graph_of: Callable[[Federation], ClientGraph | None]
+    folder: RunFolder
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run ends with.
+
+    names      : of the clients that took part.
+    data       : what data this is, in words.
+    measured   : of what the metrics tell, in words.
+    metrics    : ``<split>/<metric>`` -> ``[clients]``; what is measured of a prediction that is the same for everybody
+                 is the same number for every client.
+    parameters : of what the server has learned, ``[parameters]``; empty when it learned nothing.
+    rounds     : passes over the training samples in which something was learned.
+    absent     : why there is nothing of other clients, by name.
+    facts      : further entries of ``summary.json``.
+    """
+
+    names: tuple[str, ...]
+    data: str
+    measured: str
+    metrics: Mapping[str, Tensor]
+    parameters: Tensor
+    rounds: int = 1
+    absent: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class PhasedStrategy(Strategy):
+    """A method overrides ``conduct``, and ``check`` where its settings may not fit each other.
+
+    settings : the method's table of the experiment, an instance of ``settings_type``.
+    """
+
+    settings_type: ClassVar[type[Settings]] = Settings
+    default_client: ClassVar[str]
+    mixes_models: ClassVar[bool] = False
+
+    def __init__(self, settings: Settings, plan: PhasesPlan) -> None:
+        self.settings: Any = settings
+        self.plan = plan
+        self.traffic = Traffic()
+        self.outcome: Outcome | None = None
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """What the run has taken, with what it had taken before it was stopped and a checkpoint says."""
+        return time.monotonic() - self._began
+
+    def counters(self) -> State:
+        """What the run has taken so far, for a checkpoint."""
+        return {"traffic": dict(vars(self.traffic)), "seconds": self.seconds}
+
+    def count_on(self, saved: State) -> None:
+        """Go on counting from what a checkpoint says."""
+        self.traffic = Traffic(**saved["traffic"])
+        self._began -= saved.get("seconds", 0.0)
+
+    def check(self) -> None:
+        """Raise ExperimentError for settings that cannot work whatever clients answer, before they are asked."""
+
+    @abstractmethod
+    def conduct(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
+        """The whole run; returns what it ends with, and what the server has learned as named arrays."""
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 1,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the method; signature and result as Flower's ``Strategy.start``. There are no rounds to count.
+
+        Raises
+        ------
+        FedgraphError
+            For settings that do not fit; when clients are missing or disagree, with who and what to do.
+        """
+        self.check()
+        self.outcome, arrays = self.conduct(grid)
+        means = MetricRecord()
+        for name, values in self.outcome.metrics.items():
+            means[name] = float(values.nanmean())
+        return Result(arrays=arrays, evaluate_metrics_serverapp={1: means})
+
+    def ask(
+        self, grid: Grid, content: RecordDict, message_type: str, read: Callable[[RecordDict], SomeAnswer]
+    ) -> dict[int, SomeAnswer]:
+        """One exchange with every node; what ``read`` makes of their answers, by node. See ``ask_everybody``."""
+        plan = self.plan
+        return ask_everybody(
+            grid,
+            content,
+            message_type,
+            read,
+            min_clients=plan.min_clients,
+            wait=plan.wait,
+            timeout=plan.timeout,
+            tolerate=plan.tolerant,
+            on_wait=lambda text: log.info("waiting for nodes: %s", text),
+            traffic=self.traffic,
+        )
+
+    @classmethod
+    def epochs_of(cls, settings: Any) -> int | None:
+        """How many epochs a progress bar counts up to; None where it is not known how many there will be."""
+        return None
+
+    def summary(self) -> None:
+        """Log what runs, as Flower's strategies do."""
+        log.info("%s", type(self).__name__)
+        for key, value in self.settings.as_table().items():
+            log.info("\t├── %s: %s", key, value)
+
+    # ---- Flower's four functions of a round, of which there are none here ----------------------------------------
+
+    def configure_train(self, *arguments: Any, **named: Any) -> Iterable[Message]:
+        """There is no round to configure."""
+        return self._no_rounds()
+
+    def aggregate_train(self, *arguments: Any, **named: Any) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """There is no round to aggregate."""
+        return self._no_rounds()
+
+    def configure_evaluate(self, *arguments: Any, **named: Any) -> Iterable[Message]:
+        """There is no round to configure."""
+        return self._no_rounds()
+
+    def aggregate_evaluate(self, *arguments: Any, **named: Any) -> MetricRecord | None:
+        """There is no round to aggregate."""
+        return self._no_rounds()
+
+    def _no_rounds(self) -> NoReturn:
+        raise RunError(f"{type(self).__name__} has no rounds: call start")
+
+
+def refuse_settings_of_rounds(experiment: Experiment) -> None:
+    """Raise ExperimentError for settings that would change a run if it had rounds, of which there are none here."""
+    where = f"method '{experiment.method.name}'"
+    if experiment.experiment.on_missing == "keep-last":
+        raise ExperimentError(
+            f'[experiment] on-missing = "keep-last" is not for {where}: a client answers each question once, so that '
+            'nothing is there from before; use "fail" or "skip"'
+        )
+    if experiment.evaluation.targets:
+        raise ExperimentError(f"[evaluation] targets are reached in rounds, of which {where} has none: leave them out")
+    if experiment.evaluation.compare_peers:
+        raise ExperimentError(
+            f"[evaluation] compare-peers compares models of one architecture, and the owners of {where} bring their "
+            "own: leave it out"
+        )
+    if experiment.evaluation.monitor is not None:
+        raise ExperimentError(
+            f"[evaluation] monitor and patience stop rounds, of which {where} has none: set patience in "
+            f"[{experiment.method.name}]"
+        )
+    if experiment.fairness is not None:
+        raise ExperimentError(f"[fairness] follows the models of clients, of which {where} has none: leave it out")
