@@ -37,6 +37,11 @@ _SETS: dict[str, tuple[str, str]] = {
         "fedgraph.data.table_columns:TableColumnSource",
     ),
     "panel": ("fedgraph.data.panel:PanelSettings", "fedgraph.data.panel:PanelSource"),
+    "mixed-table": ("fedgraph.data.mixed_tables:MixedTableSettings", "fedgraph.data.mixed_tables:MixedTableSource"),
+    "bayesian-network": (
+        "fedgraph.data.mixed_tables:BayesianNetworkSettings",
+        "fedgraph.data.mixed_tables:BayesianNetworkSource",
+    ),
 }
 
 _CATALOGUES = (
