@@ -16,6 +16,7 @@ from fedgraph.client_state import ClientState
 from fedgraph.data import data_folder, open_source, parse_data
 from fedgraph.data.base import DataSource, TaskSpec
 from fedgraph.errors import ExperimentError, IdentityError
+from fedgraph.graphical.shared_statistics import Consent
 from fedgraph.identity import hosted_clients, listed
 from fedgraph.mixed import AnyCohort, load_cohort
 from fedgraph.model_choice import ModelChoice
@@ -23,6 +24,7 @@ from fedgraph.settings import Settings, parse
 from fedgraph.train_settings import TrainSettings
 
 _COHORTS_KEPT = 512
+_CONSENT = "FEDGRAPH_CONSENT"
 _USUAL_HORIZONS = (3, 6, 12)
 
 PREPARED: dict[Hashable, Any] = {}
@@ -107,6 +109,34 @@ class Node:
         It may host clients too. Without ``clients`` and ``partition-id`` it hosts none.
         """
         return str(self.config["aggregator"]) if self.config.get("aggregator") else None
+
+    @property
+    def consent(self) -> Consent:
+        """What this node lets its clients tell of their values (node config ``consent``, else ``FEDGRAPH_CONSENT``).
+
+        A list of ``ranges`` and ``category-counts``, by default empty. ``consent-epsilon``, ``consent-delta`` and
+        ``consent-rows`` are the limits of :class:`fedgraph.graphical.shared_statistics.Consent`.
+
+        Raises
+        ------
+        IdentityError
+            For anything else.
+        """
+        given = [entry.strip() for entry in listed(str(self.config.get("consent") or os.environ.get(_CONSENT, "")))]
+        told = {"ranges": "ranges", "category-counts": "category_counts"}
+        unknown = [entry for entry in given if entry and entry not in told]
+        if unknown:
+            raise IdentityError(
+                f"node config 'consent' names {', '.join(unknown)}; a node can consent to {', '.join(told)}"
+            )
+        limits = {"consent-epsilon": "max_epsilon", "consent-delta": "max_delta", "consent-rows": "least_rows"}
+        try:
+            numbers = {name: float(self.config[key]) for key, name in limits.items() if key in self.config}
+        except (TypeError, ValueError):
+            raise IdentityError(f"node config {', '.join(limits)} must be numbers") from None
+        if "least_rows" in numbers:
+            numbers["least_rows"] = int(numbers["least_rows"])
+        return Consent(**{name: entry in given for entry, name in told.items()}, **numbers)  # type: ignore[arg-type]
 
     def hosted(self, assignment: Assignment) -> tuple[str, ...]:
         """Clients of this node. Raises IdentityError when the node config does not say."""

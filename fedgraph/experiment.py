@@ -164,7 +164,7 @@ class OutputTable(Settings):
 class Experiment:
     """A validated experiment.
 
-    model         : the table as given, checked.
+    model         : the table as given, checked; empty for methods that have models of their own.
     method_tables : as given; the keys of each are known to its method, which checks them when it runs.
     fairness      : None where the file has no such table.
     """
@@ -190,7 +190,7 @@ class Experiment:
         return {
             "experiment": self.experiment.as_table(),
             "data": self.data.as_table(),
-            "model": self.model,
+            **({"model": self.model} if self.model else {}),
             "train": self.train.as_table(),
             "graph": self.graph.as_table(),
             "evaluation": self.evaluation.as_table(),
@@ -238,10 +238,15 @@ def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
         if name not in fixed and name not in method_names:
             known = ", ".join([*fixed, *sorted(method_names)])
             raise ExperimentError(f"the experiment has no table [{name}]; known tables: {known}")
-    for name in ("data", "model"):
+    for name in ("data",) if method.own_models else ("data", "model"):
         if name not in tables:
             raise ExperimentError(f"the experiment needs a table [{name}]")
-    ModelChoice.of(_table(tables, "model"))
+    if not method.own_models:
+        ModelChoice.of(_table(tables, "model"))
+    elif "model" in tables:
+        raise ExperimentError(
+            f"method '{method.name}' has models of its own, which [{method.name}] describes: leave out [model]"
+        )
     evaluation = parse(EvaluationTable, _table(tables, "evaluation"), "[evaluation]")
     return Experiment(
         experiment=head,

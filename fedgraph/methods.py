@@ -12,6 +12,7 @@ class Method:
     """A short name for a pair of dotted paths.
 
     needs : what a run of it must be given beyond data and model, in words for ``fedgraph methods``.
+    own_models : its own table says what is trained, and an experiment has no table ``[model]``.
     """
 
     name: str
@@ -20,6 +21,7 @@ class Method:
     client: str
     needs: str
     paper: str = ""
+    own_models: bool = False
 
 
 STOCK_CLIENT = "clients.stock:StockClient"
@@ -28,6 +30,7 @@ PERSONAL_CLIENT = "clients.personal:PersonalLayersClient"
 F3_CLIENT = "clients.f3:F3Client"
 F3_SECRET_CLIENT = "clients.f3_secret:SecretClient"
 VERTICAL_CLIENT = "clients.vfl:VerticalClient"
+FEDNGM_CLIENT = "clients.fedngm:FedNGMClient"
 
 BUILT_IN: dict[str, Method] = {
     method.name: method
@@ -110,6 +113,15 @@ BUILT_IN: dict[str, Method] = {
             client="clients.ipa:IPAClient",
             needs="two clients at least; [train] keep-optimizer = true for the paper's Adam",
             paper="https://arxiv.org/abs/2311.04818",
+        ),
+        Method(
+            name="fedngm",
+            title="Federated neural graphical models: one probabilistic model of all common features, made personal",
+            strategy="strategies.fedngm:FedNGM",
+            client=FEDNGM_CLIENT,
+            needs="clients with tables of their own (mixed-table, bayesian-network); no [model], [fedngm] has all",
+            paper="https://arxiv.org/abs/2309.11680",
+            own_models=True,
         ),
         Method(
             name="local",
@@ -253,4 +265,5 @@ def resolve(method: str | None, strategy: str | None, client: str | None) -> Met
         client=client or (known.client if known else ""),
         needs=known.needs if known else "",
         paper=known.paper if known and strategy is None else "",
+        own_models=known is not None and known.own_models,
     )

@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Context, RecordDict
@@ -63,6 +64,41 @@ def patches_tables():
         "model": {"name": "mlp", "hidden": [12, 6]},
         "train": {"optimizer": "adam", "learning-rate": 0.01, "batch-size": 200, "local-epochs": 1, "workers": 1},
         "f3": {"epochs": 2, "learning-rates": [0.01], "draws": 2, "batch-size": 200, "workers": 1, "device": "cpu"},
+    }
+
+
+@pytest.fixture
+def table_tables(tmp_path):
+    """A small experiment over clients with tables of their own: a chain of five features, and one private to each."""
+    random = np.random.default_rng(0)
+    rows = 900
+    height = random.normal(170, 10, rows)
+    weight = 0.9 * (height - 170) + random.normal(70, 5, rows)
+    ill = random.random(rows) < 1 / (1 + np.exp(-(weight - 70) / 5))
+    ward = np.where(random.random(rows) < 0.8, np.where(ill, "b", "a"), random.choice(["a", "b", "c"], rows))
+    stay = np.where(ward == "a", 2, 5) + random.integers(0, 3, rows)
+    ecg, dose = weight / 10 + random.normal(0, 0.5, rows), stay * 2.0 + random.normal(0, 1, rows)
+    lines = ["height,weight,ill,ward,stay,ecg,dose"]
+    columns = (height.round(1), weight.round(1), np.where(ill, "y", "n"), ward, stay, ecg.round(2), dose.round(2))
+    lines += [",".join(map(str, row)) for row in zip(*columns, strict=True)]
+    (tmp_path / "patients.csv").write_text("\n".join(lines) + "\n")
+    return {
+        "experiment": {"name": "tables", "method": "fedngm", "min-clients": 3},
+        "data": {
+            "set": "mixed-table",
+            "path": str(tmp_path / "patients.csv"),
+            "clients": ["east", "north", "west"],
+            "private": {"east": ["ecg"], "west": ["dose"]},
+            "public-share": 0.2,
+        },
+        "fedngm": {
+            "targets": ["weight", "ill", "ward"],
+            "scaling": {"source": "public"},
+            "ngm": {"epochs": 100, "hidden": 8, "batch-size": 128, "learning-rate": 0.02, "patience": 10},
+            "ngr": {"epochs": 30, "hidden": 8, "batch-size": 128, "learning-rate": 0.02},
+            "distillation": {"samples": 1200},
+            "sampling": {"sweeps": 5},
+        },
     }
 
 

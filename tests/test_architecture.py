@@ -16,6 +16,7 @@ KNOW_FLOWER = {
     "array_records.py",
     "messages.py",
     "embedding_messages.py",
+    "graphical_messages.py",
     "share_messages.py",
     "vertical_messages.py",
     "exchange.py",

@@ -31,14 +31,14 @@ class DistillationSettings(Settings):
 
     samples       : drawn from all clients' models together; in the paper 100,000 from each.
     shares        : of them that each client's model gives: ``equal`` ones, or in proportion to its ``examples``.
-    public_weight : of a public row, in samples. Whole copies of it take part; of what is left, so many rows are drawn
-                    that the weight is right in all.
+    public_weight : of a public row, in samples; 0: they are not learned from. Whole copies of it take part; of what is
+                    left, so many rows are drawn that the weight is right in all.
     held_out      : share of the samples, and of the public rows, by which the best epochs are chosen.
     """
 
     samples: int = Field(default=100_000, ge=2)
     shares: Literal["equal", "examples"] = "equal"
-    public_weight: float = Field(default=1.0, ge=0)
+    public_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     held_out: float = Field(default=0.1, gt=0, lt=1)
 
     def counts(self, num_examples: Sequence[int]) -> list[int]:

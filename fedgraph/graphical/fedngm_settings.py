@@ -1,0 +1,75 @@
+"""Settings of federated graphical models, which server and nodes both see."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from fedgraph.graphical.distillation import DistillationSettings
+from fedgraph.graphical.merge import MergeSettings
+from fedgraph.graphical.ngm_settings import NGMSettings, NGRSettings
+from fedgraph.graphical.recovery import RecoverySettings
+from fedgraph.graphical.sampling import SamplingSettings
+from fedgraph.graphical.scaling import ScalingSettings
+from fedgraph.graphical.shared_statistics import StatisticsSettings
+from fedgraph.settings import Settings
+
+
+class FedNGMScaling(ScalingSettings):
+    """How numbers become units in a federation; the other keys as for one table.
+
+    source : beside ``given``, ``own`` and ``shared-ranges``, for which nodes have to consent, ``public``: quantiles of
+             the rows that everybody may see.
+    """
+
+    source: Literal["given", "own", "shared-ranges", "public"] = "own"  # type: ignore[assignment]
+
+
+class FedNGMSettings(Settings):
+    """``[fedngm]``: graphs, models, and how the clients' models become one.
+
+    model        : ``ngm``: neural graphical models over a consensus graph; ``ngr``: neural graph revealers, which find
+                   their graphs as they are trained.
+    global_model : what the clients' models become: ``distilled``, a model of samples from all of them, as in the paper;
+                   ``average``, the mean of their parameters, trained on by the clients in further rounds if ``rounds``
+                   says so (FedAvg); ``pooled``, no federation at all but one model of all rows, for comparison, with
+                   all clients on one node.
+    personal     : what each client makes of it: ``stitched`` to new units for its private features, with none of the
+                   global model's weights changed, as in the paper; ``fine-tuned``, trained on with the client's rows;
+                   ``none``.
+    rounds       : of an average.
+    targets      : features that are predicted from all others to measure models; by default every common one.
+    yardsticks   : measure what gradient-boosted trees and linear models predict too, which each client trains on its
+                   own rows for every target.
+    disputes     : features that clients do not agree on are an error, or private to each (``private``).
+    statistics   : what nodes are asked to tell, a table ``[fedngm.statistics]``.
+    ngm, ngr, recovery, merge, scaling, distillation, sampling : tables of their own.
+    """
+
+    model: Literal["ngm", "ngr"] = "ngm"
+    global_model: Literal["distilled", "average", "pooled"] = "distilled"
+    personal: Literal["stitched", "fine-tuned", "none"] = "stitched"
+    rounds: PositiveInt = 1
+    targets: tuple[str, ...] = ()
+    yardsticks: bool = False
+    disputes: Literal["error", "private"] = "error"
+    recovery: RecoverySettings = Field(default_factory=RecoverySettings)
+    merge: MergeSettings = Field(default_factory=MergeSettings)
+    scaling: FedNGMScaling = Field(default_factory=FedNGMScaling)
+    statistics: StatisticsSettings = Field(default_factory=StatisticsSettings)
+    ngm: NGMSettings = Field(default_factory=NGMSettings)
+    ngr: NGRSettings = Field(default_factory=NGRSettings)
+    distillation: DistillationSettings = Field(default_factory=DistillationSettings)
+    sampling: SamplingSettings = Field(default_factory=SamplingSettings)
+
+    @model_validator(mode="after")
+    def _rounds_are_of_an_average(self) -> FedNGMSettings:
+        if self.rounds > 1 and self.global_model != "average":
+            raise ValueError('rounds are of global-model = "average"')
+        return self
+
+    @property
+    def network(self) -> NGMSettings:
+        """Of the networks: ``ngm`` or ``ngr``."""
+        return self.ngr if self.model == "ngr" else self.ngm

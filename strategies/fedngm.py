@@ -1,0 +1,392 @@
+"""FedNGM: clients with tables of different features come to one probabilistic model of what they have in common.
+
+Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, sections 2.1 to 2.6.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar, TypeVar
+
+import torch
+from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedgraph.array_records import to_record
+from fedgraph.data.base import SPLITS, TaskSpec
+from fedgraph.data.client_tables import ClientTableSource, client_table_source, schema_settings
+from fedgraph.errors import ExperimentError, IdentityError, ReplyError, RunError
+from fedgraph.exchange import OrderedGrid, usable
+from fedgraph.federation import Federation
+from fedgraph.graphical.agreement import Agreement, agree
+from fedgraph.graphical.averaging import average
+from fedgraph.graphical.columns import Floats
+from fedgraph.graphical.distillation import distil_ngm, distil_ngr, pool
+from fedgraph.graphical.encoding import Encoding
+from fedgraph.graphical.feature_graph import FeatureGraph
+from fedgraph.graphical.feature_graph_files import write_feature_graph
+from fedgraph.graphical.fedngm_settings import FedNGMSettings
+from fedgraph.graphical.merge import merge
+from fedgraph.graphical.model import GraphicalModel
+from fedgraph.graphical.network import Network
+from fedgraph.graphical.sampling import draw
+from fedgraph.graphical.scaling import Scaling, agreed_scaling
+from fedgraph.graphical.schema import Schema
+from fedgraph.graphical.schema_inference import refuse_unused
+from fedgraph.graphical.schema_json import schema_as_json, schema_from_json
+from fedgraph.graphical.shared_statistics import SharedStatistics
+from fedgraph.graphical.values import read_values
+from fedgraph.graphical_messages import (
+    MESSAGE,
+    Phase,
+    PhaseReply,
+    PhaseRequest,
+    graph_from_text,
+    scores_from_text,
+)
+from fedgraph.methods import FEDNGM_CLIENT
+from fedgraph.naming import json_digest
+from fedgraph.settings import Settings
+from fedgraph.state_file import State, load_state, save_state
+from fedgraph.traffic import Traffic
+from strategies.phases import Outcome, PhasedStrategy
+
+log = logging.getLogger("fedgraph")
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class _Members:
+    """Who takes part, in the order of the names of clients.
+
+    hosts    : positions of its clients by node.
+    num_rows : of each client, for training.
+    absent   : why there is nothing of other clients.
+    """
+
+    names: tuple[str, ...]
+    hosts: Mapping[int, Tensor]
+    num_rows: tuple[int, ...]
+    schemas: Mapping[str, Schema]
+    data: str
+    absent: Mapping[str, str]
+
+    @classmethod
+    def of(cls, answers: Mapping[int, PhaseReply]) -> _Members:
+        """Those whose schema can be used, of all who answered the first question."""
+        node_of: dict[str, int] = {}
+        found: dict[str, tuple[Schema, int]] = {}
+        absent: dict[str, str] = {}
+        for node, answer in answers.items():
+            for name, text, rows in zip(answer.clients, answer.texts, answer.num_rows, strict=True):
+                if name in node_of:
+                    raise IdentityError(
+                        f"client '{name}' is hosted twice, by node {node_of[name]} and by node {node}: give each node "
+                        "its own 'clients' or 'partition-id' in its node config"
+                    )
+                node_of[name] = node
+                try:
+                    found[name] = schema_from_json(text, f"the schema of client '{name}'"), rows
+                except ReplyError as error:
+                    absent[name] = str(error)
+        names = tuple(sorted(found))
+        return cls(
+            names=names,
+            hosts=_hosts(names, node_of),
+            num_rows=tuple(found[name][1] for name in names),
+            schemas={name: found[name][0] for name in names},
+            data="; ".join(sorted({answer.data for answer in answers.values() if answer.clients})),
+            absent=absent,
+        )
+
+    def without(self, lost: Mapping[str, str]) -> _Members:
+        """The others, where some have become absent."""
+        rows = dict(zip(self.names, self.num_rows, strict=True))
+        node_of = {self.names[place]: node for node, places in self.hosts.items() for place in places.tolist()}
+        names = tuple(name for name in self.names if name not in lost)
+        return replace(
+            self,
+            names=names,
+            hosts=_hosts(names, node_of),
+            num_rows=tuple(rows[name] for name in names),
+            absent={**self.absent, **lost},
+        )
+
+    def federation(self) -> Federation:
+        """The same as other methods know it."""
+        task = TaskSpec("regression", (), (1,))
+        counts: dict[str, Tensor] = {split: torch.tensor(self.num_rows) for split in SPLITS}
+        return Federation(self.names, self.hosts, task, self.data, counts)
+
+
+class FedNGM(PhasedStrategy):
+    """Four phases: the features of clients, their graphs, their models, and the global model that they are given.
+
+    The consensus graph and the global model are made and sent to clients only when at least as many clients have
+    contributed as ``min-clients`` of ``[fedngm.merge]``, or of ``[experiment]`` if that is more. A run that was stopped
+    goes on after its last whole phase.
+    """
+
+    settings_type: ClassVar[type[Settings]] = FedNGMSettings
+    default_client: ClassVar[str] = FEDNGM_CLIENT
+    settings: FedNGMSettings
+
+    _members: _Members
+    _common: Schema
+
+    def conduct(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
+        """See :class:`PhasedStrategy`.
+
+        Raises
+        ------
+        FedgraphError
+            When clients are missing, too few or do not agree on features, and when a phase fails.
+        """
+        self._grid = grid
+        self._members = _Members.of(self.ask(grid, self._request("schema").pack(), MESSAGE, PhaseReply.unpack))
+        self._refuse_absent()
+        log.info(
+            "%d clients on %d nodes; data: %s",
+            len(self._members.names), len(self._members.hosts), self._members.data,
+        )  # fmt: skip
+        agreement = agree(self._members.schemas, self.settings.disputes)
+        refuse_unused(schema_settings(self._source), self._members.schemas.values())
+        self._refuse_unknown_targets(agreement)
+        for line in agreement.describe().splitlines():
+            log.info("%s", line)
+        self._common = agreement.common
+        self._find_again()
+        scaling = self._scaling()
+        network, parameters = self._global_model(scaling, self._graph(scaling))
+        graph = FeatureGraph.from_adjacency(self._common.names, network.adjacency)
+        write_feature_graph(graph, self.plan.folder.path / "feature-graph.json")
+        self._write_model(network, parameters, scaling)
+        request = self._request("finish", scaling=scaling, graph=graph, parameters=parameters)
+        scores = self._phase(request, lambda text, _: scores_from_text(text))
+        measured = (
+            f"{len(self._members.names)} clients, each target predicted from all other features by the global model; "
+            "what ends with -local and -personal is predicted by the client's own model, before and after it was given "
+            "the global one"
+        )
+        private = {name: list(own) for name, own in agreement.private.items() if own}
+        facts = {"features": len(self._common.features), "private_features": private, "graph_edges": len(graph.edges)}
+        outcome = Outcome(
+            self._members.names, self._members.data, measured, _stacked([scores[name] for name in self._members.names]),
+            parameters[0], rounds=self.settings.rounds, absent=self._members.absent, facts=facts,
+        )  # fmt: skip
+        return outcome, to_record({name: values[0] for name, values in network.state(parameters).items()})
+
+    # ---- phases ----------------------------------------------------------------------------------------------------
+
+    def _scaling(self) -> Scaling:
+        """The ranges that all clients share, if any."""
+        if "scaling" in self._kept:
+            return Scaling.from_json(self._kept["scaling"])
+        settings = self.settings.scaling
+        if settings.source == "public":
+            values = self._public_values("scaling source = 'public'")
+            scaling = Scaling(dict(settings.ranges))
+            scaling = scaling.completed(Scaling.measured(values, self._common, settings.quantile))
+        else:
+            told = {}
+            if settings.source == "shared-ranges" or self.settings.statistics.category_counts:
+                told = self._phase(
+                    self._request("statistics"), lambda text, _: SharedStatistics.from_json(text, self._common)
+                )
+            scaling = agreed_scaling(self._common, settings, [one.ranges for one in told.values()])
+        self._keep({"scaling": scaling.as_json()})
+        return scaling
+
+    def _graph(self, scaling: Scaling) -> FeatureGraph:
+        """The consensus graph, or a full one where models find their own."""
+        names = self._common.names
+        if self.settings.model == "ngr":
+            every = torch.ones(len(names), len(names), dtype=torch.bool).fill_diagonal_(False)
+            return FeatureGraph.from_adjacency(names, every)
+        if "graph" in self._kept:
+            return FeatureGraph.from_json(self._kept["graph"])
+        request = self._request("graph", scaling=scaling)
+        graphs = self._phase(request, lambda text, _: graph_from_text(text, self._common))
+        rows = dict(zip(self._members.names, self._members.num_rows, strict=True))
+        least = self.settings.merge.model_copy(update={"min_clients": self._min_clients})
+        graph = merge(least, graphs, rows).subgraph(names)
+        for name, own in graphs.items():
+            log.info("client %s has %d edges, the consensus graph %d", name, len(own.edges), len(graph.edges))
+        self._keep({"graph": graph.as_json()})
+        return graph
+
+    def _global_model(self, scaling: Scaling, graph: FeatureGraph) -> tuple[Network, Tensor]:
+        """Its network, and its parameters ``[1, parameters]``."""
+        settings = self.settings
+        network = Network(self._common, graph.adjacency, settings.network)
+        parameters: Tensor | None = self._kept.get("global")
+        for number in range(1 + self._kept.get("rounds", 0), 1 + settings.rounds):
+            request = self._request("fit", round=number, scaling=scaling, graph=graph, parameters=parameters)
+            width = network.layout.num_parameters
+            found = self._phase(request, lambda _, row: row, width)
+            if settings.global_model != "pooled":
+                self._refuse_too_few(len(found))
+            models = torch.stack([found[name] for name in self._members.names])
+            if settings.global_model == "distilled":
+                network, parameters = self._distilled(network, models, scaling)
+            elif settings.global_model == "average":
+                parameters = average(network, models, self._members.num_rows)
+            else:
+                parameters = models[:1]
+            own = FeatureGraph.from_adjacency(self._common.names, network.adjacency)
+            self._keep({"global": parameters, "rounds": number, "global-graph": own.as_json()})
+            log.info("round %d of %d: a global model from %d clients", number, settings.rounds, len(models))
+        assert parameters is not None
+        own = FeatureGraph.from_json(self._kept["global-graph"])
+        return Network(self._common, own.adjacency, settings.network), parameters
+
+    def _distilled(self, network: Network, models: Tensor, scaling: Scaling) -> tuple[Network, Tensor]:
+        """A model of samples from the clients' models, and of public rows if they count."""
+        settings, seed, members = self.settings, self.plan.seed, self._members
+        counts = settings.distillation.counts(members.num_rows)
+        samples = draw(network, models, max(counts), members.names, seed, settings=settings.sampling)
+        public = None
+        if settings.distillation.public_weight:
+            encoding = Encoding(self._common, scaling, settings.scaling.outside)
+            public = encoding.encode(self._public_values("distillation public-weight"))
+        rows = pool(samples, members.num_rows, settings.distillation, seed, public)
+        if settings.model == "ngr":
+            found = distil_ngr(self._common, *rows, settings.ngr, seed)
+            return Network(self._common, found.adjacency[0], settings.ngr), found.fit.parameters
+        return network, distil_ngm(self._common, network.adjacency, *rows, settings.ngm, seed).parameters
+
+    def _phase(self, request: PhaseRequest, read: Callable[[str, Tensor], Answer], width: int = 0) -> dict[str, Answer]:
+        """One exchange with the nodes of all members: what ``read`` makes of the text and parameters of each client.
+
+        Members whose answer cannot be used are absent from then on, if that is tolerated.
+        """
+        members = self._members
+        hosted = {node: [members.names[place] for place in places.tolist()] for node, places in members.hosts.items()}
+        grid = OrderedGrid(self._grid, members.federation(), self.traffic)
+        messages = [Message(request.pack(), node, MESSAGE) for node in hosted]
+
+        def unpacked(node: int, content: RecordDict) -> dict[str, tuple[str, Tensor]]:
+            reply = PhaseReply.unpack(content, width)
+            if not set(hosted[node]) <= set(reply.clients):
+                raise ReplyError("the answer lacks some of the node's clients")
+            rows = {name: (reply.texts[place], reply.parameters[place]) for place, name in enumerate(reply.clients)}
+            return {name: rows[name] for name in hosted[node]}
+
+        replies, problems = usable(grid.send_and_receive(messages, timeout=self.plan.timeout), hosted, unpacked)
+        lost = {name: problem for node, problem in problems.items() for name in hosted[node]}
+        found: dict[str, Answer] = {}
+        for answers in replies.values():
+            for name, (text, row) in answers.items():
+                try:
+                    found[name] = read(text, row)
+                except ReplyError as error:
+                    lost[name] = str(error)
+        if lost:
+            self._members = members.without(lost)
+            self._refuse_absent()
+        return {name: found[name] for name in self._members.names}
+
+    def _request(self, phase: Phase, **known: object) -> PhaseRequest:
+        plan = self.plan
+        common = getattr(self, "_common", None)
+        return PhaseRequest(plan.client, plan.experiment, plan.folder.name, phase, common=common, **known)  # type: ignore[arg-type]
+
+    # ---- what may not be ------------------------------------------------------------------------------------------
+
+    @property
+    def _min_clients(self) -> int:
+        return max(self.plan.min_clients, self.settings.merge.min_clients)
+
+    def _refuse_too_few(self, count: int) -> None:
+        if count < self._min_clients:
+            raise RunError(
+                f"{count} of at least {self._min_clients} clients have contributed a model: with fewer, the global one "
+                "is not made, since it might tell what one of them has (min-clients)"
+            )
+
+    def _refuse_absent(self) -> None:
+        members = self._members
+        for name, reason in members.absent.items():
+            log.warning("nothing usable from client %s: %s", name, reason)
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in members.absent.items())
+        if members.absent and not self.plan.tolerant:
+            raise RunError(
+                f"nothing usable from {len(members.absent)} clients ({reasons}). "
+                'To go on without them, set [experiment] on-missing = "skip"'
+            )
+        if len(members.names) < max(1, self.plan.min_clients):
+            raise RunError(
+                f"only {len(members.names)} of at least {self.plan.min_clients} clients ([experiment] min-clients) "
+                f"sent anything usable ({reasons or 'no node hosts one'})"
+            )
+
+    def _refuse_unknown_targets(self, agreement: Agreement) -> None:
+        known = {name for schema in agreement.schemas.values() for name in schema.names}
+        unknown = [name for name in self.settings.targets if name not in known]
+        if unknown:
+            raise ExperimentError(
+                f"[fedngm] targets names {', '.join(unknown)}, which no client has; the common features are "
+                f"{', '.join(agreement.common.names)}"
+            )
+
+    # ---- what the server has ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def _source(self) -> ClientTableSource:
+        return client_table_source(self.plan.source(), "fedngm")
+
+    def _public_values(self, what: str) -> Floats:
+        table = self._source.public_table()
+        if table is None:
+            raise ExperimentError(f"[fedngm] {what} needs public rows, which this data set has not")
+        return read_values(table, self._common, schema_settings(self._source))
+
+    def _write_model(self, network: Network, parameters: Tensor, scaling: Scaling) -> None:
+        """The global model, unless every client has ranges of its own, so that there is no way back to values."""
+        if self.settings.scaling.source == "own":
+            log.info("clients have ranges of their own, so that the global model is kept at the clients alone")
+            return
+        encoding = Encoding(self._common, scaling, self.settings.scaling.outside)
+        GraphicalModel(network, parameters[0], encoding).save(self.plan.folder.path / "graphical-model.safetensors")
+
+    # ---- what was kept ---------------------------------------------------------------------------------------------
+
+    def _find_again(self) -> None:
+        """What a run that was stopped has kept; nothing when members or the experiment have changed."""
+        path, members = self.plan.folder.checkpoint, self._members
+        texts = {name: schema_as_json(schema) for name, schema in members.schemas.items()}
+        asked = json_digest([self.plan.client, self.plan.experiment, texts, members.num_rows])
+        self._kept: State = {"asked": asked}
+        if path.exists():
+            saved = load_state(path)
+            if saved.get("asked") == asked:
+                self._kept, opening = saved, vars(self.traffic)
+                self.count_on(saved)
+                self.traffic = Traffic(**{name: count + opening[name] for name, count in vars(self.traffic).items()})
+            else:
+                log.info("clients or the experiment have changed since this run was stopped: it begins anew")
+
+    def _keep(self, found: State) -> None:
+        self._kept |= found
+        save_state(self.plan.folder.checkpoint, {**self._kept, **self.counters()})
+
+
+def _hosts(names: Sequence[str], node_of: Mapping[str, int]) -> dict[int, Tensor]:
+    """Positions in ``names`` by node."""
+    hosts: dict[int, list[int]] = {}
+    for position, name in enumerate(names):
+        hosts.setdefault(node_of[name], []).append(position)
+    return {node: torch.tensor(positions) for node, positions in hosts.items()}
+
+
+def _stacked(scores: Sequence[Mapping[str, float]]) -> dict[str, Tensor]:
+    """``<split>/<metric>`` -> float64 ``[clients]``, NaN for clients without it."""
+    names = dict.fromkeys(name for one in scores for name in one)
+    return {
+        name: torch.tensor([one.get(name, torch.nan) for one in scores], dtype=torch.float64) for name in sorted(names)
+    }

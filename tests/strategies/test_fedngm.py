@@ -1,0 +1,240 @@
+"""Runs of FedNGM: phases and their exchanges, what comes out, who is refused, and how a stopped run goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.app import Message
+
+from clients.app import app as client_app
+from fedgraph.errors import DataError, ExperimentError, RunError
+from fedgraph.graphical.feature_graph_files import read_feature_graph
+from fedgraph.graphical.model import GraphicalModel
+from fedgraph.graphical_messages import PhaseReply, PhaseRequest
+from fedgraph.messages import error_content
+from fedgraph.run import RunFolder
+from fedgraph.state_file import load_state
+
+NAMES = ["east", "north", "west"]
+COMMON = ("height", "weight", "ill", "ward", "stay")
+
+
+class Listener:
+    """A client that keeps what it is asked and answers, and may change an answer."""
+
+    def __init__(self, change=lambda request, content: content):
+        self.requests, self.replies, self.change = [], [], change
+
+    def __call__(self, message, context):
+        request = PhaseRequest.unpack(message.content)
+        self.requests.append(request)
+        reply = client_app(message, context)
+        content = self.change(request, reply.content)
+        self.replies.append(content)
+        return Message(content, reply_to=message)
+
+
+def test_phases_and_what_comes_out(table_tables, run_experiment):
+    listener = Listener()
+    folder = run_experiment(table_tables, nodes=1, client=listener)
+    assert [request.phase for request in listener.requests] == ["schema", "graph", "fit", "finish"]
+    summary = folder.summary()
+    assert (summary["clients"], summary["exchanges"], summary["features"]) == (3, 4, 5)
+    assert summary["private_features"] == {"east": ["ecg"], "west": ["dose"]}
+    model = GraphicalModel.load(folder.path / "graphical-model.safetensors")
+    assert model.encoding.schema.names == COMMON
+    assert model.graph == read_feature_graph(folder.path / "feature-graph.json")
+    assert {("height", "weight"), ("weight", "ill")} <= set(model.graph.edges)
+    test, public = summary["metrics"]["test"], summary["metrics"]["public"]
+    for split in (test, public):
+        assert {"weight-mae", "weight-mae-local", "weight-mae-personal", "ill-auc", "ward-macro-recall"} <= set(split)
+        # Far better than the mean of everybody, which is off by 8.
+        assert split["weight-mae"]["mean"] < 6
+        assert split["ill-auc"]["mean"] > 0.8
+    per_client = summary["per_client"]["test"]
+    assert per_client["ecg-mae-personal"]["east"] is not None
+    assert per_client["ecg-mae-personal"]["north"] is None
+    assert per_client["weight-mae-personal"]["north"] is None, "nothing of its own, so that the global model is its own"
+    assert "validation/weight-r2-local" not in per_client
+
+
+def test_results_do_not_depend_on_packing(table_tables, run_experiment):
+    # Rounding grows as training goes on.
+    table_tables["fedngm"] |= {"ngm": {"epochs": 5, "hidden": 8, "batch-size": 64}}
+    together, apart = (run_experiment(table_tables, nodes=nodes).summary() for nodes in (1, 3))
+    for split in ("test", "public"):
+        for name, values in together["per_client"][split].items():
+            for client, value in values.items():
+                found = apart["per_client"][split][name][client]
+                assert found == (value if value is None else pytest.approx(value, rel=1e-3, abs=1e-4)), name
+
+
+def test_messages_tell_names_and_types_alone(table_tables, run_experiment):
+    """Every byte that leaves a node: no value of any row, no range, no count but that of rows."""
+    table_tables["data"] |= {"clients": ["east", "north", "west"]}
+    table_tables["fedngm"]["yardsticks"] = True
+    listener = Listener()
+    run_experiment(table_tables, nodes=3, client=listener)
+    said = [
+        (request.phase, PhaseReply.unpack(content, content.array_records["stacked"]["parameters"].shape[1]))
+        for request, content in zip(listener.requests, listener.replies, strict=True)
+    ]
+    for phase, reply in said:
+        text = json.loads(reply.texts[0])
+        if phase == "schema":
+            assert all(set(feature) == {"name", "kind", "categories"} for feature in text)
+            assert [feature["categories"] for feature in text if feature["name"] in ("height", "weight")] == [[], []]
+        elif phase == "graph":
+            assert set(text) == {"names", "edges"}
+            assert set(text["names"]) == set(COMMON), "what is private is told in no graph"
+        else:
+            assert all(re.fullmatch(r"(validation|test|public)/[a-z]+-[a-z0-9-]+", name) for name in text)
+    everything = b"".join(
+        b"".join(array.data for record in content.array_records.values() for array in record.values())
+        + repr({key: value for record in content.config_records.values() for key, value in record.items()}).encode()
+        for content in listener.replies
+    )
+    rows = Path(table_tables["data"]["path"]).read_text().splitlines()[1:]
+    for row in rows:
+        height, weight = row.split(",")[:2]
+        assert not re.search(rf"\b{re.escape(height)}\b.{{0,20}}\b{re.escape(weight)}\b".encode(), everything)
+
+
+def test_below_min_clients_nothing_is_made(table_tables, run_experiment):
+    table_tables["fedngm"]["merge"] = {"min-clients": 4}
+    listener = Listener()
+    with pytest.raises(Exception, match="3 of at least 4 clients have contributed a feature graph.*min-clients"):
+        run_experiment(table_tables, client=listener)
+    assert {request.phase for request in listener.requests} == {"schema", "graph"}, "no graph has gone out"
+    table_tables["fedngm"]["model"] = "ngr"
+    listener = Listener()
+    with pytest.raises(RunError, match="3 of at least 4 clients have contributed a model.*min-clients"):
+        run_experiment(table_tables, client=listener)
+    assert {request.phase for request in listener.requests} == {"schema", "fit"}, "no model has gone out"
+
+
+def test_a_client_that_fails_is_left_out_if_that_is_tolerated(table_tables, run_experiment):
+    def fail(request, content):
+        reply = PhaseReply.unpack(content, content.array_records["stacked"]["parameters"].shape[1])
+        return error_content("the disk is full") if request.phase == "fit" and reply.clients == ("west",) else content
+
+    with pytest.raises(RunError, match="nothing usable from 1 clients .west: the disk is full.*on-missing"):
+        run_experiment(table_tables, nodes=3, client=Listener(fail))
+    table_tables["experiment"] |= {"on-missing": "skip", "min-clients": 2}
+    summary = run_experiment(table_tables, nodes=3, client=Listener(fail)).summary()
+    assert list(summary["per_client"]["test"]["weight-mae"]) == ["east", "north"]
+    table_tables["fedngm"]["merge"] = {"min-clients": 3}
+    with pytest.raises(RunError, match="2 of at least 3 clients have contributed a model"):
+        run_experiment(table_tables, nodes=3, client=Listener(fail))
+
+
+@pytest.mark.parametrize(
+    ("phase", "text", "message"),
+    [
+        ("schema", "[]", "the schema of client 'east' cannot be used: a schema has 1 to"),
+        ("graph", '{"names": ["height"], "edges": []}', "over other features than the common ones"),
+        ("graph", "{", "the feature graph cannot be used"),
+        ("finish", '{"test/a": "b"}', "are not numbers by name"),
+    ],
+)
+def test_nonsense_is_refused_with_the_name_of_its_client(table_tables, run_experiment, phase, text, message):
+    def change(request, content):
+        if request.phase == phase:
+            content.config_records["config"]["texts"] = [text, *content.config_records["config"]["texts"][1:]]
+        return content
+
+    with pytest.raises(RunError, match=f"(?s)east: .*{message}"):
+        run_experiment(table_tables, nodes=1, client=Listener(change))
+
+
+def test_a_stopped_run_goes_on_after_its_last_whole_phase(table_tables, run_experiment, tmp_path):
+    whole = run_experiment(table_tables, nodes=1).summary()
+
+    def stop(request, content):
+        return error_content("stop") if request.phase == "finish" else content
+
+    with pytest.raises(RunError, match="stop"):
+        run_experiment(table_tables, nodes=1, client=Listener(stop))
+    (folder,) = (path.parent for path in tmp_path.glob("runs/*/checkpoint.safetensors") if not _ended(path.parent))
+    listener = Listener()
+    resumed = run_experiment(table_tables, nodes=1, client=listener, folder=RunFolder.open(folder)).summary()
+    assert [request.phase for request in listener.requests] == ["schema", "finish"]
+    assert resumed["weights_sha256"] == whole["weights_sha256"]
+    assert resumed["per_client"] == whole["per_client"]
+    assert resumed["exchanges"] == whole["exchanges"] + 1
+    assert "global" in load_state(folder / "checkpoint.safetensors")
+
+
+def _ended(folder):
+    return (folder / "summary.json").exists()
+
+
+def test_average_and_rounds(table_tables, run_experiment):
+    table_tables["fedngm"] |= {"global-model": "average", "rounds": 3, "personal": "fine-tuned"}
+    listener = Listener()
+    summary = run_experiment(table_tables, nodes=1, client=listener).summary()
+    assert [request.phase for request in listener.requests] == ["schema", "graph", "fit", "fit", "fit", "finish"]
+    starts = [request.parameters for request in listener.requests if request.phase == "fit"]
+    assert starts[0] is None
+    assert not torch.equal(starts[1], starts[2])
+    assert summary["rounds"] == 3
+    assert summary["metrics"]["test"]["weight-mae"]["mean"] < 6
+    assert all(value is not None for value in summary["per_client"]["test"]["weight-mae-personal"].values())
+
+
+def test_pooled_is_one_model_of_everybody(table_tables, run_experiment):
+    table_tables["fedngm"]["global-model"] = "pooled"
+    summary = run_experiment(table_tables, nodes=1).summary()
+    for name in ("weight-mae", "ill-auc"):
+        assert summary["per_client"]["test"][name] == summary["per_client"]["test"][f"{name}-local"]
+    with pytest.raises(Exception, match="pooled.*one node"):
+        run_experiment(table_tables, nodes=3)
+
+
+def test_revealers_find_their_graphs(table_tables, run_experiment):
+    table_tables["fedngm"] |= {"model": "ngr"}
+    listener = Listener()
+    folder = run_experiment(table_tables, nodes=1, client=listener)
+    assert [request.phase for request in listener.requests] == ["schema", "fit", "finish"]
+    graph = read_feature_graph(folder.path / "feature-graph.json")
+    assert ("height", "weight") in graph.edges
+    assert len(graph.edges) < 10
+    assert folder.summary()["metrics"]["test"]["weight-mae"]["mean"] < 7
+
+
+def test_what_settings_refuse(table_tables, run_experiment):
+    table_tables["fedngm"]["targets"] = ["weight", "hight"]
+    with pytest.raises(ExperimentError, match="targets names hight, which no client has"):
+        run_experiment(table_tables)
+    table_tables["fedngm"]["targets"] = []
+    table_tables["data"]["public-share"] = 0.0
+    with pytest.raises(ExperimentError, match="scaling source = 'public' needs public rows"):
+        run_experiment(table_tables)
+    table_tables["model"] = {"name": "mlp"}
+    with pytest.raises(ExperimentError, match="has models of its own.*leave out .model."):
+        run_experiment(table_tables)
+
+
+def test_ranges_go_with_consent_alone(table_tables, run_experiment, monkeypatch):
+    table_tables["fedngm"]["scaling"] = {"source": "shared-ranges"}
+    table_tables["data"]["public-share"] = 0.0
+    with pytest.raises(RunError, match="asks for ranges of the data, and this node does not consent to that"):
+        run_experiment(table_tables, nodes=1)
+    monkeypatch.setenv("FEDGRAPH_CONSENT", "ranges")
+    listener = Listener()
+    run_experiment(table_tables, nodes=1, client=listener)
+    assert [request.phase for request in listener.requests][:2] == ["schema", "statistics"]
+    ranges = listener.requests[2].scaling.ranges
+    assert set(ranges) == {"height", "weight", "stay"}
+    assert 140 < ranges["height"][0] < 160 < 180 < ranges["height"][1] < 200
+
+
+def test_other_data_is_refused(table_tables, run_experiment):
+    table_tables["data"] = {"set": "digits", "clients": 3}
+    table_tables["fedngm"].pop("scaling")
+    with pytest.raises((DataError, ExperimentError, Exception), match="needs clients with tables of their own"):
+        run_experiment(table_tables)
