@@ -25,7 +25,7 @@ from fedgraph.federation import Federation
 from fedgraph.graphical.agreement import Agreement, agree
 from fedgraph.graphical.averaging import average
 from fedgraph.graphical.columns import Floats
-from fedgraph.graphical.distillation import distil_ngm, distil_ngr, pool
+from fedgraph.graphical.distillation import distil_ngm, distil_ngr, pool, with_predictions
 from fedgraph.graphical.encoding import Encoding
 from fedgraph.graphical.feature_graph import FeatureGraph
 from fedgraph.graphical.feature_graph_files import write_feature_graph
@@ -254,6 +254,9 @@ class FedNGM(PhasedStrategy):
         if settings.distillation.public_weight:
             encoding = Encoding(self._common, scaling, settings.scaling.outside)
             public = encoding.encode(self._public_values("distillation public-weight"))
+        if settings.distillation.targets == "predictions":
+            samples = with_predictions(network, models, samples)
+            public = None if public is None else torch.cat([public, public], 1)
         rows = pool(samples, members.num_rows, settings.distillation, seed, public)
         if settings.model == "ngr":
             found = distil_ngr(self._common, *rows, settings.ngr, seed)

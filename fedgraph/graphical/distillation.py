@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedgraph.errors import DataError
+from fedgraph.graphical.network import Network
 from fedgraph.graphical.ngm import NGMFit, fit_ngm
 from fedgraph.graphical.ngm_settings import NGMSettings, NGRSettings
 from fedgraph.graphical.ngr import NGRFit, fit_ngr
@@ -25,6 +26,9 @@ from fedgraph.settings import Settings
 SERVER = "server"
 """What the global model is called among clients."""
 
+_ROWS = 4096
+"""That are predicted at once."""
+
 
 class DistillationSettings(Settings):
     """What the global model is fitted to.
@@ -33,12 +37,15 @@ class DistillationSettings(Settings):
     shares        : of them that each client's model gives: ``equal`` ones, or in proportion to its ``examples``.
     public_weight : of a public row, in samples; 0: they are not learned from. Whole copies of it take part; of what is
                     left, so many rows are drawn that the weight is right in all.
+    targets       : what is learned of each sample: what the client's model predicts of it (``predictions``), or its own
+                    values (``samples``, as in the paper), which have the same expectation and noise beside it.
     held_out      : share of the samples, and of the public rows, by which the best epochs are chosen.
     """
 
     samples: int = Field(default=100_000, ge=2)
     shares: Literal["equal", "examples"] = "equal"
     public_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    targets: Literal["predictions", "samples"] = "predictions"
     held_out: float = Field(default=0.1, gt=0, lt=1)
 
     def counts(self, num_examples: Sequence[int]) -> list[int]:
@@ -94,6 +101,14 @@ def pool(
     public_parts = _split(public, settings.held_out, random)
     more, others = (_weighted(part, settings.public_weight, random) for part in public_parts)
     return torch.cat([training, more]), torch.cat([held_out, others])
+
+
+@torch.no_grad()
+def with_predictions(network: Network, parameters: Tensor, samples: Tensor) -> Tensor:
+    """Samples of each client's model ``[clients, rows, units]``, and behind them what it predicts ``[clients, rows, 2 *
+    units]``."""
+    parts = [torch.cat([rows, network.forward(parameters, rows)], 2) for rows in samples.split(_ROWS, 1)]
+    return torch.cat(parts, 1)
 
 
 def distil_ngm(

@@ -93,6 +93,8 @@ def train(
     for all that the graph leaves without an effect. What becomes of a client does not depend, to float tolerance, on
     which others are trained with it.
 
+    training, held_out : rows may be twice as long: then the second half is what is to be learned of each unit in place
+             of its value, such as another model's prediction, NaN where nothing is.
     frozen : bool ``[parameters]``: what stays as it was in ``start``, bit for bit, means and deviations included.
 
     Raises
@@ -106,13 +108,13 @@ def train(
     for name, rows, others in zip(names, training, held_out, strict=True):
         if not len(rows) or not len(others):
             raise DataError(f"client '{name}' has {len(rows)} training and {len(others)} held-out rows; it needs both")
-        if rows.shape[1:] != (units,) or others.shape[1:] != (units,):
+        if rows.shape[1:] not in ((units,), (2 * units,)) or others.shape[1:] != rows.shape[1:]:
             raise DataError(
                 f"rows of client '{name}' have the shapes {list(rows.shape[1:])} and {list(others.shape[1:])}, but the "
                 f"schema has {units} units"
             )
     stacked = stack_rows(training)
-    parameters = network.with_moments(network.pruned(start.detach()), stacked)
+    parameters = network.with_moments(network.pruned(start.detach()), stacked[..., :units])
     if frozen is not None:
         parameters = torch.where(frozen, start.detach(), parameters)
     learner = _Learner(network, parameters, penalty, frozen)
@@ -238,11 +240,13 @@ class _Learner:
         parts = []
         counts = torch.zeros(len(rows), len(self.network.first_units), dtype=torch.int64)
         for some in rows.split(ROWS, 1):
-            units = some.transpose(1, 2).contiguous()
-            counted = self.network.learned_from(units)
+            both = some.transpose(1, 2).contiguous()
+            # The same where there is only one half.
+            units, wanted = both[:, : self._units], both[:, -self._units :]
+            counted = self.network.learned_from(units) & ~wanted.isnan()
             counts += counted.index_select(1, self.network.first_units).sum(2)
             observed = None if bool(counted.all()) else counted.float()
-            targets = units if observed is None else units.nan_to_num(0.0)
+            targets = wanted if observed is None else wanted.nan_to_num(0.0)
             base = self.network.base(self._buffers, units)
             parts.append(_Part(self.network.inputs(self._buffers, units), targets, observed, base))
         return _Batch(parts, counts)

@@ -63,7 +63,7 @@ def fit_ngm(
 
 def fitted(network: Network, trained: Trained, held_out: Sequence[Tensor]) -> NGMFit:
     """Measure trained models on their clients' held-out rows, and note the errors in them."""
-    rows = stack_rows(held_out)
+    rows = stack_rows(held_out)[..., : len(network.schema.unit_feature)]
     errors, total = torch.zeros(2, len(rows), rows.shape[2], dtype=torch.float64)
     mean = rows.nanmean(1, keepdim=True)
     with torch.no_grad():

@@ -51,7 +51,7 @@ def fit_ngr(
     start = torch.stack([network.initial(generator(seed, "ngm", name)) for name in names])
     penalty: Penalty = SparsePaths(settings.gamma) if network.masked else PathPenalty(settings, settings.gamma)
     trained = train(network, start, training, held_out, names, settings, seed, penalty)
-    found = derivatives(network, trained.parameters, stack_rows(held_out)[:, :SAMPLE])
+    found = derivatives(network, trained.parameters, stack_rows(held_out)[:, :SAMPLE, : len(schema.unit_feature)])
     strengths = dependencies(network, trained.parameters, found)
     graph = read_graph(strengths, settings.threshold, settings.density)
     if network.masked and settings.refit:

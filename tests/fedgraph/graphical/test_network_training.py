@@ -13,14 +13,15 @@ def started(network, clients):
     return torch.stack([network.initial(generator(0, "test", client)) for client in range(clients)])
 
 
-def by_hand(network, parameters, rows):
+def by_hand(network, parameters, rows, targets=None):
     """Sum of the features' mean losses over the observed rows, by the number of units."""
+    targets = rows if targets is None else targets
     schema, total = network.schema, 0.0
     predictions = network.forward(parameters, rows[None])[0]
     for feature in schema.features:
         units = schema.slices[feature.name]
-        seen = ~rows[:, units].isnan().any(1)
-        wanted, found = rows[seen, units], predictions[seen, units]
+        seen = ~rows[:, units].isnan().any(1) & ~targets[:, units].isnan().any(1)
+        wanted, found = targets[seen, units], predictions[seen, units]
         if feature.kind == "binary":
             total = total + functional.binary_cross_entropy(found, wanted)
         elif feature.kind == "categorical":
@@ -30,16 +31,23 @@ def by_hand(network, parameters, rows):
     return total / len(schema.unit_feature)
 
 
+@pytest.mark.parametrize("other_targets", [False, True])
 @pytest.mark.parametrize("architecture", ["masked", "path-norm"])
-def test_steps_are_those_of_adam_on_the_mean_losses(mixed, architecture):
+def test_steps_are_those_of_adam_on_the_mean_losses(mixed, architecture, other_targets):
     schema, rows = mixed(300)
+    targets = None
+    if other_targets:
+        # Soft ones, of which the categories' sum to 1, and some of which are missing.
+        targets = (rows + rows.flip(0)) / 2
+        targets[torch.rand(300, generator=generator(3)) < 0.2, 1] = torch.nan
     rows[torch.rand(300, generator=generator(1)) < 0.2, 0] = torch.nan
     rows[torch.rand(300, generator=generator(2)) < 0.2, 2:5] = torch.nan
     settings = NGMSettings(architecture=architecture, hidden=4, epochs=4, batch_size=None)
     graph = torch.tensor([[0, 1, 0, 0], [1, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0]]).bool()
     network = Network(schema, graph, settings)
     start = started(network, 1)
-    found = train(network, start, [rows], [rows[:40]], ["a"], settings, seed=0)
+    table = rows if targets is None else torch.cat([rows, targets], 1)
+    found = train(network, start, [table], [table[:40]], ["a"], settings, seed=0)
     assert (found.epochs == 4).all()
     wanted = network.with_moments(network.pruned(start), rows[None])
     trainable = network.layout.num_trainable
@@ -47,13 +55,13 @@ def test_steps_are_those_of_adam_on_the_mean_losses(mixed, architecture):
     wanted = wanted[:, :trainable].clone().requires_grad_()
     mean = square = 0.0
     for step in range(1, 5):
-        (gradient,) = torch.autograd.grad(by_hand(network, torch.cat([wanted, fixed], 1), rows), wanted)
+        (gradient,) = torch.autograd.grad(by_hand(network, torch.cat([wanted, fixed], 1), rows, targets), wanted)
         mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
         change = mean / (1 - 0.9**step) / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
         wanted = (wanted - settings.learning_rate * change).detach().requires_grad_()
     assert torch.allclose(found.parameters[:, :trainable], wanted, atol=1e-5)
     assert torch.equal(found.parameters[:, trainable:], fixed)
-    loss = by_hand(network, found.parameters, rows[:40])
+    loss = by_hand(network, found.parameters, rows[:40], None if targets is None else targets[:40])
     assert found.losses.sum() / 6 == pytest.approx(float(loss), rel=1e-4)
 
 
