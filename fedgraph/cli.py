@@ -115,7 +115,7 @@ def keys(table: Annotated[str | None, typer.Argument(help="experiment, graph, me
     for name, (heading, kind) in tables.items():
         if table is None or name == table:
             console.print(f"[bold]{escape(heading)}[/bold]")
-            for line in describe(kind):
+            for line in describe(kind, name):
                 console.print(f"    {line}", markup=False, soft_wrap=True, highlight=False)
 
 

@@ -40,13 +40,32 @@ def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
         kind = getattr(load_object(method.strategy, "strategy"), "settings_type", None)
         if kind is not None and kind.model_fields:
             tables[name] = (f"[{name}]", kind)
+    for name, (heading, kind) in list(tables.items()):
+        outer = re.split(r"[\[\]]+", heading)[1]
+        tables |= {f"{name}.{key}": (f"[{outer}.{key}]", inner) for key, inner in inner_tables(kind).items()}
     return tables | EXPLAINED | STUDY_EXPLAINED
 
 
-def describe(kind: type[Settings]) -> list[str]:
-    """One line per key (name, type, default), then what the class says of them, with keys as in TOML."""
-    lines = []
+def inner_tables(kind: type[Settings]) -> dict[str, type[Settings]]:
+    """The keys of a table that are tables of their own."""
+    found = {}
     for key, field in zip(kind.keys(), kind.model_fields.values(), strict=True):
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, Settings):
+                found[key] = part
+    return found
+
+
+def describe(kind: type[Settings], name: str = "") -> list[str]:
+    """One line per key (name, type, default), then what the class says of them, with keys as in TOML.
+
+    name : of the table, by which tables in it are referred to.
+    """
+    lines, inner = [], inner_tables(kind)
+    for key, field in zip(kind.keys(), kind.model_fields.values(), strict=True):
+        if key in inner:
+            lines.append(f"{key}: a table, see {name}.{key}")
+            continue
         needed = field.default is PydanticUndefined and field.default_factory is None
         default = "needed" if needed else repr(field.get_default(call_default_factory=True))
         lines.append(f"{key}: {_type(field.annotation)} = {default}")

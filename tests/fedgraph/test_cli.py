@@ -250,6 +250,10 @@ def test_keys_of_every_table():
     assert "local-epochs or local-steps : passes over" in explained
     assert "local_epochs" not in explained
     assert "set-for: dict[str, tuple[str, ...]] = {}" in call("keys", "reproduce.rows").output
+    assert "merge: a table, see fedngm.merge" in call("keys", "fedngm").output
+    assert "min-clients: int = 2" in call("keys", "fedngm.merge").output
+    assert "[data.table-schema]" in call("keys", "mixed-table.table-schema").output
+    assert "clip-norm: float = needed" in call("keys", "ipa.privacy").output
     assert call("keys", "nothing").exit_code == 1
 
 
