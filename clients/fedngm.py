@@ -32,6 +32,8 @@ from fedgraph.graphical.network_training import train
 from fedgraph.graphical.ngm import NGMFit, fit_ngm, fitted
 from fedgraph.graphical.ngr import fit_ngr
 from fedgraph.graphical.recovery import UnitTable, recover
+from fedgraph.graphical.sample_quality import sample_quality
+from fedgraph.graphical.sampling import draw
 from fedgraph.graphical.scaling import Scaling
 from fedgraph.graphical.schema import Schema
 from fedgraph.graphical.schema_inference import infer_schema
@@ -213,7 +215,25 @@ class FedNGMClient:
                     yardstick, self.common, rows.values["train"], values, targets, self.assignment.seed
                 )
                 scores |= _named(split, f"-{yardstick}", score_targets(self.common, values, found))
+            if self.settings.sample_quality:
+                scores |= _named(split, "", {"samples": self._sample_quality(name, given, values)})
         return scores
+
+    def _sample_quality(self, name: str, model: _Model, values: Floats) -> dict[str, float]:
+        """Of as many samples of a model as there are rows ``[rows, features]``; see ``SampleQuality``."""
+        seed, encoding = self.assignment.seed, model.encoding
+        samples = draw(model.network, model.parameters, len(values), [name], seed, settings=self.settings.sampling)[0]
+        # What is whole in a table is whole in its rows.
+        samples = encoding.encode(encoding.decode(samples))
+        found = sample_quality(encoding.schema, samples, encoding.encode(values), seed)
+        distances = list(found.marginal.values())
+        return {
+            "marginal-distance": float(np.mean(distances)),
+            "marginal-distance-largest": max(distances),
+            "correlation-difference": found.correlation[1],
+            "correlation-difference-largest": found.correlation[0],
+            "told-apart": found.auc,
+        }
 
     def _personal(self, name: str, model: _Model) -> _Model | None:
         """The client's model from the global one; None where it would be the same."""

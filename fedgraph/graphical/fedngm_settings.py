@@ -42,6 +42,7 @@ class FedNGMSettings(Settings):
     targets      : features that are predicted from all others to measure models; by default every common one.
     yardsticks   : measure what gradient-boosted trees and linear models predict too, which each client trains on its
                    own rows for every target.
+    sample_quality : compare samples of the global model with each client's test rows, and with public rows.
     disputes     : features that clients do not agree on are an error, or private to each (``private``).
     statistics   : what nodes are asked to tell, a table ``[fedngm.statistics]``.
     ngm, ngr, recovery, merge, scaling, distillation, sampling : tables of their own.
@@ -53,6 +54,7 @@ class FedNGMSettings(Settings):
     rounds: PositiveInt = 1
     targets: tuple[str, ...] = ()
     yardsticks: bool = False
+    sample_quality: bool = False
     disputes: Literal["error", "private"] = "error"
     recovery: RecoverySettings = Field(default_factory=RecoverySettings)
     merge: MergeSettings = Field(default_factory=MergeSettings)

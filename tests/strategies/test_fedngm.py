@@ -40,6 +40,7 @@ class Listener:
 
 def test_phases_and_what_comes_out(table_tables, run_experiment):
     listener = Listener()
+    table_tables["fedngm"] |= {"yardsticks": True, "sample-quality": True}
     folder = run_experiment(table_tables, nodes=1, client=listener)
     assert [request.phase for request in listener.requests] == ["schema", "graph", "fit", "finish"]
     summary = folder.summary()
@@ -52,6 +53,10 @@ def test_phases_and_what_comes_out(table_tables, run_experiment):
     test, public = summary["metrics"]["test"], summary["metrics"]["public"]
     for split in (test, public):
         assert {"weight-mae", "weight-mae-local", "weight-mae-personal", "ill-auc", "ward-macro-recall"} <= set(split)
+        assert {"weight-mae-trees", "ill-auc-linear"} <= set(split)
+        assert split["samples-marginal-distance"]["mean"] < 0.2
+        assert split["samples-correlation-difference"]["mean"] < 0.2
+        assert 0.4 < split["samples-told-apart"]["mean"] <= 1
         # Far better than the mean of everybody, which is off by 8.
         assert split["weight-mae"]["mean"] < 6
         assert split["ill-auc"]["mean"] > 0.8
