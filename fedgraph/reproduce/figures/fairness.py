@@ -62,7 +62,9 @@ def of_fairness(results: Results) -> Any:
         Line2D([], [], color=grey, **_MARK, label="what it reaches alone"),
         Line2D([], [], color=_ORANGE, linewidth=2.2, label="fairness: 100 × their correlation"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    # Three in a row are wider than a single panel.
+    columns = 3 if len(drawn) > 1 else 1
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
     return figure
 
 
