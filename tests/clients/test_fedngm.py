@@ -1,0 +1,95 @@
+"""Clients of FedNGM on their own: what they refuse, and what they tell twice."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from flwr.app import Context, Message, RecordDict
+
+from clients.fedngm import FedNGMClient
+from clients.node import Node
+from fedgraph.errors import IdentityError, ReplyError
+from fedgraph.experiment import parse_experiment
+from fedgraph.graphical.feature_graph import FeatureGraph
+from fedgraph.graphical.fedngm_settings import FedNGMSettings
+from fedgraph.graphical.scaling import Scaling
+from fedgraph.graphical.schema_json import schema_from_json
+from fedgraph.graphical_messages import PhaseReply, PhaseRequest, scores_from_text
+from fedgraph.settings import parse
+
+NAMES = "east,north,west"
+COMMON = ("height", "weight", "ill", "ward", "stay")
+NOISE = {"noise": {"epsilon": 5.0}, "bounds": {"height": [100, 250], "weight": [0, 200], "stay": [0, 100]}}
+
+
+@pytest.fixture
+def ask(table_tables, tmp_path, data_dir):
+    """``ask(phase, config, **known)`` -> the answer of a node that hosts all clients."""
+
+    def asked(phase, config=None, **known):
+        experiment = parse_experiment(table_tables)
+        settings = parse(FedNGMSettings, experiment.method_table, "[fedngm]")
+        part = experiment.client_part(settings.as_table())
+        places = {"clients": NAMES, "state-dir": str(tmp_path / "state"), "data-dir": str(data_dir)}
+        node = Node.of(Context(1, 1, {**places, **(config or {})}, RecordDict(), {}))
+        request = PhaseRequest("clients.fedngm:FedNGMClient", part, "run", phase, **known)
+        content = FedNGMClient.handle(Message(request.pack(), 1, "query"), node)
+        return PhaseReply.unpack(content, content.array_records["stacked"]["parameters"].shape[1])
+
+    return asked
+
+
+@pytest.fixture
+def common(ask):
+    return schema_from_json(ask("schema").texts[0]).select(COMMON)
+
+
+def test_a_client_tells_its_own_features_and_its_training_rows(ask):
+    reply = ask("schema")
+    names = [[feature["name"] for feature in json.loads(text)] for text in reply.texts]
+    assert names == [[*COMMON, "ecg"], [*COMMON], [*COMMON, "dose"]]
+    assert reply.num_rows == (168, 168, 168)
+
+
+def test_what_noise_has_hidden_once_is_told_the_same_again(ask, common, table_tables):
+    table_tables["fedngm"] |= {"scaling": {"source": "shared-ranges"}, "statistics": NOISE}
+    first, again = (ask("statistics", {"consent": "ranges"}, common=common).texts for _ in range(2))
+    assert first == again
+    assert set(json.loads(first[0])["ranges"]) == {"height", "weight", "stay"}
+    table_tables["fedngm"]["statistics"] = {**NOISE, "noise": {"epsilon": 4.0}}
+    assert ask("statistics", {"consent": "ranges"}, common=common).texts != first
+
+
+def test_graphs_are_over_common_features_and_found_with_private_ones(ask, common):
+    graphs = [FeatureGraph.from_json(json.loads(text)) for text in ask("graph", common=common).texts]
+    assert all(graph.names == COMMON for graph in graphs)
+    assert all(("height", "weight") in graph.edges for graph in graphs)
+
+
+def test_models_fit_and_are_kept(ask, common):
+    graph = FeatureGraph(COMMON, (("height", "weight"), ("weight", "ill"), ("ill", "ward"), ("ward", "stay")))
+    reply = ask("fit", common=common, scaling=Scaling(), graph=graph)
+    scores = scores_from_text(reply.texts[1])
+    assert set(scores) == {f"validation/{name}-r2-local" for name in COMMON}
+    assert 0.3 < scores["validation/weight-r2-local"] < 1
+    finished = ask("finish", common=common, scaling=Scaling(), graph=graph, parameters=reply.parameters[:1])
+    east = scores_from_text(finished.texts[0])
+    # The model that it is given is its own.
+    assert east["test/weight-mae"] == east["test/weight-mae-local"]
+    assert not math.isnan(east["test/ecg-mae-personal"])
+
+
+def test_requests_without_what_they_need_are_refused(ask, common):
+    with pytest.raises(ReplyError, match="phase 'graph' lacks the common features"):
+        ask("graph")
+    with pytest.raises(ReplyError, match="phase 'fit' lacks the graph"):
+        ask("fit", common=common)
+
+
+def test_pooling_needs_everybody(ask, common, table_tables):
+    table_tables["fedngm"]["global-model"] = "pooled"
+    graph = FeatureGraph(COMMON, ())
+    with pytest.raises(IdentityError, match="lacks those of west: put all clients on one node"):
+        ask("fit", {"clients": "east,north"}, common=common, graph=graph)
