@@ -358,7 +358,7 @@ class FedNGMClient:
     def _rows(self, name: str, schema: Schema) -> _Rows:
         """With ranges as the server says, and of the client's own training rows where it says nothing."""
         values, settings = self._values(name, schema), self.settings.scaling
-        own = Scaling.measured(values["train"], schema, settings.quantile)
+        own = Scaling.measured(values["train"], schema, settings.quantile, settings.skewed)
         scaling = own if self.request.scaling is None else self.request.scaling.completed(own)
         return _Rows(Encoding(schema, scaling, settings.outside), values)
 

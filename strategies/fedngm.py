@@ -190,8 +190,8 @@ class FedNGM(PhasedStrategy):
         settings = self.settings.scaling
         if settings.source == "public":
             values = self._public_values("scaling source = 'public'")
-            scaling = Scaling(dict(settings.ranges))
-            scaling = scaling.completed(Scaling.measured(values, self._common, settings.quantile))
+            measured = Scaling.measured(values, self._common, settings.quantile, settings.skewed)
+            scaling = Scaling(dict(settings.ranges)).completed(measured)
         else:
             told = {}
             if settings.source == "shared-ranges" or self.settings.statistics.category_counts:

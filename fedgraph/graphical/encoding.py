@@ -17,10 +17,8 @@ from fedgraph.errors import DataError
 from fedgraph.graphical.columns import Floats
 from fedgraph.graphical.scaling import Scaling, needs_range
 from fedgraph.graphical.schema import Schema
+from fedgraph.graphical.unit_scale import UnitScale
 from fedgraph.graphical.values import check_shape
-
-_FARTHEST = 1000.0
-"""Ranges that a value may lie outside its own: farther off is a mistake, and squared it would drown all others."""
 
 _DIGITS = 6
 """Of a range, that a float32 unit holds."""
@@ -30,7 +28,8 @@ _DIGITS = 6
 class Encoding:
     """Values float64 ``[rows, features]`` (``fedgraph.graphical.values``) <-> units float32 ``[rows, units]``.
 
-    A number is one unit, 0 at the low and 1 at the high end of its range. Ordered words are one unit with equal steps
+    A number is one unit, 0 at the low and 1 at the high end of its range, with equal steps between them unless it is on
+    a logarithmic scale (:class:`fedgraph.graphical.unit_scale.UnitScale`). Ordered words are one unit with equal steps
     from 0 to 1, binary features one unit, 0 or 1, categorical ones a unit per category. Units are NaN where a value is
     missing, all of them for a category.
 
@@ -42,8 +41,9 @@ class Encoding:
     outside: Literal["keep", "clip"] = "keep"
 
     @cached_property
-    def _limits(self) -> tuple[Floats, Floats]:
-        return self.scaling.limits(self.schema)
+    def scales(self) -> dict[str, UnitScale]:
+        """By feature. Raises DataError when one has no range."""
+        return dict(zip(self.schema.names, self.scaling.scales(self.schema), strict=True))
 
     def encode(self, values: Floats) -> Tensor:
         """Units of values.
@@ -63,22 +63,22 @@ class Encoding:
                 block[:] = column == np.arange(part.width)[:, None]
                 block[:, np.isnan(column)] = np.nan
             else:
-                block[0] = self._scaled(column, place)
+                block[0] = self._scaled(column, part.name)
         return torch.from_numpy(units).T.contiguous()
 
-    def _scaled(self, values: Floats, feature: int) -> Floats:
-        low, high = (limits[feature] for limits in self._limits)
-        scaled = (values - low) / (high - low)
+    def _scaled(self, values: Floats, name: str) -> Floats:
+        scale = self.scales[name]
         if self.outside == "clip":
-            return np.clip(scaled, 0.0, 1.0)
-        far = np.abs(scaled - 0.5) > _FARTHEST
+            return np.clip(scale.units(values), 0.0, 1.0)
+        far = scale.is_far(values)
         if far.any():
-            name, odd = self.schema.names[feature], np.unique(values[far])
+            odd = np.unique(values[far])
             raise DataError(
-                f"feature '{name}' has {int(far.sum()):,} values such as {odd[0]:g} far outside its range {low:g} to "
-                f'{high:g}: name what means missing under missing-codes, widen the range, or set outside = "clip"'
+                f"feature '{name}' has {int(far.sum()):,} values such as {odd[0]:g} far outside its range "
+                f"{scale.low:g} to {scale.high:g}: name what means missing under missing-codes, widen the range, or "
+                f'set outside = "clip"'
             )
-        return scaled
+        return scale.units(values)
 
     def decode(self, units: Tensor) -> Floats:
         """Values of units, such as those that a model predicts.
@@ -95,19 +95,19 @@ class Encoding:
                 f"{len(self.schema.unit_feature)}]"
             )
         given = units.detach().cpu().T.contiguous().numpy()
-        low, high = self._limits
         values = np.empty((len(units), len(self.schema.features)), order="F")
         for place, part in enumerate(self.schema.features):
             block = given[self.schema.slices[part.name]]
             if part.kind == "categorical":
                 values[:, place] = np.where(np.isnan(block).any(0), np.nan, block.argmax(0))
                 continue
-            column = low[place] + block[0].astype(np.float64) * (high[place] - low[place])
+            scale = self.scales[part.name]
+            column = scale.values(block[0].astype(np.float64))
             if part.kind == "binary":
                 # Not rounded: half would go to the even 0.
                 column = np.where(np.isnan(column), np.nan, column >= 0.5)
             elif part.kind == "real":
-                column = column.round(_DIGITS - int(np.floor(np.log10(high[place] - low[place]))))
+                column = column.round(_DIGITS - int(np.floor(np.log10(scale.span))))
             else:
                 column = column.round()
             values[:, place] = column if needs_range(part) else np.clip(column, 0, max(1, len(part.categories) - 1))

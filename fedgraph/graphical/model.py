@@ -81,7 +81,7 @@ class GraphicalModel:
         if self.encoding.schema != self.network.schema or self.network.adjacency.dim() != 2:
             raise RunError("network and encoding of a graphical model have one schema, and the network has one graph")
         self.network.state(self.parameters[None])
-        self.encoding.scaling.limits(self.encoding.schema)
+        _ = self.encoding.scales
 
     @cached_property
     def graph(self) -> FeatureGraph:
@@ -93,6 +93,7 @@ class GraphicalModel:
     ) -> NDArray[np.float64] | NDArray[np.str_]:
         """The expectation of a number, not rounded, or the most probable category, ``[rows]``.
 
+        Of a number on a logarithmic scale it is the value whose unit is expected, which is about the median.
         Values of the target in ``rows`` do not count. Raises DataError for rows that cannot be used.
         """
         feature, units = self._asked(rows, [target])
@@ -132,14 +133,16 @@ class GraphicalModel:
         found = conditional(self.network, self.parameters[None], units, targets, [_NAME], seed, draws, settings)
         asked = self.encoding.schema.slices
         position = {unit: place for place, unit in enumerate(found.units.tolist())}
-        mean, deviation, levels = found.mean[0], found.deviation[0], found.quantiles(quantiles)[0]
+        mean, levels = found.mean[0], found.quantiles(quantiles)[0]
         result: dict[str, Numbers | Categories] = {}
         for name in targets:
             feature, column = self.encoding.schema[name], position[asked[name].start]
             if feature.is_number:
+                components = _floats(found.expected[0, ..., column])
+                centre, deviation = self.encoding.scales[name].moments(components, float(found.noise[0, column]))
                 result[name] = Numbers(
-                    mean=self._in_own_units(mean[:, column], name),
-                    deviation=_floats(deviation[:, column]) * self._span(name),
+                    mean=centre,
+                    deviation=deviation,
                     quantiles={
                         level: self._in_own_units(levels[:, place, column], name)
                         for place, level in enumerate(quantiles)
@@ -152,7 +155,10 @@ class GraphicalModel:
         return result
 
     def marginals(self) -> dict[str, Numbers | Categories]:
-        """The distribution of every feature in the training rows, as one row; numbers without quantiles."""
+        """The distribution of every feature in the training rows, as one row; numbers without quantiles.
+
+        Units of numbers on a logarithmic scale are taken for normal.
+        """
         state = {name: values[0] for name, values in self.network.state(self.parameters[None]).items()}
         result: dict[str, Numbers | Categories] = {}
         for feature in self.encoding.schema.features:
@@ -160,8 +166,9 @@ class GraphicalModel:
             if feature.is_number:
                 scale = state["deviation"][self._slice(feature.name)]
                 # What is constant is not scaled, which the buffer says by a 1.
-                deviation = _floats(scale.masked_fill(scale == 1, 0.0)) * self._span(feature.name)
-                result[feature.name] = Numbers(self._in_own_units(mean, feature.name), deviation, {})
+                deviation = float(scale.masked_fill(scale == 1, 0.0))
+                moments = self.encoding.scales[feature.name].moments(_floats(mean)[:, None], deviation)
+                result[feature.name] = Numbers(*moments, {})
             else:
                 shares = self.network.probabilities(state["mean"][None], feature.name)
                 result[feature.name] = Categories(feature.categories, _floats(shares))
@@ -232,13 +239,8 @@ class GraphicalModel:
     def _slice(self, name: str) -> slice:
         return self.encoding.schema.slices[name]
 
-    def _span(self, name: str) -> float:
-        low, high = self.encoding.scaling.limits(self.encoding.schema)
-        return float(high[self._place(name)] - low[self._place(name)])
-
     def _in_own_units(self, units: Tensor, name: str) -> Floats:
-        low, _ = self.encoding.scaling.limits(self.encoding.schema)
-        return low[self._place(name)] + _floats(units) * self._span(name)
+        return self.encoding.scales[name].values(_floats(units))
 
 
 def _floats(values: Tensor) -> Floats:

@@ -1,7 +1,7 @@
 """Rows drawn from graphical models, by Gibbs sampling or by the procedure of the authors' program.
 
-A model holds no more about the noise of a number than its variance, so numbers that are skewed or discrete come out
-more symmetric and more continuous than they are.
+A model holds no more about the noise of a number than its variance, so numbers that are discrete come out more
+continuous than they are, and skewed ones more symmetric, unless they are on a logarithmic scale.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2.4.
 """

@@ -25,24 +25,32 @@ from fedgraph.errors import DataError, ReplyError
 from fedgraph.graphical.columns import Floats
 from fedgraph.graphical.schema import Feature, Schema
 from fedgraph.graphical.schema_json import refuse_long
+from fedgraph.graphical.unit_scale import UnitScale
 from fedgraph.graphical.values import check_shape
 from fedgraph.settings import Settings
 
-Range = tuple[float, float]
-"""Low and high, of which the units are 0 and 1."""
+Range = tuple[float, float] | tuple[float, float, float]
+"""Low and high, of which the units are 0 and 1; or low, median and high, of which they are 0, 1/2 and 1."""
+
+Skewed = Literal["logarithmic", "straight"]
+"""See ``ScalingSettings.skewed``."""
 
 _LARGEST = 1e30
 _NARROWEST = 1e-30
 
 
 def _rising(limits: Range) -> Range:
-    if not limits[1] - limits[0] >= _NARROWEST or max(map(abs, limits)) > _LARGEST:
-        raise ValueError("a range is [low, high] with low below high, neither beyond 1e30")
+    low, high = limits[0], limits[-1]
+    if not high - low >= _NARROWEST or not all(low <= each <= high for each in limits) or max(-low, high) > _LARGEST:
+        raise ValueError("a range is [low, high] or [low, median, high] with low below high, neither beyond 1e30")
     return limits
 
 
 Ranges = dict[str, Annotated[Range, AfterValidator(_rising)]]
 """By feature, checked by pydantic."""
+
+Bounds = dict[str, Annotated[tuple[float, float], AfterValidator(_rising)]]
+"""The same without medians."""
 
 _RANGES = TypeAdapter(Ranges)
 
@@ -51,11 +59,15 @@ class ScalingSettings(Settings):
     """How numbers become units.
 
     source   : of the ranges: ``given``, ``own`` or ``shared-ranges``.
-    ranges   : ``[low, high]`` by feature; they hold whatever the source.
+    ranges   : ``[low, high]`` by feature; they hold whatever the source. ``[low, median, high]`` is for a skewed one.
     quantile : what share of a client's values lies below its low, and as many above its high. Outliers then do not
                squeeze all others together.
+    skewed   : real numbers whose median is not in the middle of their range get a ``logarithmic`` scale on which it is,
+               the more so the farther off it is (:mod:`fedgraph.graphical.unit_scale`); for that the median belongs to
+               what is measured, and told, as a range. Otherwise, as whole numbers, they keep a ``straight`` scale.
+               Predictions of numbers on a logarithmic scale are nearer to medians than to means.
     merge    : of ranges that clients told: from the lowest low to the highest high (``widest``), or the ``median`` low
-               and high, on which one client has little influence.
+               and high, on which one client has little influence. Of medians it is always the median.
     outside  : a value outside its range is kept, so that its unit is below 0 or above 1, or clipped to it (``keep``,
                ``clip``). Clipped values cannot be restored, and errors of predictions hide at the ends.
     """
@@ -63,6 +75,7 @@ class ScalingSettings(Settings):
     source: Literal["given", "own", "shared-ranges"] = "own"
     ranges: Ranges = Field(default_factory=dict)
     quantile: float = Field(default=0.01, ge=0, lt=0.5)
+    skewed: Skewed = "logarithmic"
     merge: Literal["widest", "median"] = "widest"
     outside: Literal["keep", "clip"] = "keep"
 
@@ -74,28 +87,36 @@ class Scaling:
     ranges: Mapping[str, Range] = field(default_factory=dict)
 
     @classmethod
-    def measured(cls, values: Floats, schema: Schema, quantile: float) -> Scaling:
+    def measured(cls, values: Floats, schema: Schema, quantile: float, skewed: Skewed = "logarithmic") -> Scaling:
         """From the quantiles of values ``[rows, features]``: (0, 1) for a feature without any."""
         check_shape(values, schema)
-        places = [place for place, feature in enumerate(schema.features) if needs_range(feature)]
-        return cls({schema.names[place]: quantile_range(values[:, place], quantile) for place in places})
+        return cls(
+            {
+                feature.name: quantile_range(values[:, place], quantile, may_be_skewed(feature, skewed))
+                for place, feature in enumerate(schema.features)
+                if needs_range(feature)
+            }
+        )
 
     @classmethod
     def merged(cls, told: Sequence[Mapping[str, Range]], how: Literal["widest", "median"] = "widest") -> Scaling:
         """Of the ranges that clients told, each of any features; see ``ScalingSettings.merge``."""
-        ranges = {}
+        ranges: dict[str, Range] = {}
         for name in sorted({name for one in told for name in one}):
-            lows, highs = np.array([one[name] for one in told if name in one]).T
+            of_clients = [one[name] for one in told if name in one]
+            lows, highs = np.array([(limits[0], limits[-1]) for limits in of_clients]).T
             ends = (lows.min(), highs.max()) if how == "widest" else (np.median(lows), np.median(highs))
-            ranges[name] = (float(ends[0]), float(ends[1]))
+            low, high = float(ends[0]), float(ends[1])
+            medians = [limits[1] for limits in of_clients if len(limits) == 3]
+            ranges[name] = (low, float(np.clip(np.median(medians), low, high)), high) if medians else (low, high)
         return cls(ranges)
 
     def completed(self, other: Scaling) -> Scaling:
         """These ranges, and those of ``other`` for further features, such as a client's private ones."""
         return Scaling({**other.ranges, **self.ranges})
 
-    def limits(self, schema: Schema) -> tuple[Floats, Floats]:
-        """Low and high of every feature, ``[features]``; of categories their first and last position.
+    def scales(self, schema: Schema) -> tuple[UnitScale, ...]:
+        """Of every feature; those of categories are their positions, the first being 0 and the last 1.
 
         Raises DataError that names the features without a range.
         """
@@ -105,12 +126,10 @@ class Scaling:
                 f"there is no range for {', '.join(lacking)}: give it under ranges, or let clients measure it "
                 f'(source = "own" or "shared-ranges")'
             )
-        limits = [
-            self.ranges[part.name] if needs_range(part) else (0.0, max(1.0, len(part.categories) - 1.0))
+        return tuple(
+            _scale(self.ranges[part.name]) if needs_range(part) else UnitScale(0.0, max(1.0, len(part.categories) - 1))
             for part in schema.features
-        ]
-        low, high = np.array(limits, dtype=np.float64).reshape(-1, 2).T
-        return low, high
+        )
 
     def as_json(self) -> str:
         """One line, read by ``from_json``."""
@@ -141,7 +160,7 @@ def agreed_scaling(schema: Schema, settings: ScalingSettings, told: Sequence[Map
     if settings.source == "shared-ranges":
         scaling = scaling.completed(Scaling.merged(told, settings.merge))
     if settings.source != "own":
-        scaling.limits(schema)
+        scaling.scales(schema)
     return scaling
 
 
@@ -150,7 +169,12 @@ def needs_range(feature: Feature) -> bool:
     return feature.is_number and not feature.categories
 
 
-def quantile_range(values: Floats, quantile: float) -> Range:
+def may_be_skewed(feature: Feature, skewed: Skewed) -> bool:
+    """Whether the median belongs to the range of a feature."""
+    return feature.kind == "real" and skewed == "logarithmic"
+
+
+def quantile_range(values: Floats, quantile: float, with_median: bool = False) -> Range:
     """Low and high quantile of ``values [rows]`` without NaN, the first below the second; (0, 1) without any value.
 
     Where both are one value, such as 0 in a column that counts rare events, they are the quantiles of that value and of
@@ -159,9 +183,14 @@ def quantile_range(values: Floats, quantile: float) -> Range:
     values = values[np.isfinite(values)]
     if not len(values):
         return 0.0, 1.0
-    low, high = np.quantile(values, [quantile, 1 - quantile])
+    low, median, high = np.quantile(values, [quantile, 0.5, 1 - quantile])
     if low == high and len(others := values[values != low]):
         ends = np.quantile(others, [quantile, 1 - quantile])
         low, high = min(low, ends[0]), max(high, ends[1])
     margin = 0.0 if high - low >= _NARROWEST else max(0.5, abs(low) * 1e-6)
-    return float(low - margin), float(high + margin)
+    low, high = float(low - margin), float(high + margin)
+    return (low, float(median), high) if with_median else (low, high)
+
+
+def _scale(limits: Range) -> UnitScale:
+    return UnitScale.of(limits[0], limits[-1], limits[1] if len(limits) == 3 else None)

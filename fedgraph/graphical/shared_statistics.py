@@ -1,7 +1,7 @@
 """What a client that consents tells of its values besides its schema: ranges of numbers, and counts of categories.
 
-Without noise, a range is two quantiles. These are values of single persons, or lie between two of them, so nothing is
-told of what a few rows have; that is caution, not a guarantee.
+Without noise, a range is two quantiles, with the median between them for a real number. These are values of single
+persons, or lie between two of them, so nothing is told of what a few rows have; that is caution, not a guarantee.
 
 With noise, the guarantee is that of ``fedgraph.privacy.counts``: epsilon is the privacy loss of a row from all that a
 client tells at once. Noise on a quantile itself would have to be as large as all that the value can be, since one row
@@ -27,7 +27,15 @@ from torch import Tensor
 
 from fedgraph.errors import DataError, ReplyError
 from fedgraph.graphical.columns import Floats
-from fedgraph.graphical.scaling import Range, Ranges, ScalingSettings, needs_range, quantile_range
+from fedgraph.graphical.scaling import (
+    Bounds,
+    Range,
+    Ranges,
+    ScalingSettings,
+    may_be_skewed,
+    needs_range,
+    quantile_range,
+)
 from fedgraph.graphical.schema import Schema
 from fedgraph.graphical.schema_json import refuse_long
 from fedgraph.graphical.values import check_shape
@@ -43,7 +51,7 @@ Counts = NDArray[np.int64]
 class Consent:
     """What a node lets its clients tell; by default nothing.
 
-    ranges          : quantiles of numbers.
+    ranges          : quantiles of numbers, the median among them.
     category_counts : how many rows have each category.
     max_epsilon     : only with noise of at most this epsilon, and of at most ``max_delta``.
     least_rows      : nothing is told of a number that fewer rows have, and a category that fewer rows have counts as 0.
@@ -92,7 +100,7 @@ class StatisticsSettings(Settings):
 
     category_counts: bool = False
     noise: CountNoiseSettings | None = None
-    bounds: Ranges = Field(default_factory=dict)
+    bounds: Bounds = Field(default_factory=dict)
     cells: Annotated[int, Field(ge=4, le=10_000)] = 64
 
 
@@ -159,7 +167,11 @@ def shared_statistics(
     consent.check(wants_ranges, settings.category_counts, settings.noise)
     columns = {feature.name: values[:, place] for place, feature in enumerate(schema.features)}
     columns = {name: column[np.isfinite(column)] for name, column in columns.items()}
-    ranged = [f.name for f in schema.features if wants_ranges and needs_range(f) and f.name not in scaling.ranges]
+    ranged = {
+        f.name: may_be_skewed(f, scaling.skewed)
+        for f in schema.features
+        if wants_ranges and needs_range(f) and f.name not in scaling.ranges
+    }
     counts = {
         f.name: np.bincount(columns[f.name].astype(np.int64), minlength=len(f.categories))
         for f in schema.features
@@ -167,8 +179,8 @@ def shared_statistics(
     }
     if settings.noise is None:
         ranges = {
-            name: quantile_range(columns[name], scaling.quantile)
-            for name in ranged
+            name: quantile_range(columns[name], scaling.quantile, with_median)
+            for name, with_median in ranged.items()
             if len(columns[name]) >= consent.least_rows
         }
         counts = {name: np.where(one < consent.least_rows, 0, one) for name, one in counts.items()}
@@ -179,7 +191,7 @@ def shared_statistics(
         largest = settings.noise.largest(settings.cells * max(1, len(ranged)), len(noisy))
         kept = {name: np.where(noisy[name] > largest, noisy[name], 0) for name in ranged}
         ranges = {
-            name: _range(one, settings.bounds[name], scaling.quantile)
+            name: _range(one, settings.bounds[name], scaling.quantile, ranged[name])
             for name, one in kept.items()
             if one.sum() >= max(1, consent.least_rows)
         }
@@ -224,10 +236,17 @@ def _with_noise(
     return dict(zip(histograms, np.split(drawn, ends[:-1]), strict=True))
 
 
-def _range(counts: Counts, bounds: Range, quantile: float) -> Range:
-    """From the lower edge of the cell in which the low quantile lies to the upper edge of that of the high one."""
+def _range(counts: Counts, bounds: tuple[float, float], quantile: float, with_median: bool) -> Range:
+    """From the lower edge of the cell in which the low quantile lies to the upper edge of that of the high one.
+
+    The median is the centre of its cell.
+    """
     edges = np.linspace(*bounds, len(counts) + 1)
     below = np.cumsum(counts)
     first = int(np.argmax(below > quantile * below[-1]))
     last = int(np.argmax(below >= (1 - quantile) * below[-1]))
-    return float(edges[first]), float(edges[last + 1])
+    low, high = float(edges[first]), float(edges[last + 1])
+    if not with_median:
+        return low, high
+    middle = int(np.argmax(2 * below >= below[-1]))
+    return low, float(edges[middle] + edges[middle + 1]) / 2, high

@@ -25,13 +25,11 @@ categories]`` of binary and categorical features."""
 
 def as_predictions(network: Network, encoding: Encoding, units: Tensor, targets: Sequence[str]) -> Predictions:
     """Of what a network predicted for one client, ``[rows, units]``; numbers are not rounded."""
-    low, high = encoding.scaling.limits(encoding.schema)
     found = {}
     for name in targets:
         if encoding.schema[name].is_number:
-            place = encoding.schema.names.index(name)
             part = units[:, encoding.schema.slices[name].start].detach().cpu().double().numpy()
-            found[name] = low[place] + part * (high[place] - low[place])
+            found[name] = encoding.scales[name].values(part)
         else:
             found[name] = network.probabilities(units, name).detach().cpu().double().numpy()
     return found

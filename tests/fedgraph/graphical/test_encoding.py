@@ -60,6 +60,23 @@ def test_values_outside_are_kept_or_clipped():
     assert clipped[0, [3, 6, 7]].tolist() == [0, 1, 0]
 
 
+def test_skewed_numbers_there_and_back():
+    """Of 1 to 101, the median is 11: log(1 + 80 z) / log(81) is 1/2 at z = 0.1."""
+    schema = Schema((Feature("cells", "real"), Feature("age", "integer")))
+    encoding = Encoding(schema, Scaling({"cells": (1.0, 11.0, 101.0), "age": (0.0, 10.0)}))
+    values = np.array([[1, 0], [11, 5], [101, 10], [NAN, 1], [0.5, 2], [5000, 3], [-500, 4]])
+    units = encoding.encode(values)
+    shares = (values[:, 0] - 1) / 100
+    expected = np.sign(shares) * np.log(1 + 80 * np.abs(shares)) / np.log(81)
+    np.testing.assert_allclose(units[:, 0], expected, rtol=1e-6)
+    np.testing.assert_allclose(units[:3, 0], [0, 0.5, 1], rtol=1e-6)
+    np.testing.assert_allclose(encoding.decode(units), values, rtol=1e-6)
+    clipped = Encoding(schema, encoding.scaling, "clip").encode(values)
+    assert clipped[4:, 0].tolist() == [0, 1, 0]
+    with pytest.raises(DataError, match=r"'cells' has 1 values such as 200000 far outside its range 1 to 101"):
+        encoding.encode(np.array([[2e5, 1], [2e4, 1]]))
+
+
 def test_values_far_outside_are_a_mistake():
     values = np.array([[0, 60.0, 0, 0, 99_999, 1]] * 3)
     with pytest.raises(
@@ -94,7 +111,9 @@ def encodings(draw):
             continue
         low = draw(st.integers(-1_000, 1_000))
         width = draw(st.integers(1, 10_000))
-        ranges[name] = (float(low), float(low + width))
+        share = draw(st.sampled_from([None, 0.0, 0.05, 0.3, 0.5, 0.99]))
+        middle = () if share is None else (low + share * width,)
+        ranges[name] = (float(low), *middle, float(low + width))
         number = st.integers(low - 2 * width, low + 3 * width).map(float)
         columns.append(st.floats(low - 2 * width, low + 3 * width) if kind == "real" else number)
     row = st.tuples(*(st.one_of(st.just(NAN), column) for column in columns))
@@ -113,9 +132,10 @@ def test_what_was_encoded_is_decoded(drawn):
     back = encoding.decode(units)
     for place, feature in enumerate(schema.features):
         if feature.kind == "real":
-            low, high = scaling.ranges[feature.name]
-            # Three ranges away a float32 unit is exact to 2^-22 or so, and then rounded to a millionth of a range.
-            np.testing.assert_allclose(back[:, place], values[:, place], rtol=0, atol=2e-6 * (high - low))
+            low, *_, high = scaling.ranges[feature.name]
+            # Three ranges away a float32 unit is exact to 2^-22 or so, and then rounded to a millionth of a range. On
+            # the most logarithmic scale such a value is exact to log(1 + 9,800) = 9 times as many.
+            np.testing.assert_allclose(back[:, place], values[:, place], rtol=0, atol=1e-5 * (high - low))
         else:
             np.testing.assert_array_equal(back[:, place], values[:, place])
         if feature.kind == "categorical":

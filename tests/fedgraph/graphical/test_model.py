@@ -125,6 +125,30 @@ def test_ordered_words_are_predicted_as_words():
     assert model.predict([{"dose": 0.5}, {"dose": 5}, {"dose": 9.5}], "pain").tolist() == ["none", "some", "much"]
 
 
+def test_a_skewed_number_is_drawn_as_skewed():
+    """Two lognormal numbers with a correlation of 0.8 of their logarithms."""
+    schema = Schema((Feature("dose", "real"), Feature("effect", "real")))
+    logs = np.random.default_rng(0).multivariate_normal([0, 1], [[1, 0.8], [0.8, 1]], 4000)
+    values = np.exp(logs)
+    encoding = Encoding(schema, Scaling.measured(values, schema, 0.01))
+    rows = encoding.encode(values)
+    settings = NGMSettings(epochs=30, learning_rate=0.01)
+    fit = fit_ngm(schema, torch.ones(2, 2).bool(), [rows[:3500]], [rows[3500:]], ["a"], settings, 0)
+    model = GraphicalModel(fit.network, fit.parameters[0], encoding)
+    levels = [0.05, 0.25, 0.5, 0.75, 0.95]
+    drawn = values_of(model.sample(4000), schema)
+    np.testing.assert_allclose(np.quantile(drawn, levels, 0), np.quantile(values, levels, 0), rtol=0.3)
+    found = model.conditional({"dose": 2.0}, ["effect"], levels)["effect"]
+    # Of a lognormal number with a mean of 1 + 0.8 log 2 and a deviation of 0.6 of its logarithm.
+    middle = np.exp(1 + 0.8 * np.log(2))
+    assert found.quantiles[0.5][0] == pytest.approx(middle, rel=0.1)
+    assert found.quantiles[0.95][0] == pytest.approx(middle * np.exp(0.6 * 1.645), rel=0.15)
+    assert found.mean[0] == pytest.approx(middle * np.exp(0.6**2 / 2), rel=0.1)
+    assert found.deviation[0] == pytest.approx(found.mean[0] * np.sqrt(np.expm1(0.6**2)), rel=0.2)
+    assert model.predict({"dose": 2.0}, "effect")[0] == pytest.approx(middle, rel=0.1)
+    assert model.marginals()["dose"].mean[0] == pytest.approx(values[:, 0].mean(), rel=0.15)
+
+
 def test_what_is_constant_has_no_deviation(numbers):
     rows = torch.rand(60, 2, generator=torch.Generator().manual_seed(0))
     rows[:, 1] = 0.5

@@ -37,10 +37,22 @@ def test_ranges_are_never_empty():
 def test_own_ranges_are_of_numbers_only():
     values = np.array([[20.0, 0, 2, 60], [40, 1, 0, np.nan], [np.nan, 1, 0, 80]])
     scaling = Scaling.measured(values, SCHEMA, 0.0)
-    assert scaling.ranges == {"age": (20, 40), "weight": (60, 80)}
-    low, high = scaling.limits(SCHEMA)
-    assert low.tolist() == [20, 0, 0, 60]
-    assert high.tolist() == [40, 1, 2, 80]
+    assert scaling.ranges == {"age": (20, 40), "weight": (60, 70, 80)}
+    assert Scaling.measured(values, SCHEMA, 0.0, "straight").ranges == {"age": (20, 40), "weight": (60, 80)}
+    scales = scaling.scales(SCHEMA)
+    assert [(scale.low, scale.high) for scale in scales] == [(20, 40), (0, 1), (0, 2), (60, 80)]
+
+
+def test_a_skewed_number_has_its_median_in_the_middle():
+    values = np.stack([np.arange(1001.0) ** 4, np.zeros(1001), np.zeros(1001), np.arange(1001.0) ** 4], 1)
+    scaling = Scaling.measured(values, SCHEMA, 0.05)
+    assert scaling.ranges["weight"] == pytest.approx((50**4, 500**4, 950**4))
+    ends = np.array([[scaling.ranges[name][place] for name in ("age", "weight")] for place in (0, -1)])
+    ages, _, _, weights = scaling.scales(SCHEMA)
+    np.testing.assert_allclose(ages.units(ends[:, 0]), [0, 1])
+    np.testing.assert_allclose(weights.units(ends[:, 1]), [0, 1])
+    assert ages.units(np.array([500.0**4]))[0] == pytest.approx(0.0767, abs=1e-3)
+    assert weights.units(np.array([500.0**4]))[0] == pytest.approx(0.5)
 
 
 def test_merging():
@@ -48,6 +60,10 @@ def test_merging():
     assert Scaling.merged(told).ranges == {"age": (0, 1000), "weight": (0, 1)}
     assert Scaling.merged(told, "median").ranges == {"age": (1, 9), "weight": (0, 1)}
     assert Scaling.merged([]).ranges == {}
+    skewed = [{"a": (1, 2, 5)}, {"a": (0, 9)}, {"a": (3, 4, 9)}, {"a": (8, 8.5, 9)}]
+    assert Scaling.merged(skewed).ranges == {"a": (0, 4, 9)}
+    # The lows are 1, 3 and 8, the medians 2, 2.5 and 8.5.
+    assert Scaling.merged([{"a": (1, 2, 5)}, {"a": (3, 2.5, 9)}, {"a": (8, 8.5, 9)}], "median").ranges["a"] == (3, 3, 9)
 
 
 def settings(**keys):
@@ -71,20 +87,43 @@ def test_agreed_ranges():
             agreed_scaling(SCHEMA, settings(source=source, ranges={"age": [0, 100]}))
 
 
-@pytest.mark.parametrize("limits", [[5, 5], [6, 5], [0, float("inf")], [float("nan"), 1], [0, 1e31], [0, 1e-31]])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        [5, 5],
+        [6, 5],
+        [0, float("inf")],
+        [float("nan"), 1],
+        [0, 1e31],
+        [0, 1e-31],
+        [0, 2, 1],
+        [1, 0, 2],
+        [0, float("nan"), 1],
+        [0],
+    ],
+)
 def test_ranges_that_are_none(limits):
-    with pytest.raises(ExperimentError, match="low below high"):
+    with pytest.raises(ExperimentError, match="low below high|ranges"):
         settings(ranges={"age": limits})
 
 
 def test_json_there_and_back():
-    scaling = Scaling({"age": (0.1, 1e9), "weight": (-3.0, 4.5)})
+    scaling = Scaling({"age": (0.1, 1e9), "weight": (-3.0, -2.0, 4.5)})
     assert Scaling.from_json(scaling.as_json()) == scaling
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", '{"a": 1}', '{"a": [1, 2, 3]}', '{"a": [2, 1]}', '{"a": [0, 1e999]}', '{"a": [NaN, 1]}', "[" * 10_000],
+    [
+        "",
+        "[]",
+        '{"a": 1}',
+        '{"a": [1, 2, 3, 4]}',
+        '{"a": [2, 1]}',
+        '{"a": [0, 1e999]}',
+        '{"a": [NaN, 1]}',
+        "[" * 10_000,
+    ],
 )
 def test_json_that_is_no_scaling(text):
     with pytest.raises(ReplyError, match="the scaling is malformed"):
