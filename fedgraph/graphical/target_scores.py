@@ -47,8 +47,10 @@ def score_targets(schema: Schema, values: Floats, predictions: Predictions) -> d
 def score(feature: Feature, truth: Floats, predicted: Floats) -> dict[str, float]:
     """Scores of one target in the rows where it is known: ``rows`` says how many, and so can every one be judged.
 
-    Numbers, ordinal ones among them: ``mae``, ``rmse``. Binary, the second category counting as positive: ``auc`` (of
-    the ROC curve) and ``aupr`` (average precision), NaN where only one category is there. Categorical, by the most
+    Numbers, ordinal ones among them: ``mae``, ``rmse``. Binary: ``auc`` (of the ROC curve) and ``aupr`` (average
+    precision), NaN where only one category is there. What counts as positive is the category that fewer of these rows
+    have, in the paper the death of a child, and the second if both are as frequent; the AUC is the same for either.
+    Categorical, by the most
     probable category: ``micro-precision``, ``micro-recall``, and ``macro-precision``, ``macro-recall``, means over all
     categories of the feature; as in the paper, the recall of a category is 0 where it never was the truth, and the
     precision 0 where it never was predicted. Without any row all are NaN.
@@ -83,10 +85,11 @@ def _number(truth: Floats, predicted: Floats) -> dict[str, float]:
 def _binary(truth: Floats, chances: Floats) -> dict[str, float]:
     from sklearn import metrics
 
+    rarer = int(2 * truth.sum() <= len(truth))
     return _measured(
         {
-            "auc": lambda: metrics.roc_auc_score(truth, chances[:, 1]),
-            "aupr": lambda: metrics.average_precision_score(truth, chances[:, 1]),
+            "auc": lambda: metrics.roc_auc_score(truth == rarer, chances[:, rarer]),
+            "aupr": lambda: metrics.average_precision_score(truth == rarer, chances[:, rarer]),
         },
         len(np.unique(truth)) == 2,
     )

@@ -26,6 +26,11 @@ def test_binary_features_are_scored_by_how_they_are_ranked():
     pairs = [(chances[i] > chances[j]) for i in (1, 3) for j in (0, 2, 4)]
     # Both are found among the first 1 and 3.
     assert found == {"rows": 5, "auc": pytest.approx(np.mean(pairs)), "aupr": pytest.approx((1 / 1 + 2 / 3) / 2)}
+    # The rarer one is positive, whichever it is.
+    turned = score(DEAD, 1 - truth, np.stack([chances, 1 - chances], 1))
+    assert turned == found
+    tied = score(DEAD, truth[:4], np.stack([1 - chances[:4], chances[:4]], 1))
+    assert tied["aupr"] == found["aupr"]
     one = score(DEAD, np.zeros(6), np.stack([1 - chances, chances], 1))
     assert one["rows"] == 6
     assert np.isnan([one["auc"], one["aupr"]]).all()
