@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -27,6 +28,7 @@ from fedgraph.graphical.columns import Floats
 from fedgraph.graphical.encoding import Encoding
 from fedgraph.graphical.feature_graph import FeatureGraph
 from fedgraph.graphical.fedngm_settings import FedNGMSettings
+from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.network import Network
 from fedgraph.graphical.network_training import train
 from fedgraph.graphical.ngm import NGMFit, fit_ngm, fitted
@@ -44,7 +46,7 @@ from fedgraph.graphical.target_scores import as_predictions, score_targets
 from fedgraph.graphical.values import read_values
 from fedgraph.graphical.yardsticks import Yardstick, predict_targets
 from fedgraph.graphical_messages import PhaseReply, PhaseRequest, scores_as_text
-from fedgraph.naming import json_digest
+from fedgraph.naming import file_name, json_digest
 from fedgraph.seeding import derive_seed
 
 _EVERYBODY = "everybody"
@@ -71,6 +73,10 @@ class _Model:
     network: Network
     parameters: Tensor
     encoding: Encoding
+
+    def save(self, path: Path) -> None:
+        """As a file that ``GraphicalModel.load`` reads."""
+        GraphicalModel.of_one(self.network, self.parameters, self.encoding).save(path)
 
     def scores(self, values: Floats, targets: Sequence[str]) -> dict[str, dict[str, float]]:
         """Of each target, predicted from all other features of rows ``[rows, features]``."""
@@ -175,7 +181,8 @@ class FedNGMClient:
     def finish(self) -> list[str]:
         """Of each client: how well the global model, its own and its personal one predict the targets.
 
-        The personal model is kept in this node's model folder.
+        The personal model, or the global one where that is the client's, stays in this node's model folder as
+        ``graphical/<run>/<client>.safetensors``, to be read by ``GraphicalModel.load``.
         """
         own = self._state.load(
             self.clients,
@@ -200,6 +207,7 @@ class FedNGMClient:
         personal = self._personal(name, given)
         if personal is not None:
             models["-personal"] = personal
+        (personal or given).save(self._model_file(name))
         tables = {"test": rows.values["test"]}
         if (public := self._public(self.common)) is not None:
             tables["public"] = public
@@ -343,6 +351,10 @@ class FedNGMClient:
     @property
     def _state(self) -> ClientState:
         return self.node.state(self.request.run, "ngm")
+
+    def _model_file(self, name: str) -> Path:
+        folder = self.node.model_dir / "graphical" / file_name(self.request.run)
+        return folder / f"{file_name(name)}.safetensors"
 
     def _schema(self, name: str) -> Schema:
         return infer_schema(self.tables[name].table, schema_settings(self.source), partial=True)

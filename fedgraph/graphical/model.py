@@ -26,10 +26,11 @@ from fedgraph.graphical.ngm_settings import NGMSettings
 from fedgraph.graphical.rows import Rows, values_of
 from fedgraph.graphical.sampling import SamplingSettings, draw
 from fedgraph.graphical.scaling import Scaling, ScalingSettings
-from fedgraph.graphical.schema import Feature
+from fedgraph.graphical.schema import Feature, Schema
 from fedgraph.graphical.schema_json import schema_as_json, schema_from_json
+from fedgraph.graphical.stitched_network import StitchedNetwork
 from fedgraph.graphical.values import as_table
-from fedgraph.state_file import load_state, save_state
+from fedgraph.state_file import State, load_state, save_state
 
 FORMAT = "fedgraph graphical model 1"
 
@@ -82,6 +83,18 @@ class GraphicalModel:
             raise RunError("network and encoding of a graphical model have one schema, and the network has one graph")
         self.network.state(self.parameters[None])
         _ = self.encoding.scales
+
+    @classmethod
+    def of_one(cls, network: Network, parameters: Tensor, encoding: Encoding) -> GraphicalModel:
+        """The only model of ``parameters`` ``[1, parameters]``, as it comes from a fit, also one that found its graph.
+
+        Raises RunError for more models or graphs than one.
+        """
+        if len(parameters) != 1 or (network.adjacency.dim() == 3 and len(network.adjacency) != 1):
+            raise RunError("a graphical model is one model over one graph; these are more")
+        if network.adjacency.dim() == 3:
+            network = network.over(network.adjacency[0])
+        return cls(network, parameters[0], encoding)
 
     @cached_property
     def graph(self) -> FeatureGraph:
@@ -204,6 +217,8 @@ class GraphicalModel:
             "settings": {key: settings[key] for key in NGMSettings.keys()},  # noqa: SIM118
             "adjacency": self.network.adjacency,
             "parameters": self.parameters,
+            # Of a personal model, from which the two networks that it is made of are known again.
+            "common_size": list(self.network.common_size) if isinstance(self.network, StitchedNetwork) else None,
         }
         save_state(path, state)
 
@@ -215,7 +230,7 @@ class GraphicalModel:
             raise RunError(f"{path} is no graphical model of this version: its format is {state.get('format')!r}")
         try:
             schema = schema_from_json(state["schema"])
-            network = Network(schema, state["adjacency"], NGMSettings.model_validate(state["settings"]))
+            network = _network(schema, state)
             if not bool(state["parameters"].isfinite().all()):
                 raise GraphError("some of its parameters are not finite")
             outside = ScalingSettings(outside=state["outside"]).outside
@@ -241,6 +256,15 @@ class GraphicalModel:
 
     def _in_own_units(self, units: Tensor, name: str) -> Floats:
         return self.encoding.scales[name].values(_floats(units))
+
+
+def _network(schema: Schema, state: State) -> Network:
+    """That of the model that a file holds."""
+    adjacency, settings = state["adjacency"], NGMSettings.model_validate(state["settings"])
+    if state.get("common_size") is None:
+        return Network(schema, adjacency, settings)
+    features, hidden = state["common_size"]
+    return StitchedNetwork.rebuilt(schema, adjacency, settings, (features, hidden))
 
 
 def _floats(values: Tensor) -> Floats:

@@ -90,6 +90,10 @@ class Network:
         self._biased = self._informed
         self._read, self._is_read, self._place = _slots(self.unit_group, self.groups)
 
+    def over(self, adjacency: Tensor) -> Network:
+        """A network of the same models over another graph."""
+        return Network(self.schema, adjacency, self.settings)
+
     @cached_property
     def layout(self) -> Layout:
         """Names and shapes of one model's tensors; the buffers lie behind the parameters proper."""

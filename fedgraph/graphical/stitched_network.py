@@ -92,6 +92,10 @@ class StitchedNetwork(Network):
         linked = graph.any(-1)[..., schema.unit_feature, None].float()
         self._biased = linked if linked.dim() == 3 else linked[None]
 
+    def over(self, adjacency: Tensor) -> StitchedNetwork:
+        """See :meth:`fedgraph.graphical.network.Network.over`; between common features the global graph stays."""
+        return StitchedNetwork(self.schema, adjacency, self.settings, self.common)
+
     @property
     def common_size(self) -> tuple[int, int]:
         """Features of the global network, and its hidden units for each."""

@@ -6,12 +6,17 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Message
+from sklearn.metrics import roc_auc_score
 
 from clients.app import app as client_app
+from fedgraph.data import open_source
+from fedgraph.data.client_tables import client_table_source, rows_of
 from fedgraph.errors import DataError, ExperimentError, RunError
+from fedgraph.experiment import parse_experiment
 from fedgraph.graphical.feature_graph_files import read_feature_graph
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical_messages import PhaseReply, PhaseRequest
@@ -65,6 +70,27 @@ def test_phases_and_what_comes_out(table_tables, run_experiment):
     assert per_client["ecg-mae-personal"]["north"] is None
     assert per_client["weight-mae-personal"]["north"] is None, "nothing of its own, so that the global model is its own"
     assert "validation/weight-r2-local" not in per_client
+
+
+@pytest.mark.parametrize("keys", [{}, {"model": "ngr", "scaling": {"source": "own"}}])
+def test_every_client_keeps_a_model_that_can_be_asked(table_tables, run_experiment, tmp_path, keys):
+    table_tables["fedngm"] |= keys
+    models = {"model-dir": str(tmp_path / "models")}
+    configs = [{"partition-id": place, "num-partitions": 2, **models} for place in range(2)]
+    folder = run_experiment(table_tables, node_configs=configs).path
+    source = client_table_source(open_source(parse_experiment(table_tables).data, tmp_path), "fedngm")
+    scores = RunFolder.open(folder).summary()["per_client"]["test"]
+    for name, private in (("east", "ecg"), ("north", None), ("west", "dose")):
+        model = GraphicalModel.load(tmp_path / "models" / "graphical" / folder.name / f"{name}.safetensors")
+        held = source.load_table(name)
+        rows = rows_of(held.table, held.rows("test"))
+        suffix = "-personal" if private else ""
+        for target in ("weight", private) if private else ("weight",):
+            error = np.abs(model.predict(rows, target) - rows.numbers(target)).mean()
+            assert error == pytest.approx(scores[f"{target}-mae{suffix}"][name], rel=1e-5)
+        ill = np.array(rows.column("ill").to_pylist()) == "y"
+        auc = roc_auc_score(ill, model.predict_proba(rows, "ill")[:, 1])
+        assert auc == pytest.approx(scores[f"ill-auc{suffix}"][name], abs=1e-6)
 
 
 def test_results_do_not_depend_on_packing(table_tables, run_experiment):

@@ -172,13 +172,16 @@ def test_a_saved_model_says_the_same(fitted, tmp_path):
 
 def test_a_model_of_a_revealer_can_be_saved_too(chain, numbers, tmp_path):
     rows = chain(300, 3)
-    settings = NGRSettings(epochs=2, refit=False)
+    settings = NGRSettings(epochs=2)
     found = fit_ngr(numbers(3), [rows], [rows], ["a"], settings, 0).fit
     ranges = Scaling(dict.fromkeys(numbers(3).names, (0.0, 1.0)))
-    model = GraphicalModel(found.network, found.parameters[0], Encoding(numbers(3), ranges))
+    assert found.network.adjacency.shape == (1, 3, 3)
+    model = GraphicalModel.of_one(found.network, found.parameters, Encoding(numbers(3), ranges))
     model.save(tmp_path / "it")
     again = GraphicalModel.load(tmp_path / "it")
     np.testing.assert_array_equal(again.predict({"x1": 0.3}, "x0"), model.predict({"x1": 0.3}, "x0"))
+    with pytest.raises(RunError, match="one model over one graph"):
+        GraphicalModel.of_one(found.network, found.parameters.repeat(2, 1), model.encoding)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,17 @@
+import numpy as np
 import pytest
 import torch
 
 from fedgraph.graphical.dependence import derivatives, forbidden_pairs, violation
+from fedgraph.graphical.encoding import Encoding
+from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.ngm import fit_ngm
 from fedgraph.graphical.ngm_settings import NGMSettings, NGRSettings
 from fedgraph.graphical.penalties import paths
+from fedgraph.graphical.scaling import Scaling
 from fedgraph.graphical.schema import Feature, Schema
 from fedgraph.graphical.stitching import ClientRows, GlobalModel, stitch_ngm, stitch_ngr
+from fedgraph.graphical.values import as_table
 from fedgraph.seeding import generator
 
 QUICK = {"epochs": 12, "learning-rate": 0.01, "hidden": 8}
@@ -54,6 +59,19 @@ def stitched(request, mixed, client):
     own, rows = client(2500)
     parts = ClientRows("north", rows[:2000], rows[2000:])
     return model, own, rows[2000:], stitch_ngm(model, own, OWN, parts, settings, 0), settings
+
+
+def test_what_was_stitched_can_be_saved(stitched, tmp_path):
+    _, schema, rows, fit, _ = stitched
+    encoding = Encoding(schema, Scaling(dict.fromkeys(("size", "age", "dose"), (0.0, 10.0))))
+    model = GraphicalModel.of_one(fit.network, fit.parameters, encoding)
+    model.save(tmp_path / "it")
+    again = GraphicalModel.load(tmp_path / "it")
+    asked = as_table(encoding.decode(rows[:50]), schema)
+    for target in ("age", "place", "dose", "clinic"):
+        np.testing.assert_array_equal(again.predict(asked, target), model.predict(asked, target))
+    assert again.graph == model.graph
+    assert again.sample(20).column("dose").equals(model.sample(20).column("dose"))
 
 
 def losses(network, predictions, rows):
