@@ -1,0 +1,1 @@
+"""Experiments of federated neural graphical models (Chajewska, Shrivastava)."""
