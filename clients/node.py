@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,7 +79,8 @@ class Node:
     data_dir  : node config ``data-dir``, else ``FEDGRAPH_DATA``, else run config ``data-dir``, else the user's cache.
     state_dir : node config ``state-dir``, else ``FEDGRAPH_STATE``, else a folder in the user's home.
     model_dir : node config ``model-dir``, else ``FEDGRAPH_MODELS``, else a folder in ``state_dir``: frozen models that
-                clients have trained for themselves, for every run that asks for the same.
+                clients have trained for themselves, for every run that asks for the same; and in ``graphical``, by run,
+                the personal graphical models of clients.
     """
 
     config: Mapping[str, Any]
@@ -114,15 +116,16 @@ class Node:
     def consent(self) -> Consent:
         """What this node lets its clients tell of their values (node config ``consent``, else ``FEDGRAPH_CONSENT``).
 
-        A list of ``ranges`` and ``category-counts``, by default empty. ``consent-epsilon``, ``consent-delta`` and
-        ``consent-rows`` are the limits of :class:`fedgraph.graphical.shared_statistics.Consent`.
+        A list of ``ranges`` and ``category-counts``, by default empty; an empty one in the node config is nothing,
+        whatever the environment says. ``consent-epsilon``, ``consent-delta`` and ``consent-rows`` are the limits of
+        :class:`fedgraph.graphical.shared_statistics.Consent`.
 
         Raises
         ------
         IdentityError
             For anything else.
         """
-        given = [entry.strip() for entry in listed(str(self.config.get("consent") or os.environ.get(_CONSENT, "")))]
+        given = [entry.strip() for entry in listed(str(self.config.get("consent", os.environ.get(_CONSENT, ""))))]
         told = {"ranges": "ranges", "category-counts": "category_counts"}
         unknown = [entry for entry in given if entry and entry not in told]
         if unknown:
@@ -132,10 +135,14 @@ class Node:
         limits = {"consent-epsilon": "max_epsilon", "consent-delta": "max_delta", "consent-rows": "least_rows"}
         try:
             numbers = {name: float(self.config[key]) for key, name in limits.items() if key in self.config}
+            # No epsilon is above one that is not a number: it would be no limit at all.
+            fit = all(0 < number < math.inf for number in numbers.values())
         except (TypeError, ValueError):
-            raise IdentityError(f"node config {', '.join(limits)} must be numbers") from None
+            fit = False
+        if not fit:
+            raise IdentityError(f"node config {', '.join(limits)} must be finite numbers above 0")
         if "least_rows" in numbers:
-            numbers["least_rows"] = int(numbers["least_rows"])
+            numbers["least_rows"] = math.ceil(numbers["least_rows"])
         return Consent(**{name: entry in given for entry, name in told.items()}, **numbers)  # type: ignore[arg-type]
 
     def hosted(self, assignment: Assignment) -> tuple[str, ...]:
