@@ -189,7 +189,7 @@ def quantile_range(values: Floats, quantile: float, with_median: bool = False) -
         low, high = min(low, ends[0]), max(high, ends[1])
     margin = 0.0 if high - low >= _NARROWEST else max(0.5, abs(low) * 1e-6)
     low, high = float(low - margin), float(high + margin)
-    return (low, float(median), high) if with_median else (low, high)
+    return (low, float(np.clip(median, low, high)), high) if with_median else (low, high)
 
 
 def _scale(limits: Range) -> UnitScale:

@@ -50,10 +50,9 @@ def score(feature: Feature, truth: Floats, predicted: Floats) -> dict[str, float
     Numbers, ordinal ones among them: ``mae``, ``rmse``. Binary: ``auc`` (of the ROC curve) and ``aupr`` (average
     precision), NaN where only one category is there. What counts as positive is the category that fewer of these rows
     have, in the paper the death of a child, and the second if both are as frequent; the AUC is the same for either.
-    Categorical, by the most
-    probable category: ``micro-precision``, ``micro-recall``, and ``macro-precision``, ``macro-recall``, means over all
-    categories of the feature; as in the paper, the recall of a category is 0 where it never was the truth, and the
-    precision 0 where it never was predicted. Without any row all are NaN.
+    Categorical, by the most probable category: ``micro-precision``, ``micro-recall``, and ``macro-precision``,
+    ``macro-recall``, means over all categories of the feature; as in the paper, the recall of a category is 0 where it
+    never was the truth, and the precision 0 where it never was predicted. Without any row all are NaN.
 
     Raises DataError when predictions have another shape than the truth wants, or are not finite.
     """
