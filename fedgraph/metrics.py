@@ -16,14 +16,19 @@ from fedgraph.losses import loss_sums
 DIRECTION: dict[str, Literal["lower", "higher"]] = {
     "accuracy": "higher",
     "auc": "higher",
+    "aupr": "higher",
     "f1": "higher",
     "loss": "lower",
     "mae": "lower",
     "mape": "lower",
     "mse": "lower",
+    "precision": "higher",
+    "r2": "higher",
+    "recall": "higher",
     "rmse": "lower",
 }
-"""Which is better, by the part of a metric's name before the first dash (``mae-15min`` is ``mae``)."""
+"""Which is better, by the last part between dashes of a metric's name that is one of these: ``mae-15min`` is ``mae``,
+and so is ``weight-mae-local``, the error of a feature as one of several models predicts it."""
 
 SMALLEST_TARGET = 1e-4
 """Targets nearer to 0 than this, in the task's unit, do not count in the percentage error."""
@@ -34,13 +39,16 @@ def direction(metric: str) -> Literal["lower", "higher"]:
 
     Raises ExperimentError for an unknown metric.
     """
-    if not _is_known(metric):
+    found = _measure(metric)
+    if found is None:
         raise ExperimentError(f"there is no metric '{metric}'; known metrics: {', '.join(sorted(DIRECTION))}")
-    return DIRECTION[metric.rpartition("/")[2].partition("-")[0]]
+    return DIRECTION[found]
 
 
-def _is_known(metric: str) -> bool:
-    return metric.rpartition("/")[2].partition("-")[0] in DIRECTION
+def _measure(metric: str) -> str | None:
+    # Names of features come first, and one may be called as a metric is.
+    parts = metric.rpartition("/")[2].split("-")
+    return next((part for part in reversed(parts) if part in DIRECTION), None)
 
 
 def summarise(values: Tensor | Mapping[str, float], metric: str) -> dict[str, float]:
@@ -56,7 +64,7 @@ def summarise(values: Tensor | Mapping[str, float], metric: str) -> dict[str, fl
     if not len(present):
         return dict.fromkeys(("mean", "std", "best5", "worst5"), math.nan)
     best = worst = math.nan
-    if _is_known(metric):
+    if _measure(metric):
         few = max(1, len(present) // 20)
         ranked = present.sort(descending=direction(metric) == "higher").values
         best, worst = ranked[:few].mean().item(), ranked[-few:].mean().item()

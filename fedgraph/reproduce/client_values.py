@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedgraph.reproduce.table import Quantity
+from fedgraph.reproduce.quantity import Quantity
 from fedgraph.run import RunFolder
 
 ClientValues = dict[str, float | None]

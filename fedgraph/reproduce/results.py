@@ -17,11 +17,9 @@ from fedgraph.fairness import fairness
 from fedgraph.reproduce.cells import Cell
 from fedgraph.reproduce.client_values import at_the_end, averaged
 from fedgraph.reproduce.execution import failure, missing_data
+from fedgraph.reproduce.quantity import FAIRNESS, PEERS, ROUNDS, Quantity
 from fedgraph.reproduce.table import (
-    FAIRNESS,
     NOT_PRINTED,
-    PEERS,
-    ROUNDS,
     ColumnTable,
     MetricTable,
     ProfileTable,
@@ -103,7 +101,7 @@ class Results:
         """What our runs measured, in the unit of the published value; None where no seed has a value."""
         values = {}
         for outcome in self.at(row, column):
-            value = self.measured(outcome, metric)
+            value = self.measured(outcome, row, column, metric)
             if value is not None:
                 values[outcome.cell.seed] = value
         if not values:
@@ -111,21 +109,23 @@ class Results:
         every = np.array(list(values.values()))
         return Spread(float(every.mean()), float(every.std(ddof=1)) if len(every) > 1 else None, values)
 
-    def measured(self, outcome: Outcome, metric: MetricTable) -> float | None:
-        """What a run measured, in the unit of the published value; None where it has no value."""
-        if metric.quantity.statistic == FAIRNESS:
-            return self._fairness(outcome, metric)
-        return _value(outcome.summary, metric)
+    def measured(self, outcome: Outcome, row: RowTable, column: ColumnTable, metric: MetricTable) -> float | None:
+        """What a run of a row in a column measured, in the unit of the published value; None where it has no value."""
+        quantity = self.table.quantity(row, column, metric)
+        if quantity.statistic == FAIRNESS:
+            return self._fairness(outcome, quantity, metric)
+        found = _value(outcome.summary, quantity)
+        return None if found is None else found * metric.factor
 
-    def _fairness(self, outcome: Outcome, metric: MetricTable) -> float | None:
+    def _fairness(self, outcome: Outcome, quantity: Quantity, metric: MetricTable) -> float | None:
         """Against the stand-alone row; None for that row itself."""
         cell, alone = outcome.cell, self.stand_alone(outcome.cell)
         if cell.row == self.table.table.stand_alone or alone is None or outcome.summary is None:
             return None
         if metric.rounds is None:
-            reached = at_the_end(outcome.summary, metric.quantity)
+            reached = at_the_end(outcome.summary, quantity)
         else:
-            reached = averaged(cell.path, metric.quantity, metric.rounds)
+            reached = averaged(cell.path, quantity, metric.rounds)
         found = fairness(at_the_end(alone, metric.quantity), reached)
         return None if math.isnan(found) else found * metric.factor
 
@@ -163,10 +163,10 @@ class Results:
         if not unfinished:
             is_alone = row.label == self.table.table.stand_alone
             lacking = [
-                f"{metric.value}{without}"
+                f"{self.table.quantity(row, column, metric)}{without}"
                 for metric in self.table.metrics_of(column)
                 if not (is_alone and metric.quantity.statistic == FAIRNESS)
-                and (without := self._without(outcomes, metric)) is not None
+                and (without := self._without(row, column, metric)) is not None
             ]
             return f"its runs have no {', '.join(dict.fromkeys(lacking))}" if lacking else ""
         worst = min(unfinished, key=lambda outcome: get_args(State).index(outcome.state))
@@ -175,9 +175,10 @@ class Results:
         reason = f": {worst.reason}" if worst.reason else ""
         return f"{worst.state}{some if len(unfinished) < len(outcomes) else ''}{reason}"
 
-    def _without(self, outcomes: Sequence[Outcome], metric: MetricTable) -> str | None:
+    def _without(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> str | None:
         """Which runs lack a value, in words: all of them, or some seeds; None when every one has it."""
-        lacking = [outcome.cell.seed for outcome in outcomes if self.measured(outcome, metric) is None]
+        outcomes = self.at(row, column)
+        lacking = [outcome.cell.seed for outcome in outcomes if self.measured(outcome, row, column, metric) is None]
         if not lacking:
             return None
         return "" if len(lacking) == len(outcomes) else f" with seed {', '.join(map(str, lacking))}"
@@ -212,21 +213,23 @@ def _outcome(cell: Cell, data_dir: Path) -> Outcome:
     return Outcome(cell, "failed", failed) if failed else Outcome(cell, "not run")
 
 
-def _value(summary: dict[str, Any] | None, metric: MetricTable) -> float | None:
+def _value(summary: dict[str, Any] | None, quantity: Quantity) -> float | None:
     """A number of a run's summary; None where the run has not measured it."""
-    split, name, statistic, group = metric.quantity
+    split, name, statistic, group, client = quantity
     if summary is None:
         return None
     if statistic in ROUNDS:
         rounds = summary.get("rounds_to_target", {}).get(f"{split}/{name}", {}).get(ROUNDS[statistic])
-        return None if rounds is None else float(rounds) * metric.factor
-    if split == PEERS:
+        return None if rounds is None else float(rounds)
+    if client is not None:
+        value = at_the_end(summary, quantity).get(client)
+    elif split == PEERS:
         value = summary.get(PEERS, {}).get(name)
     elif group is not None:
         value = summary.get("per_group", {}).get(split, {}).get(group, {}).get(name, {}).get(statistic)
     else:
         value = summary["metrics"].get(split, {}).get(name, {}).get(statistic)
-    return None if value is None or not math.isfinite(value) else float(value) * metric.factor
+    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def long_csv(results: Results) -> str:
@@ -266,8 +269,9 @@ def summary_csv(results: Results) -> str:
                 number, deviation = printed if isinstance(printed, tuple) else (printed, None)
                 lines.append(
                     (
-                        results.name, results.profile_name, row.label, column.key, metric.title, metric.value,
-                        metric.factor, ours.mean if ours else None, ours.deviation if ours else None,
+                        results.name, results.profile_name, row.label, column.key, metric.title,
+                        str(results.table.quantity(row, column, metric)), metric.factor,
+                        ours.mean if ours else None, ours.deviation if ours else None,
                         " ".join(map(str, ours.values)) if ours else None, number, deviation,
                         results.differs(row, column), results.trouble(row, column),
                     )

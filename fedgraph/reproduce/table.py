@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, StringConstraints, model_validator
 
 from fedgraph.errors import ExperimentError
-from fedgraph.metrics import direction
-from fedgraph.peer_comparison import COUNTS, MEASURES
 from fedgraph.reproduce.files import Profile, files_that_come_along, read_file
+from fedgraph.reproduce.quantity import FAIRNESS, Quantity
 from fedgraph.settings import Settings, parse
 
 PublishedValue = float | tuple[float, float]
@@ -19,75 +17,6 @@ PublishedValue = float | tuple[float, float]
 
 NOT_PRINTED = "-"
 """Stands for a number that the paper leaves out."""
-
-_VALUE = re.compile(
-    r"(?P<split>train|validation|test)/(?P<metric>[^:@/]+)"
-    r"(:(?P<statistic>mean|std|best5|worst5|rounds|first-rounds|fairness))?(@(?P<group>.+))?"
-)
-
-
-ROUNDS = {"rounds": "mean", "first-rounds": "first"}
-"""Statistics that count rounds, and who must reach the target."""
-
-FAIRNESS = "fairness"
-"""The statistic that correlates clients with what they reach in the stand-alone row."""
-
-PEERS = "peers"
-"""Stands in place of a split before what two peers differ by, the mean over all pairs."""
-
-
-class Quantity(NamedTuple):
-    """What a metric of a table reads from a run's summary.
-
-    group : the clients that count; all of them when None.
-    """
-
-    split: str
-    metric: str
-    statistic: str
-    group: str | None
-
-    @classmethod
-    def of(cls, text: str) -> Quantity:
-        """Read ``<split>/<metric>[:statistic][@group]`` or ``peers/<measure>``. Raises ValueError for anything else."""
-        first, _, measure = text.partition("/")
-        if first == PEERS and measure in MEASURES:
-            return cls(PEERS, measure, "mean", None)
-        found = _VALUE.fullmatch(text)
-        if found is None:
-            raise ValueError(
-                "is '<split>/<metric>', if need be with ':mean', ':std', ':best5' or ':worst5' (over clients) and "
-                "with '@group', with ':rounds' or ':first-rounds' (until the target is reached), or with ':fairness' "
-                f"(against [table] stand-alone); or 'peers/' and one of {', '.join(MEASURES)}; got '{text}'"
-            )
-        if found["group"] and found["statistic"] in ROUNDS:
-            raise ValueError(f"'{text}': rounds to a target are counted for all clients, not for a group")
-        if found["group"] and found["statistic"] == FAIRNESS:
-            raise ValueError(f"'{text}': fairness is that of all clients, not of a group")
-        try:
-            direction(found["metric"])
-        except ExperimentError as error:
-            raise ValueError(f"'{text}': {error}") from None
-        return cls(found["split"], found["metric"], found["statistic"] or "mean", found["group"])
-
-    @property
-    def has_course(self) -> bool:
-        """Whether a run has a value of it after every round that it measured, and not one in the end alone."""
-        return self.split != PEERS and self.statistic not in (*ROUNDS, FAIRNESS)
-
-    @property
-    def is_count(self) -> bool:
-        """Whether a run has a whole number of it: rounds, or examples."""
-        return self.statistic in ROUNDS or (self.split == PEERS and self.metric in COUNTS)
-
-    @property
-    def better(self) -> Literal["higher", "lower"] | None:
-        """Which values are the better ones; None for a quantity that has no better and worse."""
-        if self.split == PEERS or self.statistic == "std":
-            return None
-        if self.statistic in ROUNDS:
-            return "lower"
-        return "higher" if self.statistic == FAIRNESS else direction(self.metric)
 
 
 def _readable(text: str) -> str:
@@ -177,6 +106,7 @@ class ColumnTable(Settings):
     experiment : the experiment file, found as ``fedgraph run`` finds it.
     set        : overrides.
     metrics    : what is read from its runs.
+    client     : the name of the client whose values count; by default the mean over all clients.
     differs    : how its data or setting differ from the published, in plain words; ``{data}`` in it stands for what
                  the runs say their data was.
     """
@@ -186,6 +116,7 @@ class ColumnTable(Settings):
     experiment: str
     set: tuple[str, ...] = ()
     metrics: tuple[MetricTable, ...] = ()
+    client: str | None = None
     differs: str = ""
 
 
@@ -198,6 +129,10 @@ class RowTable(Settings):
     set_for   : more overrides by column key.
     columns   : the keys of the columns that it is run for; all when not given.
     nodes     : how many nodes the clients are dealt out to, whatever the command line says.
+    client    : the name of the client whose values count, in place of the column's.
+    suffix    : which model of a run that measures several: what the names of metrics end with, e.g. ``-local`` for
+                ``test/weight-mae-local`` where the column has ``test/weight-mae``. Rows that differ in ``client`` and
+                ``suffix`` alone share their runs.
     published : by column key, the printed values in the order of the column's metrics, each a number,
                 ``[number, deviation]``, or ``"-"`` where there is none. Shown beside ours, used in no computation.
     differs   : how it differs from the published row, or what its settings were chosen on, in plain words.
@@ -209,6 +144,8 @@ class RowTable(Settings):
     set_for: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     columns: tuple[str, ...] | None = None
     nodes: PositiveInt | None = None
+    client: str | None = None
+    suffix: Annotated[str, StringConstraints(pattern=r"^(-[a-z0-9]+)*$")] = ""
     published: dict[str, tuple[PublishedValue | Literal["-"], ...]] = Field(default_factory=dict)
     differs: str = ""
 
@@ -257,6 +194,10 @@ class PublishedTable(Settings):
             if not self.metrics_of(column):
                 raise ValueError(f"column '{column.key}' has no metrics, nor has [table]")
         self._check_stand_alone()
+        for column in self.columns:
+            for row in self.rows:
+                for metric in self.metrics_of(column):
+                    self.quantity(row, column, metric)
         used: list[tuple[str, str]] = []
         for row in self.rows:
             used += [(f"row '{row.label}'", key) for key in (*row.set_for, *(row.columns or ()), *row.published)]
@@ -288,6 +229,10 @@ class PublishedTable(Settings):
     def metrics_of(self, column: ColumnTable) -> tuple[MetricTable, ...]:
         """The metrics of a column."""
         return column.metrics or self.table.metrics
+
+    def quantity(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> Quantity:
+        """What a metric reads from the runs of a row in a column."""
+        return metric.quantity.at(row.client or column.client, row.suffix)
 
 
 _PARTS: dict[str, type[Settings]] = {"table": TableTable, "columns": ColumnTable, "rows": RowTable}

@@ -59,13 +59,15 @@ def _footer(results: Results) -> Iterator[str]:
     )
     yield (
         "Ours: every client is measured on its own data with the model it holds at the end; the number is the mean "
-        "over clients unless the heading says otherwise, then the mean ± sample deviation over seeds. "
+        "over clients unless the heading or the row says otherwise, then the mean ± sample deviation over seeds. "
         "The best of ours is in bold."
     )
     yield "Published values are printed as the paper has them, and go into no computation."
     if results.overrides:
         yield f"Overridden on the command line: `{' '.join(results.overrides)}`."
-    seconds = sum(outcome.summary["seconds"] for outcome in finished if outcome.summary)
+    # Rows of one run count it once.
+    took = {outcome.cell.path: outcome.summary["seconds"] for outcome in finished if outcome.summary}
+    seconds = sum(took.values())
     yield f"The finished runs took {seconds:,.0f} s in all (the clock of each run, added up)."
     if commits(results):
         yield f"Made with commit {', '.join(commits(results))}."

@@ -148,9 +148,12 @@ def test_horizons_out_of_range(task, message):
         tally(task, torch.zeros(1), torch.ones(1), horizons=(5,))
 
 
-def test_direction_goes_by_the_first_part_of_the_name():
+def test_direction_goes_by_the_part_of_the_name_that_is_a_measure():
     assert direction("mae-15min") == direction("test/loss") == "lower"
-    assert direction("validation/accuracy") == "higher"
+    assert direction("validation/accuracy") == direction("public/cause-macro-recall-local") == "higher"
+    # Features that are called as measures are.
+    assert direction("test/loss-auc-local") == "higher"
+    assert direction("test/accuracy-rmse") == "lower"
     with pytest.raises(ExperimentError, match=r"no metric 'speed'; known metrics: accuracy, auc"):
         direction("speed")
 

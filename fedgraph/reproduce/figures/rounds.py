@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph.reproduce.cells import Cell
+from fedgraph.reproduce.client_values import by_round as by_client_and_round
 from fedgraph.reproduce.figures.panels import legend_columns, palette, panels
+from fedgraph.reproduce.quantity import Quantity
 from fedgraph.reproduce.results import Results
 from fedgraph.reproduce.table import ColumnTable, MetricTable
 from fedgraph.run import RunFolder
@@ -57,19 +59,25 @@ def _curves(results: Results, column: ColumnTable) -> dict[str, tuple[list[int],
     metric = _metric(results, column)
     curves = {}
     for row in results.rows(column):
-        seeds = [_history(outcome.cell, metric) for outcome in results.at(row, column) if outcome.summary]
+        quantity = results.table.quantity(row, column, metric)
+        seeds = [
+            _history(outcome.cell, quantity, metric.factor) for outcome in results.at(row, column) if outcome.summary
+        ]
         rounds = sorted(set.intersection(*(set(seed) for seed in seeds))) if seeds else []
         if rounds:
             curves[row.label] = (rounds, np.array([[seed[number] for number in rounds] for seed in seeds]))
     return curves
 
 
-def _history(cell: Cell, metric: MetricTable) -> dict[int, float]:
+def _history(cell: Cell, quantity: Quantity, factor: float) -> dict[int, float]:
     """The metric of a run after each round in which it was measured."""
-    quantity = metric.quantity
-    found: dict[int, float] = {}
-    for line in RunFolder(cell.path).evaluations(quantity.split):
-        value = line["metrics"].get(quantity.metric, {}).get(quantity.statistic)
-        if value is not None:
-            found[line["round"]] = value * metric.factor
-    return found
+    if quantity.client is not None:
+        found = {
+            number: values.get(quantity.client) for number, values in by_client_and_round(cell.path, quantity).items()
+        }
+    else:
+        found = {
+            line["round"]: line["metrics"].get(quantity.metric, {}).get(quantity.statistic)
+            for line in RunFolder(cell.path).evaluations(quantity.split)
+        }
+    return {number: value * factor for number, value in found.items() if value is not None}

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from fedgraph.reproduce.client_values import at_the_end, averaged, by_round
-from fedgraph.reproduce.table import Quantity
+from fedgraph.reproduce.quantity import Quantity
 
 ACCURACY, LOSS = Quantity.of("test/accuracy"), Quantity.of("test/loss:fairness")
 

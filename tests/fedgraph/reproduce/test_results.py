@@ -88,6 +88,28 @@ def test_other_statistics_and_groups(made, table):
     assert [value and value.mean for value in values] == [0.1, 0.05, None, None]
 
 
+def test_rows_and_columns_of_one_client_and_of_one_of_several_models(made, table):
+    table["table"]["metrics"] = [{"title": "error", "value": "test/weight-mae", "factor": 1000}]
+    for row in table["rows"]:
+        row.pop("published", None)
+    table["columns"][0]["client"] = "south"
+    table["rows"][1] |= {"client": "north", "suffix": "-local"}
+    values = {"weight-mae": {"north": 1.0, "south": 2.0}, "weight-mae-local": {"north": 3.0, "south": None}}
+    found = summary(0.5, per_client={"test": values})
+    results = made({(row, seed): found for row in ("FedAvg", "SFL") for seed in (0, 1, 2)})
+    for number, value in ((0, 2000), (1, 3000)):
+        row, column, (error,) = parts(results, number)
+        assert results.ours(row, column, error).values == {0: value, 1: value, 2: value}
+    lines = list(csv.DictReader(io.StringIO(summary_csv(results))))
+    assert [line["value"] for line in lines] == ["test/weight-mae of south", "test/weight-mae-local of north"]
+    # Six runs, each of which counts once.
+    assert "took 9 s in all" in markdown(results)
+    table["rows"][1]["client"] = "south"
+    row, column, (error,) = parts(results := made({("SFL", seed): found for seed in (0, 1, 2)}), 1)
+    assert results.ours(row, column, error) is None
+    assert results.trouble(row, column) == "its runs have no test/weight-mae-local of south"
+
+
 def test_rounds_to_a_target(made, table):
     table["table"]["metrics"] = [
         {"title": "all", "value": "test/accuracy:rounds"},
@@ -176,7 +198,7 @@ def test_fairness_is_against_the_stand_alone_row_of_the_same_seed(with_fairness)
         return 100 * np.corrcoef([alone[seed][name] for name in "abc"], values)[0, 1]
 
     assert results.ours(row, column, last).values == pytest.approx({s: by_hand(s, [0.4, 0.8, 0.9]) for s in (0, 1)})
-    found = results.measured(results.outcomes[0], averaged)
+    found = results.measured(results.outcomes[0], row, column, averaged)
     assert found == pytest.approx(by_hand(0, [(0.2 + 0.4) / 2, 0.7, (0.1 + 0.8) / 2]) / 100)
     assert results.best(column, last) == "FedAvg"
 

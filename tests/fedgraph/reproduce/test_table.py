@@ -3,36 +3,7 @@ import copy
 import pytest
 
 from fedgraph.errors import ExperimentError
-from fedgraph.reproduce.table import Quantity, load_table, table_files
-
-
-def test_quantities():
-    assert Quantity.of("test/mae-60min") == ("test", "mae-60min", "mean", None)
-    assert Quantity.of("validation/accuracy:worst5@cold") == ("validation", "accuracy", "worst5", "cold")
-    assert (Quantity.of("test/accuracy").better, Quantity.of("test/accuracy:rounds").better) == ("higher", "lower")
-    assert (Quantity.of("test/loss").better, Quantity.of("test/loss:fairness").better) == ("lower", "higher")
-    with pytest.raises(ValueError, match="fairness is that of all clients, not of a group"):
-        Quantity.of("test/accuracy:fairness@cold")
-    with pytest.raises(ValueError, match="counted for all clients, not for a group"):
-        Quantity.of("test/accuracy:first-rounds@cold")
-    assert Quantity.of("peers/both-right") == ("peers", "both-right", "mean", None)
-    assert (Quantity.of("peers/hamming").better, Quantity.of("test/accuracy:std").better) == (None, None)
-    with pytest.raises(ValueError, match="or 'peers/' and one of l1, l2, hamming, both-right, both-wrong; got"):
-        Quantity.of("peers/examples")
-    for text in (
-        "mae",
-        "tests/mae",
-        "peers/accuracy",
-        "peers/l1:std",
-        "peers/l1@cold",
-        "test/l1",
-        "test/mae:median",
-        "test/mae@",
-        "test/wrong",
-        "test/mae:std:std",
-    ):
-        with pytest.raises(ValueError, match=text.partition("/")[0]):
-            Quantity.of(text)
+from fedgraph.reproduce.table import load_table, table_files
 
 
 def test_a_table_is_found_by_name_and_by_path(table, write):
@@ -55,7 +26,7 @@ def test_an_unknown_table_is_answered_with_the_known():
     [
         (("table",), {"titel": "x"}, r"\[table\] has no key 'titel'; known keys: caption, figure"),
         (("rows", 1), {"methods": "x"}, r"\[\[rows\]\] 'SFL' has no key 'methods'; known keys: .*method"),
-        (("columns", 0), {"exp": "x"}, r"\[\[columns\]\] 'digits' has no key 'exp'; known keys: differs, experiment"),
+        (("columns", 0), {"exp": "x"}, r"\[\[columns\]\] 'digits' has no key 'exp'; known keys: client, differs, experiment"),
         (("profiles", "small"), {"sed": [1]}, r"\[profiles.small\] has no key 'sed'; known keys: columns"),
         (("profiles",), {"tiny": {}}, "profiles.tiny"),
         (("table", "metrics", 0), {"factors": 1}, "has no key 'factors'; known keys: factor, rounds, title, value"),
@@ -66,6 +37,12 @@ def test_an_unknown_table_is_answered_with_the_known():
         (("rows", 0, "published"), {"digits": [1.0]}, "has 1 published values for column 'digits' of 2 metrics"),
         (("profiles", "small"), {"experiments": {"x": "y"}}, "profile 'small' names a column 'x'"),
         (("table",), {"metrics": []}, "column 'digits' has no metrics"),
+        (
+            ("columns", 0),
+            {"client": "a"},
+            "'test/accuracy:worst5' is of several clients, so that there is none of client 'a'",
+        ),
+        (("rows", 0), {"suffix": "local"}, "suffix"),
         (("table",), {"stand-alone": "alone"}, "a row 'alone'; the rows that are run are FedAvg, SFL$"),
         (("table",), {"stand-alone": "Oracle"}, "a row 'Oracle'; the rows that are run are FedAvg, SFL$"),
         (("table",), {"figure": "fairness"}, r'figure = "fairness" needs \[table\] stand-alone, the label of the row'),

@@ -1,0 +1,102 @@
+"""What a metric of a table reads from a run: a split, a name, a statistic over clients, a group of them or one."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, NamedTuple
+
+from fedgraph.errors import ExperimentError
+from fedgraph.metrics import direction
+from fedgraph.peer_comparison import COUNTS, MEASURES
+
+_VALUE = re.compile(
+    r"(?P<split>train|validation|test|public)/(?P<metric>[^:@/]+)"
+    r"(:(?P<statistic>mean|std|best5|worst5|rounds|first-rounds|fairness))?(@(?P<group>.+))?"
+)
+
+ROUNDS = {"rounds": "mean", "first-rounds": "first"}
+"""Statistics that count rounds, and who must reach the target."""
+
+FAIRNESS = "fairness"
+"""The statistic that correlates clients with what they reach in the stand-alone row."""
+
+PEERS = "peers"
+"""Stands in place of a split before what two peers differ by, the mean over all pairs."""
+
+
+class Quantity(NamedTuple):
+    """What a metric of a table reads from a run's summary.
+
+    group  : the clients that count; all of them when None.
+    client : the one whose value counts, where it is not all of them.
+    """
+
+    split: str
+    metric: str
+    statistic: str
+    group: str | None
+    client: str | None = None
+
+    @classmethod
+    def of(cls, text: str) -> Quantity:
+        """Read ``<split>/<metric>[:statistic][@group]`` or ``peers/<measure>``. Raises ValueError for anything else."""
+        first, _, measure = text.partition("/")
+        if first == PEERS and measure in MEASURES:
+            return cls(PEERS, measure, "mean", None)
+        found = _VALUE.fullmatch(text)
+        if found is None:
+            raise ValueError(
+                "is '<split>/<metric>', if need be with ':mean', ':std', ':best5' or ':worst5' (over clients) and "
+                "with '@group', with ':rounds' or ':first-rounds' (until the target is reached), or with ':fairness' "
+                f"(against [table] stand-alone); or 'peers/' and one of {', '.join(MEASURES)}; got '{text}'"
+            )
+        if found["group"] and found["statistic"] in ROUNDS:
+            raise ValueError(f"'{text}': rounds to a target are counted for all clients, not for a group")
+        if found["group"] and found["statistic"] == FAIRNESS:
+            raise ValueError(f"'{text}': fairness is that of all clients, not of a group")
+        try:
+            direction(found["metric"])
+        except ExperimentError as error:
+            raise ValueError(f"'{text}': {error}") from None
+        return cls(found["split"], found["metric"], found["statistic"] or "mean", found["group"])
+
+    def at(self, client: str | None, suffix: str) -> Quantity:
+        """The same of one client, and of the model whose metrics end with ``suffix``.
+
+        Raises ValueError where there is no such thing.
+        """
+        if suffix and self.split == PEERS:
+            raise ValueError(
+                f"'{self}' has no suffix '{suffix}': it compares the peers' models, whatever they measured"
+            )
+        found = self._replace(metric=self.metric + suffix)
+        if client is None:
+            return found
+        if self.split == PEERS or self.statistic != "mean" or self.group:
+            raise ValueError(f"'{self}' is of several clients, so that there is none of client '{client}' alone")
+        return found._replace(client=client)
+
+    def __str__(self) -> str:
+        """As it is written in a table; with its client, where it is of one."""
+        statistic = "" if self.statistic == "mean" else f":{self.statistic}"
+        group = f"@{self.group}" if self.group else ""
+        return f"{self.split}/{self.metric}{statistic}{group}{f' of {self.client}' if self.client else ''}"
+
+    @property
+    def has_course(self) -> bool:
+        """Whether a run has a value of it after every round that it measured, and not one in the end alone."""
+        return self.split != PEERS and self.statistic not in (*ROUNDS, FAIRNESS)
+
+    @property
+    def is_count(self) -> bool:
+        """Whether a run has a whole number of it: rounds, or examples."""
+        return self.statistic in ROUNDS or (self.split == PEERS and self.metric in COUNTS)
+
+    @property
+    def better(self) -> Literal["higher", "lower"] | None:
+        """Which values are the better ones; None for a quantity that has no better and worse."""
+        if self.split == PEERS or self.statistic == "std":
+            return None
+        if self.statistic in ROUNDS:
+            return "lower"
+        return "higher" if self.statistic == FAIRNESS else direction(self.metric)
