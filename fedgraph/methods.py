@@ -119,7 +119,7 @@ BUILT_IN: dict[str, Method] = {
             title="Federated neural graphical models: one probabilistic model of all common features, made personal",
             strategy="strategies.fedngm:FedNGM",
             client=FEDNGM_CLIENT,
-            needs="clients with tables of their own (mixed-table, bayesian-network); no [model], [fedngm] has all",
+            needs="clients with tables of their own (mixed-table, linked-deaths, bayesian-network); no [model]",
             paper="https://arxiv.org/abs/2309.11680",
             own_models=True,
         ),

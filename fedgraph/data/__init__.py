@@ -38,6 +38,10 @@ _SETS: dict[str, tuple[str, str]] = {
     ),
     "panel": ("fedgraph.data.panel:PanelSettings", "fedgraph.data.panel:PanelSource"),
     "mixed-table": ("fedgraph.data.mixed_tables:MixedTableSettings", "fedgraph.data.mixed_tables:MixedTableSource"),
+    "linked-deaths": (
+        "fedgraph.data.linked_deaths:LinkedDeathsSettings",
+        "fedgraph.data.linked_deaths:LinkedDeathsSource",
+    ),
     "bayesian-network": (
         "fedgraph.data.mixed_tables:BayesianNetworkSettings",
         "fedgraph.data.mixed_tables:BayesianNetworkSource",
@@ -50,6 +54,7 @@ _CATALOGUES = (
     "fedgraph.data.synthetic:SYNTHETIC",
     "fedgraph.data.image_sets:IMAGES",
     "fedgraph.data.tables:TABLES",
+    "fedgraph.data.linked_deaths:LINKED_DEATHS",
 )
 
 

@@ -55,7 +55,7 @@ def client_table_source(source: DataSource, method: str) -> ClientTableSource:
     if not hasattr(source, "load_table"):
         raise DataError(
             f"method '{method}' needs clients with tables of their own, which this data set does not have; sets that "
-            "do: mixed-table, bayesian-network"
+            "do: mixed-table, linked-deaths, bayesian-network"
         )
     found: ClientTableSource = source  # type: ignore[assignment]
     return found

@@ -52,52 +52,62 @@ class ClientTableSettings(Settings):
     table_schema: SchemaSettings = Field(default_factory=SchemaSettings)
 
 
-class MixedTableSettings(ClientTableSettings):
-    """The ``[data]`` table with ``set = "mixed-table"``.
+class DealtTableSettings(ClientTableSettings):
+    """The keys of ``[data]`` of a table that is dealt out: by the values of a column, by segments, or evenly.
 
-    A file with ``{client}`` in its name is one for each of the clients. A single file is dealt out: by the values of a
-    column, by segments, or evenly.
-
-    path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder.
-    columns        : names of the columns of a CSV file without a header.
-    delimiter      : what separates the columns of a CSV file.
-    missing        : texts that mark a missing value.
     clients        : names of the clients, or how many there are.
     client_column  : column whose values name the clients; it is no feature, and rows without it are left out.
     segments       : by client, values by column, e.g. ``{ poor = { pay = ["medicaid", "selfpay"] } }``: rows that have
                      them all are the client's segment, and come to it more often than to others.
     emphasis       : how many times as often.
-    public         : a file of the same columns that everybody may see, the server too,
-    public_share   : or this part of the rows, of which no client has any.
+    public_share   : this part of the rows is for everybody to see, the server too, and no client has any of them.
     stratify       : columns whose values occur as often in the public part as in the others, in every combination.
     """
 
-    set: Literal["mixed-table"] = "mixed-table"
     path: str
-    columns: tuple[str, ...] = ()
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
-    missing: tuple[str, ...] = ("", "?", "NA", "nan")
     clients: PositiveInt | tuple[str, ...] | None = None
     client_column: str | None = None
     segments: dict[str, dict[str, tuple[Value, ...]]] = Field(default_factory=dict)
     emphasis: float = Field(default=4.0, gt=0)
-    public: str | None = None
     public_share: float = Field(default=0.0, ge=0, lt=1)
     stratify: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _one_way(self) -> MixedTableSettings:
+    def _one_way(self) -> DealtTableSettings:
         ways = [self.clients is not None, self.client_column is not None, bool(self.segments)]
         if sum(ways) != 1:
             raise ValueError("give one of clients, client-column and segments, to say who the clients are")
+        if self.stratify and not self.public_share:
+            raise ValueError("stratify is for the public part, and public-share is 0")
+        return self
+
+
+class MixedTableSettings(DealtTableSettings):
+    """The ``[data]`` table with ``set = "mixed-table"``.
+
+    A file with ``{client}`` in its name is one for each of the clients. A single file is dealt out.
+
+    path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder.
+    columns        : names of the columns of a CSV file without a header.
+    delimiter      : what separates the columns of a CSV file.
+    missing        : texts that mark a missing value.
+    public         : a file of the same columns for everybody to see, in place of a part of the rows.
+    """
+
+    set: Literal["mixed-table"] = "mixed-table"
+    columns: tuple[str, ...] = ()
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    missing: tuple[str, ...] = ("", "?", "NA", "nan")
+    public: str | None = None
+
+    @model_validator(mode="after")
+    def _files_fit(self) -> MixedTableSettings:
         if _CLIENT in self.path and not isinstance(self.clients, tuple):
             raise ValueError("a path with {client} in it needs the names of the clients: clients = [...]")
         if self.public is not None and self.public_share:
             raise ValueError("public rows are those of a file (public) or a part of all (public-share), not both")
         if _CLIENT in self.path and self.public_share:
             raise ValueError("public-share is a part of a single file; with a file for each client, give public")
-        if self.stratify and not self.public_share:
-            raise ValueError("stratify is for the public part, and public-share is 0")
         return self
 
 
@@ -173,10 +183,10 @@ class TablesOfClients:
         return split
 
 
-class MixedTableSource(TablesOfClients):
-    """One file for each client, or one dealt out."""
+class DealtTableSource(TablesOfClients):
+    """A table dealt out."""
 
-    settings: MixedTableSettings
+    settings: DealtTableSettings
 
     def client_names(self) -> list[str]:
         """As the settings or the column name them, or ``client-00`` and so on."""
@@ -188,30 +198,23 @@ class MixedTableSource(TablesOfClients):
         return list(settings.segments) or list(self._rows)
 
     def whole_table(self, name: str) -> Table:
-        """The client's file, or its rows of the single one."""
-        settings = self.settings
-        if _CLIENT in settings.path:
-            return self._read(settings.path.replace(_CLIENT, name))
+        """The client's rows."""
         table = rows_of(self._table, self._rows[name])
-        return Table({n: c for n, c in table.columns.items() if n != settings.client_column}, table.where)
+        return Table({n: c for n, c in table.columns.items() if n != self.settings.client_column}, table.where)
 
     def public_table(self) -> Table | None:
-        """The public file, or the public part of the single one."""
-        if self.settings.public is not None:
-            return self._read(self.settings.public)
+        """The public part."""
         return rows_of(self._table, self._public) if self.settings.public_share else None
 
     def describe(self) -> str:
         """E.g. ``births.csv, 100,000 rows, 3 clients by segments, 50,000 rows public``."""
         settings = self.settings
-        title = Path(settings.path).name
-        if _CLIENT in settings.path:
-            return f"{title}, {len(self.client_names())} clients with a file each"
         how = "evenly"
         if settings.client_column is not None:
             how = f"by column '{settings.client_column}'"
         elif settings.segments:
             how = f"by segments, {settings.emphasis:g} times as often"
+        title = Path(settings.path).name
         facts = [title, f"{self._table.num_rows:,} rows", f"{len(self.client_names())} clients {how}"]
         if settings.public_share:
             facts.append(f"{len(self._public):,} rows public")
@@ -219,13 +222,8 @@ class MixedTableSource(TablesOfClients):
 
     @cached_property
     def _table(self) -> Table:
-        return self._read(self.settings.path)
-
-    def _read(self, path: str) -> Table:
-        settings = self.settings
-        return read_table(
-            self.data_dir / Path(path).expanduser(), settings.columns, settings.missing, settings.delimiter
-        )
+        """The whole table."""
+        raise NotImplementedError
 
     @cached_property
     def _public(self) -> Tensor:
@@ -291,6 +289,37 @@ class MixedTableSource(TablesOfClients):
             wanted = np.array([*(text in values for text in texts), False])
             inside &= wanted[column.codes]
         return np.where(inside, self.settings.emphasis, 1.0)
+
+
+class MixedTableSource(DealtTableSource):
+    """One file for each client, or one dealt out."""
+
+    settings: MixedTableSettings
+
+    def whole_table(self, name: str) -> Table:
+        """The client's file, or its rows of the single one."""
+        path = self.settings.path
+        return self._read(path.replace(_CLIENT, name)) if _CLIENT in path else super().whole_table(name)
+
+    def public_table(self) -> Table | None:
+        """The public file, or the public part of the single one."""
+        return super().public_table() if self.settings.public is None else self._read(self.settings.public)
+
+    def describe(self) -> str:
+        """As of any table dealt out; with a file for each client, e.g. ``{client}.csv, 3 clients with a file each``."""
+        if _CLIENT in self.settings.path:
+            return f"{Path(self.settings.path).name}, {len(self.client_names())} clients with a file each"
+        return super().describe()
+
+    @cached_property
+    def _table(self) -> Table:
+        return self._read(self.settings.path)
+
+    def _read(self, path: str) -> Table:
+        settings = self.settings
+        return read_table(
+            self.data_dir / Path(path).expanduser(), settings.columns, settings.missing, settings.delimiter
+        )
 
 
 class BayesianNetworkSource(TablesOfClients):

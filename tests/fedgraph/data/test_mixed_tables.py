@@ -157,5 +157,5 @@ def test_what_cannot_be_found(folder):
 def test_methods_for_one_label_are_told_so(folder):
     with pytest.raises(DataError, match="only methods such as fedngm can use"):
         source(folder, clients=2).load(["client-0"])
-    with pytest.raises(DataError, match="sets that do: mixed-table, bayesian-network"):
+    with pytest.raises(DataError, match="sets that do: mixed-table, linked-deaths, bayesian-network"):
         client_table_source(ImageSource(ImageSettings(set="digits"), folder), "fedngm")

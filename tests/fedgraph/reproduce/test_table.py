@@ -26,7 +26,11 @@ def test_an_unknown_table_is_answered_with_the_known():
     [
         (("table",), {"titel": "x"}, r"\[table\] has no key 'titel'; known keys: caption, figure"),
         (("rows", 1), {"methods": "x"}, r"\[\[rows\]\] 'SFL' has no key 'methods'; known keys: .*method"),
-        (("columns", 0), {"exp": "x"}, r"\[\[columns\]\] 'digits' has no key 'exp'; known keys: client, differs, experiment"),
+        (
+            ("columns", 0),
+            {"exp": "x"},
+            r"\[\[columns\]\] 'digits' has no key 'exp'; known keys: client, differs",
+        ),
         (("profiles", "small"), {"sed": [1]}, r"\[profiles.small\] has no key 'sed'; known keys: columns"),
         (("profiles",), {"tiny": {}}, "profiles.tiny"),
         (("table", "metrics", 0), {"factors": 1}, "has no key 'factors'; known keys: factor, rounds, title, value"),
