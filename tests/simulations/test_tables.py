@@ -23,11 +23,13 @@ def test_every_cell_resolves_and_is_read_back_as_the_same(name, profile, tmp_pat
 
 
 @pytest.mark.parametrize(("name", "profile"), TABLES)
-def test_no_two_rows_of_a_column_are_the_same_run(name, profile, tmp_path):
+def test_no_two_rows_of_a_column_are_the_same(name, profile, tmp_path):
+    """But that they may show other clients of one run, or another of its models."""
+    shown = {row.label: (row.client, row.suffix) for row in load_table(name)[1].rows}
     # What is chosen on validation data may turn out to be the setting of the paper.
     cells = [cell for cell in cells_of(name, profile, tmp_path, seeds=(0, 1)) if "chosen" not in cell.row]
-    paths = [(cell.column, cell.path) for cell in cells if cell.experiment is not None]
-    repeated = {cell.row for cell in cells if paths.count((cell.column, cell.path)) > 1}
+    places = [(cell.column, cell.path, shown[cell.row]) for cell in cells if cell.experiment is not None]
+    repeated = {cell.row for cell in cells if places.count((cell.column, cell.path, shown[cell.row])) > 1}
     assert repeated == set()
 
 
@@ -86,3 +88,14 @@ def test_published_values_as_printed():
     for (name, label, column), values in printed.items():
         (row,) = [row for row in load_table(name)[1].rows if row.label == label]
         assert row.published[column] == values
+
+
+@pytest.mark.parametrize("profile", ["small", "full"])
+def test_tables_and_figures_of_fedngm_share_their_runs(profile, tmp_path):
+    names = ("fedngm-table2", "fedngm-table3", "fedngm-table4", "fedngm-fig7")
+    found = {name: {cell.path for cell in cells_of(name, profile, tmp_path)} for name in names}
+    # Of births and of deaths: NGM, pooled, two averages, NGR.
+    assert len(found["fedngm-table4"]) == 10
+    assert found["fedngm-table2"] == found["fedngm-table3"] == found["fedngm-table4"]
+    assert len(found["fedngm-fig7"]) == 2
+    assert found["fedngm-fig7"] < found["fedngm-table4"]
