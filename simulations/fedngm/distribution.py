@@ -1,0 +1,164 @@
+"""How the rows of clients differ from those that everybody may see, in what their segments are made of.
+
+Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, figure 6 and table 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from fedgraph.data import open_source
+from fedgraph.data.mixed_tables import DealtTableSource
+from fedgraph.data.table_files import Table
+from fedgraph.errors import ExperimentError
+from fedgraph.experiment import load_experiment
+from fedgraph.graphical.columns import as_category, in_order, read_column
+from fedgraph.reproduce.figures.panels import panels
+from fedgraph.reproduce.numbers import NumberTable
+from fedgraph.reproduce.study import StudyContext, StudyPage
+from fedgraph.settings import Settings
+
+_PUBLIC = "public"
+_COLOURS = ("#1f6fb4", "#e8710a", "#3f9b57", "#8b6cc1", "#c04a1d", "#7a5c3e")
+
+
+class DistributionOptions(Settings):
+    """The options of the study.
+
+    experiments : files whose data set deals rows out by segments and keeps a part of them public.
+    """
+
+    experiments: tuple[str, ...] = Field(default=("fedngm/births.toml", "fedngm/deaths.toml"), min_length=1)
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Of the rows of one experiment.
+
+    segments : by client, values by column.
+    rows     : by client, and of ``public``.
+    shares   : by column and value, the share of it by client and in ``public``, of the rows where the column is known.
+    inside   : by client, the share of its own rows in its segment, and of the public ones.
+    """
+
+    name: str
+    segments: dict[str, dict[str, tuple[str, ...]]]
+    rows: dict[str, int]
+    shares: dict[str, dict[str, dict[str, float]]]
+    inside: dict[str, tuple[float, float]]
+
+
+def distribution_page(context: StudyContext) -> StudyPage:
+    """Count, and draw; a picture for each experiment."""
+    options = context.parsed_options(DistributionOptions)
+    text, lines, sizes = [], [], []
+    for experiment in options.experiments:
+        found = distribution(experiment, context.data_dir, context.seeds[0])
+        draw(found).savefig(context.folder / f"{found.name}.png")
+        text.append(f"![How the rows of {found.name} are distributed]({found.name}.png)")
+        for client, segment in found.segments.items():
+            said = " and ".join(f"{column} = {' or '.join(values)}" for column, values in segment.items())
+            own, public = found.inside[client]
+            sizes.append((found.name, client, said, found.rows[client], own, public))
+        sizes.append((found.name, _PUBLIC, "", found.rows[_PUBLIC], None, None))
+        for column, values in found.shares.items():
+            lines += [
+                (found.name, column, value, client, share)
+                for value, by_client in values.items()
+                for client, share in by_client.items()
+            ]
+    summary = NumberTable(
+        "splits",
+        "Rows of each client, and how many are in its segment",
+        ("experiment", "client", "segment", "rows", "share in its segment", "of public rows"),
+        tuple(sizes),
+    )
+    shares = NumberTable(
+        "shares",
+        "Shares of values, of the rows where the column is known",
+        ("experiment", "column", "value", "client", "share"),
+        tuple(lines),
+    )
+    return StudyPage("\n\n".join(text), summary, (shares,))
+
+
+def distribution(experiment: str, data_dir: Path, seed: int) -> Distribution:
+    """What an experiment's clients hold, dealt out with ``seed``.
+
+    Raises
+    ------
+    ExperimentError
+        When its data set has no segments or no public part.
+    """
+    loaded = load_experiment(experiment, [f"data.partition-seed={seed}"])
+    source, name = open_source(loaded.data, data_dir), loaded.experiment.name
+    public = source.public_table() if isinstance(source, DealtTableSource) else None
+    if not isinstance(source, DealtTableSource) or not source.settings.segments or public is None:
+        raise ExperimentError(
+            f"{experiment}: its data are not dealt out by segments (segments) with a public part (public-share)"
+        )
+    segments = source.settings.segments
+    tables = {client: source.load_table(client).table for client in source.client_names()} | {_PUBLIC: public}
+    columns = dict.fromkeys(column for segment in segments.values() for column in segment)
+    return Distribution(
+        name=name,
+        segments=segments,
+        rows={who: table.num_rows for who, table in tables.items()},
+        shares={column: _shares(tables, column) for column in columns},
+        inside={
+            client: (_inside(tables[client], segment), _inside(public, segment)) for client, segment in segments.items()
+        },
+    )
+
+
+def _shares(tables: dict[str, Table], column: str) -> dict[str, dict[str, float]]:
+    counts = {}
+    for who, table in tables.items():
+        found = read_column(table, column)
+        counts[who] = dict(zip(map(as_category, found.texts.to_pylist()), found.counts.tolist(), strict=True))
+    values = in_order(dict.fromkeys(value for by_value in counts.values() for value in by_value))
+    return {
+        value: {who: by_value.get(value, 0) / sum(by_value.values()) for who, by_value in counts.items()}
+        for value in values
+    }
+
+
+def _inside(table: Table, segment: dict[str, tuple[str, ...]]) -> float:
+    """The share of all rows that are in a segment."""
+    inside = np.ones(table.num_rows, dtype=bool)
+    for name, values in segment.items():
+        column = read_column(table, name)
+        wanted = [as_category(text) in values for text in column.texts.to_pylist()]
+        inside &= np.array([*wanted, False])[column.codes]
+    return float(inside.mean())
+
+
+def draw(found: Distribution) -> Any:
+    """A panel per column, with a bar per client and value; values of which a segment is made are printed bold."""
+    figure, axes = panels(len(found.shares), width=4.6, height=3.2, most=3)
+    for axis, (column, values) in zip(axes, found.shares.items(), strict=True):
+        who = list(next(iter(values.values())))
+        width = 0.8 / len(who)
+        for place, client in enumerate(who):
+            heights = [100 * by_client[client] for by_client in values.values()]
+            colour = "0.75" if client == _PUBLIC else _COLOURS[place % len(_COLOURS)]
+            left = np.arange(len(values)) + (place - (len(who) - 1) / 2) * width
+            axis.bar(left, heights, width, color=colour, label=client, zorder=2)
+        axis.set_xticks(range(len(values)), list(values), fontsize=8, rotation=30 if len("".join(values)) > 40 else 0)
+        special = {value for segment in found.segments.values() for value in segment.get(column, ())}
+        for label in axis.get_xticklabels():
+            if label.get_text() in special:
+                label.set_fontweight("bold")
+        axis.set_title(column, fontsize=10)
+        axis.set_ylabel("rows [%]", fontsize=8)
+        axis.tick_params(axis="y", labelsize=8)
+        axis.grid(axis="y", color="0.9", zorder=0)
+        axis.spines[["top", "right"]].set_visible(False)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", fontsize=8, frameon=False, ncols=len(labels))
+    return figure
