@@ -56,7 +56,8 @@ class Distribution:
 def distribution_page(context: StudyContext) -> StudyPage:
     """Count, and draw; a picture for each experiment."""
     options = context.parsed_options(DistributionOptions)
-    text, lines, sizes = [], [], []
+    text, lines = [], []
+    sizes: list[tuple[str | int | float | None, ...]] = []
     for experiment in options.experiments:
         found = distribution(experiment, context.data_dir, context.seeds[0])
         draw(found).savefig(context.folder / f"{found.name}.png")
@@ -121,7 +122,7 @@ def _shares(tables: dict[str, Table], column: str) -> dict[str, dict[str, float]
     for who, table in tables.items():
         found = read_column(table, column)
         counts[who] = dict(zip(map(as_category, found.texts.to_pylist()), found.counts.tolist(), strict=True))
-    values = in_order(dict.fromkeys(value for by_value in counts.values() for value in by_value))
+    values = in_order(list(dict.fromkeys(value for by_value in counts.values() for value in by_value)))
     return {
         value: {who: by_value.get(value, 0) / sum(by_value.values()) for who, by_value in counts.items()}
         for value in values
