@@ -6,8 +6,9 @@ Shrivastava: Federated Learning with Neural Graphical Models, section 3.1, take 
 
 The file's header has lost the first letter of names that begin with a p (``ay`` is ``pay``), and some rows are out of
 step in some columns. So an item is taken only where other columns of the same row, which say the same in other words,
-agree with it in nearly all rows (tests/fedgraph/data/test_linked_deaths.py says which), and what is no valid code is
-missing. Race and origin of the parents are left out: their columns contradict each other.
+agree with it in nearly all rows (tests/fedgraph/data/test_linked_deaths.py says which; ``meduc``, ``wic``, ``sex``,
+``mtran`` and ``ilive`` have no counterpart and are plausible), and what is no valid code is missing. Race and origin of
+the parents are left out: their columns contradict each other.
 """
 
 from __future__ import annotations
