@@ -85,6 +85,19 @@ def test_curves_are_means_over_seeds_by_round(figure_of):
     assert len(axis.collections) == 2
 
 
+def test_curves_of_one_client(table, figure_of):
+    table["table"]["metrics"] = table["table"]["metrics"][:1]
+    table["rows"][0]["published"], table["rows"][2]["published"] = {"digits": [12.5]}, {"digits": [99.0]}
+    table["rows"][1]["client"] = "client-2"
+    _, figure, results = figure_of("curves")
+    (curve,) = (line for line in figure.axes[0].lines if line.get_label() == "SFL")
+    summaries = [outcome.summary for outcome in results.outcomes if outcome.cell.row == "SFL"]
+    ends = [100 * summary["per_client"]["test"]["accuracy"]["client-2"] for summary in summaries]
+    assert curve.get_ydata()[-1] == pytest.approx(np.mean(ends))
+    means = [100 * summary["metrics"]["test"]["accuracy"]["mean"] for summary in summaries]
+    assert np.mean(ends) != pytest.approx(np.mean(means), abs=1e-3)
+
+
 def test_curves_are_of_the_first_metric_with_a_value_for_every_round(table, figure_of):
     rounds = {"title": "rounds", "value": "test/accuracy:first-rounds"}
     table["table"] |= {"metrics": [rounds, *table["table"]["metrics"]], "highlight": ["SFL"]}
