@@ -96,7 +96,7 @@ def table_tables(tmp_path):
             "scaling": {"source": "public"},
             "ngm": {"epochs": 100, "hidden": 8, "batch-size": 128, "learning-rate": 0.02, "patience": 10},
             "ngr": {"epochs": 30, "hidden": 8, "batch-size": 128, "learning-rate": 0.02},
-            "distillation": {"samples": 1200},
+            "distillation": {"samples": 600},
             "sampling": {"sweeps": 5},
         },
     }

@@ -106,8 +106,6 @@ def test_results_do_not_depend_on_packing(table_tables, run_experiment):
 
 def test_messages_tell_names_and_types_alone(table_tables, run_experiment):
     """Every byte that leaves a node: no value of any row, no range, no count but that of rows."""
-    table_tables["data"] |= {"clients": ["east", "north", "west"]}
-    table_tables["fedngm"]["yardsticks"] = True
     listener = Listener()
     run_experiment(table_tables, nodes=3, client=listener)
     said = [
@@ -153,6 +151,7 @@ def test_a_client_that_fails_is_left_out_if_that_is_tolerated(table_tables, run_
         reply = PhaseReply.unpack(content, content.array_records["stacked"]["parameters"].shape[1])
         return error_content("the disk is full") if request.phase == "fit" and reply.clients == ("west",) else content
 
+    table_tables["fedngm"]["global-model"] = "average"
     with pytest.raises(RunError, match="nothing usable from 1 clients .west: the disk is full.*on-missing"):
         run_experiment(table_tables, nodes=3, client=Listener(fail))
     table_tables["experiment"] |= {"on-missing": "skip", "min-clients": 2}
