@@ -35,6 +35,10 @@ Range = tuple[float, float] | tuple[float, float, float]
 Skewed = Literal["logarithmic", "straight"]
 """See ``ScalingSettings.skewed``."""
 
+_SKEWED = 0.2
+"""Of a range: a median that is so near to an end. Exponential numbers have it at 0.15, normal ones at 0.5; in between,
+as for the weights of babies, a straight scale predicts no worse."""
+
 _LARGEST = 1e30
 _NARROWEST = 1e-30
 
@@ -62,9 +66,9 @@ class ScalingSettings(Settings):
     ranges   : ``[low, high]`` by feature; they hold whatever the source. ``[low, median, high]`` is for a skewed one.
     quantile : what share of a client's values lies below its low, and as many above its high. Outliers then do not
                squeeze all others together.
-    skewed   : real numbers whose median is not in the middle of their range get a ``logarithmic`` scale on which it is,
-               the more so the farther off it is (:mod:`fedgraph.graphical.unit_scale`); for that the median belongs to
-               what is measured, and told, as a range. Otherwise, as whole numbers, they keep a ``straight`` scale.
+    skewed   : real numbers whose median is in the lowest or highest fifth of their range get a ``logarithmic`` scale
+               on which it is in the middle (:mod:`fedgraph.graphical.unit_scale`); for that the median is measured, and
+               told, as part of the range. Otherwise, as all other numbers do, they keep a ``straight`` scale.
                Predictions of numbers on a logarithmic scale are nearer to medians than to means.
     merge    : of ranges that clients told: from the lowest low to the highest high (``widest``), or the ``median`` low
                and high, on which one client has little influence. Of medians it is always the median.
@@ -170,7 +174,7 @@ def needs_range(feature: Feature) -> bool:
 
 
 def may_be_skewed(feature: Feature, skewed: Skewed) -> bool:
-    """Whether the median belongs to the range of a feature."""
+    """Whether a feature may have a range with the median."""
     return feature.kind == "real" and skewed == "logarithmic"
 
 
@@ -179,6 +183,8 @@ def quantile_range(values: Floats, quantile: float, with_median: bool = False) -
 
     Where both are one value, such as 0 in a column that counts rare events, they are the quantiles of that value and of
     all that differ from it; a constant column lies in the middle of its range.
+
+    with_median : put the median between them if they are skewed.
     """
     values = values[np.isfinite(values)]
     if not len(values):
@@ -189,7 +195,13 @@ def quantile_range(values: Floats, quantile: float, with_median: bool = False) -
         low, high = min(low, ends[0]), max(high, ends[1])
     margin = 0.0 if high - low >= _NARROWEST else max(0.5, abs(low) * 1e-6)
     low, high = float(low - margin), float(high + margin)
-    return (low, float(np.clip(median, low, high)), high) if with_median else (low, high)
+    return skewed_range(low, float(np.clip(median, low, high)), high) if with_median else (low, high)
+
+
+def skewed_range(low: float, median: float, high: float) -> Range:
+    """With the median where it is far from the middle, without it elsewhere."""
+    share = (median - low) / (high - low)
+    return (low, median, high) if min(share, 1 - share) < _SKEWED else (low, high)
 
 
 def _scale(limits: Range) -> UnitScale:

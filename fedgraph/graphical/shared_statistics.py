@@ -1,7 +1,8 @@
 """What a client that consents tells of its values besides its schema: ranges of numbers, and counts of categories.
 
-Without noise, a range is two quantiles, with the median between them for a real number. These are values of single
-persons, or lie between two of them, so nothing is told of what a few rows have; that is caution, not a guarantee.
+Without noise, a range is two quantiles, with the median between them for a skewed real number. These are values of
+single persons, or lie between two of them, so nothing is told of what a few rows have; that is caution, not a
+guarantee.
 
 With noise, the guarantee is that of ``fedgraph.privacy.counts``: epsilon is the privacy loss of a row from all that a
 client tells at once. Noise on a quantile itself would have to be as large as all that the value can be, since one row
@@ -35,6 +36,7 @@ from fedgraph.graphical.scaling import (
     may_be_skewed,
     needs_range,
     quantile_range,
+    skewed_range,
 )
 from fedgraph.graphical.schema import Schema
 from fedgraph.graphical.schema_json import refuse_long
@@ -51,7 +53,7 @@ Counts = NDArray[np.int64]
 class Consent:
     """What a node lets its clients tell; by default nothing.
 
-    ranges          : quantiles of numbers, the median among them.
+    ranges          : quantiles of numbers, of skewed ones the median among them.
     category_counts : how many rows have each category.
     max_epsilon     : only with noise of at most this epsilon, and of at most ``max_delta``.
     least_rows      : nothing is told of a number that fewer rows have, and a category that fewer rows have counts as 0.
@@ -246,7 +248,5 @@ def _range(counts: Counts, bounds: tuple[float, float], quantile: float, with_me
     first = int(np.argmax(below > quantile * below[-1]))
     last = int(np.argmax(below >= (1 - quantile) * below[-1]))
     low, high = float(edges[first]), float(edges[last + 1])
-    if not with_median:
-        return low, high
     middle = int(np.argmax(2 * below >= below[-1]))
-    return low, float(edges[middle] + edges[middle + 1]) / 2, high
+    return skewed_range(low, float(edges[middle] + edges[middle + 1]) / 2, high) if with_median else (low, high)

@@ -37,8 +37,7 @@ def test_ranges_are_never_empty():
 def test_own_ranges_are_of_numbers_only():
     values = np.array([[20.0, 0, 2, 60], [40, 1, 0, np.nan], [np.nan, 1, 0, 80]])
     scaling = Scaling.measured(values, SCHEMA, 0.0)
-    assert scaling.ranges == {"age": (20, 40), "weight": (60, 70, 80)}
-    assert Scaling.measured(values, SCHEMA, 0.0, "straight").ranges == {"age": (20, 40), "weight": (60, 80)}
+    assert scaling.ranges == {"age": (20, 40), "weight": (60, 80)}
     scales = scaling.scales(SCHEMA)
     assert [(scale.low, scale.high) for scale in scales] == [(20, 40), (0, 1), (0, 2), (60, 80)]
 
@@ -48,6 +47,13 @@ def test_a_skewed_number_has_its_median_in_the_middle():
     scaling = Scaling.measured(values, SCHEMA, 0.05)
     assert scaling.ranges["weight"] == pytest.approx((50**4, 500**4, 950**4))
     ends = np.array([[scaling.ranges[name][place] for name in ("age", "weight")] for place in (0, -1)])
+    straight = Scaling.measured(values, SCHEMA, 0.05, "straight")
+    assert straight.ranges["weight"] == straight.ranges["age"] == scaling.ranges["age"]
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        assert len(quantile_range(random.normal(size=500), 0.01, True)) == 2
+        assert len(quantile_range(random.lognormal(size=500), 0.01, True)) == 3
+        assert len(quantile_range(-random.lognormal(size=500), 0.01, True)) == 3
     ages, _, _, weights = scaling.scales(SCHEMA)
     np.testing.assert_allclose(ages.units(ends[:, 0]), [0, 1])
     np.testing.assert_allclose(weights.units(ends[:, 1]), [0, 1])
