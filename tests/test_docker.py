@@ -221,7 +221,7 @@ def test_the_readme_names_files_and_services_that_exist():
     assert "not encrypted" in text
 
 
-@pytest.mark.xdist_group("flower")
+@pytest.mark.xdist_group("nodes")
 def test_the_services_run_an_experiment(tmp_path, run_experiment):
     """The compose file's own commands as plain processes: only hosts, ports and folders are put in place of theirs."""
     overrides = ["data.clients=6", "experiment.rounds=1", "train.local-epochs=1"]

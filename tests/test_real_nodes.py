@@ -58,7 +58,7 @@ def summary(folder, log=""):
     return json.loads((folder.path / "summary.json").read_text())
 
 
-@pytest.mark.xdist_group("flower")
+@pytest.mark.xdist_group("nodes")
 def test_real_nodes_give_the_same_weights_as_the_in_process_grid(digits_tables, tmp_path, run_experiment):
     names = [f"client-{i:02d}" for i in range(6)]
     digits_tables["data"]["clients"] = 6
@@ -74,7 +74,7 @@ def test_real_nodes_give_the_same_weights_as_the_in_process_grid(digits_tables, 
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("flower")
+@pytest.mark.xdist_group("nodes")
 def test_peers_of_ipa_on_real_nodes_take_turns_with_the_same_weights_as_in_process(
     digits_tables, tmp_path, run_experiment
 ):
@@ -92,7 +92,7 @@ def test_peers_of_ipa_on_real_nodes_take_turns_with_the_same_weights_as_in_proce
     assert real["exchanges"] == known["exchanges"] == 1 + 1 + 2 * 3
 
 
-@pytest.mark.xdist_group("flower")
+@pytest.mark.xdist_group("nodes")
 def test_owners_on_real_nodes_give_the_same_predictions_as_the_in_process_grid(
     patches_tables, tmp_path, run_experiment
 ):
@@ -103,7 +103,7 @@ def test_owners_on_real_nodes_give_the_same_predictions_as_the_in_process_grid(
     assert (folder.path / "predictions.csv").read_bytes() == (known.path / "predictions.csv").read_bytes()
 
 
-@pytest.mark.xdist_group("flower")
+@pytest.mark.xdist_group("nodes")
 def test_aggregators_on_real_nodes_give_the_same_predictions_as_in_process(patches_tables, tmp_path, run_experiment):
     """One of them hosts nobody."""
     # Flower starts a process per message, and that is what takes the time: no more nodes than it takes.
