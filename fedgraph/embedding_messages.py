@@ -18,13 +18,12 @@ from torch import Tensor
 from fedgraph.array_records import checked_arrays, to_record
 from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
 from fedgraph.errors import ReplyError
-from fedgraph.messages import Request, unpacking_request
+from fedgraph.messages import Request, told_hosts, unpacking_request
 
 EMBED = "query.embed"
 """The message type of the request."""
 
 _LARGEST_EMBEDDING = 1 << 20
-_MOST_PARTITIONS = 1 << 20
 _LARGEST_PROBABILITY = 1 + 1e-4
 """But for rounding, 1."""
 
@@ -147,13 +146,10 @@ class EmbedReply:
         """
         try:
             config: Any = content.config_records["config"]
-            clients = tuple(str(name) for name in config["clients"])
             classes = tuple(str(name) for name in config["classes"])
             keys = tuple(str(key) for key in config["keys"])
             fingerprints = tuple(str(text) for text in config["fingerprints"])
             sizes = torch.tensor([int(size) for size in config["sizes"]], dtype=torch.int64)
-            dealt = [int(part) for part in config["partition"]]
-            partition = (dealt[0], dealt[1]) if dealt else None
             data = str(config["data"])
             predicted = len(classes) if config["predicts"] else 0
             records = content.array_records
@@ -161,10 +157,7 @@ class EmbedReply:
         except Exception as error:
             # Answers are untrusted: whatever one of them trips over is a malformed answer.
             raise ReplyError(f"the answer to the request for embeddings is malformed ({error})") from None
-        if partition is not None and not 0 <= partition[0] < partition[1] <= _MOST_PARTITIONS:
-            raise ReplyError(f"the answer says that it is partition {partition[0]} of {partition[1]}")
-        if len(set(clients)) != len(clients) or not all(clients):
-            raise ReplyError("the answer names an owner twice or without a name")
+        clients, partition = told_hosts(config, "owner")
         if clients and not classes:
             raise ReplyError("the answer names no classes")
         if len(sizes) != len(clients) or len(fingerprints) != len(clients):

@@ -23,7 +23,7 @@ from fedgraph.graphical.feature_graph import FeatureGraph
 from fedgraph.graphical.scaling import Scaling
 from fedgraph.graphical.schema import Schema
 from fedgraph.graphical.schema_json import refuse_long, schema_as_json, schema_from_json
-from fedgraph.messages import Request, unpacking_request
+from fedgraph.messages import Request, told_hosts, unpacking_request
 from fedgraph.parameters import finite_rows
 
 Phase = Literal["schema", "statistics", "graph", "fit", "finish"]
@@ -36,7 +36,6 @@ MESSAGE = "query"
 
 _PARAMETERS = "parameters"
 _MOST_ROWS = 1 << 40
-_MOST_PARTITIONS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -140,20 +139,14 @@ class PhaseReply:
         """
         try:
             config: Any = content.config_records["config"]
-            clients = tuple(str(name) for name in config["clients"])
             texts = tuple(str(text) for text in config["texts"])
             num_rows = tuple(int(count) for count in config["num-rows"])
-            dealt = [int(part) for part in config["partition"]]
-            partition = (dealt[0], dealt[1]) if dealt else None
             data = str(config["data"])
             stacked: ArrayRecord = content.array_records["stacked"]
         except Exception as error:
             # Answers are untrusted: whatever one of them trips over is a malformed answer.
             raise ReplyError(f"the answer is malformed ({error})") from None
-        if partition is not None and not 0 <= partition[0] < partition[1] <= _MOST_PARTITIONS:
-            raise ReplyError(f"the answer says that it is partition {partition[0]} of {partition[1]}")
-        if len(set(clients)) != len(clients) or not all(clients):
-            raise ReplyError("the answer names a client twice or without a name")
+        clients, partition = told_hosts(config)
         if len(texts) != len(clients) or len(num_rows) != len(clients):
             raise ReplyError("the answer does not say something of each of its clients")
         if not all(0 < count <= _MOST_ROWS for count in num_rows):

@@ -33,6 +33,8 @@ _TASK: TypeAdapter[TaskSpec | None] = TypeAdapter(TaskSpec | None)
 _UNREACHABLE = frozenset({3, 4, 5})
 """Flower's error codes for a message, a reply or a node that is unavailable."""
 
+_MOST_PARTITIONS = 1 << 20
+
 _LARGEST_MOMENT = 1e30
 """Beyond which no scale may lie that a node is given (``[data] scales``)."""
 
@@ -267,7 +269,6 @@ class Identity:
         """Check a node's answer. Raises ReplyError for anything that is not one."""
         try:
             config: Any = content.config_records["config"]
-            clients = tuple(str(name) for name in config["clients"])
             task = _TASK.validate_json(str(config["task"]))
             counts = content.metric_records["metrics"]
             num_examples: dict[str, Tensor] = {
@@ -277,15 +278,12 @@ class Identity:
             }
             stacked = from_record(content.array_records["stacked"])
             label_counts, moments = stacked.get("label-counts"), stacked.get("moments")
-            dealt = [int(part) for part in config["partition"]]
-            partition = (dealt[0], dealt[1]) if dealt else None
             data = str(config["data"])
             groups, untrained = tuple(config["groups"]), tuple(config["untrained"])
         except Exception as error:
             # Answers are untrusted: whatever one of them trips over is a malformed answer.
             raise ReplyError(f"the answer to the opening query is malformed ({error})") from None
-        if len(set(clients)) != len(clients) or not all(clients):
-            raise ReplyError("the answer to the opening query names a client twice or without a name")
+        clients, partition = told_hosts(config)
         if any(values.shape != (len(clients),) or bool((values < 0).any()) for values in num_examples.values()):
             raise ReplyError("the answer to the opening query does not count the examples of each client")
         if (task is None) != (not clients):
@@ -299,6 +297,22 @@ class Identity:
         if moments is not None and not _are_moments(moments, len(clients)):
             raise ReplyError("the answer to the opening query does not give the mean and deviation of each client")
         return cls(clients, task, data, num_examples, label_counts, partition, groups or None, untrained, moments)
+
+
+def told_hosts(config: Mapping[str, Any], who: str = "client") -> tuple[tuple[str, ...], tuple[int, int] | None]:
+    """Whom a node says in the record ``config`` that it hosts, and ``(partition-id, num-partitions)``, None for a node
+    that names its clients. Raises ReplyError for anything else; ``who`` they are, in messages."""
+    try:
+        clients = tuple(str(name) for name in config["clients"])
+        dealt = [int(part) for part in config["partition"]]
+        partition = (dealt[0], dealt[1]) if dealt else None
+    except Exception as error:
+        raise ReplyError(f"the answer is malformed: it does not say whom the node hosts ({error})") from None
+    if len(set(clients)) != len(clients) or not all(clients):
+        raise ReplyError(f"the answer names {'an' if who[0] in 'aeiou' else 'a'} {who} twice or without a name")
+    if partition is not None and not 0 <= partition[0] < partition[1] <= _MOST_PARTITIONS:
+        raise ReplyError(f"the answer says that it is partition {partition[0]} of {partition[1]}")
+    return clients, partition
 
 
 def _are_moments(moments: Tensor, clients: int) -> bool:

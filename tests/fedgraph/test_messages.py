@@ -3,7 +3,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedgraph.data.base import TaskSpec
+from fedgraph.data.base import SPLITS, TaskSpec
 from fedgraph.errors import ReplyError
 from fedgraph.messages import Identity, WorkReply, WorkRequest
 
@@ -185,3 +185,12 @@ def test_malformed_moments_are_refused(told):
 def test_malformed_identity_is_refused(said, message):
     with pytest.raises(ReplyError, match=message):
         Identity.unpack(said.pack())
+
+
+@pytest.mark.parametrize("partition", [[2, 2], [-1, 2], [0, 1 << 21]])
+def test_an_identity_of_an_impossible_partition_is_refused(partition):
+    nothing = torch.zeros(0, dtype=torch.int64)
+    content = Identity((), None, "", dict.fromkeys(SPLITS, nothing), None, (0, 1)).pack()
+    content.config_records["config"]["partition"] = partition
+    with pytest.raises(ReplyError, match=f"partition {partition[0]} of {partition[1]}"):
+        Identity.unpack(content)
