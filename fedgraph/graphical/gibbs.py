@@ -18,9 +18,9 @@ from fedgraph.graphical.inference import Scale
 from fedgraph.graphical.network import Network
 from fedgraph.graphical.network_parts import Part, parts_of
 
-FARTHEST = 10.0
+FARTHEST = 4.0
 """Standard deviations from its mean that a number is drawn within: networks that contradict each other could drift off
-for ever."""
+for ever, and on a logarithmic scale a little farther is far off."""
 
 
 class Gibbs:
