@@ -25,7 +25,9 @@ from fedgraph.federation import Federation
 from fedgraph.graphical.agreement import Agreement, agree
 from fedgraph.graphical.averaging import average
 from fedgraph.graphical.columns import Floats
-from fedgraph.graphical.distillation import distil_ngm, distil_ngr, pool, with_predictions
+from fedgraph.graphical.dependence import dependencies, derivatives
+from fedgraph.graphical.dependence_file import write_dependencies
+from fedgraph.graphical.distillation import SERVER, distil_ngm, distil_ngr, pool, with_predictions
 from fedgraph.graphical.encoding import Encoding
 from fedgraph.graphical.feature_graph import FeatureGraph
 from fedgraph.graphical.feature_graph_files import write_feature_graph
@@ -58,6 +60,9 @@ from strategies.phases import Outcome, PhasedStrategy
 log = logging.getLogger("fedgraph")
 
 Answer = TypeVar("Answer")
+
+_LOOKED_AT = 256
+"""Samples at which derivatives are taken."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +171,7 @@ class FedNGM(PhasedStrategy):
         graph = FeatureGraph.from_adjacency(self._common.names, network.adjacency)
         write_feature_graph(graph, self.plan.folder.path / "feature-graph.json")
         self._write_model(network, parameters, scaling)
+        self._write_dependencies(network, parameters)
         request = self._request("finish", scaling=scaling, graph=graph, parameters=parameters)
         scores = self._phase(request, lambda text, _: scores_from_text(text))
         measured = (
@@ -356,6 +362,12 @@ class FedNGM(PhasedStrategy):
             return
         encoding = Encoding(self._common, scaling, self.settings.scaling.outside)
         GraphicalModel(network, parameters[0], encoding).save(self.plan.folder.path / "graphical-model.safetensors")
+
+    def _write_dependencies(self, network: Network, parameters: Tensor) -> None:
+        """What the global model predicts each feature from, by its derivatives at samples of its own."""
+        samples = draw(network, parameters, _LOOKED_AT, [SERVER], self.plan.seed, settings=self.settings.sampling)
+        found = dependencies(network, parameters, derivatives(network, parameters, samples))
+        write_dependencies(self._common.names, found[0], self.plan.folder.path / "dependencies")
 
     # ---- what was kept ---------------------------------------------------------------------------------------------
 

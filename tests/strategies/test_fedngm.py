@@ -55,6 +55,9 @@ def test_phases_and_what_comes_out(table_tables, run_experiment):
     assert model.encoding.schema.names == COMMON
     assert model.graph == read_feature_graph(folder.path / "feature-graph.json")
     assert {("height", "weight"), ("weight", "ill")} <= set(model.graph.edges)
+    pairs = [line.split(",")[:2] for line in (folder.path / "dependencies.csv").read_text().splitlines()[1:]]
+    assert {frozenset(pair) for pair in pairs} == set(map(frozenset, model.graph.edges))
+    assert ["weight", "height"] in pairs[:4]
     test, public = summary["metrics"]["test"], summary["metrics"]["public"]
     for split in (test, public):
         assert {"weight-mae", "weight-mae-local", "weight-mae-personal", "ill-auc", "ward-macro-recall"} <= set(split)
