@@ -17,6 +17,11 @@ from fedgraph.run import RunFolder
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+def pytest_collection_modifyitems(items):
+    """Tests that one worker takes one after the other come first: begun late, they would keep the other waiting."""
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder with real data; tests that need a file of it skip when it is not there."""
