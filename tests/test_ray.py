@@ -26,7 +26,7 @@ def summary(folder):
 
 
 @pytest.mark.xdist_group("flower")
-@pytest.mark.parametrize("method", ["sfl", "fedavg", "ipa"])
+@pytest.mark.parametrize("method", ["sfl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg", "ipa"))])
 def test_ray_gives_the_same_weights_as_the_in_process_grid(digits_tables, tmp_path, run_experiment, method):
     digits_tables["experiment"]["method"] = method
     if method == "ipa":
@@ -46,7 +46,7 @@ def test_ray_gives_the_same_weights_as_the_in_process_grid(digits_tables, tmp_pa
 
 
 @pytest.mark.xdist_group("flower")
-@pytest.mark.parametrize("method", ["f3", "vfl"])
+@pytest.mark.parametrize("method", ["f3", pytest.param("vfl", marks=pytest.mark.slow)])
 def test_ray_gives_the_same_predictions_as_the_in_process_grid(patches_tables, tmp_path, run_experiment, method):
     patches_tables["experiment"]["method"] = method
     patches_tables["vfl"] = {**patches_tables.pop("f3"), "epochs": 1} if method == "vfl" else {}
@@ -60,6 +60,20 @@ def test_ray_gives_the_same_predictions_as_the_in_process_grid(patches_tables, t
     assert (folder.path / "predictions.csv").read_bytes() == (here.path / "predictions.csv").read_bytes()
     assert summary(folder)["exchanges"] == summary(here)["exchanges"]
     assert summary(folder)["bytes_up"] == summary(here)["bytes_up"]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("flower")
+def test_ray_gives_the_same_graphical_model_as_the_in_process_grid(table_tables, tmp_path, run_experiment):
+    here = summary(run_experiment(table_tables, nodes=3))
+    folder = RunFolder.create(parse_experiment(table_tables), tmp_path / "ray")
+    log = tmp_path / "flower.log"
+    run_config = {"experiment": str(folder.path / "experiment.toml"), "set": f"'output.resume={folder.path}'"}
+    run_on_flower(run_config, 3, log, {"FEDGRAPH_STATE": str(folder.path / "nodes")})
+    assert folder.is_finished, log.read_text(errors="replace")[-3000:]
+    there = summary(folder)
+    for key in ("weights_sha256", "per_client", "exchanges", "bytes_up"):
+        assert there[key] == here[key], key
 
 
 @pytest.mark.xdist_group("flower")

@@ -384,6 +384,7 @@ def test_memory_table_compares_with_plain_flower(metr_la, monkeypatch):
     assert row(output, "ours, fedavg, Ray, 2 nodes")[4] < 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("flower")
 def test_the_plain_flower_app_runs_a_node_per_client(metr_la):
     overrides = ["train.local-steps=40", "model.hidden=4"]
@@ -395,6 +396,7 @@ def test_the_plain_flower_app_runs_a_node_per_client(metr_la):
     assert run.losses[1] < run.losses[0]
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("flower")
 def test_rounds_on_ray_are_timed(metr_la):
     overrides = ["train.local-steps=1", "model.hidden=4", "experiment.rounds=2"]
@@ -424,6 +426,7 @@ def test_plain_flower_is_not_compared_with_other_work(metr_la, override, problem
         runs.plain_flower(experiment, len(runs.client_names(experiment)), rounds=1)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("flower")
 def test_a_plain_app_that_fails_shows_its_log(metr_la, monkeypatch, tmp_path):
     experiment = runs.read_experiment("sfl/metr-la-week.toml", ["model.hidden=4"], "fedavg", SENSORS)
