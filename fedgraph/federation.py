@@ -52,21 +52,10 @@ class Federation:
         DataError
             When clients disagree on the task, or one has no training examples that is not meant to be without.
         """
-        node_of: dict[str, int] = {}
-        for node, identity in identities.items():
-            for name in identity.clients:
-                if name in node_of:
-                    raise IdentityError(
-                        f"client '{name}' is hosted twice, by node {node_of[name]} and by node {node}: "
-                        "give each node its own 'clients' or 'partition-id' in its node config"
-                    )
-                node_of[name] = node
+        node_of = nodes_of({node: identity.clients for node, identity in identities.items()})
         if not node_of:
             raise IdentityError("no connected node hosts a client of this experiment's data")
         names = tuple(sorted(node_of))
-        hosts: dict[int, list[int]] = defaultdict(list)
-        for position, name in enumerate(names):
-            hosts[node_of[name]].append(position)
         rows = {(node, name): row for node, identity in identities.items() for row, name in enumerate(identity.clients)}
         located = [(node_of[name], rows[node_of[name], name]) for name in names]
         num_examples: dict[str, Tensor] = {
@@ -81,7 +70,7 @@ class Federation:
             raise DataError("no client has training examples: all are meant to be without")
         return cls(
             names=names,
-            hosts={node: torch.tensor(positions) for node, positions in hosts.items()},
+            hosts=hosts_of(names, node_of),
             task=_common_task(identities),
             data="; ".join(sorted({identity.data for identity in identities.values() if identity.clients})),
             num_examples=num_examples,
@@ -93,6 +82,34 @@ class Federation:
     def clients_of(self, node: int) -> tuple[str, ...]:
         """Names of the clients of a node."""
         return tuple(self.names[position] for position in self.hosts[node].tolist())
+
+
+def nodes_of(hosted: Mapping[int, Sequence[str]], word: str = "client") -> dict[str, int]:
+    """The node of every client, from the clients that each node says it hosts.
+
+    word : what clients are called in this method.
+
+    Raises IdentityError for one that is hosted twice.
+    """
+    node_of: dict[str, int] = {}
+    for node, names in hosted.items():
+        for name in names:
+            if name in node_of:
+                raise IdentityError(
+                    f"{word} '{name}' is hosted twice, by node {node_of[name]} and by node {node}: "
+                    "give each node its own 'clients' or 'partition-id' in its node config"
+                )
+            node_of[name] = node
+    return node_of
+
+
+def hosts_of(names: Sequence[str], node_of: Mapping[str, int]) -> dict[int, Tensor]:
+    """Node -> positions in ``names`` of its clients, int64; names that are in no ``node_of`` live nowhere."""
+    hosts: dict[int, list[int]] = defaultdict(list)
+    for position, name in enumerate(names):
+        if name in node_of:
+            hosts[node_of[name]].append(position)
+    return {node: torch.tensor(positions) for node, positions in hosts.items()}
 
 
 def _stacked(located: Sequence[tuple[Tensor | None, int]]) -> Tensor | None:

@@ -13,7 +13,7 @@ from fedgraph.data.base import SPLITS, TaskSpec
 from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
 from fedgraph.embedding_messages import EmbedReply
 from fedgraph.errors import DataError, IdentityError
-from fedgraph.federation import Federation
+from fedgraph.federation import Federation, hosts_of, nodes_of
 from fedgraph.state_file import State
 
 
@@ -125,16 +125,9 @@ def join(
         is that of more than half of the owners that have the sample. When the embeddings would fill the memory.
     """
     answers = {node: answer for node, answer in answers.items() if answer.clients}
-    node_of: dict[str, int] = {}
+    node_of = nodes_of({node: answer.clients for node, answer in answers.items()}, "owner")
     absent: dict[str, str] = {}
-    for node, answer in answers.items():
-        for name in answer.clients:
-            if name in node_of:
-                raise IdentityError(
-                    f"owner '{name}' is hosted twice, by node {node_of[name]} and by node {node}: "
-                    "give each node its own 'clients' or 'partition-id' in its node config"
-                )
-            node_of[name] = node
+    for answer in answers.values():
         absent |= answer.unusable(embedded)
     usable = sorted(name for name in node_of if name not in absent)
     names = tuple(usable if owners is None else owners)
@@ -176,11 +169,9 @@ def join(
     present = torch.zeros(len(keys), len(names), dtype=torch.bool)
     sizes = torch.zeros(len(names), dtype=torch.int64)
     fingerprints = dict.fromkeys(names, "")
-    hosts: dict[int, Tensor] = {}
     for node, answer in answers.items():
         rows = used[node]
         columns = torch.tensor([position[answer.clients[row]] for row in rows], dtype=torch.int64)
-        hosts[node] = columns.sort().values
         there = answer.present[rows]
         # Whatever a node wrote where it has nothing, the fusion model sees zeros.
         inside = torch.arange(answer.embeddings.shape[2]) < answer.sizes[rows, None]
@@ -197,7 +188,7 @@ def join(
         keys=keys,
         classes=classes,
         data="; ".join(sorted({answer.data for answer in answers.values()})),
-        hosts={node: columns for node, columns in hosts.items() if len(columns)},
+        hosts=hosts_of(names, {name: node for name, node in node_of.items() if name not in absent}),
         split=split.to(torch.int8),
         labels=labels,
         embeddings=embeddings,

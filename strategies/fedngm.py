@@ -19,9 +19,9 @@ from torch import Tensor
 from fedgraph.array_records import to_record
 from fedgraph.data.base import SPLITS, TaskSpec
 from fedgraph.data.client_tables import ClientTableSource, client_table_source, schema_settings
-from fedgraph.errors import ExperimentError, IdentityError, ReplyError, RunError
+from fedgraph.errors import ExperimentError, ReplyError, RunError
 from fedgraph.exchange import OrderedGrid, usable
-from fedgraph.federation import Federation
+from fedgraph.federation import Federation, hosts_of, nodes_of
 from fedgraph.graphical.agreement import Agreement, agree
 from fedgraph.graphical.averaging import average
 from fedgraph.graphical.columns import Floats
@@ -84,17 +84,11 @@ class _Members:
     @classmethod
     def of(cls, answers: Mapping[int, PhaseReply]) -> _Members:
         """Those whose schema can be used, of all who answered the first question."""
-        node_of: dict[str, int] = {}
+        node_of = nodes_of({node: answer.clients for node, answer in answers.items()})
         found: dict[str, tuple[Schema, int]] = {}
         absent: dict[str, str] = {}
-        for node, answer in answers.items():
+        for answer in answers.values():
             for name, text, rows in zip(answer.clients, answer.texts, answer.num_rows, strict=True):
-                if name in node_of:
-                    raise IdentityError(
-                        f"client '{name}' is hosted twice, by node {node_of[name]} and by node {node}: give each node "
-                        "its own 'clients' or 'partition-id' in its node config"
-                    )
-                node_of[name] = node
                 try:
                     found[name] = schema_from_json(text, f"the schema of client '{name}'"), rows
                 except ReplyError as error:
@@ -102,7 +96,7 @@ class _Members:
         names = tuple(sorted(found))
         return cls(
             names=names,
-            hosts=_hosts(names, node_of),
+            hosts=hosts_of(names, node_of),
             num_rows=tuple(found[name][1] for name in names),
             schemas={name: found[name][0] for name in names},
             data="; ".join(sorted({answer.data for answer in answers.values() if answer.clients})),
@@ -117,7 +111,7 @@ class _Members:
         return replace(
             self,
             names=names,
-            hosts=_hosts(names, node_of),
+            hosts=hosts_of(names, node_of),
             num_rows=tuple(rows[name] for name in names),
             absent={**self.absent, **lost},
         )
@@ -389,14 +383,6 @@ class FedNGM(PhasedStrategy):
     def _keep(self, found: State) -> None:
         self._kept |= found
         save_state(self.plan.folder.checkpoint, {**self._kept, **self.counters()})
-
-
-def _hosts(names: Sequence[str], node_of: Mapping[str, int]) -> dict[int, Tensor]:
-    """Positions in ``names`` by node."""
-    hosts: dict[int, list[int]] = {}
-    for position, name in enumerate(names):
-        hosts.setdefault(node_of[name], []).append(position)
-    return {node: torch.tensor(positions) for node, positions in hosts.items()}
 
 
 def _stacked(scores: Sequence[Mapping[str, float]]) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedgraph.data.base import TaskSpec
 from fedgraph.errors import DataError, IdentityError
-from fedgraph.federation import Federation
+from fedgraph.federation import Federation, hosts_of, nodes_of
 from fedgraph.messages import Identity
 
 TASK = TaskSpec("classification", (4,), (3,), classes=("x", "y", "z"))
@@ -117,3 +117,12 @@ def test_data_of_all_nodes_is_named_once_each():
 def test_disagreement_is_explained(identities, error, message):
     with pytest.raises(error, match=message):
         Federation.of(identities)
+
+
+def test_nodes_of_clients_and_back():
+    node_of = nodes_of({7: ["c", "a"], 3: ["b"], 5: []})
+    assert node_of == {"c": 7, "a": 7, "b": 3}
+    hosts = hosts_of(["a", "x", "b", "c"], node_of)
+    assert {node: positions.tolist() for node, positions in hosts.items()} == {7: [0, 3], 3: [2]}
+    with pytest.raises(IdentityError, match="owner 'a' is hosted twice, by node 1 and by node 2: give each node"):
+        nodes_of({1: ["a"], 2: ["a"]}, "owner")
