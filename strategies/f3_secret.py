@@ -84,7 +84,7 @@ class F3Secret(OwnersStrategy):
         introduced = {node: answer.owners for node, answer in answers.items()}
         joined = join(introduced, fusion.owners, self.plan.tolerant, embedded=False)
         refuse_unfit(fusion, joined)
-        self._refuse_absent(joined)
+        self.refuse_absent_owners(joined)
         nodes = self._aggregators(answers)
         public = {name: answers[node].public for name, node in nodes.items()}
         for name, key in public.items():
@@ -182,7 +182,7 @@ class F3Secret(OwnersStrategy):
             lost |= {first: problem, **dict.fromkeys(others, f"is on the node of {first}")}
         if lost:
             joined = _without(joined, lost)
-            self._refuse_absent(joined)
+            self.refuse_absent_owners(joined)
             refuse_unfit(fusion, joined)
         return joined, {owner: parts for reply in found.values() for owner, parts in reply.sealed.items()}
 

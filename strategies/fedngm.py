@@ -313,20 +313,7 @@ class FedNGM(PhasedStrategy):
             )
 
     def _refuse_absent(self) -> None:
-        members = self._members
-        for name, reason in members.absent.items():
-            log.warning("nothing usable from client %s: %s", name, reason)
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in members.absent.items())
-        if members.absent and not self.plan.tolerant:
-            raise RunError(
-                f"nothing usable from {len(members.absent)} clients ({reasons}). "
-                'To go on without them, set [experiment] on-missing = "skip"'
-            )
-        if len(members.names) < max(1, self.plan.min_clients):
-            raise RunError(
-                f"only {len(members.names)} of at least {self.plan.min_clients} clients ([experiment] min-clients) "
-                f"sent anything usable ({reasons or 'no node hosts one'})"
-            )
+        self.refuse_absent(self._members.absent, len(self._members.names))
 
     def _refuse_unknown_targets(self, agreement: Agreement) -> None:
         known = {name for schema in agreement.schemas.values() for name in schema.names}

@@ -11,7 +11,6 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedgraph.embedding_messages import EMBED, EmbedReply, EmbedRequest
-from fedgraph.errors import RunError
 from fedgraph.fusion import FusionEpoch, FusionSettings
 from fedgraph.joined_samples import JoinedSamples, join
 from fedgraph.methods import F3_CLIENT
@@ -60,7 +59,7 @@ class OwnersStrategy(PhasedStrategy):
             log.info("the experiment was changed since owners were asked for embeddings: they are asked again")
         answers = self.ask(grid, request.pack(), EMBED, EmbedReply.unpack)
         joined = join(answers, None if owners is None else tuple(owners), plan.tolerant, embeddings)
-        self._refuse_absent(joined)
+        self.refuse_absent_owners(joined)
         log.info(
             "%d owners on %d nodes, %d samples; data: %s",
             len(joined.owners), len(joined.hosts), len(joined.keys), joined.data,
@@ -69,23 +68,9 @@ class OwnersStrategy(PhasedStrategy):
             save_state(kept, {"asked": asked, "samples": joined.state(), **self.counters()})
         return joined
 
-    def _refuse_absent(self, joined: JoinedSamples) -> None:
-        for name, reason in joined.absent.items():
-            log.warning("nothing usable from owner %s: %s", name, reason)
-        if not joined.absent:
-            return
-        present = sum(len(columns) for columns in joined.hosts.values())
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in joined.absent.items())
-        if not self.plan.tolerant:
-            raise RunError(
-                f"nothing usable from {len(joined.absent)} owners ({reasons}). "
-                'To go on without them, set [experiment] on-missing = "skip"'
-            )
-        if present < self.plan.min_clients:
-            raise RunError(
-                f"only {present} of at least {self.plan.min_clients} owners ([experiment] min-clients) sent anything "
-                f"usable ({reasons})"
-            )
+    def refuse_absent_owners(self, joined: JoinedSamples) -> None:
+        """See ``refuse_absent``."""
+        self.refuse_absent(joined.absent, sum(map(len, joined.hosts.values())), "owner")
 
     def record_epoch(self, epoch: FusionEpoch) -> None:
         """A line in ``metrics.jsonl``, a step of the progress bar, and now and then a line in the log."""

@@ -162,6 +162,27 @@ class PhasedStrategy(Strategy):
             traffic=self.traffic,
         )
 
+    def refuse_absent(self, absent: Mapping[str, str], present: int, word: str = "client") -> None:
+        """Log why there is nothing of clients, and go on with those who are ``present`` if the plan lets them.
+
+        word : what clients are called in this method.
+
+        Raises RunError when clients are absent and must not be, and when too few are left.
+        """
+        for name, reason in absent.items():
+            log.warning("nothing usable from %s %s: %s", word, name, reason)
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in absent.items())
+        if absent and not self.plan.tolerant:
+            raise RunError(
+                f"nothing usable from {len(absent)} {word}s ({reasons}). "
+                'To go on without them, set [experiment] on-missing = "skip"'
+            )
+        if present < max(1, self.plan.min_clients):
+            raise RunError(
+                f"only {present} of at least {self.plan.min_clients} {word}s ([experiment] min-clients) sent anything "
+                f"usable ({reasons or 'no node hosts one'})"
+            )
+
     @classmethod
     def epochs_of(cls, settings: Any) -> int | None:
         """How many epochs a progress bar counts up to; None where it is not known how many there will be."""
