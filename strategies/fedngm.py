@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, TypeVar
 
@@ -17,11 +16,9 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedgraph.array_records import to_record
-from fedgraph.data.base import SPLITS, TaskSpec
 from fedgraph.data.client_tables import ClientTableSource, client_table_source, schema_settings
 from fedgraph.errors import ExperimentError, ReplyError, RunError
 from fedgraph.exchange import OrderedGrid, usable
-from fedgraph.federation import Federation, hosts_of, nodes_of
 from fedgraph.graphical.agreement import Agreement, agree
 from fedgraph.graphical.averaging import average
 from fedgraph.graphical.columns import Floats
@@ -39,7 +36,7 @@ from fedgraph.graphical.sampling import draw
 from fedgraph.graphical.scaling import Scaling, agreed_scaling
 from fedgraph.graphical.schema import Schema
 from fedgraph.graphical.schema_inference import refuse_unused
-from fedgraph.graphical.schema_json import schema_as_json, schema_from_json
+from fedgraph.graphical.schema_json import schema_as_json
 from fedgraph.graphical.shared_statistics import SharedStatistics
 from fedgraph.graphical.values import read_values
 from fedgraph.graphical_messages import (
@@ -55,6 +52,7 @@ from fedgraph.naming import json_digest
 from fedgraph.settings import Settings
 from fedgraph.state_file import State, load_state, save_state
 from fedgraph.traffic import Traffic
+from strategies.members import Members
 from strategies.phases import Outcome, PhasedStrategy
 
 log = logging.getLogger("fedgraph")
@@ -63,64 +61,6 @@ Answer = TypeVar("Answer")
 
 _LOOKED_AT = 256
 """Samples at which derivatives are taken."""
-
-
-@dataclass(frozen=True)
-class _Members:
-    """Who takes part, in the order of the names of clients.
-
-    hosts    : positions of its clients by node.
-    num_rows : of each client, for training.
-    absent   : why there is nothing of other clients.
-    """
-
-    names: tuple[str, ...]
-    hosts: Mapping[int, Tensor]
-    num_rows: tuple[int, ...]
-    schemas: Mapping[str, Schema]
-    data: str
-    absent: Mapping[str, str]
-
-    @classmethod
-    def of(cls, answers: Mapping[int, PhaseReply]) -> _Members:
-        """Those whose schema can be used, of all who answered the first question."""
-        node_of = nodes_of({node: answer.clients for node, answer in answers.items()})
-        found: dict[str, tuple[Schema, int]] = {}
-        absent: dict[str, str] = {}
-        for answer in answers.values():
-            for name, text, rows in zip(answer.clients, answer.texts, answer.num_rows, strict=True):
-                try:
-                    found[name] = schema_from_json(text, f"the schema of client '{name}'"), rows
-                except ReplyError as error:
-                    absent[name] = str(error)
-        names = tuple(sorted(found))
-        return cls(
-            names=names,
-            hosts=hosts_of(names, node_of),
-            num_rows=tuple(found[name][1] for name in names),
-            schemas={name: found[name][0] for name in names},
-            data="; ".join(sorted({answer.data for answer in answers.values() if answer.clients})),
-            absent=absent,
-        )
-
-    def without(self, lost: Mapping[str, str]) -> _Members:
-        """The others, where some have become absent."""
-        rows = dict(zip(self.names, self.num_rows, strict=True))
-        node_of = {self.names[place]: node for node, places in self.hosts.items() for place in places.tolist()}
-        names = tuple(name for name in self.names if name not in lost)
-        return replace(
-            self,
-            names=names,
-            hosts=hosts_of(names, node_of),
-            num_rows=tuple(rows[name] for name in names),
-            absent={**self.absent, **lost},
-        )
-
-    def federation(self) -> Federation:
-        """The same as other methods know it."""
-        task = TaskSpec("regression", (), (1,))
-        counts: dict[str, Tensor] = {split: torch.tensor(self.num_rows) for split in SPLITS}
-        return Federation(self.names, self.hosts, task, self.data, counts)
 
 
 class FedNGM(PhasedStrategy):
@@ -135,7 +75,7 @@ class FedNGM(PhasedStrategy):
     default_client: ClassVar[str] = FEDNGM_CLIENT
     settings: FedNGMSettings
 
-    _members: _Members
+    _members: Members
     _common: Schema
 
     def conduct(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
@@ -147,7 +87,7 @@ class FedNGM(PhasedStrategy):
             When clients are missing, too few or do not agree on features, and when a phase fails.
         """
         self._grid = grid
-        self._members = _Members.of(self.ask(grid, self._request("schema").pack(), MESSAGE, PhaseReply.unpack))
+        self._members = Members.of(self.ask(grid, self._request("schema").pack(), MESSAGE, PhaseReply.unpack))
         self._refuse_absent()
         log.info(
             "%d clients on %d nodes; data: %s",
