@@ -116,9 +116,9 @@ class Node:
     def consent(self) -> Consent:
         """What this node lets its clients tell of their values (node config ``consent``, else ``FEDGRAPH_CONSENT``).
 
-        A list of ``ranges`` and ``category-counts``, by default empty; an empty one in the node config is nothing,
-        whatever the environment says. ``consent-epsilon``, ``consent-delta`` and ``consent-rows`` are the limits of
-        :class:`fedgraph.graphical.shared_statistics.Consent`.
+        A list of what is told, by default empty; an empty one in the node config is nothing, whatever the environment
+        says. As yet there are ``ranges`` alone. ``consent-epsilon``, ``consent-delta`` and ``consent-rows`` are the
+        limits of :class:`fedgraph.graphical.shared_statistics.Consent`.
 
         Raises
         ------
@@ -126,12 +126,9 @@ class Node:
             For anything else.
         """
         given = [entry.strip() for entry in listed(str(self.config.get("consent", os.environ.get(_CONSENT, ""))))]
-        told = {"ranges": "ranges", "category-counts": "category_counts"}
-        unknown = [entry for entry in given if entry and entry not in told]
+        unknown = [entry for entry in given if entry not in ("", "ranges")]
         if unknown:
-            raise IdentityError(
-                f"node config 'consent' names {', '.join(unknown)}; a node can consent to {', '.join(told)}"
-            )
+            raise IdentityError(f"node config 'consent' names {', '.join(unknown)}; a node can consent to ranges")
         limits = {"consent-epsilon": "max_epsilon", "consent-delta": "max_delta", "consent-rows": "least_rows"}
         try:
             numbers = {name: float(self.config[key]) for key, name in limits.items() if key in self.config}
@@ -143,7 +140,7 @@ class Node:
             raise IdentityError(f"node config {', '.join(limits)} must be finite numbers above 0")
         if "least_rows" in numbers:
             numbers["least_rows"] = math.ceil(numbers["least_rows"])
-        return Consent(**{name: entry in given for entry, name in told.items()}, **numbers)  # type: ignore[arg-type]
+        return Consent(ranges="ranges" in given, **numbers)  # type: ignore[arg-type]
 
     def hosted(self, assignment: Assignment) -> tuple[str, ...]:
         """Clients of this node. Raises IdentityError when the node config does not say."""

@@ -1,8 +1,8 @@
 """The exchanges of federated graphical models: what the server asks in each phase, and what a node answers.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, figures 2 to 4. Of data, messages hold names
-and types of features, numbers of rows and, if a node consents, ranges and counts; beside them graphs, parameters of
-models and how well these predict. There is no room for rows.
+and types of features, numbers of rows and, if a node consents, ranges; beside them graphs, parameters of models and how
+well these predict. There is no room for rows.
 """
 
 from __future__ import annotations

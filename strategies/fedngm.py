@@ -134,7 +134,7 @@ class FedNGM(PhasedStrategy):
             scaling = Scaling(dict(settings.ranges)).completed(measured)
         else:
             told = {}
-            if settings.source == "shared-ranges" or self.settings.statistics.category_counts:
+            if settings.source == "shared-ranges":
                 told = self._phase(
                     self._request("statistics"), lambda text, _: SharedStatistics.from_json(text, self._common)
                 )

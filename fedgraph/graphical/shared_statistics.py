@@ -1,4 +1,4 @@
-"""What a client that consents tells of its values besides its schema: ranges of numbers, and counts of categories.
+"""What a client that consents tells of its values besides its schema: ranges of numbers.
 
 Without noise, a range is two quantiles, with the median between them for a skewed real number. These are values of
 single persons, or lie between two of them, so nothing is told of what a few rows have; that is caution, not a
@@ -16,7 +16,7 @@ noise takes it away.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from torch import Tensor
 
 from fedgraph.errors import DataError, ReplyError
 from fedgraph.graphical.columns import Floats
@@ -44,8 +43,6 @@ from fedgraph.graphical.values import check_shape
 from fedgraph.privacy.counts import CountNoiseSettings, noisy_counts
 from fedgraph.settings import Settings
 
-_MOST_ROWS = 2**40
-
 Counts = NDArray[np.int64]
 
 
@@ -53,34 +50,27 @@ Counts = NDArray[np.int64]
 class Consent:
     """What a node lets its clients tell; by default nothing.
 
-    ranges          : quantiles of numbers, of skewed ones the median among them.
-    category_counts : how many rows have each category.
-    max_epsilon     : only with noise of at most this epsilon, and of at most ``max_delta``.
-    least_rows      : nothing is told of a number that fewer rows have, and a category that fewer rows have counts as 0.
-                      With noise it is the noisy counts of a number that must be as many.
+    ranges      : quantiles of numbers, of skewed ones the median among them.
+    max_epsilon : only with noise of at most this epsilon, and of at most ``max_delta``.
+    least_rows  : nothing is told of a number that fewer rows have; with noise, that its noisy counts say fewer have.
     """
 
     ranges: bool = False
-    category_counts: bool = False
     max_epsilon: float | None = None
     max_delta: float = 1e-5
     least_rows: int = 10
 
-    def check(self, ranges: bool, category_counts: bool, noise: CountNoiseSettings | None) -> None:
-        """Raise DataError when more is asked for than this."""
-        for what, asked, agreed in (
-            ("ranges", ranges, self.ranges),
-            ("category counts", category_counts, self.category_counts),
-        ):
-            if asked and not agreed:
-                raise DataError(f"the experiment asks for {what} of the data, and this node does not consent to that")
-        if self.max_epsilon is None or not (ranges or category_counts):
+    def check(self, noise: CountNoiseSettings | None) -> None:
+        """Raise DataError unless this lets ranges with such noise be told."""
+        if not self.ranges:
+            raise DataError("the experiment asks for ranges of the data, and this node does not consent to that")
+        if self.max_epsilon is None:
             return
         if noise is None or noise.epsilon > self.max_epsilon:
             asked_for = "without noise" if noise is None else f"at epsilon {noise.epsilon:g}"
             raise DataError(
-                f"the experiment asks for ranges or counts {asked_for}, and this node consents to an epsilon of at "
-                f"most {self.max_epsilon:g}"
+                f"the experiment asks for ranges {asked_for}, and this node consents to an epsilon of at most "
+                f"{self.max_epsilon:g}"
             )
         if noise.mechanism == "gaussian" and noise.delta > self.max_delta:
             raise DataError(
@@ -90,17 +80,14 @@ class Consent:
 
 
 class StatisticsSettings(Settings):
-    """What clients are asked to tell.
+    """How clients tell their ranges, where ``source = "shared-ranges"`` of the scaling asks for them.
 
-    category_counts : how often each category occurs, from which samples of a model can start. (Ranges are asked for by
-                      ``source = "shared-ranges"`` of the scaling.)
-    noise           : on everything that is told.
-    bounds          : ``[low, high]`` by feature, known without looking at data; values beyond count as the bound.
-                      Ranges with noise need them.
-    cells           : in which values between the bounds are counted.
+    noise  : on everything that is told.
+    bounds : ``[low, high]`` by feature, known without looking at data; values beyond count as the bound. Ranges with
+             noise need them.
+    cells  : in which values between the bounds are counted.
     """
 
-    category_counts: bool = False
     noise: CountNoiseSettings | None = None
     bounds: Bounds = Field(default_factory=dict)
     cells: Annotated[int, Field(ge=4, le=10_000)] = 64
@@ -110,7 +97,6 @@ class _StatisticsJson(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     ranges: Ranges
-    counts: dict[str, list[Annotated[int, Field(ge=-_MOST_ROWS, le=_MOST_ROWS)]]]
 
 
 @dataclass(frozen=True)
@@ -118,15 +104,13 @@ class SharedStatistics:
     """What one client tells.
 
     ranges : by feature, of those of which it has enough rows.
-    counts : rows by category, of features with categories; with noise they can be negative.
     """
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
-    counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def as_json(self) -> str:
         """One line, read by ``from_json``."""
-        return json.dumps({"ranges": {n: list(r) for n, r in self.ranges.items()}, "counts": dict(self.counts)})
+        return json.dumps({"ranges": {name: list(limits) for name, limits in self.ranges.items()}})
 
     @classmethod
     def from_json(cls, text: str, schema: Schema) -> SharedStatistics:
@@ -136,14 +120,17 @@ class SharedStatistics:
             read = _StatisticsJson.model_validate_json(text)
         except ValidationError as error:
             problem = error.errors(include_input=False)[0]["msg"]
-            raise ReplyError(f"the ranges and counts of a client are malformed: {problem}") from None
+            raise ReplyError(f"the ranges of a client are malformed: {problem}") from None
         numbers = {part.name for part in schema.features if needs_range(part)}
-        sizes = {part.name: len(part.categories) for part in schema.features if part.categories}
         if not set(read.ranges) <= numbers:
             raise ReplyError("a client tells ranges of what is no common number")
-        if any(sizes.get(name) != len(counts) for name, counts in read.counts.items()):
-            raise ReplyError("a client counts categories that the common features do not have")
-        return cls(read.ranges, {name: tuple(counts) for name, counts in read.counts.items()})
+        return cls(read.ranges)
+
+
+def check_consent(scaling: ScalingSettings, settings: StatisticsSettings, consent: Consent) -> None:
+    """Raise DataError when more is asked for than the node consents to."""
+    if scaling.source == "shared-ranges":
+        consent.check(settings.noise)
 
 
 def shared_statistics(
@@ -165,19 +152,13 @@ def shared_statistics(
         When more is asked for than the node consents to, or bounds are lacking.
     """
     check_shape(values, schema)
-    wants_ranges = scaling.source == "shared-ranges"
-    consent.check(wants_ranges, settings.category_counts, settings.noise)
+    check_consent(scaling, settings, consent)
     columns = {feature.name: values[:, place] for place, feature in enumerate(schema.features)}
     columns = {name: column[np.isfinite(column)] for name, column in columns.items()}
     ranged = {
         f.name: may_be_skewed(f, scaling.skewed)
         for f in schema.features
-        if wants_ranges and needs_range(f) and f.name not in scaling.ranges
-    }
-    counts = {
-        f.name: np.bincount(columns[f.name].astype(np.int64), minlength=len(f.categories))
-        for f in schema.features
-        if settings.category_counts and f.categories
+        if scaling.source == "shared-ranges" and needs_range(f) and f.name not in scaling.ranges
     }
     if settings.noise is None:
         ranges = {
@@ -185,10 +166,9 @@ def shared_statistics(
             for name, with_median in ranged.items()
             if len(columns[name]) >= consent.least_rows
         }
-        counts = {name: np.where(one < consent.least_rows, 0, one) for name, one in counts.items()}
     else:
         cells = {name: _cells(columns[name], name, settings) for name in ranged}
-        noisy = _with_noise({**cells, **counts}, settings.noise, generator)
+        noisy = _with_noise(cells, settings.noise, generator)
         # What a cell without rows may look like with noise.
         largest = settings.noise.largest(settings.cells * max(1, len(ranged)), len(noisy))
         kept = {name: np.where(noisy[name] > largest, noisy[name], 0) for name in ranged}
@@ -197,26 +177,7 @@ def shared_statistics(
             for name, one in kept.items()
             if one.sum() >= max(1, consent.least_rows)
         }
-        counts = {name: noisy[name] for name in counts}
-    return SharedStatistics(ranges, {name: tuple(one.tolist()) for name, one in counts.items()})
-
-
-def start_frequencies(schema: Schema, told: Sequence[SharedStatistics] = ()) -> dict[str, Tensor]:
-    """How often each category occurs, float64 ``[categories]`` summing to 1, for every feature with categories.
-
-    Counts of the clients add up, and what noise made negative counts as 0; all are equally likely where nothing is
-    known. For the frequencies of one client, give what that one told.
-    """
-    frequencies = {}
-    for feature in schema.features:
-        if feature.categories:
-            counts = torch.zeros(len(feature.categories), dtype=torch.float64)
-            for one in told:
-                counts += torch.tensor(one.counts.get(feature.name, (0,) * len(counts)), dtype=torch.float64)
-            counts = counts.clamp(min=0)
-            total = counts.sum()
-            frequencies[feature.name] = counts / total if total > 0 else torch.full_like(counts, 1 / len(counts))
-    return frequencies
+    return SharedStatistics(ranges)
 
 
 def _cells(values: Floats, name: str, settings: StatisticsSettings) -> Counts:

@@ -114,10 +114,9 @@ def test_model_folder_comes_from_node_then_environment_then_state_folder(monkeyp
     [
         ({}, "", Consent()),
         ({"consent": "ranges"}, "", Consent(ranges=True)),
-        ({"consent": " category-counts , ranges"}, "", Consent(ranges=True, category_counts=True)),
-        ({}, "category-counts", Consent(category_counts=True)),
-        ({"consent": "ranges"}, "category-counts", Consent(ranges=True)),
-        ({"consent": ""}, "ranges,category-counts", Consent()),
+        ({"consent": " , ranges"}, "", Consent(ranges=True)),
+        ({}, "ranges", Consent(ranges=True)),
+        ({"consent": ""}, "ranges", Consent()),
         (
             {"consent": "ranges", "consent-epsilon": 2, "consent-delta": "1e-6", "consent-rows": 20},
             "",
@@ -135,7 +134,7 @@ def test_what_a_node_consents_to(monkeypatch, config, environment, expected):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"consent": "ranges,rows"}, "'consent' names rows; a node can consent to ranges, category-counts"),
+        ({"consent": "ranges,rows"}, "'consent' names rows; a node can consent to ranges"),
         ({"consent-epsilon": "much"}, "must be finite numbers above 0"),
         ({"consent-epsilon": "nan"}, "must be finite numbers above 0"),
         ({"consent-delta": "inf"}, "must be finite numbers above 0"),

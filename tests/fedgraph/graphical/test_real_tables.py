@@ -120,8 +120,8 @@ def test_private_ranges_of_births_are_near_the_quantiles(births):
         values,
         schema,
         ScalingSettings(source="shared-ranges"),
-        StatisticsSettings(category_counts=True, noise=CountNoiseSettings(epsilon=1.0), bounds=bounds),
-        Consent(ranges=True, category_counts=True, max_epsilon=1.0),
+        StatisticsSettings(noise=CountNoiseSettings(epsilon=1.0), bounds=bounds),
+        Consent(ranges=True, max_epsilon=1.0),
         generator(0, "noise"),
     )
     exact = Scaling.measured(values, schema, 0.01).ranges
@@ -129,7 +129,6 @@ def test_private_ranges_of_births_are_near_the_quantiles(births):
         cell = (bounds[name][1] - bounds[name][0]) / 64
         np.testing.assert_allclose(limits, exact[name], atol=2 * cell)
     assert set(told.ranges) == set(bounds)
-    assert abs(told.counts["pay"][schema["pay"].categories.index("private")] - 45_392) < 100
 
 
 def test_adults(data_dir):

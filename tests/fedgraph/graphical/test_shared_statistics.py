@@ -9,7 +9,7 @@ from fedgraph.errors import DataError, ReplyError
 from fedgraph.graphical import shared_statistics as module
 from fedgraph.graphical.scaling import ScalingSettings
 from fedgraph.graphical.schema import Feature, Schema
-from fedgraph.graphical.shared_statistics import Consent, SharedStatistics, StatisticsSettings, start_frequencies
+from fedgraph.graphical.shared_statistics import Consent, SharedStatistics, StatisticsSettings
 from fedgraph.privacy.counts import CountNoiseSettings
 from fedgraph.seeding import generator
 
@@ -24,9 +24,9 @@ SCHEMA = Schema(
 )
 RANGES = ScalingSettings(source="shared-ranges", quantile=0.05)
 OWN = ScalingSettings()
-COUNTS = StatisticsSettings(category_counts=True)
+PLAIN = StatisticsSettings()
 BOUNDS = {"age": (0.0, 128.0), "weight": (0.0, 256.0)}
-ALL = Consent(ranges=True, category_counts=True)
+ALL = Consent(ranges=True)
 
 
 def rows(count=4000, seed=0):
@@ -43,78 +43,60 @@ def rows(count=4000, seed=0):
     )
 
 
-def tell(values, scaling=RANGES, statistics=COUNTS, consent=ALL, seed=0):
+def tell(values, scaling=RANGES, statistics=PLAIN, consent=ALL, seed=0):
     return module.shared_statistics(values, SCHEMA, scaling, statistics, consent, generator(seed, "noise"))
 
 
-def test_ranges_and_counts_without_noise():
+def test_ranges_without_noise():
     values = rows()
     told = tell(values)
     np.testing.assert_allclose(told.ranges["age"], np.quantile(values[:, 0], [0.05, 0.95]))
     np.testing.assert_allclose(told.ranges["weight"], np.nanquantile(values[:, 2], [0.05, 0.95]))
     assert set(told.ranges) == {"age", "weight"}
-    for place, name in ((1, "sick"), (3, "pay"), (4, "size")):
-        codes = values[:, place]
-        assert told.counts[name] == tuple(int((codes == code).sum()) for code in range(len(SCHEMA[name].categories)))
-    assert told.counts["pay"][2] == 0
 
 
 def test_only_what_is_asked_for_is_told():
     values = rows(100)
-    assert tell(values, OWN, StatisticsSettings(), Consent()) == SharedStatistics()
-    assert set(tell(values, RANGES, StatisticsSettings()).counts) == set()
-    assert set(tell(values, OWN).ranges) == set()
+    assert tell(values, OWN, consent=Consent()) == SharedStatistics()
+    assert tell(values, OWN) == SharedStatistics()
     given = ScalingSettings(source="shared-ranges", ranges={"age": (0, 100)})
     assert set(tell(values, given).ranges) == {"weight"}
 
 
 @pytest.mark.parametrize(
-    ("scaling", "statistics", "consent", "message"),
+    ("statistics", "consent", "message"),
     [
-        (RANGES, StatisticsSettings(), Consent(category_counts=True), "asks for ranges of the data, .* not consent"),
-        (OWN, COUNTS, Consent(ranges=True), "asks for category counts of the data, .* not consent"),
+        (PLAIN, Consent(), "asks for ranges of the data, .* not consent"),
+        (PLAIN, Consent(True, max_epsilon=2), "without noise, .* consents to an epsilon of at most 2"),
         (
-            OWN,
-            COUNTS,
-            Consent(True, True, max_epsilon=2),
-            "without noise, .* consents to an epsilon of at most 2",
-        ),
-        (
-            RANGES,
             StatisticsSettings(noise=CountNoiseSettings(epsilon=3)),
-            Consent(True, True, max_epsilon=2),
+            Consent(True, max_epsilon=2),
             "at epsilon 3, and this node consents to an epsilon of at most 2",
         ),
         (
-            OWN,
-            StatisticsSettings(
-                category_counts=True, noise=CountNoiseSettings(mechanism="gaussian", epsilon=1, delta=0.5)
-            ),
-            Consent(True, True, max_epsilon=2),
+            StatisticsSettings(noise=CountNoiseSettings(mechanism="gaussian", epsilon=1, delta=0.5)),
+            Consent(True, max_epsilon=2),
             "noise of delta 0.5, and this node consents to at most 1e-05",
         ),
     ],
 )
-def test_nothing_is_told_without_consent(scaling, statistics, consent, message):
+def test_nothing_is_told_without_consent(statistics, consent, message):
     with pytest.raises(DataError, match=message):
-        tell(rows(100), scaling, statistics, consent)
+        tell(rows(100), RANGES, statistics, consent)
 
 
 def test_little_is_told_of_few_rows():
     values = rows(100)
     values[5:, 2] = np.nan
-    values[:, 3] = np.repeat([0, 1], [91, 9])
     told = tell(values)
     assert set(told.ranges) == {"age"}
-    assert told.counts["pay"] == (91, 0, 0)
-    told = tell(values, consent=Consent(True, True, least_rows=3))
+    told = tell(values, consent=Consent(True, least_rows=3))
     assert set(told.ranges) == {"age", "weight"}
-    assert told.counts["pay"] == (91, 9, 0)
 
 
 def noisy(epsilon, mechanism="laplace"):
     keys = {"epsilon": epsilon, "mechanism": mechanism}
-    return StatisticsSettings(category_counts=True, noise=CountNoiseSettings(**keys), bounds=BOUNDS)
+    return StatisticsSettings(noise=CountNoiseSettings(**keys), bounds=BOUNDS)
 
 
 @pytest.mark.parametrize("mechanism", ["laplace", "gaussian"])
@@ -127,9 +109,6 @@ def test_ranges_with_noise_are_as_good_as_the_cells(mechanism):
         # Noise of a few dozen rows in 4000 moves a quantile by a cell or two.
         np.testing.assert_allclose(told.ranges[name], expected, atol=3 * cell)
         assert told.ranges[name][0] % cell == 0
-    exact = tell(values).counts
-    difference = np.concatenate([np.subtract(told.counts[name], exact[name]) for name in exact])
-    assert 0 < np.abs(difference).max() < 100
 
 
 def test_hardly_any_noise_leaves_the_edges_around_the_quantiles():
@@ -192,23 +171,9 @@ def test_one_row_moves_the_counts_by_what_is_accounted_for(data):
         for table in (values, other):
             tell(table, RANGES, noisy(1.0))
     (first, histograms), (second, _) = seen
-    assert histograms == 5
+    assert histograms == 2
     assert int((first - second).abs().sum()) <= 2 * histograms
     assert int((first - second).square().sum()) <= 2 * histograms
-
-
-def test_frequencies_from_which_samples_start():
-    told = [
-        SharedStatistics(counts={"sick": (30, 10), "pay": (-4, 5, 0)}),
-        SharedStatistics(counts={"sick": (10, -14), "pay": (2, 3, -1)}),
-    ]
-    frequencies = start_frequencies(SCHEMA, told)
-    assert set(frequencies) == {"sick", "pay", "size"}
-    assert frequencies["sick"].tolist() == [1, 0]
-    assert frequencies["pay"].tolist() == [0, 1, 0]
-    assert frequencies["size"].tolist() == [1 / 3] * 3
-    assert start_frequencies(SCHEMA, told[:1])["sick"].tolist() == [0.75, 0.25]
-    assert start_frequencies(SCHEMA)["sick"].tolist() == [0.5, 0.5]
 
 
 def test_json_there_and_back():
@@ -220,17 +185,12 @@ def test_json_there_and_back():
     ("text", "message"),
     [
         ("[]", "malformed"),
-        ('{"ranges": {}}', "malformed"),
-        ('{"ranges": {}, "counts": {}, "rows": {}}', "malformed"),
-        ('{"ranges": {"age": [2, 1]}, "counts": {}}', "malformed"),
-        ('{"ranges": {"age": ["0", "1"]}, "counts": {}}', "malformed"),
-        ('{"ranges": {"size": [0, 1]}, "counts": {}}', "no common number"),
-        ('{"ranges": {"other": [0, 1]}, "counts": {}}', "no common number"),
-        ('{"ranges": {}, "counts": {"sick": [1]}}', "categories that the common features do not have"),
-        ('{"ranges": {}, "counts": {"age": []}}', "categories that the common features do not have"),
-        ('{"ranges": {}, "counts": {"sick": [1, 0.5]}}', "malformed"),
-        ('{"ranges": {}, "counts": {"sick": [1, true]}}', "malformed"),
-        ('{"ranges": {}, "counts": {"sick": [1, 99999999999999999999]}}', "malformed"),
+        ("{}", "malformed"),
+        ('{"ranges": {}, "rows": {}}', "malformed"),
+        ('{"ranges": {"age": [2, 1]}}', "malformed"),
+        ('{"ranges": {"age": ["0", "1"]}}', "malformed"),
+        ('{"ranges": {"size": [0, 1]}}', "no common number"),
+        ('{"ranges": {"other": [0, 1]}}', "no common number"),
     ],
 )
 def test_json_that_is_none(text, message):
