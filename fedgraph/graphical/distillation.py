@@ -26,9 +26,6 @@ from fedgraph.settings import Settings
 SERVER = "server"
 """What the global model is called among clients."""
 
-_ROWS = 4096
-"""That are predicted at once."""
-
 
 class DistillationSettings(Settings):
     """What the global model is fitted to.
@@ -103,12 +100,10 @@ def pool(
     return torch.cat([training, more]), torch.cat([held_out, others])
 
 
-@torch.no_grad()
 def with_predictions(network: Network, parameters: Tensor, samples: Tensor) -> Tensor:
     """Samples of each client's model ``[clients, rows, units]``, and behind them what it predicts ``[clients, rows, 2 *
     units]``."""
-    parts = [torch.cat([rows, network.forward(parameters, rows)], 2) for rows in samples.split(_ROWS, 1)]
-    return torch.cat(parts, 1)
+    return torch.cat([samples, network.predict(parameters, samples)], 2)
 
 
 def distil_ngm(

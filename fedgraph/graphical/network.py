@@ -25,6 +25,9 @@ BUFFERS = ("mean", "deviation", "residual")
 """Tensors ``[units]`` of a model that no gradient changes: mean and standard deviation of units in the training rows
 (deviation 1 for indicators of categories), and the mean squared error of their predictions in held-out rows."""
 
+ROWS = 4096
+"""Rows that are predicted at once."""
+
 CONSTANT = 1e-6
 """Standard deviation up to which a number counts as constant."""
 
@@ -171,6 +174,11 @@ class Network:
         weights = self.weights(state)
         found = weights.layers(self.inputs(state, units.transpose(1, 2)))
         return self.heads.predictions(self.outputs(found, weights.offset)).transpose(1, 2)
+
+    @torch.no_grad()
+    def predict(self, parameters: Tensor, units: Tensor) -> Tensor:
+        """What :meth:`forward` says, not differentiable and some rows at a time, which bounds the memory."""
+        return torch.cat([self.forward(parameters, some) for some in units.split(ROWS, 1)], 1)
 
     def probabilities(self, predictions: Tensor, name: str) -> Tensor:
         """Of all categories of a binary or categorical feature, ``[..., categories]``, from ``[..., units]``.

@@ -1,0 +1,80 @@
+"""The tables of a node's clients as rows for graphical models, each of them read once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import Tensor
+
+from fedgraph.data.base import SplitName
+from fedgraph.data.client_tables import ClientTable, ClientTableSource, schema_settings
+from fedgraph.graphical.agreement import with_own_features
+from fedgraph.graphical.columns import Floats
+from fedgraph.graphical.encoding import Encoding
+from fedgraph.graphical.scaling import Scaling, ScalingSettings
+from fedgraph.graphical.schema import Schema
+from fedgraph.graphical.schema_inference import infer_schema
+from fedgraph.graphical.values import read_values
+
+_SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A client's rows of one schema: values ``[rows, features]`` by split."""
+
+    encoding: Encoding
+    values: Mapping[str, Floats]
+
+    def units(self, split: str) -> Tensor:
+        """``[rows, units]``, NaN for missing."""
+        return self.encoding.encode(self.values[split])
+
+
+class TableRows:
+    """What the clients of a node hold.
+
+    scaling : the ranges that all clients share; of other numbers each has those of its own training rows.
+    """
+
+    def __init__(
+        self, source: ClientTableSource, clients: Sequence[str], settings: ScalingSettings, scaling: Scaling | None
+    ) -> None:
+        self._source, self._clients = source, clients
+        self._settings, self._scaling = settings, scaling or Scaling()
+        self._rows: dict[tuple[str, Schema], Rows] = {}
+        self._public: dict[Schema, Floats | None] = {}
+
+    @cached_property
+    def tables(self) -> dict[str, ClientTable]:
+        """As they are in files."""
+        return {name: self._source.load_table(name) for name in self._clients}
+
+    def schema(self, name: str) -> Schema:
+        """Of all features of a client."""
+        return infer_schema(self.tables[name].table, schema_settings(self._source), partial=True)
+
+    def whole(self, name: str, common: Schema) -> Schema:
+        """The common features, and behind them the client's private ones."""
+        return with_own_features(common, self.schema(name))
+
+    def rows(self, name: str, schema: Schema) -> Rows:
+        """Of the features of ``schema``."""
+        if (name, schema) not in self._rows:
+            held, settings = self.tables[name], self._settings
+            values = read_values(held.table, schema, schema_settings(self._source))
+            parts: dict[str, Floats] = {split: values[held.rows(split).numpy()] for split in _SPLITS}
+            own = Scaling.measured(parts["train"], schema, settings.quantile, settings.skewed)
+            encoding = Encoding(schema, self._scaling.completed(own), settings.outside)
+            self._rows[name, schema] = Rows(encoding, parts)
+        return self._rows[name, schema]
+
+    def public(self, schema: Schema) -> Floats | None:
+        """Values ``[rows, features]`` of the rows that everybody may see, if there are any."""
+        if schema not in self._public:
+            table = self._source.public_table()
+            values = None if table is None else read_values(table, schema, schema_settings(self._source))
+            self._public[schema] = values
+        return self._public[schema]

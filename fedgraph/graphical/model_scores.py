@@ -1,0 +1,54 @@
+"""How well a graphical model predicts features of given rows, and how close its samples come to them.
+
+Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from fedgraph.graphical.columns import Floats
+from fedgraph.graphical.model import GraphicalModel
+from fedgraph.graphical.sample_quality import sample_quality
+from fedgraph.graphical.sampling import SamplingSettings, draw
+from fedgraph.graphical.target_scores import as_predictions, score_targets
+
+
+def score_model(model: GraphicalModel, values: Floats, targets: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Scores by target (:func:`fedgraph.graphical.target_scores.score`), each predicted from all other features of rows
+    ``[rows, features]``, by one pass through the network."""
+    network, encoding, parameters = model.network, model.encoding, model.parameters[None]
+    units = encoding.encode(values)[None]
+    if network.masked:
+        predicted = network.predict(parameters, units)[0]
+        return score_targets(encoding.schema, values, as_predictions(network, encoding, predicted, targets))
+    found: dict[str, Floats] = {}
+    for target in targets:
+        # A perceptron that all features have in common would see its own target.
+        hidden = units.clone()
+        hidden[..., encoding.schema.slices[target]] = torch.nan
+        found |= as_predictions(network, encoding, network.predict(parameters, hidden)[0], [target])
+    return score_targets(encoding.schema, values, found)
+
+
+def score_samples(
+    model: GraphicalModel, values: Floats, name: str, seed: int, settings: SamplingSettings | None = None
+) -> dict[str, float]:
+    """Of as many samples of a model as there are rows ``[rows, features]``, drawn for the client ``name``; see
+    :class:`fedgraph.graphical.sample_quality.SampleQuality`."""
+    encoding = model.encoding
+    samples = draw(model.network, model.parameters[None], len(values), [name], seed, settings=settings)[0]
+    # What is whole in a table is whole in its rows.
+    samples = encoding.encode(encoding.decode(samples))
+    found = sample_quality(encoding.schema, samples, encoding.encode(values), seed)
+    distances = list(found.marginal.values())
+    return {
+        "marginal-distance": float(np.mean(distances)),
+        "marginal-distance-largest": max(distances),
+        "correlation-difference": found.correlation[1],
+        "correlation-difference-largest": found.correlation[0],
+        "told-apart": found.auc,
+    }
