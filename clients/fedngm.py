@@ -34,7 +34,7 @@ from fedgraph.graphical.ngr import fit_ngr
 from fedgraph.graphical.recovery import UnitTable, recover
 from fedgraph.graphical.schema import Schema
 from fedgraph.graphical.schema_json import schema_as_json
-from fedgraph.graphical.shared_statistics import SharedStatistics, shared_statistics
+from fedgraph.graphical.shared_statistics import SharedStatistics, check_consent, shared_statistics
 from fedgraph.graphical.stitching import ClientRows, GlobalModel, stitch_ngm, stitch_ngr
 from fedgraph.graphical.target_scores import score_targets
 from fedgraph.graphical.yardsticks import Yardstick, predict_targets
@@ -216,6 +216,8 @@ class FedNGMClient:
     def _told(self, name: str) -> SharedStatistics:
         """What a client tells; with noise, the same whenever it is asked the same of the same rows."""
         settings, consent = self.settings, self.node.consent
+        # What was told once may be no longer.
+        check_consent(settings.scaling, settings.statistics, consent)
         values = self._held.rows(name, self.common).values["train"]
         asked = [name, self.source.describe(), schema_as_json(self.common), len(values)]
         digest = json_digest([*asked, settings.scaling.as_table(), settings.statistics.as_table()])

@@ -10,7 +10,7 @@ from flwr.app import Context, Message, RecordDict
 
 from clients.fedngm import FedNGMClient
 from clients.node import Node
-from fedgraph.errors import IdentityError, ReplyError
+from fedgraph.errors import DataError, IdentityError, ReplyError
 from fedgraph.experiment import parse_experiment
 from fedgraph.graphical.feature_graph import FeatureGraph
 from fedgraph.graphical.fedngm_settings import FedNGMSettings
@@ -60,6 +60,15 @@ def test_what_noise_has_hidden_once_is_told_the_same_again(ask, common, table_ta
     assert set(json.loads(first[0])["ranges"]) == {"height", "weight", "stay"}
     table_tables["fedngm"]["statistics"] = {**NOISE, "noise": {"epsilon": 4.0}}
     assert ask("statistics", {"consent": "ranges"}, common=common).texts != first
+
+
+def test_a_node_that_no_longer_consents_tells_nothing_of_what_it_told_before(ask, common, table_tables):
+    table_tables["fedngm"] |= {"scaling": {"source": "shared-ranges"}, "statistics": NOISE}
+    ask("statistics", {"consent": "ranges"}, common=common)
+    with pytest.raises(DataError, match="asks for ranges of the data, and this node does not consent"):
+        ask("statistics", {"consent": ""}, common=common)
+    with pytest.raises(DataError, match="at epsilon 5, and this node consents to an epsilon of at most 1"):
+        ask("statistics", {"consent": "ranges", "consent-epsilon": 1}, common=common)
 
 
 def test_graphs_are_over_common_features_and_found_with_private_ones(ask, common):
