@@ -25,6 +25,16 @@ def summary(folder):
     return json.loads((folder.path / "summary.json").read_text())
 
 
+def run_on_ray(tables, tmp_path, nodes):
+    """The folder of a finished run."""
+    folder = RunFolder.create(parse_experiment(tables), tmp_path / "ray")
+    log = tmp_path / "flower.log"
+    run_config = {"experiment": str(folder.path / "experiment.toml"), "set": f"'output.resume={folder.path}'"}
+    run_on_flower(run_config, nodes, log, {"FEDGRAPH_STATE": str(folder.path / "nodes")})
+    assert folder.is_finished, log.read_text(errors="replace")[-3000:]
+    return folder
+
+
 @pytest.mark.xdist_group("flower")
 @pytest.mark.parametrize("method", ["sfl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg", "ipa"))])
 def test_ray_gives_the_same_weights_as_the_in_process_grid(digits_tables, tmp_path, run_experiment, method):
@@ -32,11 +42,7 @@ def test_ray_gives_the_same_weights_as_the_in_process_grid(digits_tables, tmp_pa
     if method == "ipa":
         digits_tables["data"]["test"], digits_tables["evaluation"] = "shared", {"compare-peers": True}
     here = summary(run_experiment(digits_tables, nodes=3))
-    folder = RunFolder.create(parse_experiment(digits_tables), tmp_path / "ray")
-    log = tmp_path / "flower.log"
-    run_config = {"experiment": str(folder.path / "experiment.toml"), "set": f"'output.resume={folder.path}'"}
-    run_on_flower(run_config, 3, log, {"FEDGRAPH_STATE": str(folder.path / "nodes")})
-    assert folder.is_finished, log.read_text(errors="replace")[-3000:]
+    folder = run_on_ray(digits_tables, tmp_path, nodes=3)
     there = summary(folder)
     assert there["weights_sha256"] == here["weights_sha256"]
     assert there["per_client"] == here["per_client"]
@@ -52,11 +58,7 @@ def test_ray_gives_the_same_predictions_as_the_in_process_grid(patches_tables, t
     patches_tables["vfl"] = {**patches_tables.pop("f3"), "epochs": 1} if method == "vfl" else {}
     tables = {name: table for name, table in patches_tables.items() if table}
     here = run_experiment(tables, nodes=2)
-    folder = RunFolder.create(parse_experiment(tables), tmp_path / "ray")
-    log = tmp_path / "flower.log"
-    run_config = {"experiment": str(folder.path / "experiment.toml"), "set": f"'output.resume={folder.path}'"}
-    run_on_flower(run_config, 2, log, {"FEDGRAPH_STATE": str(folder.path / "nodes")})
-    assert folder.is_finished, log.read_text(errors="replace")[-3000:]
+    folder = run_on_ray(tables, tmp_path, nodes=2)
     assert (folder.path / "predictions.csv").read_bytes() == (here.path / "predictions.csv").read_bytes()
     assert summary(folder)["exchanges"] == summary(here)["exchanges"]
     assert summary(folder)["bytes_up"] == summary(here)["bytes_up"]
@@ -66,11 +68,7 @@ def test_ray_gives_the_same_predictions_as_the_in_process_grid(patches_tables, t
 @pytest.mark.xdist_group("flower")
 def test_ray_gives_the_same_graphical_model_as_the_in_process_grid(table_tables, tmp_path, run_experiment):
     here = summary(run_experiment(table_tables, nodes=3))
-    folder = RunFolder.create(parse_experiment(table_tables), tmp_path / "ray")
-    log = tmp_path / "flower.log"
-    run_config = {"experiment": str(folder.path / "experiment.toml"), "set": f"'output.resume={folder.path}'"}
-    run_on_flower(run_config, 3, log, {"FEDGRAPH_STATE": str(folder.path / "nodes")})
-    assert folder.is_finished, log.read_text(errors="replace")[-3000:]
+    folder = run_on_ray(table_tables, tmp_path, nodes=3)
     there = summary(folder)
     for key in ("weights_sha256", "per_client", "exchanges", "bytes_up"):
         assert there[key] == here[key], key
