@@ -18,6 +18,7 @@ from fedgraph.errors import GraphError, RunError
 from fedgraph.graphical.grouped_layers import GroupedLayers
 from fedgraph.graphical.heads import Heads
 from fedgraph.graphical.ngm_settings import NGMSettings
+from fedgraph.graphical.projections import Projections
 from fedgraph.graphical.schema import Schema
 from fedgraph.parameters import Layout
 
@@ -27,6 +28,8 @@ BUFFERS = ("mean", "deviation", "residual")
 
 ROWS = 4096
 """Rows that are predicted at once."""
+
+PROJECTION = "projection.weight"
 
 CONSTANT = 1e-6
 """Standard deviation up to which a number counts as constant."""
@@ -59,9 +62,14 @@ class Network:
     deviations. It learns what it means that a neighbour is missing; until it has met such rows, a missing value counts
     as the mean, as it always does in the paper's perceptron.
 
+    Of a wide feature, such as one of many categories, all groups see a few numbers, a projection that is learned with
+    the rest (:mod:`fedgraph.graphical.projections`). Outputs need none: they are read from few hidden units anyway.
+
     adjacency : bool ``[features, features]``, row: the predicted feature, column: one that it may be predicted from; or
                 one for each client, ``[clients, features, features]``. Its diagonal does not count.
     groups    : their number; ``unit_group`` and ``feature_group`` tell which one each unit or feature is read from.
+    choices   : parts of a model that can be replaced each by itself, ``feature_choice`` that of each feature: its
+                group, unless groups have projections in common.
 
     Raises
     ------
@@ -83,10 +91,14 @@ class Network:
         self.membership = functional.one_hot(schema.unit_feature, features).float()
         #: A unit of each feature: all of them are missing, or none.
         self.first_units = torch.searchsorted(schema.unit_feature, torch.arange(features))
+        self.projections = Projections(schema, settings)
+        self.choices = 1 if self.projections else self.groups
+        self.feature_choice = self.feature_group if self.choices > 1 else torch.zeros(features, dtype=torch.int64)
         graphs = self.adjacency if self.adjacency.dim() == 3 else self.adjacency[None]
         #: Features that the hidden units of each group see, ``[1 or clients, groups, 1, features]``, and units.
         self._seen_features = graphs.float()[:, :, None] if self.masked else torch.ones(1, 1, 1, features)
         self._seen = self._seen_features[..., schema.unit_feature]
+        self._seen_inputs = self._seen_features[..., self.projections.input_feature]
         #: Units of groups that see anything, ``[1 or clients, units, 1]``.
         self._informed = (self._seen.sum((2, 3)) > 0).float()[:, self.unit_group, None]
         #: Units of which the last bias counts, alike.
@@ -101,9 +113,12 @@ class Network:
     def layout(self) -> Layout:
         """Names and shapes of one model's tensors; the buffers lie behind the parameters proper."""
         groups, width, units = self.groups, self.settings.width, len(self.unit_group)
+        inputs = len(self.projections.input_feature)
         shapes: dict[str, tuple[int, ...]] = {}
+        if self.projections:
+            shapes[PROJECTION] = self.projections.shape
         for layer in range(self.settings.layers):
-            shapes[f"hidden.{layer}.weight"] = (groups, width, width if layer else units)
+            shapes[f"hidden.{layer}.weight"] = (groups, width, width if layer else inputs)
             shapes[f"hidden.{layer}.bias"] = (groups, width)
         if self.masked:
             shapes["missing.weight"] = (groups, width, len(self.schema.features))
@@ -114,17 +129,19 @@ class Network:
     def initial(self, generator: torch.Generator) -> Tensor:
         """One model before training, ``[parameters]``.
 
-        Weights and biases of a layer that sees n units are uniform within ``1 / sqrt(n)`` of 0; the last biases and the
-        weights of missing features are 0.
+        Weights and biases of a layer that sees n inputs are uniform within ``1 / sqrt(n)`` of 0, projections such that
+        they are about as large as other inputs; the last biases and the weights of missing features are 0.
         """
         row = torch.rand(1, self.layout.num_parameters, generator=generator) * 2 - 1
         state = self.layout.unflatten(row)
-        seen = self._seen.sum(3, keepdim=True).amax(0).clamp(min=1)
+        seen = self._seen_inputs.sum(3, keepdim=True).amax(0).clamp(min=1)
         for name, values in state.items():
             if name == "hidden.0.weight":
                 values /= seen.sqrt()
             elif name == "hidden.0.bias":
                 values /= seen[..., 0].sqrt()
+            elif name == PROJECTION:
+                values /= self.projections.spread
             elif name == "deviation":
                 values.fill_(1)
             elif name in ("missing.weight", "head.bias", *BUFFERS):
@@ -139,7 +156,10 @@ class Network:
         The same row then says the same in a network over a larger graph.
         """
         state = self.state(parameters)
-        state["hidden.0.weight"] = state["hidden.0.weight"] * self._seen
+        state["hidden.0.weight"] = state["hidden.0.weight"] * self._seen_inputs
+        if self.projections:
+            seen = self._seen_features.amax((1, 2))
+            state[PROJECTION] = state[PROJECTION] * seen[:, self.projections.unit_feature, None]
         if self.masked:
             state["missing.weight"] = state["missing.weight"] * self._seen_features
         state["head.weight"] = state["head.weight"] * self._informed
@@ -250,7 +270,21 @@ class Network:
 
     def first_weight(self, state: Mapping[str, Tensor]) -> Tensor:
         """``[clients, groups, width, units]``, exactly 0 for units that a group does not see."""
-        return state["hidden.0.weight"] * self._seen
+        weight = state["hidden.0.weight"]
+        if self.projections:
+            weight = self.projections.applied(weight, state[PROJECTION])
+        return weight * self._seen
+
+    def with_scaled_units(self, state: Mapping[str, Tensor], ratio: Tensor) -> dict[str, Tensor]:
+        """Tensors of models that do with units what those of ``state`` do with ``ratio * units``.
+
+        ``ratio`` is ``[clients, units]``.
+        """
+        if not self.projections:
+            return {**state, "hidden.0.weight": state["hidden.0.weight"] * ratio[:, None, None]}
+        of_inputs, of_projected = self.projections.parted(ratio)
+        first = state["hidden.0.weight"] * of_inputs[:, None, None]
+        return {**state, "hidden.0.weight": first, PROJECTION: state[PROJECTION] * of_projected[:, :, None]}
 
     def head_weight(self, state: Mapping[str, Tensor]) -> Tensor:
         """``[clients, groups, outputs, width]``, exactly 0 in groups that see nothing; see :meth:`in_order`."""

@@ -53,7 +53,8 @@ class Trained:
     """Models with the parameters of their best epochs.
 
     parameters : ``[clients, parameters]``.
-    epochs     : that they are from, int64 ``[clients, groups]``; 0: before training.
+    epochs     : that they are from, int64 ``[clients, choices]`` (:class:`fedgraph.graphical.network.Network`); 0:
+                 before training.
     run        : epochs that each client has trained, int64 ``[clients]``.
     losses     : mean losses of held-out rows, ``[clients, features]``; 0 for features that are not learned.
     excess     : how far they are beyond what the penalty tolerates, ``[clients]``.
@@ -89,9 +90,9 @@ def train(
 
     The loss of a client is the sum of its features' mean losses, divided by the number of units: the mean squared error
     where all is squared. Missing targets do not count. A client trains until no group of its hidden units has come to a
-    smaller loss of ``held_out`` rows for ``patience`` epochs; of every group the best parameters are kept, and 0
-    for all that the graph leaves without an effect. What becomes of a client does not depend, to float tolerance, on
-    which others are trained with it.
+    smaller loss of ``held_out`` rows for ``patience`` epochs; of every group (of all at once, if they have projections
+    in common) the best parameters are kept, and 0 for all that the graph leaves without an effect. What becomes of a
+    client does not depend, to float tolerance, on which others are trained with it.
 
     training, held_out : rows may be twice as long: then the second half is what is to be learned of each unit in place
              of its value, such as another model's prediction, NaN where nothing is.
@@ -152,7 +153,7 @@ def _best(learner: _Learner, steps: _Steps, held_out: _Batch, names: Sequence[st
         better |= ~judged & better.any(1, keepdim=True)
         epochs = epochs.where(~better, epoch)
         objective = new_objective.where(better, objective)
-        losses = new_losses.where(better[:, learner.feature_group], losses)
+        losses = new_losses.where(better[:, learner.feature_choice], losses)
         excess = new_excess.where(better.any(1), excess)
         trained = parameters[:, : learner.trained.shape[1]]
         trained.copy_(learner.trained.where(better[:, learner.parameter_group], trained))
@@ -225,8 +226,8 @@ class _Learner:
         self._fixed = parameters[:, layout.num_trainable :]
         self._frozen = None if frozen is None else frozen[: layout.num_trainable]
         self._buffers = layout.part(layout.buffers).unflatten(self._fixed)
-        self.feature_group = network.feature_group
-        self.membership = functional.one_hot(network.feature_group, network.groups).float()
+        self.feature_choice = network.feature_choice
+        self.membership = functional.one_hot(network.feature_choice, network.choices).float()
         self.parameter_group = _parameter_group(network, self._layout)
         self._units = len(network.schema.unit_feature)
 
@@ -275,7 +276,7 @@ class _Learner:
 
     @torch.no_grad()
     def measure(self, batch: _Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean losses ``[clients, features]``, what groups are chosen by ``[clients, groups]``, and the excess."""
+        """Mean losses ``[clients, features]``, what models are chosen by ``[clients, choices]``, and the excess."""
         state = self._state(self.trained)
         weights = self.network.learned_weights(state)
         losses = torch.stack([self._losses(weights, part) for part in batch.parts]).sum(0)
@@ -284,7 +285,8 @@ class _Learner:
         if self.penalty is None:
             return losses, objective, losses.new_zeros(len(losses))
         if self.penalty.chooses:
-            objective += self.penalty(self.network, state)
+            penalty = self.penalty(self.network, state)
+            objective += penalty if penalty.shape == objective.shape else penalty.sum(1, keepdim=True)
         return losses, objective, self.penalty.excess(self.network, state)
 
     def _state(self, trained: Tensor) -> dict[str, Tensor]:
@@ -326,7 +328,10 @@ class _Steps:
 
 
 def _parameter_group(network: Network, layout: Layout) -> Tensor:
-    """The group of hidden units that every parameter belongs to, int64 ``[parameters]``."""
+    """The group of hidden units that every parameter belongs to, or 0 where all are chosen at once, int64
+    ``[parameters]``."""
+    if network.choices == 1:
+        return torch.zeros(layout.num_parameters, dtype=torch.int64)
     of_group = torch.arange(network.groups)
     parts = []
     for name, shape, size in zip(layout.names, layout.shapes, layout.sizes, strict=True):

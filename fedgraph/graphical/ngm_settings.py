@@ -19,6 +19,10 @@ class NGMSettings(Settings):
     hidden         : units of each hidden layer: for every feature in ``masked`` (None: 16), in all in ``path-norm``
         (None: 100).
     layers         : hidden layers.
+    projected_above : a feature of more units than these, categories or numbers of an embedding, is seen through a
+        projection, which is learned and the same for all that see the feature; None: none is. Models become much
+        smaller, and not better: as all features have projections in common, their best epochs are the same.
+    projection     : numbers that are left of such a feature.
     activation     : of the hidden units. The slope of both is 1 at most, so that paths bound what inputs can change.
     loss           : of binary and categorical features: ``cross-entropy``, or the ``squared`` error of their units as
         in the paper. Of numbers it is the squared error.
@@ -39,6 +43,8 @@ class NGMSettings(Settings):
     architecture: Literal["masked", "path-norm"] = "masked"
     hidden: int | None = Field(default=None, ge=1)
     layers: int = Field(default=2, ge=1)
+    projected_above: int | None = Field(default=None, ge=1)
+    projection: int = Field(default=8, ge=1)
     activation: Literal["relu", "tanh"] = "relu"
     loss: Literal["cross-entropy", "squared"] = "cross-entropy"
     epochs: int = Field(default=500, ge=1)

@@ -20,7 +20,7 @@ def rescaled(network: Network, parameters: Tensor, mean: Tensor, deviation: Tens
         # Units as they were scaled are ratio * units as they are scaled now, + shift.
         ratio, shift = deviation / old_deviation, (mean - old_mean) / old_deviation
         first = network.first_weight(state)
-        state["hidden.0.weight"] = first * ratio[:, None, None]
+        state = network.with_scaled_units(state, ratio)
         shifts = first * shift[:, None, None]
         state["hidden.0.bias"] = state["hidden.0.bias"] + shifts.sum(3)
         # What is missing was 0 before, and has to be so again.

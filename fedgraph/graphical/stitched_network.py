@@ -47,7 +47,7 @@ def check_stitchable(common: Network, schema: Schema, settings: NGMSettings) -> 
             f"a stitched model has the features of the global one first, {', '.join(common.schema.names)}, and as they "
             f"are there; but the client's are {', '.join(schema.names)}"
         )
-    for key in ("architecture", "activation", "layers", "loss"):
+    for key in ("architecture", "activation", "layers", "loss", "projected_above", "projection"):
         here, there = getattr(settings, key), getattr(common.settings, key)
         if here != there:
             raise RunError(f"{key} is {here!r} for what is stitched to a global model of {there!r}: both must agree")
