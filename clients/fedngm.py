@@ -168,7 +168,7 @@ class FedNGMClient:
                 own = values if schema == self.common else self._more(name, schema, split, values)
                 scores |= _named(split, suffix, score_model(model, own, self._targets(schema)))
             for yardstick in get_args(Yardstick) if self.settings.yardsticks else ():
-                targets = list(self._targets(self.common))
+                targets = [each for each in self._targets(self.common) if self.common[each].kind != "embedding"]
                 found = predict_targets(
                     yardstick, self.common, rows.values["train"], values, targets, self.assignment.seed
                 )
@@ -209,7 +209,7 @@ class FedNGMClient:
         """Rows of a schema with the client's private features, which are unknown in public ones."""
         if split != "public":
             return self._held.rows(name, schema).values[split]
-        more = np.full((len(values), len(schema.features)), np.nan)
+        more = np.full((len(values), schema.num_values), np.nan)
         more[:, : values.shape[1]] = values
         return more
 
@@ -234,7 +234,8 @@ class FedNGMClient:
         tables = []
         for name, schema in schemas.items():
             units = self._held.rows(name, schema).units("train")
-            tables.append(UnitTable(name, schema.names, units, schema.unit_feature))
+            embeddings = tuple(feature.name for feature in schema.features if feature.kind == "embedding")
+            tables.append(UnitTable(name, schema.names, units, schema.unit_feature, embeddings))
         found = recover(self.settings.recovery, tables, self.assignment.seed)
         return {name: each.graph for name, each in zip(schemas, found, strict=True)}
 

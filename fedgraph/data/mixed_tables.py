@@ -23,6 +23,7 @@ from fedgraph.data.table_files import Table, read_table
 from fedgraph.errors import DataError
 from fedgraph.graphical.bif import read_bif
 from fedgraph.graphical.columns import as_category, read_column
+from fedgraph.graphical.embedding_columns import feature_of, read_embedding
 from fedgraph.graphical.schema_inference import SchemaSettings
 from fedgraph.graphical.values import as_table
 from fedgraph.partition import client_names
@@ -153,9 +154,10 @@ class TablesOfClients:
         table = self.whole_table(name)
         others = {column for client, own in self.settings.private.items() if client != name for column in own}
         others -= set(self.settings.private.get(name, ()))
+        embeddings = self.settings.table_schema.embeddings
         for column in self.settings.private.get(name, ()):
-            table.column(column)
-        kept = {column: values for column, values in table.columns.items() if column not in others}
+            read_embedding(table, column) if column in embeddings else table.column(column)
+        kept = {key: values for key, values in table.columns.items() if feature_of(key, embeddings) not in others}
         return ClientTable(Table(kept, table.where), self._split(name, table.num_rows))
 
     def load(self, names: Sequence[str]) -> CohortData:

@@ -10,8 +10,8 @@ What one client sees of a feature may be less than what another does, so that th
 - integer here, real there: real;
 - numbers here, at most two categories that are numbers there (a table with 0 and 1 only): numbers.
 
-Everything else is a dispute: ordinal features must be ordinal everywhere, and words must come in one order. A feature
-that has one and the same category everywhere tells nothing and is left out.
+Everything else is a dispute: ordinal features must be ordinal everywhere, and words must come in one order; an
+embedding must be of one size. A feature that has one and the same category everywhere tells nothing and is left out.
 
 A client need not tell of what it keeps to itself: it can send a part of its schema, and the rest is private.
 """
@@ -125,7 +125,7 @@ def said(name: str, schemas: Mapping[str, Schema]) -> str:
     by_text: dict[str, list[str]] = {}
     for client, schema in schemas.items():
         feature = schema[name]
-        words = _first(feature.categories)
+        words = f"{feature.size} numbers" if feature.kind == "embedding" else _first(feature.categories)
         by_text.setdefault(f"{feature.kind} ({words})" if words else feature.kind, []).append(f"'{client}'")
     return ", ".join(f"{text} at {_first(clients)}" for text, clients in by_text.items())
 
@@ -139,6 +139,8 @@ def _merged(features: Sequence[Feature]) -> Feature | None:
     name, kinds = features[0].name, {feature.kind for feature in features}
     listed = [feature.categories for feature in features if feature.categories]
     order = _longest(listed)
+    if "embedding" in kinds:
+        return features[0] if len(set(features)) == 1 else None
     if "ordinal" in kinds:
         same = len(kinds) == 1 and len(listed) in (0, len(features)) and order is not None
         return Feature(name, "ordinal", order or ()) if same else None

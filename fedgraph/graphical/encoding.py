@@ -29,9 +29,10 @@ class Encoding:
     """Values float64 ``[rows, features]`` (``fedgraph.graphical.values``) <-> units float32 ``[rows, units]``.
 
     A number is one unit, 0 at the low and 1 at the high end of its range, with equal steps between them unless it is on
-    a logarithmic scale (:class:`fedgraph.graphical.unit_scale.UnitScale`). Ordered words are one unit with equal steps
+    a logarithmic scale (:class:`fedgraph.graphical.unit_scale.UnitScale`). An embedding is a unit for each of its
+    numbers, which have one range. Ordered words are one unit with equal steps
     from 0 to 1, binary features one unit, 0 or 1, categorical ones a unit per category. Units are NaN where a value is
-    missing, all of them for a category.
+    missing, all of them for a category or an embedding.
 
     outside : see ``ScalingSettings``.
     """
@@ -57,9 +58,13 @@ class Encoding:
         check_shape(values, self.schema)
         # Unit after unit in memory, and turned at the end: writing columns into rows takes several times longer.
         units = np.empty((len(self.schema.unit_feature), len(values)), dtype=np.float32)
-        for place, part in enumerate(self.schema.features):
-            column, block = values[:, place], units[self.schema.slices[part.name]]
-            if part.kind == "categorical":
+        for part in self.schema.features:
+            own, block = values[:, self.schema.value_slices[part.name]], units[self.schema.slices[part.name]]
+            column = own[:, 0]
+            if part.kind == "embedding":
+                block[:] = self._scaled(own.T, part.name)
+                block[:, np.isnan(own).any(1)] = np.nan
+            elif part.kind == "categorical":
                 block[:] = column == np.arange(part.width)[:, None]
                 block[:, np.isnan(column)] = np.nan
             else:
@@ -95,9 +100,14 @@ class Encoding:
                 f"{len(self.schema.unit_feature)}]"
             )
         given = units.detach().cpu().T.contiguous().numpy()
-        values = np.empty((len(units), len(self.schema.features)), order="F")
-        for place, part in enumerate(self.schema.features):
-            block = given[self.schema.slices[part.name]]
+        values = np.empty((len(units), self.schema.num_values), order="F")
+        for part in self.schema.features:
+            block, place = given[self.schema.slices[part.name]], self.schema.value_slices[part.name].start
+            if part.kind == "embedding":
+                own = self.scales[part.name].values(block.astype(np.float64))
+                own[:, np.isnan(own).any(0)] = np.nan
+                values[:, self.schema.value_slices[part.name]] = own.T
+                continue
             if part.kind == "categorical":
                 values[:, place] = np.where(np.isnan(block).any(0), np.nan, block.argmax(0))
                 continue

@@ -25,10 +25,10 @@ class Heads:
     """
 
     def __init__(self, schema: Schema, cross_entropy: bool) -> None:
-        kinds = ["number" if feature.is_number or not cross_entropy else feature.kind for feature in schema.features]
+        kinds = ["number" if feature.is_scaled or not cross_entropy else feature.kind for feature in schema.features]
         self.features = len(kinds)
         self.unit_feature = schema.unit_feature
-        self.is_number = torch.tensor([feature.is_number for feature in schema.features])[self.unit_feature]
+        self.is_number = torch.tensor([feature.is_scaled for feature in schema.features])[self.unit_feature]
         of_units = [kinds[feature] for feature in self.unit_feature.tolist()]
         self._squared, self._binary, self._categorical = self._kinds = tuple(
             torch.tensor([unit for unit, kind in enumerate(of_units) if kind == wanted], dtype=torch.int64)

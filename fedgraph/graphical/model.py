@@ -104,17 +104,20 @@ class GraphicalModel:
     def predict(
         self, rows: Rows, target: str, settings: InferenceSettings | None = None
     ) -> NDArray[np.float64] | NDArray[np.str_]:
-        """The expectation of a number, not rounded, or the most probable category, ``[rows]``.
+        """The expectation of a number, not rounded, or the most probable category, ``[rows]``; of an embedding ``[rows,
+        numbers]``.
 
         Of a number on a logarithmic scale it is the value whose unit is expected, which is about the median.
         Values of the target in ``rows`` do not count. Raises DataError for rows that cannot be used.
         """
         feature, units = self._asked(rows, [target])
         found = infer(self.network, self.parameters[None], units, settings)[0]
+        if feature.kind == "embedding":
+            return self._in_own_units(found[:, self._slice(target)], target)
         if feature.is_number and not feature.categories:
             return self._in_own_units(found[:, self._slice(target)][:, 0], target)
         if feature.is_number:
-            codes = self.encoding.decode(found)[:, self._place(target)].astype(int)
+            codes = self.encoding.decode(found)[:, self.encoding.schema.value_slices[target].start].astype(int)
         else:
             codes = self.network.probabilities(found, target).argmax(-1).numpy()
         return np.array(feature.categories)[codes]
@@ -126,7 +129,7 @@ class GraphicalModel:
         takes into account what else they may be.
         """
         feature, units = self._asked(rows, [target])
-        if feature.is_number:
+        if feature.is_scaled:
             raise DataError(f"'{target}' is {feature.kind} and has no probabilities: ask predict or conditional")
         found = infer(self.network, self.parameters[None], units, settings)[0]
         return _floats(self.network.probabilities(found, target))
@@ -141,8 +144,10 @@ class GraphicalModel:
         settings: SamplingSettings | None = None,
     ) -> dict[str, Numbers | Categories]:
         """The distribution of each target given all that is known but the targets; see
-        :func:`fedgraph.graphical.conditional.conditional`."""
+        :func:`fedgraph.graphical.conditional.conditional`. Raises DataError for embeddings among the targets."""
         _, units = self._asked(rows, targets)
+        if wide := [name for name in targets if self.encoding.schema[name].kind == "embedding"]:
+            raise DataError(f"{', '.join(wide)}: of embeddings there are no distributions; ask predict, or sample")
         found = conditional(self.network, self.parameters[None], units, targets, [_NAME], seed, draws, settings)
         asked = self.encoding.schema.slices
         position = {unit: place for place, unit in enumerate(found.units.tolist())}
@@ -168,13 +173,15 @@ class GraphicalModel:
         return result
 
     def marginals(self) -> dict[str, Numbers | Categories]:
-        """The distribution of every feature in the training rows, as one row; numbers without quantiles.
+        """The distribution of every feature in the training rows but embeddings, as one row; numbers without quantiles.
 
         Units of numbers on a logarithmic scale are taken for normal.
         """
         state = {name: values[0] for name, values in self.network.state(self.parameters[None]).items()}
         result: dict[str, Numbers | Categories] = {}
         for feature in self.encoding.schema.features:
+            if feature.kind == "embedding":
+                continue
             mean = state["mean"][self._slice(feature.name)]
             if feature.is_number:
                 scale = state["deviation"][self._slice(feature.name)]
@@ -197,7 +204,7 @@ class GraphicalModel:
         if count < 0:
             raise DataError(f"{count} rows cannot be drawn")
         schema = self.encoding.schema
-        known = np.full((1, len(schema.features)), np.nan) if given is None else values_of(given, schema)
+        known = np.full((1, schema.num_values), np.nan) if given is None else values_of(given, schema)
         if len(known) not in (1, count):
             raise DataError(f"{len(known):,} rows are given: give one for all {count:,} rows to draw, or as many")
         units = draw(
@@ -247,9 +254,6 @@ class GraphicalModel:
             raise DataError("name at least one feature that is asked for")
         values = values_of(rows, schema, ignored=targets)
         return features[0], self.encoding.encode(values)[None]
-
-    def _place(self, name: str) -> int:
-        return self.encoding.schema.names.index(name)
 
     def _slice(self, name: str) -> slice:
         return self.encoding.schema.slices[name]

@@ -173,7 +173,9 @@ class Network:
         """
         mean = rows.nanmean(1)
         deviation = (rows - mean[:, None]).square().nanmean(1).sqrt()
-        widths = torch.tensor([max(feature.width, 2) for feature in self.schema.features])[self.schema.unit_feature]
+        widths = torch.tensor([2 if feature.is_scaled else max(feature.width, 2) for feature in self.schema.features])[
+            self.schema.unit_feature
+        ]
         found = self.with_buffer(parameters, "mean", torch.where(mean.isnan(), 1 / widths, mean))
         # Indicators of rare categories would be far from 0 if they were scaled, and so would all that follows.
         scaled = self.heads.is_number & (deviation > CONSTANT)

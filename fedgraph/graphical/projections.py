@@ -32,7 +32,7 @@ class Projections:
         self.input_feature = torch.arange(len(wide)).repeat_interleave(inputs)
         self._projected = wide[schema.unit_feature].nonzero()[:, 0]
         self.unit_feature = schema.unit_feature[self._projected]
-        is_number = torch.tensor([feature.is_number for feature in schema.features])
+        is_number = torch.tensor([feature.is_scaled for feature in schema.features])
         self.spread = torch.where(is_number, widths, 1)[self.unit_feature, None].sqrt()
         is_wide_input = wide[self.input_feature]
         self._slots, self._direct_inputs = (each.nonzero()[:, 0] for each in (is_wide_input, ~is_wide_input))

@@ -11,6 +11,7 @@ import pyarrow as pa
 from fedgraph.data.table_files import Table
 from fedgraph.errors import DataError
 from fedgraph.graphical.columns import Floats, as_category
+from fedgraph.graphical.embedding_columns import with_embeddings
 from fedgraph.graphical.schema import Feature, Schema
 from fedgraph.graphical.values import check_shape, read_values
 
@@ -37,14 +38,21 @@ def values_of(rows: Rows, schema: Schema, ignored: Sequence[str] = ()) -> Floats
         values = rows.astype(np.float64)
     else:
         table = rows if isinstance(rows, Table) else _table([rows] if isinstance(rows, Mapping) else rows, schema)
-        if isinstance(rows, Table) and not set(table.names) & set(schema.names):
+        known = with_embeddings(table.names, {part.name for part in schema.features if part.kind == "embedding"})
+        if isinstance(rows, Table) and not set(known) & set(schema.names):
             raise DataError(f"{table.where} has none of the features {', '.join(schema.names)}")
-        there = [name for name in schema.names if name in table.columns and name not in ignored]
-        values = np.full((_count(rows), len(schema.features)), np.nan)
+        there = [name for name in schema.names if name in known and name not in ignored]
+        values = np.full((_count(rows), schema.num_values), np.nan)
         if there:
-            values[:, [schema.names.index(name) for name in there]] = read_values(table, schema.select(there))
-    values[:, [schema.names.index(name) for name in ignored]] = np.nan
+            values[:, _places(schema, there)] = read_values(table, schema.select(there))
+    values[:, _places(schema, ignored)] = np.nan
     return values
+
+
+def _places(schema: Schema, names: Sequence[str]) -> list[int]:
+    """The columns of values that some features have."""
+    every = range(schema.num_values)
+    return [place for name in names for place in every[schema.value_slices[name]]]
 
 
 def _count(rows: Table | Row | Sequence[Row]) -> int:
@@ -57,6 +65,8 @@ def _table(rows: Sequence[Row], schema: Schema) -> Table:
 
 
 def _column(values: Sequence[Any], feature: Feature) -> pa.Array:
+    if feature.kind == "embedding":
+        return _embedding(values, feature)
     there = [None if value is None or value != value else value for value in values]
     if feature.categories:
         return pa.array([None if value is None else as_category(value) for value in there], pa.string())
@@ -64,3 +74,11 @@ def _column(values: Sequence[Any], feature: Feature) -> pa.Array:
         return pa.array([None if value is None else float(value) for value in there], pa.float64())
     except (TypeError, ValueError):
         raise DataError(f"'{feature.name}' is {feature.kind} and cannot be {there!r}") from None
+
+
+def _embedding(values: Sequence[Any], feature: Feature) -> pa.Array:
+    kind = pa.list_(pa.float64(), feature.size)
+    try:
+        return pa.array([None if value is None else [float(number) for number in value] for value in values], kind)
+    except (TypeError, ValueError, pa.ArrowInvalid):
+        raise DataError(f"'{feature.name}' is an embedding: give it as {feature.size} numbers, or None") from None

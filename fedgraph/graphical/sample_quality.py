@@ -29,8 +29,8 @@ class SampleQuality:
     """Samples beside held-out rows.
 
     marginal    : distance of each feature's two distributions, 0 to 1: the largest difference of their cumulative
-                  distributions (Kolmogorov-Smirnov) for numbers, half the sum of differences of shares (total
-                  variation) for categories.
+                  distributions (Kolmogorov-Smirnov) for numbers, the mean of that for an embedding, half the sum of
+                  differences of shares (total variation) for categories.
     correlation : of pairs of units of different features, the largest and the mean difference of their correlations.
     auc         : of a classifier that tells samples from held-out rows (two-sample test of Lopez-Paz and Oquab, ICLR
                   2017), cross-validated: 0.5 where it cannot, 1 where it always can.
@@ -70,12 +70,16 @@ def sample_quality(schema: Schema, samples: Tensor, held_out: Tensor, seed: int 
         )
     ours, theirs = (rows.double().numpy() for rows in (samples, held_out))
     distances = {
-        feature.name: (_cumulative if feature.is_number else _variation)(
+        feature.name: (_mean_cumulative if feature.is_scaled else _variation)(
             ours[:, schema.slices[feature.name]], theirs[:, schema.slices[feature.name]]
         )
         for feature in schema.features
     }
     return SampleQuality(distances, _correlations(schema, samples, held_out), _auc(schema, ours, theirs, seed))
+
+
+def _mean_cumulative(ours: Floats, theirs: Floats) -> float:
+    return float(np.mean([_cumulative(*columns) for columns in zip(ours.T, theirs.T, strict=True)]))
 
 
 def _cumulative(ours: Floats, theirs: Floats) -> float:

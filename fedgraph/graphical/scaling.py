@@ -96,8 +96,10 @@ class Scaling:
         check_shape(values, schema)
         return cls(
             {
-                feature.name: quantile_range(values[:, place], quantile, may_be_skewed(feature, skewed))
-                for place, feature in enumerate(schema.features)
+                feature.name: quantile_range(
+                    values[:, schema.value_slices[feature.name]].ravel(), quantile, may_be_skewed(feature, skewed)
+                )
+                for feature in schema.features
                 if needs_range(feature)
             }
         )
@@ -169,8 +171,8 @@ def agreed_scaling(schema: Schema, settings: ScalingSettings, told: Sequence[Map
 
 
 def needs_range(feature: Feature) -> bool:
-    """Whether a feature is a number in units of its own."""
-    return feature.is_number and not feature.categories
+    """Whether a feature is a number in units of its own, or several such."""
+    return feature.is_scaled and not feature.categories
 
 
 def may_be_skewed(feature: Feature, skewed: Skewed) -> bool:

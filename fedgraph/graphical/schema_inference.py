@@ -5,7 +5,9 @@
   ones, real beyond. All other numbers are real, two values or not: measurements are not for telling.
 - A constant column of text or whole numbers is categorical with one category. It may vary elsewhere, and is made part
   of what it is there when clients agree (``fedgraph.graphical.agreement``).
-- Nothing is ordinal unless told. A column without any value is no feature, unless its kind is told.
+- Nothing is ordinal or an embedding unless told. An embedding is a column of lists of equally many numbers, or columns
+  of numbers such as ``scan.0``, ``scan.1``, ..., which together are told to be the embedding ``scan``.
+- A column without any value is no feature, unless its kind is told.
 
 Categories are values that occur in the data, and they leave the client with its schema. What must not leave is dropped,
 or its categories are listed for all clients, or ``least-rows`` leaves out those that hardly anybody has.
@@ -24,6 +26,7 @@ from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 from fedgraph.data.table_files import Table
 from fedgraph.errors import DataError, ExperimentError
 from fedgraph.graphical.columns import Column, Floats, as_category, is_number, read_column, read_numbers
+from fedgraph.graphical.embedding_columns import read_embedding, with_embeddings
 from fedgraph.graphical.schema import Feature, Kind, Schema
 from fedgraph.settings import Settings
 
@@ -58,8 +61,8 @@ class SchemaSettings(Settings):
 
     features           : the columns that are features, in this order; by default all, in the order of the table.
     drop               : columns that are no features, such as the name of a person.
-    kinds              : by column, ``"ordinal"`` or the like; or ``{ kind = "ordinal", categories = ["low", "high"] }``
-                         with all categories, which is how clients know them without telling any.
+    kinds              : by column, ``"ordinal"``, ``"embedding"`` or the like; or ``{ kind = "ordinal", categories =
+                         ["low", "high"] }`` with all categories, which is how clients know them without telling any.
     missing_codes      : by column, values that mean missing, e.g. ``[99, 9999]`` or ``["unknown"]``.
     unknown            : what to do with a value that is none of a feature's categories: ``error``, or ``missing``.
     max_categories     : most different values of a categorical feature; it has a unit for each.
@@ -88,6 +91,11 @@ class SchemaSettings(Settings):
         return self
 
     @property
+    def embeddings(self) -> set[str]:
+        """Features that are told to be embeddings."""
+        return {name for name, told in self.kinds.items() if told.kind == "embedding"}
+
+    @property
     def named(self) -> set[str]:
         """All columns of which the settings speak."""
         return {*(self.features or ()), *self.drop, *self.kinds, *self.missing_codes}
@@ -107,9 +115,12 @@ def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: 
     """
     settings = settings or SchemaSettings()
     if not partial:
-        for name in sorted(settings.named):
+        for name in sorted(settings.named - settings.embeddings):
             table.column(name)
-    chosen = table.names if settings.features is None else [n for n in settings.features if n in table.columns]
+        for name in sorted(settings.embeddings):
+            read_embedding(table, name)
+    columns = with_embeddings(table.names, settings.embeddings)
+    chosen = columns if settings.features is None else [name for name in settings.features if name in columns]
     found = (_feature(table, name, settings) for name in chosen if name not in settings.drop)
     schema = Schema(tuple(feature for feature in found if feature is not None))
     if not schema.features:
@@ -136,6 +147,9 @@ def refuse_unused(settings: SchemaSettings, schemas: Iterable[Schema]) -> None:
 
 def _feature(table: Table, name: str, settings: SchemaSettings) -> Feature | None:
     told = settings.kinds.get(name)
+    if told is not None and told.kind == "embedding":
+        size = read_embedding(table, name, settings.missing_codes.get(name, ())).shape[1]
+        return Feature(name, "embedding", size=size)
     if told is not None and told.categories:
         return Feature(name, told.kind, told.categories)
     codes = settings.missing_codes.get(name, ())

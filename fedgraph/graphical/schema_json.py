@@ -28,6 +28,7 @@ class _FeatureJson(BaseModel):
     name: str
     kind: Kind
     categories: Annotated[list[str], Field(max_length=MOST_CATEGORIES)]
+    size: Annotated[int, Field(le=MOST_UNITS)] = 1
 
 
 _FEATURES = TypeAdapter(Annotated[list[_FeatureJson], Field(max_length=MOST_FEATURES)])
@@ -52,7 +53,7 @@ def schema_from_json(text: str, what: str = "the schema") -> Schema:
     refuse_long(text, what)
     try:
         read = _FEATURES.validate_json(text)
-        schema = Schema(tuple(Feature(part.name, part.kind, tuple(part.categories)) for part in read))
+        schema = Schema(tuple(Feature(part.name, part.kind, tuple(part.categories), part.size) for part in read))
         check_limits(schema)
     except ValidationError as error:
         problem = error.errors(include_input=False, include_url=False)[0]

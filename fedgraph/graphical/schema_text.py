@@ -6,6 +6,7 @@ import numpy as np
 
 from fedgraph.data.table_files import Table
 from fedgraph.graphical.columns import Column, read_column
+from fedgraph.graphical.embedding_columns import read_embedding, with_embeddings
 from fedgraph.graphical.schema import Feature, Schema
 from fedgraph.graphical.schema_inference import SchemaSettings
 
@@ -24,9 +25,13 @@ def as_text(schema: Schema, table: Table | None = None, settings: SchemaSettings
     lines = [f"{len(schema.features)} features, {units} units"]
     rows = []
     for feature in schema.features:
-        shown = ", ".join(feature.categories)
+        is_embedding = feature.kind == "embedding"
+        shown = f"{feature.size} numbers" if is_embedding else ", ".join(feature.categories)
         row = [feature.name, feature.kind, shown if len(shown) <= _LONGEST else shown[: _LONGEST - 4] + " ..."]
-        if table is not None:
+        if table is not None and is_embedding:
+            values = read_embedding(table, feature.name, settings.missing_codes.get(feature.name, ()))
+            row = [*row, f"{np.isnan(values[:, 0]).mean():.1%} missing", ""]
+        elif table is not None:
             column = read_column(table, feature.name, settings.missing_codes.get(feature.name, ()))
             row = [
                 *row[:2],
@@ -37,9 +42,14 @@ def as_text(schema: Schema, table: Table | None = None, settings: SchemaSettings
         rows.append(row)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    if table is not None and (others := [name for name in table.names if name not in schema.names]):
+    if table is not None and (others := _others(schema, table)):
         lines.append(f"no features: {', '.join(others)}")
     return "\n".join(lines)
+
+
+def _others(schema: Schema, table: Table) -> list[str]:
+    embeddings = {feature.name for feature in schema.features if feature.kind == "embedding"}
+    return [name for name in with_embeddings(table.names, embeddings) if name not in schema.names]
 
 
 def _spread(column: Column) -> str:

@@ -153,8 +153,8 @@ def shared_statistics(
     """
     check_shape(values, schema)
     check_consent(scaling, settings, consent)
-    columns = {feature.name: values[:, place] for place, feature in enumerate(schema.features)}
-    columns = {name: column[np.isfinite(column)] for name, column in columns.items()}
+    columns = {name: values[:, place] for name, place in schema.value_slices.items()}
+    columns = {name: column[np.isfinite(column).all(1)] for name, column in columns.items()}
     ranged = {
         f.name: may_be_skewed(f, scaling.skewed)
         for f in schema.features
@@ -162,11 +162,16 @@ def shared_statistics(
     }
     if settings.noise is None:
         ranges = {
-            name: quantile_range(columns[name], scaling.quantile, with_median)
+            name: quantile_range(columns[name].ravel(), scaling.quantile, with_median)
             for name, with_median in ranged.items()
             if len(columns[name]) >= consent.least_rows
         }
     else:
+        if several := [name for name in ranged if schema[name].kind == "embedding"]:
+            raise DataError(
+                f"a row counts once for each number of {', '.join(several)}, which noise would not hide: give ranges "
+                "of embeddings, under ranges of the scaling"
+            )
         cells = {name: _cells(columns[name], name, settings) for name in ranged}
         noisy = _with_noise(cells, settings.noise, generator)
         # What a cell without rows may look like with noise.

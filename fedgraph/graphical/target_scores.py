@@ -19,17 +19,18 @@ from fedgraph.graphical.schema import Feature, Schema
 from fedgraph.graphical.values import check_shape
 
 Predictions = Mapping[str, Floats]
-"""By target: numbers ``[rows]`` in the units of the table (of ordered words, positions), or probabilities ``[rows,
-categories]`` of binary and categorical features."""
+"""By target: numbers ``[rows]`` in the units of the table (of ordered words, positions), an embedding ``[rows,
+numbers]``, or probabilities ``[rows, categories]`` of binary and categorical features."""
 
 
 def as_predictions(network: Network, encoding: Encoding, units: Tensor, targets: Sequence[str]) -> Predictions:
     """Of what a network predicted for one client, ``[rows, units]``; numbers are not rounded."""
     found = {}
     for name in targets:
-        if encoding.schema[name].is_number:
-            part = units[:, encoding.schema.slices[name].start].detach().cpu().double().numpy()
-            found[name] = encoding.scales[name].values(part)
+        feature = encoding.schema[name]
+        if feature.is_scaled:
+            part = units[:, encoding.schema.slices[name]].detach().cpu().double().numpy()
+            found[name] = encoding.scales[name].values(part if feature.kind == "embedding" else part[:, 0])
         else:
             found[name] = network.probabilities(units, name).detach().cpu().double().numpy()
     return found
@@ -39,33 +40,40 @@ def score_targets(schema: Schema, values: Floats, predictions: Predictions) -> d
     """Scores by target, see :func:`score`, of predictions for the rows of ``values`` ``[rows, features]``."""
     check_shape(values, schema)
     return {
-        name: score(schema[name], values[:, schema.names.index(name)], predicted)
+        name: score(schema[name], feature_values(schema, values, name), predicted)
         for name, predicted in predictions.items()
     }
+
+
+def feature_values(schema: Schema, values: Floats, name: str) -> Floats:
+    """A feature's part of values ``[rows, features]``: ``[rows]``, or ``[rows, numbers]`` of an embedding."""
+    part = values[:, schema.value_slices[name]]
+    return part if schema[name].kind == "embedding" else part[:, 0]
 
 
 def score(feature: Feature, truth: Floats, predicted: Floats) -> dict[str, float]:
     """Scores of one target in the rows where it is known: ``rows`` says how many, and so can every one be judged.
 
-    Numbers, ordinal ones among them: ``mae``, ``rmse``. Binary: ``auc`` (of the ROC curve) and ``aupr`` (average
-    precision), NaN where only one category is there. What counts as positive is the category that fewer of these rows
-    have, in the paper the death of a child, and the second if both are as frequent; the AUC is the same for either.
+    Numbers, ordinal ones among them: ``mae``, ``rmse``; of an embedding the means over its numbers. Binary: ``auc`` (of
+    the ROC curve) and ``aupr`` (average precision), NaN where only one category is there. What counts as positive is
+    the category that fewer of these rows have, in the paper the death of a child, and the second if both are as
+    frequent; the AUC is the same for either.
     Categorical, by the most probable category: ``micro-precision``, ``micro-recall``, and ``macro-precision``,
     ``macro-recall``, means over all categories of the feature; as in the paper, the recall of a category is 0 where it
     never was the truth, and the precision 0 where it never was predicted. Without any row all are NaN.
 
     Raises DataError when predictions have another shape than the truth wants, or are not finite.
     """
-    wanted: tuple[int, ...] = truth.shape if feature.is_number else (*truth.shape, len(feature.categories))
+    wanted: tuple[int, ...] = truth.shape if feature.is_scaled else (*truth.shape, len(feature.categories))
     if predicted.shape != wanted:
         raise DataError(
             f"predictions of '{feature.name}' have the shape {list(predicted.shape)}; it should be {list(wanted)}"
         )
-    known = ~np.isnan(truth)
+    known = ~np.isnan(truth) if truth.ndim == 1 else ~np.isnan(truth).any(1)
     truth, predicted = truth[known], predicted[known]
     if not np.isfinite(predicted).all():
         raise DataError(f"predictions of '{feature.name}' are not all finite numbers")
-    scorer = _number if feature.is_number else _binary if feature.kind == "binary" else _categorical
+    scorer = _number if feature.is_scaled else _binary if feature.kind == "binary" else _categorical
     return {"rows": float(len(truth)), **scorer(truth, predicted)}
 
 

@@ -28,7 +28,7 @@ _MOST_CATEGORIES = 255
 class TargetModel:
     """A fitted model of one target.
 
-    inputs    : places of the features that it looks at.
+    inputs    : columns of values that it looks at.
     estimator : of scikit-learn; None where the target was ``constant``.
     """
 
@@ -63,14 +63,16 @@ def fit_target(yardstick: Yardstick, schema: Schema, values: Floats, target: str
     Missing inputs are a matter of their own for trees. The linear model takes numbers in standard deviations, the mean
     for missing ones and an indicator of that, and of categories an indicator each, missing being one of them.
 
-    Raises DataError for an unknown yardstick or target, for other columns, and where the target is known in no row, or
-    no other feature in any of these.
+    Raises DataError for an unknown yardstick or target, for an embedding as target, for other columns, and where the
+    target is known in no row, or no other feature in any of these.
     """
     check_shape(values, schema)
     if yardstick not in get_args(Yardstick):
         raise DataError(f"there is no yardstick {yardstick!r}; there are {', '.join(get_args(Yardstick))}")
     feature = schema[target]
-    place = schema.names.index(target)
+    if feature.kind == "embedding":
+        raise DataError(f"'{target}' is an embedding, which no yardstick predicts")
+    place = schema.value_slices[target].start
     rows = values[~np.isnan(values[:, place])]
     inputs = [other for other in np.flatnonzero(~np.isnan(rows).all(0)).tolist() if other != place]
     if not len(rows) or not inputs:
@@ -81,10 +83,9 @@ def fit_target(yardstick: Yardstick, schema: Schema, values: Floats, target: str
     wanted = rows[:, place]
     if (wanted == wanted[0]).all():
         return TargetModel(schema, feature, inputs, None, float(wanted[0]))
+    of_column = [part for part in schema.features for _ in range(part.size)]
     make = _trees if yardstick == "trees" else _linear
-    estimator = make(
-        [schema.features[each] for each in inputs], feature, derive_seed(seed, "yardstick", target) % 2**32
-    )
+    estimator = make([of_column[each] for each in inputs], feature, derive_seed(seed, "yardstick", target) % 2**32)
     return TargetModel(schema, feature, inputs, estimator.fit(rows[:, inputs], wanted), float("nan"))
 
 
@@ -98,7 +99,7 @@ def predict_targets(
 def _trees(inputs: list[Feature], target: Feature, seed: int) -> Any:
     from sklearn import ensemble  # takes a second to import
 
-    few = [not feature.is_number and len(feature.categories) <= _MOST_CATEGORIES for feature in inputs]
+    few = [not feature.is_scaled and len(feature.categories) <= _MOST_CATEGORIES for feature in inputs]
     if target.is_number:
         return ensemble.HistGradientBoostingRegressor(categorical_features=few, random_state=seed)
     return ensemble.HistGradientBoostingClassifier(categorical_features=few, random_state=seed)
@@ -111,8 +112,8 @@ def _linear(inputs: list[Feature], target: Feature, seed: int) -> Any:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-    numbers = [place for place, feature in enumerate(inputs) if feature.is_number]
-    others = [place for place, feature in enumerate(inputs) if not feature.is_number]
+    numbers = [place for place, feature in enumerate(inputs) if feature.is_scaled]
+    others = [place for place, feature in enumerate(inputs) if not feature.is_scaled]
     filled = make_pipeline(StandardScaler(), SimpleImputer(add_indicator=True))
     columns = ColumnTransformer(
         [("numbers", filled, numbers), ("others", OneHotEncoder(handle_unknown="ignore"), others)]

@@ -75,6 +75,37 @@ def test_phases_and_what_comes_out(table_tables, run_experiment):
     assert "validation/weight-r2-local" not in per_client
 
 
+def test_embeddings_are_features_like_others(table_tables, run_experiment):
+    """One that all clients have, through a projection, and one that a client has alone."""
+    path = Path(table_tables["data"]["path"])
+    header, *rows = path.read_text().splitlines()
+    random = np.random.default_rng(1)
+    header += "".join(f",{name}.{place}" for name in ("scan", "plan") for place in range(6))
+    for place, row in enumerate(rows):
+        ill, stay = row.split(",")[2] == "y", float(row.split(",")[4])
+        numbers = [*(random.normal(size=6) + 2 * ill), *(random.normal(size=6) / 2 + stay)]
+        rows[place] = ",".join([row, *(f"{number:.3f}" for number in numbers)])
+    path.write_text("\n".join([header, *rows]) + "\n")
+    table_tables["data"]["table-schema"] = {"kinds": {"scan": "embedding", "plan": "embedding"}}
+    table_tables["data"]["private"]["west"] = ["plan"]
+    table_tables["fedngm"] |= {"targets": ["ill", "scan", "stay"], "yardsticks": True, "sample-quality": True}
+    table_tables["fedngm"]["ngm"] |= {"projected-above": 4, "projection": 2, "epochs": 50}
+    folder = run_experiment(table_tables, nodes=1)
+    summary = folder.summary()
+    assert summary["private_features"] == {"east": ["ecg"], "west": ["plan"]}
+    model = GraphicalModel.load(folder.path / "graphical-model.safetensors")
+    assert model.encoding.schema["scan"].size == 6
+    assert ("ill", "scan") in model.graph.edges or ("scan", "ill") in model.graph.edges
+    test, per_client = summary["metrics"]["test"], summary["per_client"]["test"]
+    assert test["ill-auc"]["mean"] > 0.95
+    assert test["scan-rmse"]["mean"] < 1.3, "1 is its noise, 1.4 with illness unknown"
+    assert "scan-rmse-trees" not in test
+    assert test["ill-auc-trees"]["mean"] > 0.95
+    assert per_client["plan-rmse-personal"]["west"] < 1
+    assert per_client["stay-mae-personal"]["west"] < per_client["stay-mae"]["west"] - 0.1
+    assert model.sample(3).names[-6:] == [f"scan.{place}" for place in range(6)]
+
+
 @pytest.mark.parametrize("keys", [{}, {"model": "ngr", "scaling": {"source": "own"}}])
 def test_every_client_keeps_a_model_that_can_be_asked(table_tables, run_experiment, tmp_path, keys):
     table_tables["fedngm"] |= keys

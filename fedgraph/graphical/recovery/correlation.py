@@ -33,18 +33,20 @@ class Moments(NamedTuple):
         return Moments(self.products - block.products, self.counts - block.counts)
 
 
-def varying_units(units: Tensor, unit_feature: Tensor, min_count: int) -> Tensor:
+def varying_units(units: Tensor, unit_feature: Tensor, min_count: int, alone: Tensor | None = None) -> Tensor:
     """Which units to correlate, bool ``[units]``, of a table ``[rows, units]`` with NaN for what is missing.
 
     Left out are units that differ from their commonest value, or the median of numbers, in fewer than ``min_count``
     rows, and of each categorical feature the commonest category: the others determine it.
+
+    alone : bool ``[units]``, those that others of their feature do not determine, as of an embedding.
     """
     median = units.nanmedian(0).values
     varying = ((units != median) & ~units.isnan()).sum(0) >= min_count
     shares = units.nanmean(0).nan_to_num()
     for feature in range(int(unit_feature.max()) + 1 if len(unit_feature) else 0):
         own = (unit_feature == feature).nonzero()[:, 0]
-        if len(own) > 1:
+        if len(own) > 1 and (alone is None or not bool(alone[own[0]])):
             varying[own[shares[own].argmax()]] = False
     return varying
 

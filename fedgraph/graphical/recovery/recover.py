@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.client_graph.edges import quoted
-from fedgraph.errors import RunError
+from fedgraph.errors import ExperimentError, RunError
 from fedgraph.graphical.feature_graph import FeatureGraph
 from fedgraph.graphical.feature_graph_files import read_feature_graph
 from fedgraph.graphical.recovery.correlation import (
@@ -38,13 +38,15 @@ class UnitTable:
     names        : of the features.
     units        : float32 ``[rows, units]``, NaN for what is missing.
     unit_feature : position of the feature that each unit belongs to, int64 ``[units]``; several are the categories
-                   of one feature.
+                   of one feature, or the numbers of an embedding.
+    embeddings   : names of features of the latter kind.
     """
 
     client: str
     names: tuple[str, ...]
     units: Tensor
     unit_feature: Tensor
+    embeddings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +78,11 @@ def recover(
         expert = read_feature_graph(str(settings.file), settings.moral)
         return [Recovered(expert.subgraph(table.names)) for table in tables]
     if settings.method == "hill-climbing":
+        if wide := [f"'{name}' of client '{table.client}'" for table in tables for name in table.embeddings]:
+            raise ExperimentError(
+                f"method 'hill-climbing' takes numbers and categories, and {wide[0]} is an embedding: choose another "
+                "method of recovery, or leave it out (drop)"
+            )
         return [
             Recovered(hill_climbing_graph(table.names, table.units, table.unit_feature, settings.bins))
             for table in tables
@@ -97,7 +104,8 @@ class _Sample:
 
     def __init__(self, settings: RecoverySettings, table: UnitTable) -> None:
         self.table = table
-        self.kept = varying_units(table.units, table.unit_feature, settings.min_count)
+        alone = torch.tensor([name in table.embeddings for name in table.names])[table.unit_feature]
+        self.kept = varying_units(table.units, table.unit_feature, settings.min_count, alone)
         units = table.units[:, self.kept]
         self.units = standardised(normal_scores(units) if settings.transform == "normal-scores" else units)
         self.sums = moments(self.units)
