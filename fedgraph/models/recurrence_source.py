@@ -3,7 +3,11 @@
 It is a Python file because Flower's app bundle carries no other kind of source.
 """
 
-SOURCE = r"""
+from fedgraph.native_math import MATH
+
+SOURCE = (
+    MATH
+    + r"""
 // A recurrent layer over a whole sequence, and its gradient, client by client: what one client needs stays in a core's
 // cache. Matrices are in row-major order. One time step of a cell computes
 //     product = joint M^T,   joint = [hidden | input | 1]   (one row per example),
@@ -123,62 +127,6 @@ void write_transposed(const float* __restrict from, Size rows, Size columns, flo
         for (Size column = 0; column < columns; ++column)
             for (Size row = first; row < std::min(first + tile, rows); ++row)
                 to[column * rows + row] = from[row * columns + column];
-}
-
-// ---------------------------------------------------------------------------------------------- element-wise functions
-
-inline float as_float(int32_t bits) {
-    float value;
-    std::memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-inline int32_t as_bits(float value) {
-    int32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-inline float limited(float x, float low, float high) {  // not a number stays what it is
-    x = x < low ? low : x;
-    return x > high ? high : x;
-}
-
-// e^x = 2^n e^r with |r| <= log(2) / 2, where e^r is a polynomial; to 2 units in the last place.
-inline float exponential(float x) {
-    x = limited(x, -87.0f, 88.0f);
-    const float shift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number, in the lowest bits
-    const float rounded = x * 1.44269504f + shift;
-    const float n = rounded - shift;
-    const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    float e = 1.9875691500e-4f;  // coefficients: Cephes, expf
-    e = e * r + 1.3981999507e-3f;
-    e = e * r + 8.3334519073e-3f;
-    e = e * r + 4.1665795894e-2f;
-    e = e * r + 1.6666665459e-1f;
-    e = e * r + 5.0000001201e-1f;
-    e = e * r * r + r + 1.0f;
-    return e * as_float((as_bits(rounded) - as_bits(shift) + 127) << 23);
-}
-
-inline float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
-
-// tanh x = x P(x^2) / Q(x^2), whose limits are where float32 reaches 1; to 4 units in the last place.
-inline float tanh_of(float x) {
-    x = limited(x, -7.90531110763549805f, 7.90531110763549805f);
-    const float s = x * x;
-    float p = -2.76076847742355e-16f;  // coefficients: Eigen, ptanh
-    p = p * s + 2.00018790482477e-13f;
-    p = p * s + -8.60467152213735e-11f;
-    p = p * s + 5.12229709037114e-08f;
-    p = p * s + 1.48572235717979e-05f;
-    p = p * s + 6.37261928875436e-04f;
-    p = p * s + 4.89352455891786e-03f;
-    float q = 1.19825839466702e-06f;
-    q = q * s + 1.18534705686654e-04f;
-    q = q * s + 2.26843463243900e-03f;
-    q = q * s + 4.89352518554385e-03f;
-    return x * p / q;
 }
 
 // ------------------------------------------------------------------------------------------------- one row of one step
@@ -404,3 +352,4 @@ extern "C" int recurrent_backward(const Layer* layer, const Gradients* gradients
     return 1;
 }
 """
+)
