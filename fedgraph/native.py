@@ -67,10 +67,11 @@ class OnFirstUse:
     """A library that is compiled when somebody first asks for it, and done without where that is not possible.
 
     what : what it computes, in words for the one warning that it cannot be used.
+    key  : of the experiment, that asks for it.
     """
 
-    def __init__(self, name: str, source: str, what: str) -> None:
-        self._name, self._source, self._what = name, source, what
+    def __init__(self, name: str, source: str, what: str, key: str = "[train] compile") -> None:
+        self._name, self._source, self._what, self._key = name, source, what, key
         self._asking = threading.Lock()
         self._asked = False
         self._library: ctypes.CDLL | None = None
@@ -84,8 +85,9 @@ class OnFirstUse:
                     self._library = load(self._name, self._source)
                 except NativeError as error:
                     log.warning(
-                        "[train] compile: %s in C++ cannot be used on this node, which computes without it (%s); "
-                        "install a C++ compiler such as g++, or set compile to false",
+                        "%s: %s in C++ cannot be used on this node, which computes without it (%s); install a C++ "
+                        "compiler such as g++, or set compile to false",
+                        self._key,
                         self._what,
                         error,
                     )

@@ -8,7 +8,7 @@ targets no examples need to be gathered twice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +18,9 @@ from torch.nn import functional
 
 from fedgraph.batches import shuffling_keys, training_batches
 from fedgraph.errors import DataError, RunError
-from fedgraph.graphical.network import Network, Weights
+from fedgraph.graphical.network import Network
+from fedgraph.graphical.network_kernel import CompiledRows, suits
+from fedgraph.graphical.network_rows import NetworkRows, Rows, stack_rows
 from fedgraph.graphical.ngm_settings import NGMSettings
 from fedgraph.optimisers import Optimiser, fresh_state
 from fedgraph.parameters import Layout
@@ -26,9 +28,6 @@ from fedgraph.threads import pinned_threads
 from fedgraph.train_settings import TrainSettings
 
 log = logging.getLogger("fedgraph")
-
-ROWS = 256
-"""Rows that are computed together: what they leave behind for the gradient stays in the processor's cache."""
 
 MARGIN = 1e-4
 """Share by which a loss has to be smaller to count as better, so that training does not creep on for ever."""
@@ -65,14 +64,6 @@ class Trained:
     run: Tensor
     losses: Tensor
     excess: Tensor
-
-
-def stack_rows(tables: Sequence[Tensor]) -> Tensor:
-    """Tables ``[rows, units]`` of several clients -> ``[clients, most rows, units]``, filled up with missing values."""
-    stacked = tables[0].new_full((len(tables), max(map(len, tables)), tables[0].shape[1]), torch.nan)
-    for place, table in enumerate(tables):
-        stacked[place, : len(table)] = table
-    return stacked
 
 
 def train(
@@ -114,29 +105,26 @@ def train(
                 f"rows of client '{name}' have the shapes {list(rows.shape[1:])} and {list(others.shape[1:])}, but the "
                 f"schema has {units} units"
             )
-    stacked = stack_rows(training)
-    parameters = network.with_moments(network.pruned(start.detach()), stacked[..., :units])
-    if frozen is not None:
-        parameters = torch.where(frozen, start.detach(), parameters)
-    learner = _Learner(network, parameters, penalty, frozen)
-    counts = torch.tensor([len(rows) for rows in training])
     with pinned_threads(1):
-        steps = _Steps(learner, stacked, counts, shuffling_keys(seed, names), settings)
-        return _best(learner, steps, learner.batch(stack_rows(held_out)), names, settings)
+        stacked = stack_rows(training)
+        parameters = network.with_moments(network.pruned(start.detach()), stacked[..., :units])
+        if frozen is not None:
+            parameters = torch.where(frozen, start.detach(), parameters)
+        learner = _Learner(network, parameters, penalty, frozen)
+        lesson = _Lesson(learner, training, shuffling_keys(seed, names), settings)
+        return _best(learner, lesson, learner.rows(held_out), names, settings)
 
 
-def _best(learner: _Learner, steps: _Steps, held_out: _Batch, names: Sequence[str], settings: NGMSettings) -> Trained:
+def _best(learner: _Learner, lesson: _Lesson, held_out: Rows, names: Sequence[str], settings: NGMSettings) -> Trained:
     losses, objective, excess = learner.measure(held_out)
     parameters = learner.parameters.clone()
     judged = (held_out.counts.float() @ learner.membership) > 0
     epochs, run = torch.zeros_like(objective, dtype=torch.int64), torch.zeros(len(names), dtype=torch.int64)
-    optimiser = Optimiser(steps.settings, settings.learning_rate, fresh_state(steps.settings, *learner.trained.shape))
     for epoch in range(1, settings.epochs + 1):
         active = epochs.amax(1) + settings.patience >= epoch
         if not bool(active.any()):
             break
-        for batch in steps.of_epoch(epoch):
-            _step(optimiser, learner, batch)
+        lesson.take(epoch, active)
         run[active] = epoch
         new_losses, new_objective, new_excess = learner.measure(held_out)
         diverged = active & ~new_objective.isfinite().all(1)
@@ -167,49 +155,6 @@ def _best(learner: _Learner, steps: _Steps, held_out: _Batch, names: Sequence[st
     return Trained(parameters, epochs, run, losses, excess)
 
 
-def _step(optimiser: Optimiser, learner: _Learner, batch: _Batch) -> None:
-    gradient = learner.gradient(batch)
-    idle = (batch.counts == 0).all(1)
-    if not bool(idle.any()):
-        optimiser.step(learner.trained, gradient)
-        return
-    # Adam would move clients without any rows in this batch too, by what it remembers.
-    moving = [learner.trained, *optimiser.state.values()]
-    before = [value.clone() for value in moving]
-    optimiser.step(learner.trained, gradient)
-    for value, old in zip(moving, before, strict=True):
-        value[idle] = old[idle]
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Rows that are computed together; ``[clients, units, rows]``.
-
-    observed : 1 for targets that count and 0 for others; None when all do.
-    base     : see :meth:`fedgraph.graphical.network.Network.base`.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    observed: Tensor | None
-    base: Tensor | None
-
-    def offset(self, weights: Weights) -> Tensor:
-        """What is added to what comes out of the layers, ``[clients, units, rows or 1]``."""
-        return weights.offset if self.base is None else weights.offset + self.base
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """Rows of a step.
-
-    counts : observed values of each feature in them, ``[clients, features]``.
-    """
-
-    parts: list[_Part]
-    counts: Tensor
-
-
 class _Learner:
     """Models, their losses and gradients.
 
@@ -229,102 +174,100 @@ class _Learner:
         self.feature_choice = network.feature_choice
         self.membership = functional.one_hot(network.feature_choice, network.choices).float()
         self.parameter_group = _parameter_group(network, self._layout)
-        self._units = len(network.schema.unit_feature)
 
     @property
     def parameters(self) -> Tensor:
         """Models as they are now, with their buffers."""
         return torch.cat([self.trained, self._fixed], 1)
 
-    def batch(self, rows: Tensor) -> _Batch:
-        """Rows ``[clients, rows, units]`` as they are learned from."""
-        parts = []
-        counts = torch.zeros(len(rows), len(self.network.first_units), dtype=torch.int64)
-        for some in rows.split(ROWS, 1):
-            both = some.transpose(1, 2).contiguous()
-            # The same where there is only one half.
-            units, wanted = both[:, : self._units], both[:, -self._units :]
-            counted = self.network.learned_from(units) & ~wanted.isnan()
-            counts += counted.index_select(1, self.network.first_units).sum(2)
-            observed = None if bool(counted.all()) else counted.float()
-            targets = wanted if observed is None else wanted.nan_to_num(0.0)
-            base = self.network.base(self._buffers, units)
-            parts.append(_Part(self.network.inputs(self._buffers, units), targets, observed, base))
-        return _Batch(parts, counts)
+    def rows(self, tables: Sequence[Tensor]) -> CompiledRows | NetworkRows:
+        """Each client's rows, computed in C++ where that is possible."""
+        kind = CompiledRows if suits(self.network, self.trained) else NetworkRows
+        return kind(self.network, self._buffers, tables)
 
-    def gradient(self, batch: _Batch) -> Tensor:
-        """Of the loss and the penalty, ``[clients, trainable]``."""
-        parameters = self.trained.detach().requires_grad_()
-        state = self._state(parameters)
-        weights = self.network.learned_weights(state)
-        made = weights.tensors
-        sums = [torch.zeros_like(value) for value in made]
-        counts = batch.counts.clamp(min=1)[:, self.network.schema.unit_feature]
-        slopes = self.network.heads.slopes / self._units / counts
-        with torch.no_grad():
-            for part in batch.parts:
-                found, inputs = weights.layers.forward(part.inputs)
-                gradient = self._errors(found, weights, part).mul_(slopes[:, :, None])
-                of_weights, _ = weights.layers.backward(inputs, self.network.of_found(gradient))
-                torch._foreach_add_(sums, [*of_weights, gradient.sum(2, keepdim=True)])
-        total = sum(((value * gradient).sum() for value, gradient in zip(made, sums, strict=True)), torch.zeros(()))
+    def step(self, optimiser: Optimiser, rows: Rows, places: Tensor | None) -> None:
+        """Move along the gradient of the loss of a minibatch, and of the penalty."""
+        gradient, idle = rows.gradient(self.trained, places)
         if self.penalty is not None:
-            total = total + self.penalty(self.network, state).sum()
-        gradient = torch.autograd.grad(total, parameters)[0]
-        # Adam does not move what never had a gradient, not by a bit.
-        return gradient if self._frozen is None else gradient.masked_fill_(self._frozen, 0.0)
+            parameters = self.trained.detach().requires_grad_()
+            penalty = self.penalty(self.network, self._state(parameters)).sum()
+            gradient += torch.autograd.grad(penalty, parameters)[0]
+        if self._frozen is not None:
+            # Adam does not move what never had a gradient, not by a bit.
+            gradient.masked_fill_(self._frozen, 0.0)
+        if not bool(idle.any()):
+            optimiser.step(self.trained, gradient)
+            return
+        # Adam would move clients without any rows in this batch too, by what it remembers.
+        moving = [self.trained, *optimiser.state.values()]
+        before = [value.clone() for value in moving]
+        optimiser.step(self.trained, gradient)
+        for value, old in zip(moving, before, strict=True):
+            value[idle] = old[idle]
 
     @torch.no_grad()
-    def measure(self, batch: _Batch) -> tuple[Tensor, Tensor, Tensor]:
+    def measure(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """Mean losses ``[clients, features]``, what models are chosen by ``[clients, choices]``, and the excess."""
-        state = self._state(self.trained)
-        weights = self.network.learned_weights(state)
-        losses = torch.stack([self._losses(weights, part) for part in batch.parts]).sum(0)
-        losses /= batch.counts.clamp(min=1)
-        objective = losses @ self.membership / self._units
+        losses = rows.losses(self.trained)
+        objective = losses @ self.membership / len(self.network.schema.unit_feature)
         if self.penalty is None:
             return losses, objective, losses.new_zeros(len(losses))
+        state = self._state(self.trained)
         if self.penalty.chooses:
             penalty = self.penalty(self.network, state)
             objective += penalty if penalty.shape == objective.shape else penalty.sum(1, keepdim=True)
         return losses, objective, self.penalty.excess(self.network, state)
 
+    @property
+    def by_loss_alone(self) -> bool:
+        """Whether nothing but the loss moves parameters, and all of them."""
+        return self.penalty is None and self._frozen is None
+
     def _state(self, trained: Tensor) -> dict[str, Tensor]:
         return {**self._layout.unflatten(trained), **self._buffers}
 
-    def _errors(self, found: Tensor, weights: Weights, part: _Part) -> Tensor:
-        """How far predictions are too large, 0 for targets that do not count, ``[clients, units, rows]``."""
-        predictions = self.network.heads.predictions(self.network.outputs(found, part.offset(weights)))
-        errors = predictions - part.targets
-        return errors if part.observed is None else errors.mul_(part.observed)
 
-    def _losses(self, weights: Weights, part: _Part) -> Tensor:
-        """Sums over a part's rows of the losses, ``[clients, features]``."""
-        outputs = self.network.outputs(weights.layers(part.inputs), part.offset(weights))
-        return self.network.heads.losses(outputs, part.targets, part.observed)
+class _Lesson:
+    """Training rows, which are gone through once in every epoch."""
 
-
-class _Steps:
-    """The minibatches of every epoch; ``settings`` as an optimiser takes them."""
-
-    def __init__(self, learner: _Learner, rows: Tensor, counts: Tensor, keys: Tensor, settings: NGMSettings) -> None:
-        size = settings.batch_size or rows.shape[1]
-        self.settings = TrainSettings(
-            optimizer="adam", learning_rate=settings.learning_rate, batch_size=size, local_epochs=1
+    def __init__(self, learner: _Learner, tables: Sequence[Tensor], keys: Tensor, settings: NGMSettings) -> None:
+        self._counts = torch.tensor([len(rows) for rows in tables])
+        most = int(self._counts.max())
+        self._at_once = settings.batch_size is None or settings.batch_size >= most
+        self._settings = TrainSettings(
+            optimizer="adam",
+            learning_rate=settings.learning_rate,
+            batch_size=min(settings.batch_size or most, most),
+            local_epochs=1,
         )
-        self._learner, self._counts, self._keys = learner, counts, keys
-        self._whole = learner.batch(rows) if size >= rows.shape[1] else None
-        # The last row is one that nobody has: places of a minibatch that nobody fills point at it.
-        self._rows = functional.pad(rows, (0, 0, 0, 1), value=torch.nan)
+        state = fresh_state(self._settings, *learner.trained.shape)
+        self._optimiser = Optimiser(self._settings, settings.learning_rate, state)
+        self._learner, self._keys = learner, keys
+        self._rows = learner.rows(tables)
 
-    def of_epoch(self, epoch: int) -> Iterator[_Batch]:
-        """Every row of every client once; clients with fewer rows than others have none in the last minibatches."""
-        if self._whole is not None:
-            yield self._whole
+    def take(self, epoch: int, active: Tensor) -> None:
+        """Move the models of clients that are ``active``, bool ``[clients]``; what becomes of others is open.
+
+        Clients with fewer rows than others have none in the last minibatches.
+        """
+        learner, rows = self._learner, self._rows
+        places = None if self._at_once else self._minibatches(epoch)
+        if isinstance(rows, CompiledRows) and learner.by_loss_alone:
+            rows.train(self._optimiser, learner.trained, places, active)
             return
-        clients = torch.arange(len(self._rows))[:, None]
-        for places in training_batches(self._keys, self._counts, self.settings, epoch):
-            yield self._learner.batch(self._rows[clients, places])
+        for some in [None] if places is None else places:
+            learner.step(self._optimiser, rows, some)
+
+    def _minibatches(self, epoch: int) -> Tensor:
+        """Places of rows, int64 ``[steps, clients, batch]``; all rows of a client at once are in their own order.
+
+        As they are where nobody has more: a client's bits do not tell who else is trained.
+        """
+        places = training_batches(self._keys, self._counts, self._settings, epoch)
+        order = torch.arange(places.shape[2])
+        in_order = torch.where(order < self._counts[:, None], order, -1)
+        places[0] = in_order.where(self._counts[:, None] <= len(order), places[0])
+        return places
 
 
 def _parameter_group(network: Network, layout: Layout) -> Tensor:

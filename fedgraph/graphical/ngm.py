@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedgraph.graphical.dependence import derivatives, violation
 from fedgraph.graphical.network import Network
-from fedgraph.graphical.network_training import Trained, stack_rows, train
+from fedgraph.graphical.network_rows import stack_rows
+from fedgraph.graphical.network_training import Trained, train
 from fedgraph.graphical.ngm_settings import NGMSettings
 from fedgraph.graphical.penalties import PathPenalty
 from fedgraph.graphical.schema import Schema

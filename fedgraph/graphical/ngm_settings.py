@@ -30,6 +30,8 @@ class NGMSettings(Settings):
     batch_size     : rows of a step; None: all at once, as in the paper.
     learning_rate  : of Adam; in the paper 0.001.
     patience       : epochs without a better fit to held-out rows after which training ends.
+    compile        : train ``masked`` networks with native code that comes along, where the node has a C++ compiler.
+        Equal to float tolerance, and several times as fast.
     path_weight    : lambda, the weight of the penalty on forbidden paths.
     path_norm      : of the matrix of these paths: its largest singular value (``spectral``), the sum of its entries
         (``l1``), or the largest sum of the paths to one unit (``column-sum``).
@@ -51,6 +53,7 @@ class NGMSettings(Settings):
     batch_size: int | None = Field(default=256, ge=1)
     learning_rate: float = Field(default=3e-3, gt=0)
     patience: int = Field(default=20, ge=1)
+    compile: bool = True
     path_weight: float = Field(default=1.0, ge=0)
     path_norm: Literal["spectral", "l1", "column-sum"] = "spectral"
     path_rows: Literal["normalised", "plain"] = "normalised"

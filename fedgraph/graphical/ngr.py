@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedgraph.graphical.dependence import dependencies, derivatives, read_graph
 from fedgraph.graphical.network import Network
-from fedgraph.graphical.network_training import Penalty, stack_rows, train
+from fedgraph.graphical.network_rows import stack_rows
+from fedgraph.graphical.network_training import Penalty, train
 from fedgraph.graphical.ngm import SAMPLE, NGMFit, fitted
 from fedgraph.graphical.ngm_settings import NGRSettings
 from fedgraph.graphical.penalties import PathPenalty, SparsePaths

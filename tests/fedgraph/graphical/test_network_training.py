@@ -6,6 +6,7 @@ from fedgraph.errors import DataError, RunError
 from fedgraph.graphical.network import Network
 from fedgraph.graphical.network_training import train
 from fedgraph.graphical.ngm_settings import NGMSettings
+from fedgraph.graphical.penalties import SparsePaths
 from fedgraph.seeding import generator
 
 
@@ -32,8 +33,8 @@ def by_hand(network, parameters, rows, targets=None):
 
 
 @pytest.mark.parametrize("other_targets", [False, True])
-@pytest.mark.parametrize("architecture", ["masked", "path-norm"])
-def test_steps_are_those_of_adam_on_the_mean_losses(mixed, architecture, other_targets):
+@pytest.mark.parametrize(("architecture", "compile"), [("masked", True), ("masked", False), ("path-norm", False)])
+def test_steps_are_those_of_adam_on_the_mean_losses(mixed, architecture, compile, other_targets):
     schema, rows = mixed(300)
     targets = None
     if other_targets:
@@ -42,7 +43,7 @@ def test_steps_are_those_of_adam_on_the_mean_losses(mixed, architecture, other_t
         targets[torch.rand(300, generator=generator(3)) < 0.2, 1] = torch.nan
     rows[torch.rand(300, generator=generator(1)) < 0.2, 0] = torch.nan
     rows[torch.rand(300, generator=generator(2)) < 0.2, 2:5] = torch.nan
-    settings = NGMSettings(architecture=architecture, hidden=4, epochs=4, batch_size=None)
+    settings = NGMSettings(architecture=architecture, hidden=4, epochs=4, batch_size=None, compile=compile)
     graph = torch.tensor([[0, 1, 0, 0], [1, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0]]).bool()
     network = Network(schema, graph, settings)
     start = started(network, 1)
@@ -65,9 +66,10 @@ def test_steps_are_those_of_adam_on_the_mean_losses(mixed, architecture, other_t
     assert found.losses.sum() / 6 == pytest.approx(float(loss), rel=1e-4)
 
 
-def test_together_or_alone_clients_become_the_same(chain, numbers, chain_graph):
-    network = Network(numbers(4), chain_graph(4), NGMSettings(hidden=4))
-    settings = NGMSettings(hidden=4, epochs=12, patience=1, batch_size=32, learning_rate=0.1)
+@pytest.mark.parametrize("compile", [True, False])
+def test_together_or_alone_clients_become_the_same(chain, numbers, chain_graph, compile):
+    settings = NGMSettings(hidden=4, epochs=12, patience=1, batch_size=32, learning_rate=0.1, compile=compile)
+    network = Network(numbers(4), chain_graph(4), settings)
     # A minibatch or two more than others, and one that is not full.
     counts, names = (150, 70, 100), ["a", "b", "c"]
     rows = [chain(count + 40, 4, seed) for seed, count in enumerate(counts)]
@@ -102,6 +104,23 @@ def test_every_group_keeps_the_parameters_of_its_best_epoch(chain, numbers, chai
     assert torch.allclose(found.losses, (predictions - rows[60:]).square().mean(1), rtol=1e-4)
     stopped = after(100, patience=2)
     assert stopped.run.tolist() == [int(stopped.epochs.max()) + 2]
+
+
+@pytest.mark.parametrize("penalised", [True, False])
+def test_compiled_or_not_models_become_the_same(mixed, penalised):
+    """To float tolerance, which training by minibatches widens."""
+    schema, rows = mixed(400)
+    rows[torch.rand(400, generator=generator(1)) < 0.2, 0] = torch.nan
+    penalty, found = SparsePaths(0.1) if penalised else None, []
+    for compile in (True, False):
+        settings = NGMSettings(epochs=6, batch_size=64, compile=compile)
+        network = Network(schema, ~torch.eye(4).bool(), settings)
+        parts = [rows[:300], rows[:70]], [rows[300:], rows[300:]]
+        found.append(train(network, started(network, 2), *parts, ["a", "b"], settings, 0, penalty))
+    compiled, plain = found
+    torch.testing.assert_close(compiled.losses, plain.losses, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(compiled.parameters, plain.parameters, rtol=0, atol=2e-3)
+    assert torch.equal(compiled.run, plain.run)
 
 
 def test_what_no_held_out_row_tells_of_is_learned_all_the_same(chain, numbers, chain_graph):
