@@ -31,7 +31,7 @@ class NGMSettings(Settings):
     learning_rate  : of Adam; in the paper 0.001.
     patience       : epochs without a better fit to held-out rows after which training ends.
     compile        : train ``masked`` networks with native code that comes along, where the node has a C++ compiler.
-        Equal to float tolerance, and several times as fast.
+        Several times as fast, and equal to float tolerance: a node without a compiler rounds otherwise.
     path_weight    : lambda, the weight of the penalty on forbidden paths.
     path_norm      : of the matrix of these paths: its largest singular value (``spectral``), the sum of its entries
         (``l1``), or the largest sum of the paths to one unit (``column-sum``).
