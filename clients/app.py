@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import traceback
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients.node import Assignment, Node
 from fedgraph.data.base import SPLITS
 from fedgraph.data.cold_start import asked_scale
 from fedgraph.errors import FedgraphError
-from fedgraph.messages import CLIENT_KEY, EXPERIMENT_KEY, Identity, error_content
+from fedgraph.messages import CHALLENGE_KEY, CLIENT_KEY, EXPERIMENT_KEY, PROOF_KEY, Identity, error_content
 from fedgraph.mixed import AnyCohort, load_cohort
 from fedgraph.model_choice import ModelChoice
 from fedgraph.plugins import load_object
@@ -27,11 +30,7 @@ app = ClientApp()
 @app.query("identify")
 def identify(message: Message, context: Context) -> Message:
     """The opening query: whom this node hosts and what data they have."""
-    try:
-        content = _identity(message, Node.of(context)).pack()
-    except FedgraphError as error:
-        content = error_content(str(error))
-    return Message(content, reply_to=message)
+    return _answered(message, context, lambda node: _identity(message, node).pack())
 
 
 @app.train()
@@ -40,16 +39,48 @@ def identify(message: Message, context: Context) -> Message:
 @app.query("embed")
 def work(message: Message, context: Context) -> Message:
     """Everything else: the client class named by the message answers it."""
+    return _answered(message, context, lambda node: _work(message, node))
+
+
+def _answered(message: Message, context: Context, answer: Callable[[Node], RecordDict]) -> Message:
+    """The reply to a message; where there is none, one that says why, without anything of this node's in it."""
+    node = Node.of(context)
     try:
-        config: Any = message.content.config_records["config"]
-        threads = Assignment.of(str(config[EXPERIMENT_KEY])).train.threads
-        client_class = load_object(str(config[CLIENT_KEY]), "[experiment] client")
-        with pinned_threads(threads):
-            content = client_class.handle(message, Node.of(context))
+        content = answer(node)
+        _add_proof(message, content, node)
     except FedgraphError as error:
         log.error("%s", error)
-        content = error_content(str(error))
+        content = error_content(str(error) if node.tells_all else node.without_places(str(error)))
+    except Exception as error:
+        log.exception("a message of type %s was not answered", message.metadata.message_type)
+        words = str(error) if node.tells_all else "its words are in the log of the node"
+        content = error_content(f"{_origin(error)}: {words}")
     return Message(content, reply_to=message)
+
+
+def _origin(error: Exception) -> str:
+    """The kind of an error, and the module and line that raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {Path(frame.filename).name}, line {frame.lineno}"
+
+
+def _add_proof(message: Message, content: RecordDict, node: Node) -> None:
+    """Prove whom the node hosts, where the message asks for it."""
+    asked: Any = message.content.config_records.get("config", {})
+    if CHALLENGE_KEY in asked:
+        answer: Any = content.config_records["config"]
+        if answer["clients"]:
+            number = message.metadata.dst_node_id
+            answer[PROOF_KEY] = node.prove(str(asked[CHALLENGE_KEY]), number, list(answer["clients"]))
+
+
+def _work(message: Message, node: Node) -> RecordDict:
+    config: Any = message.content.config_records["config"]
+    threads = Assignment.of(str(config[EXPERIMENT_KEY])).train.threads
+    client_class = load_object(str(config[CLIENT_KEY]), "[experiment] client")
+    with pinned_threads(threads):
+        content: RecordDict = client_class.handle(message, node)
+    return content
 
 
 def _identity(message: Message, node: Node) -> Identity:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,13 +20,17 @@ from fedgraph.data.base import DataSource, TaskSpec
 from fedgraph.errors import ExperimentError, IdentityError
 from fedgraph.graphical.shared_statistics import Consent
 from fedgraph.identity import hosted_clients, listed
+from fedgraph.identity_proof import prove
 from fedgraph.mixed import AnyCohort, load_cohort
 from fedgraph.model_choice import ModelChoice
 from fedgraph.settings import Settings, parse
 from fedgraph.train_settings import TrainSettings
 
 _COHORTS_KEPT = 512
+_PLACES = ("data", "data-dir", "model", "model-dir", "private-key", "state-dir")
+_PATH = re.compile(r"(^|[\s'\"(=:,\[])(?:/|~/|[A-Za-z]:\\)[^\s'\"),:;\]]+")
 _CONSENT = "FEDGRAPH_CONSENT"
+_FULL = "FEDGRAPH_FULL_ERRORS"
 _USUAL_HORIZONS = (3, 6, 12)
 
 PREPARED: dict[Hashable, Any] = {}
@@ -37,6 +42,7 @@ class Assignment:
     """The part of an experiment that a node gets to see.
 
     method : the settings of the method, as the strategy resolved them.
+    expect : the clients that the run is for; None: whoever is hosted.
     """
 
     seed: int
@@ -45,6 +51,7 @@ class Assignment:
     train: TrainSettings
     method: dict[str, Any]
     horizons: tuple[int, ...] | None
+    expect: tuple[str, ...] | None = None
 
     @classmethod
     @lru_cache(maxsize=64)
@@ -58,6 +65,7 @@ class Assignment:
             train=parse(TrainSettings, tables["train"], "[train]"),
             method=tables["method"],
             horizons=None if tables["horizons"] is None else tuple(tables["horizons"]),
+            expect=tuple(tables["expect"]) if "expect" in tables else None,
         )
 
     def horizons_of(self, task: TaskSpec) -> tuple[int, ...]:
@@ -142,11 +150,44 @@ class Node:
             numbers["least_rows"] = math.ceil(numbers["least_rows"])
         return Consent(ranges="ranges" in given, **numbers)  # type: ignore[arg-type]
 
+    def prove(self, challenge: str, node: int, clients: Sequence[str]) -> bytes:
+        """That this node, which Flower knows as ``node``, may host ``clients``: a signature with its ``private-key``.
+
+        Raises
+        ------
+        IdentityError
+            When the node config names no key of use.
+        """
+        if not self.config.get("private-key"):
+            raise IdentityError(
+                "the run wants nodes to prove whom they host: give this node the node config key 'private-key', the "
+                "file of the key with which its SuperNode authenticates itself"
+            )
+        return prove(Path(str(self.config["private-key"])), challenge, node, clients)
+
+    @property
+    def tells_all(self) -> bool:
+        """Whether the server may read errors in full: the node config ``full-errors``, else ``FEDGRAPH_FULL_ERRORS``.
+
+        By default it may not, because they name folders of this machine, or hold values that a computation met.
+        """
+        return bool(self.config.get("full-errors") or os.environ.get(_FULL))
+
+    def without_places(self, text: str) -> str:
+        """``text`` without paths of this machine: those that the node config names become its key in angle brackets."""
+        own = {key: str(self.config[key]) for key in _PLACES if self.config.get(key)}
+        own |= {"data-dir": str(self.data_dir), "state-dir": str(self.state_dir), "model-dir": str(self.model_dir)}
+        # A folder in another one first.
+        for key, place in sorted(own.items(), key=lambda item: -len(item[1])):
+            text = text.replace(str(Path(place).expanduser().absolute()), f"<{key}>").replace(place, f"<{key}>")
+        return _PATH.sub(lambda found: f"{found[1]}<path>", text)
+
     def hosted(self, assignment: Assignment) -> tuple[str, ...]:
-        """Clients of this node. Raises IdentityError when the node config does not say."""
+        """Clients of this node that the run is for. Raises IdentityError when the node config does not say."""
         if self._only_aggregates:
             return ()
-        return hosted_clients(self.config, self.source(assignment).client_names())
+        names = hosted_clients(self.config, self.source(assignment).client_names())
+        return names if assignment.expect is None else tuple(name for name in names if name in set(assignment.expect))
 
     def partition(self) -> tuple[int, int] | None:
         """``(partition-id, num-partitions)`` of a node that clients are dealt out to; None for one that names them."""

@@ -5,19 +5,30 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedgraph.errors import IdentityError, ReplyError
 from fedgraph.federation import Federation
-from fedgraph.messages import CLIENT_KEY, EXPERIMENT_KEY, Identity, error_of, is_unreachable
+from fedgraph.identity_proof import challenge, refuse_unproven
+from fedgraph.messages import (
+    CHALLENGE_KEY,
+    CLIENT_KEY,
+    EXPERIMENT_KEY,
+    Identity,
+    error_of,
+    is_unreachable,
+    proof_of,
+)
+from fedgraph.roll_call import Answer, RollCall
 from fedgraph.traffic import Traffic
 
 log = logging.getLogger("fedgraph")
 
 _POLL_SECONDS = 0.5
+_REMIND_SECONDS = 10.0
 _ANSWER_SECONDS = 60.0
 """How long a node may take to read its data before it answers the opening query."""
 
@@ -122,18 +133,6 @@ def usable(
     return found, problems
 
 
-class Answer(Protocol):
-    """A node's answer to a question that goes to all nodes: it says whom the node hosts."""
-
-    @property
-    def clients(self) -> tuple[str, ...]:
-        """The clients of the node."""
-
-    @property
-    def partition(self) -> tuple[int, int] | None:
-        """``(partition-id, num-partitions)`` for a node that clients are dealt out to, else None."""
-
-
 SomeAnswer = TypeVar("SomeAnswer", bound=Answer)
 
 
@@ -141,8 +140,7 @@ def identify(
     grid: Grid,
     client: str,
     experiment: str,
-    min_clients: int,
-    wait: float,
+    roll_call: RollCall,
     label_counts: bool,
     on_wait: Callable[[str], None] = lambda text: None,
     traffic: Traffic | None = None,
@@ -151,7 +149,7 @@ def identify(
     config = ConfigRecord({CLIENT_KEY: client, EXPERIMENT_KEY: experiment, "label-counts": label_counts})
     content = RecordDict({"config": config})
     identities = ask_everybody(
-        grid, content, "query.identify", Identity.unpack, min_clients, wait, on_wait=on_wait, traffic=traffic
+        grid, content, "query.identify", Identity.unpack, roll_call, on_wait=on_wait, traffic=traffic
     )
     return Federation.of(identities)
 
@@ -161,34 +159,46 @@ def ask_everybody(
     content: RecordDict,
     message_type: str,
     read: Callable[[RecordDict], SomeAnswer],
-    min_clients: int,
-    wait: float,
+    roll_call: RollCall,
     timeout: float = _ANSWER_SECONDS,
     tolerate: bool = False,
     on_wait: Callable[[str], None] = lambda text: None,
     traffic: Traffic | None = None,
 ) -> dict[int, SomeAnswer]:
-    """One exchange with every node, those that connect within ``wait`` seconds included; answers by node.
+    """One exchange with every node, those that connect in time included; answers by node.
 
-    It ends when every partition that nodes speak of has answered and at least ``min_clients`` clients are hosted. What
-    it takes is added to ``traffic``.
+    It ends when everybody has answered whom the roll call waits for: all expected clients, or every partition that
+    nodes speak of and ``min_clients`` clients. What it takes is added to ``traffic``.
 
     read     : checks and unpacks an answer; raises ReplyError.
-    timeout  : seconds that a node may take to answer, at least ``wait``.
-    tolerate : go on without nodes whose answer is unusable or missing, as long as there are ``min_clients``.
+    timeout  : seconds that a node may take to answer, at least those that the roll call waits.
+    tolerate : go on without nodes whose answer is unusable or missing, as long as there are ``min_clients``. Where
+               clients are expected by name, a node with an unusable answer may be nobody's concern: it is asked again
+               every ten seconds while others are waited for.
+    on_wait  : told whom the run waits for and how long yet, whenever that changes, and every ten seconds.
 
     Raises
     ------
     IdentityError
-        When a node cannot say whom it hosts (with its own words), or clients are still missing after ``wait``.
+        When a node cannot say whom it hosts (with its own words) or does not prove it where the roll call has keys, or
+        clients are still missing when time is up.
     """
     answers: dict[int, SomeAnswer] = {}
     failed: dict[int, str] = {}
+    asked_again = time.monotonic()
     traffic = Traffic() if traffic is None else traffic
     traffic.exchanges += 1
+    wait = roll_call.wait
     deadline = time.monotonic() + wait
+    news = _News(on_wait)
+    challenged = challenge()
+    if roll_call.keys is not None:
+        content.config_records["config"][CHALLENGE_KEY] = challenged
     while True:
-        unknown = [node for node in grid.get_node_ids() if node not in answers and node not in failed]
+        again = roll_call.expect is not None and time.monotonic() - asked_again >= _REMIND_SECONDS
+        asked_again = time.monotonic() if again else asked_again
+        known = set(answers) | (set() if again else set(failed))
+        unknown = [node for node in grid.get_node_ids() if node not in known]
         silent = set(unknown)
         messages = [Message(content, node, message_type) for node in unknown]
         if messages:
@@ -203,43 +213,45 @@ def ask_everybody(
                 problem = error_of(reply)
                 if problem is None:
                     try:
-                        answers[node] = read(reply.content)
+                        answer = read(reply.content)
+                        roll_call.refuse_strangers(answer.clients)
+                        if roll_call.keys is not None:
+                            proof = proof_of(reply.content)
+                            refuse_unproven(roll_call.keys, proof, challenged, node, answer.clients)
+                        answers[node] = answer
+                        failed.pop(node, None)
                         continue
-                    except ReplyError as error:
+                    except (ReplyError, IdentityError) as error:
                         problem = str(error)
-                if not tolerate:
+                if not tolerate and roll_call.expect is None:
                     raise IdentityError(f"node {node} cannot take part: {problem}")
+                if failed.get(node) != problem:
+                    log.warning("going on without node %d: %s", node, problem)
                 failed[node] = problem
-                log.warning("going on without node %d: %s", node, problem)
-        missing = _missing(answers.values(), silent, min_clients)
+        missing = roll_call.missing(answers.values(), silent)
         if missing is None:
             return answers
-        if time.monotonic() > deadline:
-            if tolerate and sum(len(answer.clients) for answer in answers.values()) >= min_clients:
+        left = deadline - time.monotonic()
+        if left < 0:
+            if tolerate and sum(len(answer.clients) for answer in answers.values()) >= roll_call.min_clients:
                 log.warning("waited %.0f s for nodes, and go on although %s", wait, missing)
                 return answers
             reasons = "".join(f"; node {node}: {problem}" for node, problem in failed.items())
             raise IdentityError(f"waited {wait:.0f} s for nodes, but {missing}{reasons}")
-        on_wait(missing)
+        news.tell(missing, left)
         time.sleep(_POLL_SECONDS)
 
 
-def _missing(answers: Iterable[Answer], silent: set[int], min_clients: int) -> str | None:
-    """Whom the run still waits for, in words; None when all are there. Raises IdentityError when waiting is in vain."""
-    known = list(answers)
-    if silent:
-        return f"node {', '.join(map(str, sorted(silent)))} is connected but has not said whom it hosts"
-    if not known:
-        return "no node is connected"
-    dealt = [answer.partition for answer in known if answer.partition is not None]
-    counts = {count for _, count in dealt}
-    if len(counts) > 1:
-        raise IdentityError(f"nodes disagree on 'num-partitions': {sorted(counts)}; give every node the same number")
-    expected = {part for count in counts for part in range(count)}
-    absent = sorted(expected - {part for part, _ in dealt})
-    if absent:
-        return f"'partition-id' {', '.join(map(str, absent))} of {len(expected)} is hosted by nobody"
-    clients = sum(len(answer.clients) for answer in known)
-    if clients < min_clients:
-        return f"only {clients} of at least {min_clients} clients are hosted"
-    return None
+class _News:
+    """Says whom a run waits for when that changes, and now and then when it does not."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._said = ""
+        self._when = float("-inf")
+
+    def tell(self, missing: str, left: float) -> None:
+        now = time.monotonic()
+        if missing != self._said or now - self._when >= _REMIND_SECONDS:
+            self._tell(f"{missing} ({left:.0f} s left)")
+            self._said, self._when = missing, now

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -18,10 +18,17 @@ from fedgraph.data.base import SplitName
 from fedgraph.errors import ExperimentError
 from fedgraph.methods import BUILT_IN, Method, resolve
 from fedgraph.model_choice import ModelChoice
+from fedgraph.roll_call import ClientsTable, RollCall
 from fedgraph.settings import Settings, parse
 from fedgraph.train_settings import TrainSettings
 
 _METHOD_KEYS = ("method", "strategy", "client")
+_PATHS = (
+    ("graph", "path", Path.is_file),
+    ("fairness", "stand-alone", Path.is_dir),
+    ("clients", "public-keys", Path.is_dir),
+)
+"""Keys that hold the path of a file or folder."""
 
 
 class ExperimentTable(Settings):
@@ -165,6 +172,7 @@ class Experiment:
     """A validated experiment.
 
     model         : the table as given, checked; empty for methods that have models of their own.
+    clients       : whoever is there, where the file has no such table.
     method_tables : as given; the keys of each are known to its method, which checks them when it runs.
     fairness      : None where the file has no such table.
     """
@@ -179,11 +187,16 @@ class Experiment:
     method: Method
     method_tables: dict[str, dict[str, Any]]
     fairness: FairnessTable | None = None
+    clients: ClientsTable = field(default_factory=ClientsTable)
 
     @property
     def method_table(self) -> dict[str, Any]:
         """The table named after the method that runs; empty when the file has none."""
         return self.method_tables.get(self.method.name, {})
+
+    def roll_call(self) -> RollCall:
+        """Whom a run waits for. Raises ExperimentError when public keys cannot be read."""
+        return RollCall.of(self.clients, self.experiment.min_clients, self.experiment.wait)
 
     def as_dict(self) -> dict[str, Any]:
         """The resolved experiment: every table with every default filled in, fit to be written as TOML."""
@@ -195,6 +208,7 @@ class Experiment:
             "graph": self.graph.as_table(),
             "evaluation": self.evaluation.as_table(),
             **({} if self.fairness is None else {"fairness": self.fairness.as_table()}),
+            **({} if self.clients == ClientsTable() else {"clients": self.clients.as_table()}),
             "output": {key: value for key, value in self.output.as_table().items() if key != "resume"},
             **self.method_tables,
         }
@@ -206,11 +220,13 @@ class Experiment:
     def client_part(self, method_settings: Mapping[str, Any]) -> str:
         """What a node needs to know, as JSON: no output folders, no graph, nothing of other clients.
 
-        Only the names and patterns in ``[[model.variants]]``, and the names and scales in ``[data]``, are seen by every
-        node.
+        Only the names in ``[clients] expect``, the names and patterns in ``[[model.variants]]``, and the names and
+        scales in ``[data]``, are seen by every node.
         """
+        expected = {} if self.clients.expect is None else {"expect": self.clients.expect}
         return json.dumps(
             {
+                **expected,
                 "seed": self.experiment.seed,
                 "data": self.data.as_table(),
                 "model": self.model,
@@ -230,7 +246,7 @@ def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
     ExperimentError
         For an unknown table or key (with the known ones), a missing or an unusable value.
     """
-    fixed = ("experiment", "data", "model", "train", "graph", "evaluation", "fairness", "output")
+    fixed = ("experiment", "data", "model", "train", "graph", "evaluation", "fairness", "clients", "output")
     head = parse(ExperimentTable, _table(tables, "experiment"), "[experiment]")
     method = resolve(head.method, head.strategy, head.client)
     method_names = {*BUILT_IN, method.name}
@@ -259,6 +275,7 @@ def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
         method=method,
         method_tables={name: dict(_table(tables, name)) for name in tables if name not in fixed},
         fairness=_fairness(_table(tables, "fairness"), evaluation) if "fairness" in tables else None,
+        clients=parse(ClientsTable, _table(tables, "clients"), "[clients]"),
     )
 
 
@@ -282,8 +299,8 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = (), method: str
     """Read an experiment file and apply overrides such as ``train.learning-rate=0.05``.
 
     ``method`` runs another method, by short name or dotted path, in place of the one the file names. The path of a
-    graph file, or of a stand-alone run, is looked for beside the experiment, then from the current folder, and made
-    absolute where it is found.
+    graph file, of a stand-alone run, or of the folder of public keys is looked for beside the experiment, then from the
+    current folder, and made absolute where it is found.
 
     Raises
     ------
@@ -299,7 +316,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = (), method: str
         tables = apply_overrides(tables, overrides)
         if method is not None:
             tables = _with_method(tables, method)
-        for table, key, is_there in (("graph", "path", Path.is_file), ("fairness", "stand-alone", Path.is_dir)):
+        for table, key, is_there in _PATHS:
             given = str(_table(tables, table).get(key, ""))
             candidates = (found.parent / given, Path(given)) if given else ()
             whole = next((str(path.resolve()) for path in candidates if is_there(path)), None)

@@ -18,6 +18,7 @@ from fedgraph.models.vectorised import ModuleSettings
 from fedgraph.plugins import load_object
 from fedgraph.reproduce.study import STUDY_EXPLAINED
 from fedgraph.reproduce.table import EXPLAINED
+from fedgraph.roll_call import ClientsTable
 from fedgraph.settings import Settings
 from fedgraph.train_settings import TrainSettings
 
@@ -26,6 +27,7 @@ def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
     """A short name -> heading and settings class of every table that ``fedgraph keys`` explains."""
     tables: dict[str, tuple[str, type[Settings]]] = {
         "experiment": ("[experiment]", ExperimentTable),
+        "clients": ("[clients]", ClientsTable),
         "train": ("[train]", TrainSettings),
         "graph": ("[graph]", GraphTable),
         "evaluation": ("[evaluation]", EvaluationTable),

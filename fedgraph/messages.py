@@ -28,6 +28,8 @@ EXPERIMENT_KEY = "fedgraph-experiment"
 RUN_KEY = "fedgraph-run"
 ROUND_KEY = "server-round"
 KEEP_KEY = "keep-from"
+CHALLENGE_KEY = "identity-challenge"
+PROOF_KEY = "identity-proof"
 
 _TASK: TypeAdapter[TaskSpec | None] = TypeAdapter(TaskSpec | None)
 _UNREACHABLE = frozenset({3, 4, 5})
@@ -53,6 +55,13 @@ def error_of(message: Message) -> str | None:
     if config is not None and "error" in config:
         return str(config["error"])
     return None
+
+
+def proof_of(content: RecordDict) -> bytes | None:
+    """The proof in an answer that its node may host its clients (``fedgraph.identity_proof``); None without one."""
+    config = content.config_records.get("config")
+    proof = None if config is None else config.get(PROOF_KEY)
+    return proof if isinstance(proof, bytes) else None
 
 
 def is_unreachable(message: Message) -> bool:

@@ -75,7 +75,8 @@ def _run_or_go_on(
         "set": shlex.quote(f"output.resume={folder.path}"),
         "data-dir": str(data_dir.resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", ""),
     }
-    places = {"FEDGRAPH_STATE": str(folder.path / "nodes")}
+    # All nodes are on this machine: their errors are no secret.
+    places = {"FEDGRAPH_STATE": str(folder.path / "nodes"), "FEDGRAPH_FULL_ERRORS": "1"}
     if model_dir is not None:
         places["FEDGRAPH_MODELS"] = str(model_dir.resolve())
     if run_config["data-dir"]:
@@ -106,8 +107,13 @@ def _run_in_process(run_config: dict[str, str], nodes: int, places: Mapping[str,
 
     client_app = load_object("clients.app:app", "ClientApp")
     server_app = load_object("strategies.app:app", "ServerApp")
-    keys = {"FEDGRAPH_STATE": "state_dir", "FEDGRAPH_MODELS": "model_dir", "FEDGRAPH_DATA": "data_dir"}
-    node_config = {keys[name]: place for name, place in places.items()}
+    keys = {
+        "FEDGRAPH_STATE": "state_dir",
+        "FEDGRAPH_MODELS": "model_dir",
+        "FEDGRAPH_DATA": "data_dir",
+        "FEDGRAPH_FULL_ERRORS": "full_errors",
+    }
+    node_config = {keys[name]: value for name, value in places.items()}
     local = LocalGrid.of_partitions(client_app, nodes, run_config, **node_config)
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(run_config))
     logging.getLogger("flwr").setLevel(logging.WARNING)

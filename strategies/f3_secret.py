@@ -110,7 +110,7 @@ class F3Secret(OwnersStrategy):
         """The first exchange; asked anew when a further node connects, until there are enough aggregators."""
         plan = self.plan
         request = EmbedRequest(plan.client, plan.experiment, plan.folder.name, (self.settings.samples,), False)
-        deadline = time.monotonic() + plan.wait
+        deadline = time.monotonic() + plan.roll_call.wait
         while True:
             # Of the exchanges that this takes only the last counts, as of those of any opening query.
             self.traffic, asked = Traffic(), set(grid.get_node_ids())

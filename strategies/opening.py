@@ -34,13 +34,12 @@ def open_federation(
     FedgraphError
         When clients are missing, hosted twice or disagree, and when the graph does not fit them.
     """
-    head, settings = experiment.experiment, method.settings.as_table()
+    settings = method.settings.as_table()
     federation = identify(
         grid,
         method.client,
         experiment.client_part(settings),
-        min_clients=head.min_clients,
-        wait=head.wait,
+        experiment.roll_call(),
         label_counts=experiment.graph.source == "labels",
         on_wait=lambda text: log.info("waiting for nodes: %s", text),
         traffic=traffic,

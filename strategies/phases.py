@@ -20,6 +20,7 @@ from fedgraph.errors import ExperimentError, RunError
 from fedgraph.exchange import SomeAnswer, ask_everybody
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation
+from fedgraph.roll_call import RollCall
 from fedgraph.run import RunFolder
 from fedgraph.settings import Settings
 from fedgraph.state_file import State
@@ -35,8 +36,9 @@ class PhasesPlan:
     client     : dotted path of the client class that answers the requests.
     experiment : the part of the experiment that nodes get, as JSON.
     splits     : splits that are measured at the end.
+    roll_call  : whom the run waits for.
     tolerant   : go on without clients that do not answer, or not usably, as long as there are ``min_clients``.
-    wait, timeout : seconds to wait for nodes to connect, and for their answers.
+    timeout    : seconds to wait for the answers of nodes.
     source     : opens the experiment's data set in the server's data folder.
     graph_given : whether the experiment gives a client graph.
     graph_of   : the given client graph over the clients that take part; None when the experiment gives none.
@@ -47,14 +49,18 @@ class PhasesPlan:
     experiment: str
     seed: int
     splits: tuple[SplitName, ...]
-    min_clients: int
+    roll_call: RollCall
     tolerant: bool
-    wait: float
     timeout: float
     source: Callable[[], DataSource]
     graph_given: bool
     graph_of: Callable[[Federation], ClientGraph | None]
     folder: RunFolder
+
+    @property
+    def min_clients(self) -> int:
+        """Fewest clients that must take part."""
+        return self.roll_call.min_clients
 
 
 @dataclass(frozen=True)
@@ -154,8 +160,7 @@ class PhasedStrategy(Strategy):
             content,
             message_type,
             read,
-            min_clients=plan.min_clients,
-            wait=plan.wait,
+            plan.roll_call,
             timeout=plan.timeout,
             tolerate=plan.tolerant,
             on_wait=lambda text: log.info("waiting for nodes: %s", text),

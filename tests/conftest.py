@@ -47,6 +47,21 @@ def leave_no_trace(monkeypatch, tmp_path):
         logging.getLogger(name).setLevel(level)
 
 
+@pytest.fixture(scope="session")
+def write_key():
+    """``write_key(path)``: a private key as ``ssh-keygen -t ecdsa`` writes it, and beside it the public one."""
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+    def write(path):
+        key = ec.generate_private_key(ec.SECP256R1())
+        path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+        public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        path.with_name(f"{path.name}.pub").write_bytes(public)
+
+    return write
+
+
 @pytest.fixture
 def digits_tables():
     """A small experiment that every method can run: 6 clients, 2 classes each."""
@@ -135,7 +150,7 @@ def run_experiment(tmp_path, data_dir):
     def run(tables, nodes=2, node_configs=None, folder=None, client=client_app):
         if folder is None:
             folder = RunFolder.create(parse_experiment(tables), tmp_path / "runs")
-        state = {"state-dir": str(folder.path / "nodes"), "data-dir": str(data_dir)}
+        state = {"state-dir": str(folder.path / "nodes"), "data-dir": str(data_dir), "full-errors": True}
         configs = node_configs or [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
         run_config = {
             "experiment": str(folder.path / "experiment.toml"),

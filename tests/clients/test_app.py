@@ -3,9 +3,20 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from clients.app import app
+from fedgraph.errors import IdentityError
 from fedgraph.experiment import parse_experiment
 from fedgraph.grid import LocalGrid
-from fedgraph.messages import CLIENT_KEY, EXPERIMENT_KEY, Identity, WorkReply, WorkRequest, error_of
+from fedgraph.identity_proof import refuse_unproven
+from fedgraph.messages import (
+    CHALLENGE_KEY,
+    CLIENT_KEY,
+    EXPERIMENT_KEY,
+    Identity,
+    WorkReply,
+    WorkRequest,
+    error_of,
+    proof_of,
+)
 from fedgraph.methods import COHORT_CLIENT
 
 
@@ -14,15 +25,20 @@ def part(digits_tables):
     return parse_experiment(digits_tables).client_part({})
 
 
-def identify(part, node_config, label_counts=False):
+FULL = {"full-errors": True}
+
+
+def identify(part, node_config, label_counts=False, challenge=None):
     grid = LocalGrid(app, [node_config])
     config = ConfigRecord({CLIENT_KEY: COHORT_CLIENT, EXPERIMENT_KEY: part, "label-counts": label_counts})
+    if challenge is not None:
+        config[CHALLENGE_KEY] = challenge
     (reply,) = grid.send_and_receive([Message(RecordDict({"config": config}), 1000, "query.identify")])
     return reply
 
 
-def work(part, client=COHORT_CLIENT, clients=("client-0",), kind="evaluate"):
-    grid = LocalGrid(app, [{"clients": "client-0"}])
+def work(part, client=COHORT_CLIENT, clients=("client-0",), kind="evaluate", **config):
+    grid = LocalGrid(app, [{"clients": "client-0", **config}])
     models = torch.zeros(1, 64 * 16 + 16 + 16 * 10 + 10)
     request = WorkRequest(
         client, part, "run", clients, 1, {"parameters": models}, evaluate=("test",), train=kind == "train"
@@ -71,14 +87,73 @@ def test_every_kind_of_message_reaches_the_client_class(part, kind):
     assert unpacked.metrics["test/loss"].item() == pytest.approx(2.302585, abs=1e-4)
 
 
-def test_a_plug_in_that_breaks_is_an_error_reply(part, tmp_path, monkeypatch):
+def test_a_plug_in_that_breaks_is_an_error_reply(part, tmp_path, monkeypatch, caplog):
     (tmp_path / "breaks_here.py").write_text(
         "class Client:\n    @classmethod\n    def handle(cls, message, node):\n        return 1 / 0\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    reply = work(part, client="breaks_here:Client")
-    assert error_of(reply) == "ZeroDivisionError: division by zero"
-    assert "breaks_here.py" in reply.error.reason
+    where = "ZeroDivisionError in breaks_here.py, line 4"
+    assert error_of(work(part, "breaks_here:Client", **FULL)) == f"{where}: division by zero"
+    assert error_of(work(part, "breaks_here:Client")) == f"{where}: its words are in the log of the node"
+    assert "division by zero" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["RuntimeError", "fedgraph.errors.DataError"])
+def test_places_of_a_node_and_values_that_it_met_stay_with_it(part, tmp_path, monkeypatch, kind):
+    """Neither in the words of an error that this project raises, nor in those of any other."""
+    own = tmp_path / "own" / "patients.csv"
+    module = f"speaks_of_{kind.rpartition('.')[2]}"
+    (tmp_path / f"{module}.py").write_text(
+        "import fedgraph.errors\nclass Client:\n    @classmethod\n    def handle(cls, message, node):\n"
+        f"        raise {kind}('cannot read {own}, {tmp_path}/data/x.csv, /srv/secret/y.csv and ~/z')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    places = {"data": str(own), "data-dir": str(tmp_path / "data"), "state-dir": str(tmp_path)}
+    said = error_of(work(part, f"{module}:Client", **places))
+    for hidden in (str(tmp_path), "srv", "patients", "~"):
+        assert hidden not in said
+    if "Data" in kind:
+        assert said == "cannot read <data>, <data-dir>/x.csv, <path> and <path>"
+    assert f"cannot read {own}" in error_of(work(part, f"{module}:Client", **places, **FULL))
+
+
+# ---- who may host a client
+
+
+def test_only_expected_clients_of_a_node_take_part(digits_tables):
+    digits_tables["clients"] = {"expect": ["client-1", "client-5"]}
+    part = parse_experiment(digits_tables).client_part({})
+    for config, hosted in (
+        ({"clients": "client-0, client-1"}, ("client-1",)),
+        ({"clients": "client-0"}, ()),
+        ({"partition-id": 1, "num-partitions": 2}, ("client-5",)),
+    ):
+        assert Identity.unpack(identify(part, config).content).clients == hosted
+
+
+def test_a_node_signs_whom_it_hosts_where_it_is_asked_to(part, tmp_path, write_key):
+    write_key(tmp_path / "key")
+    keys = dict.fromkeys(("client-1", "client-4"), (tmp_path / "key.pub").read_text())
+    config = {"clients": "client-4, client-1", "private-key": str(tmp_path / "key")}
+    content = identify(part, config, challenge="of this run").content
+    assert Identity.unpack(content).clients == ("client-1", "client-4")
+    refuse_unproven(keys, proof_of(content), "of this run", 1000, ["client-1", "client-4"])
+    with pytest.raises(IdentityError, match="private key of 'client-1'"):
+        refuse_unproven(keys, proof_of(content), "of this run", 1000, ["client-1"])
+    assert proof_of(identify(part, config).content) is None
+    assert "give this node the node config key 'private-key'" in error_of(
+        identify(part, {"clients": "client-1"}, challenge="of this run")
+    )
+
+
+@pytest.mark.parametrize("content", [None, b"no key"])
+def test_a_private_key_that_cannot_be_read_is_told_without_its_place(part, tmp_path, content):
+    if content is not None:
+        (tmp_path / "key").write_bytes(content)
+    config = {"clients": "client-1", "private-key": str(tmp_path / "key")}
+    said = error_of(identify(part, config, challenge="of this run"))
+    assert said.startswith("node config 'private-key': cannot read <private-key>")
+    assert str(tmp_path) not in said
 
 
 def test_a_partition_that_is_no_number_is_named(part):

@@ -11,7 +11,9 @@ from fedgraph.errors import IdentityError, ReplyError
 from fedgraph.exchange import OrderedGrid, ask_everybody, identify, usable
 from fedgraph.federation import Federation
 from fedgraph.grid import LocalGrid
+from fedgraph.identity_proof import prove, read_public_keys
 from fedgraph.messages import Identity
+from fedgraph.roll_call import RollCall
 from fedgraph.traffic import Traffic
 
 TASK = TaskSpec("regression", (2,), (1,))
@@ -162,7 +164,7 @@ def quick_poll(monkeypatch):
 
 
 def ask(grid, min_clients=1, wait=0.2, on_wait=lambda text: None, traffic=None):
-    return identify(grid, "client", "{}", min_clients, wait, False, on_wait, traffic)
+    return identify(grid, "client", "{}", RollCall(min_clients, wait), False, on_wait, traffic)
 
 
 def test_waits_for_nodes_that_come_late_and_asks_each_once():
@@ -172,9 +174,9 @@ def test_waits_for_nodes_that_come_late_and_asks_each_once():
     assert federation.names == ("a", "b", "c", "d")
     assert grid.asked == [1000, 1001, 1002]
     assert waited == [
-        "no node is connected",
-        "only 2 of at least 4 clients are hosted",
-        "only 3 of at least 4 clients are hosted",
+        "no node is connected (20 s left)",
+        "only 2 of at least 4 clients are hosted (20 s left)",
+        "only 3 of at least 4 clients are hosted (20 s left)",
     ]
 
 
@@ -182,7 +184,8 @@ def test_waits_for_all_partitions():
     grid = Late([{"names": name, "partition": [i, 3]} for i, name in ((2, "c"), (0, "a"), (1, "b"))])
     waited = []
     assert ask(grid, wait=20, on_wait=waited.append).names == ("a", "b", "c")
-    assert waited[1:] == ["'partition-id' 0, 1 of 3 is hosted by nobody", "'partition-id' 1 of 3 is hosted by nobody"]
+    left = "is hosted by nobody (20 s left)"
+    assert waited[1:] == [f"'partition-id' 0, 1 of 3 {left}", f"'partition-id' 1 of 3 {left}"]
 
 
 def test_a_node_whose_answer_was_lost_is_asked_again():
@@ -245,13 +248,131 @@ def test_silent_nodes_are_named_when_time_runs_out():
         ask(grid, wait=0.05)
 
 
+# ---- clients that are expected by name
+
+
+def expect(grid, *names, wait=20.0, on_wait=lambda text: None, keys=None):
+    return identify(grid, "client", "{}", RollCall(1, wait, names, keys), False, on_wait)
+
+
+def test_the_run_begins_when_all_expected_clients_are_there():
+    grid = Late([{"names": "mercy"}, {"names": ""}, {"names": "ucla"}, {"names": "st-olav"}])
+    waited = []
+    assert expect(grid, "mercy", "st-olav", "ucla", on_wait=waited.append).names == ("mercy", "st-olav", "ucla")
+    assert [text.partition(" (2")[0] for text in waited] == [
+        "0 of 3 clients are here (nobody); nobody hosts mercy, st-olav, ucla",
+        "1 of 3 clients are here (mercy); nobody hosts st-olav, ucla",
+        "2 of 3 clients are here (mercy, ucla); nobody hosts st-olav",
+    ]
+
+
+def test_who_is_there_and_who_is_missing_is_told_when_time_is_up():
+    with pytest.raises(IdentityError, match=r"2 of 3 clients are here \(a, b\); nobody hosts c; node 1001: no such"):
+        expect(Late([{"names": "a b"}, {"problem": "no such file"}]), "a", "b", "c", wait=0.1)
+
+
+def test_what_goes_wrong_at_a_stranger_is_not_the_concern_of_a_run_that_expects_others():
+    assert expect(Late([{"problem": "no such file"}, {"names": "a"}]), "a").names == ("a",)
+
+
+def test_a_node_that_was_of_no_use_is_asked_again_while_its_clients_are_waited_for(monkeypatch):
+    monkeypatch.setattr(exchange, "_REMIND_SECONDS", 0.01)
+    grid = Late([{"names": "a"}, {"problem": "no such file", "names": "b"}])
+
+    def mended(text):
+        if "nobody hosts b" in text:
+            grid.contexts[1001].node_config.pop("problem", None)
+
+    assert expect(grid, "a", "b", on_wait=mended).names == ("a", "b")
+
+
+def test_a_node_that_speaks_for_others_than_the_expected_is_refused():
+    with pytest.raises(IdentityError, match="node 1001: it answers for b, whom .clients. expect does not name"):
+        expect(Late([{"names": "a"}, {"names": "b c"}]), "a", "c", wait=0.1)
+
+
+def test_news_come_when_something_changes_and_now_and_then(monkeypatch):
+    told = []
+    with pytest.raises(IdentityError):
+        expect(Late([{"names": "a"}]), "a", "b", wait=0.2, on_wait=told.append)
+    assert len(told) == 2
+    monkeypatch.setattr(exchange, "_REMIND_SECONDS", 0.05)
+    with pytest.raises(IdentityError):
+        expect(Late([{"names": "a"}]), "a", "b", wait=0.3, on_wait=told.append)
+    assert len(told) >= 2 + 4
+
+
+# ---- nodes that prove whom they host
+
+
+@pytest.fixture
+def keys(tmp_path, write_key):
+    """Public keys of mercy and ucla; the private ones are files of their names."""
+    for name in ("mercy", "ucla"):
+        write_key(tmp_path / name)
+    return read_public_keys(tmp_path)
+
+
+def proving(message, context):
+    """Signs what it says with the key of the node config, in the manner of the node config."""
+    reply = introduce(message, context)
+    said = reply.content.config_records["config"]
+    challenge = message.content["config"]["identity-challenge"]
+    config = context.node_config
+    if "key" in config and said["clients"]:
+        node = config.get("node", context.node_id)
+        said["identity-proof"] = prove(config["key"], config.get("challenge", challenge), node, said["clients"])
+    return reply
+
+
+def test_nodes_that_prove_whom_they_host_take_part(keys, tmp_path):
+    configs = [
+        {"names": "mercy", "key": tmp_path / "mercy"},
+        {"names": ""},
+        {"names": "ucla", "key": tmp_path / "ucla"},
+    ]
+    assert expect(LocalGrid(proving, configs), "mercy", "ucla", keys=keys).names == ("mercy", "ucla")
+
+
+@pytest.mark.parametrize(
+    ("lie", "message"),
+    [
+        (
+            {"key": "ucla"},
+            "node 1000: it says that it hosts client 'mercy' and does not have the private key of 'mercy'",
+        ),
+        ({}, "node 1000: it says that it hosts mercy and gives no proof"),
+        ({"key": "mercy", "challenge": "of another run"}, "does not have the private key of 'mercy'"),
+        ({"key": "mercy", "node": 1001}, "does not have the private key of 'mercy'"),
+    ],
+)
+def test_a_node_that_claims_the_client_of_another_is_refused(keys, tmp_path, lie, message):
+    if "key" in lie:
+        lie = {**lie, "key": tmp_path / lie["key"]}
+    grid = LocalGrid(proving, [{"names": "mercy", **lie}, {"names": "ucla", "key": tmp_path / "ucla"}])
+    with pytest.raises(IdentityError, match=message):
+        expect(grid, "mercy", "ucla", wait=0.1, keys=keys)
+
+
+def test_a_client_without_a_public_key_cannot_take_part(keys, tmp_path):
+    grid = LocalGrid(proving, [{"names": "st-olav", "key": tmp_path / "ucla"}])
+    with pytest.raises(IdentityError, match="client 'st-olav' has no public key"):
+        identify(grid, "client", "{}", RollCall(1, 0.1, None, keys), False)
+
+
 # ---- any question to all nodes
 
 
 def ask_all(grid, min_clients=1, wait=0.05, tolerate=False, traffic=None):
     content = RecordDict({"config": ConfigRecord({"x": 1})})
     return ask_everybody(
-        grid, content, "query.identify", Identity.unpack, min_clients, wait, tolerate=tolerate, traffic=traffic
+        grid,
+        content,
+        "query.identify",
+        Identity.unpack,
+        RollCall(min_clients, wait),
+        tolerate=tolerate,
+        traffic=traffic,
     )
 
 

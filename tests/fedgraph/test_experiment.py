@@ -3,6 +3,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from fedgraph.errors import ExperimentError
 from fedgraph.experiment import apply_overrides, find_experiment, load_experiment, parse_experiment
@@ -168,3 +169,63 @@ def test_a_file_in_the_current_folder_comes_first(tmp_path, monkeypatch):
     (tmp_path / "sfl" / "digits.toml").write_text("")
     monkeypatch.chdir(tmp_path)
     assert find_experiment("sfl/digits.toml") == Path(tmp_path / "sfl" / "digits.toml").resolve()
+
+
+# ---- [clients]
+
+
+def test_expected_clients_travel_to_nodes_and_their_keys_do_not(digits_tables, tmp_path, write_key):
+    for name in ("client-0", "client-1"):
+        write_key(tmp_path / name)
+    digits_tables["clients"] = {"expect": ["client-0", "client-1"], "public-keys": "."}
+    file = tmp_path / "small.toml"
+    file.write_text(tomli_w.dumps(digits_tables))
+    experiment = load_experiment(file)
+    part = json.loads(experiment.client_part({}))
+    assert part["expect"] == ["client-0", "client-1"]
+    assert "keys" not in json.dumps(part)
+    roll_call = experiment.roll_call()
+    assert roll_call.expect == ("client-0", "client-1")
+    assert set(roll_call.keys) == {"client-0", "client-1"}
+    again = load_experiment(write_resolved(experiment, tmp_path / "elsewhere"))
+    assert again.clients == experiment.clients, "the folder of the keys is an absolute path in a run folder"
+
+
+def write_resolved(experiment, folder):
+    folder.mkdir()
+    (folder / "experiment.toml").write_text(experiment.as_toml())
+    return folder / "experiment.toml"
+
+
+def test_without_the_table_nodes_are_told_nothing_of_it(digits_tables):
+    experiment = parse_experiment(digits_tables)
+    assert "expect" not in json.loads(experiment.client_part({}))
+    assert "clients" not in experiment.as_dict()
+    assert experiment.roll_call().keys is None
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"expect": []}, r"\[clients\] expect"),
+        ({"expect": ["a", "a"]}, r"\[clients\] expect: .*each stands there once"),
+        ({"expects": ["a"]}, r"\[clients\] has no key 'expects'; known keys: expect, public-keys"),
+    ],
+)
+def test_a_list_of_clients_that_is_none(digits_tables, table, message):
+    digits_tables["clients"] = table
+    with pytest.raises(ExperimentError, match=message):
+        parse_experiment(digits_tables)
+
+
+def test_public_keys_that_are_missing_or_none(digits_tables, tmp_path, write_key):
+    write_key(tmp_path / "client-0")
+    digits_tables["clients"] = {"expect": ["client-0", "client-1"], "public-keys": str(tmp_path)}
+    with pytest.raises(ExperimentError, match=r"lacks the public key client-1\.pub"):
+        parse_experiment(digits_tables).roll_call()
+    (tmp_path / "client-1.pub").write_text("ssh-rsa nonsense")
+    with pytest.raises(ExperimentError, match=r"client-1\.pub is not a key of `ssh-keygen -t ecdsa`"):
+        parse_experiment(digits_tables).roll_call()
+    digits_tables["clients"] = {"public-keys": str(tmp_path / "nowhere")}
+    with pytest.raises(ExperimentError, match=r"there is no public key NAME\.pub in"):
+        parse_experiment(digits_tables).roll_call()

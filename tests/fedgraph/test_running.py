@@ -71,7 +71,11 @@ def test_nodes_on_flower_are_told_where_data_and_models_lie(folder, tmp_path, mo
     with pytest.raises(RunError, match="did not finish"):
         run_one(folder, "flower", 2, data, Console(quiet=True), model_dir=models)
     ((run_config, nodes, places),) = told
-    expected = {"FEDGRAPH_STATE": str(folder.path / "nodes"), "FEDGRAPH_DATA": str(data) if asked else "/another"}
+    expected = {
+        "FEDGRAPH_STATE": str(folder.path / "nodes"),
+        "FEDGRAPH_DATA": str(data) if asked else "/another",
+        "FEDGRAPH_FULL_ERRORS": "1",
+    }
     assert places == expected | ({"FEDGRAPH_MODELS": str(models)} if asked else {})
     assert (run_config["data-dir"], nodes) == (expected["FEDGRAPH_DATA"], 2)
 

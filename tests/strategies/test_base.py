@@ -19,6 +19,7 @@ from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.models import build
 from fedgraph.parameters import Layout
 from fedgraph.plan import RunPlan
+from fedgraph.roll_call import RollCall
 from fedgraph.settings import Settings
 from strategies.base import CohortStrategy
 from strategies.local import LocalOnly
@@ -393,7 +394,7 @@ def test_a_round_with_nothing_to_compute_takes_at_most_10_ms_for_207_clients(met
     chosen = ChosenMethod(experiment)
     part = experiment.client_part(chosen.settings.as_table())
     grid = LocalGrid.of_partitions(app, 2)
-    found = identify(grid, chosen.client, part, 207, 0, False)
+    found = identify(grid, chosen.client, part, RollCall(207, 0), False)
     found = replace(found, graph=ClientGraph.complete(found.names))
     model = build(experiment.model, found.task)
     watch = Watch()

@@ -164,6 +164,7 @@ def test_start_is_that_of_a_flower_strategy(patches_tables, tmp_path, data_dir):
     from fedgraph.experiment import parse_experiment
     from fedgraph.fusion_file import FittedFusion
     from fedgraph.grid import LocalGrid
+    from fedgraph.roll_call import RollCall
     from fedgraph.run import RunFolder
     from strategies.phases import PhasesPlan
 
@@ -175,9 +176,8 @@ def test_start_is_that_of_a_flower_strategy(patches_tables, tmp_path, data_dir):
         experiment=experiment.client_part(settings.as_table()),
         seed=0,
         splits=("test",),
-        min_clients=1,
+        roll_call=RollCall(1, 1.0),
         tolerant=False,
-        wait=1.0,
         timeout=60.0,
         source=lambda: open_source(experiment.data, data_dir),
         graph_given=False,
