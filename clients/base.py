@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from flwr.app import Message, RecordDict
@@ -70,6 +71,9 @@ class CohortClient:
                models are filled up with zeros to one width; code that takes its sizes from tensors works with both.
     settings : the method's table of the experiment, as the strategy resolved it.
     """
+
+    sends: ClassVar[tuple[str, ...]] = ("the parameters of each client's model, whenever it has trained",)
+    keeps: ClassVar[tuple[str, ...]] = ("labels", "moments of the optimiser")
 
     def __init__(self, node: Node, request: WorkRequest) -> None:
         self.node = node

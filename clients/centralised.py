@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from clients.base import CohortClient
@@ -13,6 +15,10 @@ from fedgraph.second_training import derived
 
 class CentralisedClient(CohortClient):
     """Trains one model on the pooled examples, with as many minibatches a round as all clients together would take."""
+
+    sends: ClassVar[tuple[str, ...]] = (
+        "the parameters of the one model, trained on the data of all its clients together",
+    )
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Train; the model and its loss are returned for every client."""

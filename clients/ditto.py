@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ class DittoClient(CohortClient):
 
     Until a client has trained, its v_i is the global model.
     """
+
+    keeps: ClassVar[tuple[str, ...]] = (*CohortClient.keeps, "each client's own model beside the global one")
 
     @property
     def w(self) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ class DriftClient(CohortClient):
     gradient. A round of which the server has not heard does not count. A client that did not train, or diverged, keeps
     its drift.
     """
+
+    keeps: ClassVar[tuple[str, ...]] = (*CohortClient.keeps, "each client's drift, which follows from what it has sent")
 
     @cached_property
     def drift(self) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import ClassVar
 
 import torch
 from flwr.app import Message, RecordDict
@@ -16,6 +17,7 @@ from torch import Tensor
 from clients.node import Assignment, Node
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, owner_source
 from fedgraph.embedding_messages import EmbedReply, EmbedRequest
+from fedgraph.experiment import Experiment
 from fedgraph.local_models.stage import Embedded, LocalModelSettings, LocalStage
 from fedgraph.local_models.store import ModelStore
 from fedgraph.model_choice import ModelChoice
@@ -31,6 +33,22 @@ class F3Client:
     keeps it as it is from then on. The request is answered with the embeddings, the input of the model's last linear
     layer, and the model's own predictions.
     """
+
+    keeps: ClassVar[tuple[str, ...]] = ("features", "each owner's own model")
+
+    @classmethod
+    def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
+        """What leaves the node, in words, as ``clients.disclosure`` asks for it."""
+        told = [
+            "the key of each sample, which split it is in, and its label where this node has it",
+            "which samples each owner has",
+            "a fingerprint of each owner's own model",
+        ]
+        noise = "noise" in experiment.method_table
+        embedding = "an embedding of each sample: the input of the last linear layer of the owner's own model"
+        if noise:
+            return [*told, f"{embedding}, shortened and with noise ([{experiment.method.name}.noise])"]
+        return [*told, embedding, "the probabilities that the owner's own model gives each sample's classes"]
 
     def __init__(self, node: Node, request: EmbedRequest) -> None:
         self.node = node

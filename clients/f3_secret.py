@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from flwr.app import Message, RecordDict
@@ -45,6 +45,14 @@ class SecretClient:
     Node config ``aggregator-fingerprints`` of a node with owners pins the aggregators that may get shares: a list
     ``name=fingerprint`` with commas between its entries.
     """
+
+    sends: ClassVar[tuple[str, ...]] = (
+        "the key of each sample, which split it is in, and its label where this node has it",
+        "which samples each owner has",
+        "a fingerprint of each owner's own model",
+        "secret shares of an embedding of each sample, one for each aggregator, which nobody else can open",
+    )
+    keeps: ClassVar[tuple[str, ...]] = ("features", "each owner's own model", "embeddings in the clear")
 
     def __init__(self, node: Node, experiment: str) -> None:
         self.node = node

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from clients.drift import DriftClient
@@ -11,6 +13,8 @@ from fedgraph.cohort import GradientTerm
 
 class FedDCClient(DriftClient, ScaffoldClient):
     """Minimises ``L_i(v) + alpha/2 ||v + h_i - w||^2 + <v, c - c_i>``, and then moves its drift h_i and its c_i on."""
+
+    sends: ClassVar[tuple[str, ...]] = ScaffoldClient.sends
 
     def gradient_term(self) -> GradientTerm:
         """``alpha (v + h_i - w) + c - c_i``."""

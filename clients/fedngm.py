@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import get_args
+from typing import ClassVar, get_args
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from fedgraph.atomic import write_atomically
 from fedgraph.client_state import ClientState
 from fedgraph.data.client_tables import client_table_source
 from fedgraph.errors import IdentityError, ReplyError
+from fedgraph.experiment import Experiment
 from fedgraph.graphical.columns import Floats
 from fedgraph.graphical.feature_graph import FeatureGraph
 from fedgraph.graphical.fedngm_settings import FedNGMSettings
@@ -47,6 +48,23 @@ _EVERYBODY = "everybody"
 
 class FedNGMClient:
     """Serves the clients of one node, all at once."""
+
+    keeps: ClassVar[tuple[str, ...]] = ("values, but for the names of categories", "each client's personal model")
+
+    @classmethod
+    def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
+        """What leaves the node, in words, as ``clients.disclosure`` asks for it."""
+        told = [
+            "the names and kinds of each client's features, and the names of the categories it has met",
+            "each client's feature graph among the common features",
+            "the parameters of each client's model of the common features",
+        ]
+        consent, noise = node.consent, experiment.method_table.get("statistics", {}).get("noise")
+        if consent.ranges:
+            told.append(
+                f"ranges of numbers (low, high, median), as this node consents to{', with noise' if noise else ''}"
+            )
+        return told
 
     def __init__(self, node: Node, request: PhaseRequest) -> None:
         self.node = node

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from clients.base import CohortClient
+from clients.node import Node
 from clients.update_release import UpdateRelease
 from fedgraph.errors import ReplyError
+from fedgraph.experiment import Experiment
 from fedgraph.messages import WorkReply
 from fedgraph.optimisers import fresh_state
 from fedgraph.parameters import finite_rows
@@ -27,6 +29,17 @@ class IPAClient(CohortClient):
     move, and they are measured before, as in other methods. Noise on shared parameters is not on what is measured, but
     where it protects something.
     """
+
+    @classmethod
+    def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
+        """What leaves the node, in words, as ``clients.disclosure`` asks for it."""
+        table = experiment.method_table
+        protection = ""
+        if table.get("privacy") is not None:
+            protection = "; what a turn has changed with noise that guarantees (epsilon, delta), and no losses"
+        elif table.get("noise"):
+            protection = "; with a little noise, which guarantees nothing"
+        return [f"the parameters of each client's model, and of others' models as its turn has moved them{protection}"]
 
     def reply(self) -> WorkReply:
         """Train, then evaluate what came of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,11 @@ class PersonalLayersClient(CohortClient):
 
     Until a client has trained, its own layers are those of the initial model.
     """
+
+    sends: ClassVar[tuple[str, ...]] = (
+        "the parameters of each client's model whenever it has trained, without its personal layers where it has any",
+    )
+    keeps: ClassVar[tuple[str, ...]] = (*CohortClient.keeps, "personal layers, of methods that have them")
 
     @cached_property
     def layers(self) -> PersonalLayers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,11 @@ class ScaffoldClient(CohortClient):
     With momentum the divisor is how much of its gradients a client's way adds up, so that c_i is still a mean of them;
     with ``clip-norm`` it is a mean of clipped ones. A client that did not train, or diverged, keeps its c_i.
     """
+
+    sends: ClassVar[tuple[str, ...]] = (
+        *CohortClient.sends,
+        "each client's control variate: the mean of its gradients in the round",
+    )
 
     @cached_property
     def controls(self) -> Tensor:

@@ -8,7 +8,7 @@ single clients travels beside them in a ConfigRecord, which those strategies ign
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -25,6 +25,12 @@ from fedgraph.parameters import finite_rows
 
 class StockClient:
     """Serves a node's clients for a message of a stock strategy."""
+
+    sends: ClassVar[tuple[str, ...]] = (
+        "the mean of the parameters of its clients' models, weighted by their training examples; where it hosts one "
+        "client, the parameters of its model",
+    )
+    keeps: ClassVar[tuple[str, ...]] = ("labels", "moments of the optimiser")
 
     def __init__(self, node: Node, config: ConfigRecord, arrays: ArrayRecord) -> None:
         experiment = str(config[EXPERIMENT_KEY])

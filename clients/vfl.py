@@ -19,6 +19,7 @@ from clients.node import PREPARED, Node
 from fedgraph.data.owners import OwnerData
 from fedgraph.embedding_messages import EmbedRequest
 from fedgraph.errors import ExperimentError, IdentityError
+from fedgraph.experiment import Experiment
 from fedgraph.local_models.stage import Embedded, LocalStage, StackedOwners
 from fedgraph.optimisers import Optimiser, clip_rows, fresh_state
 from fedgraph.seeding import derive_seed
@@ -36,6 +37,11 @@ class VerticalClient(F3Client):
     that a resumed run may go on from. They are computed on the device of ``[train]``; what is sent or kept lies on the
     CPU.
     """
+
+    @classmethod
+    def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
+        """What leaves the node, in words, as ``clients.disclosure`` asks for it."""
+        return [*super().sends_as(experiment, node), "the embeddings again after each step of training"]
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:

@@ -1,4 +1,4 @@
-"""The command ``fedgraph``: run an experiment, reproduce a table, list methods, see to data."""
+"""The command ``fedgraph``: run experiments, reproduce tables, list methods, see to data, start nodes and servers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from rich.table import Table
 from fedgraph.data import catalogue_entries, data_folder
 from fedgraph.data.base import CatalogueEntry
 from fedgraph.data.catalogue import downloads, find
+from fedgraph.deployment.credentials_command import credentials_for_testing
+from fedgraph.deployment.node_command import node
+from fedgraph.deployment.server_command import server
 from fedgraph.errors import ExperimentError
 from fedgraph.experiment import find_experiment, load_experiment
 from fedgraph.keys import describe, setting_tables
@@ -85,6 +88,9 @@ def run(
 app.command()(reproduce)
 app.command()(predict)
 app.command()(peers)
+app.command()(node)
+app.command()(server)
+app.command("test-credentials")(credentials_for_testing)
 
 
 @app.command()

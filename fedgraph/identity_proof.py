@@ -11,6 +11,7 @@ import json
 import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from urllib.parse import unquote
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
@@ -89,7 +90,7 @@ def read_public_keys(folder: Path) -> dict[str, str]:
             raise ExperimentError(
                 f"[clients] public-keys: {file} is not a key of `ssh-keygen -t ecdsa` ({error})"
             ) from None
-        keys[file.name.removesuffix(".pub")] = text
+        keys[unquote(file.name.removesuffix(".pub"))] = text
     if not keys:
         raise ExperimentError(f"[clients] public-keys: there is no public key NAME.pub in {folder}")
     return keys

@@ -7,20 +7,25 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
+import tomli_w
 
 from fedgraph.errors import RunError
 
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.5
+_END_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1
 
 _APP = """\
@@ -84,52 +89,86 @@ def process(
     command: list[str], environment: Mapping[str, str], log: Path, cwd: Path | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A background process with all its children, ended with the block, or with this process if that is killed."""
+    started = start(command, environment, log, cwd)
+    try:
+        yield started
+    finally:
+        end_group(started)
+
+
+def start(
+    command: list[str], environment: Mapping[str, str], log: Path, cwd: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """A background process, for ``end_group`` to end; it ends with this process if that is killed."""
     with log.open("ab") as stream:
-        started = subprocess.Popen(
+        return subprocess.Popen(
             command,
             env=dict(environment),
             cwd=cwd,
             stdout=stream,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
-    try:
-        yield started
-    finally:
-        _end_group(started)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Ask Linux to end the child when its parent is gone; elsewhere a killed parent leaves it behind."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _end_group(started: subprocess.Popen[bytes]) -> None:
-    for sign, seconds in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
-        try:
-            os.killpg(started.pid, sign)
-        except ProcessLookupError:
-            break
-        try:
-            started.wait(seconds)
-        except subprocess.TimeoutExpired:
-            continue
-    started.poll()
+def end_group(started: subprocess.Popen[bytes]) -> None:
+    """End a process of ``start`` with all its children: asked first, then killed."""
+    # Some of Flower's programs have sessions of their own, and outlive those that started them.
+    everybody = _family(started)
+    with suppress(ProcessLookupError):
+        os.killpg(started.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        started.wait(_END_SECONDS)
+    kill_all(started, everybody)
 
 
-def wait_for_superlink(port: int, started: subprocess.Popen[bytes], log: Path) -> None:
+def kill_all(started: subprocess.Popen[bytes], everybody: Sequence[psutil.Process] | None = None) -> None:
+    """End a process of ``start`` with all its children at once, as a power cut would.
+
+    everybody : its children, where they were found before; those that have ended count for nothing.
+    """
+    for each in _family(started) if everybody is None else everybody:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    with suppress(ProcessLookupError):
+        os.killpg(started.pid, signal.SIGKILL)
+    started.wait()
+
+
+def _family(started: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    try:
+        return list(psutil.Process(started.pid).children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []
+
+
+def wait_for_superlink(port: int, started: subprocess.Popen[bytes], log: Path, encrypted: bool = False) -> None:
     """Return when the SuperLink answers. Raises RunError with the end of its log when it does not."""
+    if not superlink_answers(port, started, encrypted):
+        raise RunError(f"the SuperLink did not start:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+def superlink_answers(port: int, started: subprocess.Popen[bytes], encrypted: bool = False) -> bool:
+    """Wait until the SuperLink on this machine answers; False when it ends, or takes too long."""
+    # Whose certificate it is, is for those to check who come from elsewhere.
+    context = ssl._create_unverified_context() if encrypted else None
     deadline = time.monotonic() + _START_SECONDS
+    address = f"{'https' if encrypted else 'http'}://127.0.0.1:{port}/health"
     while time.monotonic() < deadline and started.poll() is None:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1) as answer:
+            with urllib.request.urlopen(address, timeout=1, context=context) as answer:
                 if answer.status == 200:
-                    return
+                    return True
         except (urllib.error.URLError, OSError):
             time.sleep(0.2)
-    raise RunError(f"the SuperLink did not start:\n{log.read_text(errors='replace')[-2000:]}")
+    return False
 
 
 def write_app(folder: Path) -> None:
@@ -140,12 +179,16 @@ def write_app(folder: Path) -> None:
     (folder / "fedgraph_client.py").write_text('from clients.app import app\n\n__all__ = ["app"]\n')
 
 
-def connection_file(home: Path, port: int) -> None:
-    """Tell ``flwr`` where the SuperLink answers."""
+def connection_file(home: Path, address: str, authority: Path | None = None) -> None:
+    """Tell ``flwr`` where the SuperLink answers, ``host:port``, and of which authority its certificate must be."""
     home.mkdir(parents=True, exist_ok=True)
-    (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
-    )
+    (home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n\n{connection("here", address, authority)}')
+
+
+def connection(name: str, address: str, authority: Path | None) -> str:
+    """The table of ``config.toml`` by which ``flwr`` knows a SuperLink; without an authority it is not encrypted."""
+    how = {"insecure": True} if authority is None else {"root-certificates": str(authority)}
+    return tomli_w.dumps({"superlink": {name: {"address": address, **how}}})
 
 
 def run_on_flower(
@@ -187,7 +230,7 @@ def run_app_on_flower(
         home = Path(scratch) / "home"
         port, control = free_port(), free_port()
         variables = flower_environment(home, **environment)
-        connection_file(home, port)
+        connection_file(home, f"127.0.0.1:{port}")
         command = [
             program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
             "--control-api-address", f"127.0.0.1:{control}", "--host", "127.0.0.1", "--port", str(port),

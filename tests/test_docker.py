@@ -261,7 +261,7 @@ def test_the_services_run_an_experiment(tmp_path, run_experiment):
         wait_for_superlink(port, superlink, log)
         for name in SUPERNODES:
             stack.enter_context(start(name))
-        connection_file(tmp_path / "host", port)
+        connection_file(tmp_path / "host", f"127.0.0.1:{port}")
         with log.open("ab") as stream:
             subprocess.run(
                 [program("flwr"), "run", str(app), "here", "--stream", "-c", f'set="{" ".join(overrides)}"'],

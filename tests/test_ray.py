@@ -79,7 +79,7 @@ def test_flwr_run_of_the_repository_itself(tmp_path):
     """``flwr run .`` as the README has it: the app is the repository, the experiment travels in the bundle."""
     home, log, out = tmp_path / "home", tmp_path / "flower.log", tmp_path / "runs"
     port = free_port()
-    connection_file(home, port)
+    connection_file(home, f"127.0.0.1:{port}")
     environment = flower_environment(home)
     superlink = [program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
                  "--control-api-address", f"127.0.0.1:{free_port()}", "--port", str(port)]  # fmt: skip

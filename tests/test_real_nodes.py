@@ -1,56 +1,30 @@
-"""The same experiment over a real SuperLink with real SuperNode processes, on private ports."""
+"""The same experiments over a real SuperLink and real SuperNodes: over TLS, with nodes that prove who they are."""
 
 import json
-import subprocess
-from contextlib import ExitStack
 
 import pytest
 
+from fedgraph.deployment.on_this_machine import FederationOnThisMachine
 from fedgraph.experiment import parse_experiment
-from fedgraph.local_flower import (
-    connection_file,
-    flower_environment,
-    free_port,
-    process,
-    program,
-    wait_for_superlink,
-    write_app,
-)
 from fedgraph.run import RunFolder
 
 
-def run_on_real_nodes(tables, tmp_path, node_configs):
-    """Start a SuperLink and one SuperNode per node config, run, end them; returns the run folder and the log."""
-    folder = RunFolder.create(parse_experiment(tables), tmp_path / "runs")
-    home, app, log = tmp_path / "home", tmp_path / "app", tmp_path / "flower.log"
-    write_app(app)
-    port, control = free_port(), free_port()
-    connection_file(home, port)
-    environment = flower_environment(home, FEDGRAPH_STATE=str(tmp_path / "state"))
-    with ExitStack() as stack:
-        superlink = stack.enter_context(
-            process(
-                [program("flower-superlink"), "--insecure", "--host", "127.0.0.1", "--port", str(port),
-                 "--control-api-address", f"127.0.0.1:{control}"],
-                environment, log,
-            )
-        )  # fmt: skip
-        wait_for_superlink(port, superlink, log)
-        for index, config in enumerate(node_configs):
-            own = flower_environment(tmp_path / f"node-{index}", FEDGRAPH_STATE=str(tmp_path / "state"))
-            stack.enter_context(
-                process(
-                    [program("flower-supernode"), "--insecure", "--superlink", f"127.0.0.1:{port}",
-                     "--port", str(free_port()), "--node-config", config],
-                    own, log,
-                )
-            )  # fmt: skip
-        settings = f'experiment="{folder.path / "experiment.toml"}" set="\'output.resume={folder.path}\'"'
-        subprocess.run(
-            [program("flwr"), "run", str(app), "here", "--stream", "-c", settings],
-            env=environment, stdout=log.open("ab"), stderr=subprocess.STDOUT, check=False, timeout=240,
-        )  # fmt: skip
-    return folder, log.read_text(errors="replace")
+def run_on_real_nodes(tables, tmp_path, nodes):
+    """Run over a SuperLink and a SuperNode per node config; returns the run folder and the log.
+
+    Runs whose clients all have a node of their own expect them by name, and have them prove that they are theirs.
+    """
+    sites = [
+        config["clients"] if len(config.get("clients", ",").split(",")) == 1 else f"site-{i}"
+        for i, config in enumerate(nodes)
+    ]
+    with FederationOnThisMachine(tmp_path / "federation", sites) as federation:
+        if all(not site.startswith("site-") for site in sites):
+            tables = {**tables, "clients": {"expect": sites, "public-keys": str(federation.credentials.public_keys)}}
+        folder = RunFolder.create(parse_experiment(tables), tmp_path / "runs")
+        for site, config in zip(sites, nodes, strict=True):
+            federation.start_node(site, config)
+        return folder, federation.run(folder)
 
 
 def summary(folder, log=""):
@@ -65,7 +39,7 @@ def test_real_nodes_give_the_same_weights_as_the_in_process_grid(digits_tables, 
     known = json.loads((run_experiment(digits_tables, nodes=3).path / "summary.json").read_text())
     clients = list(known["per_client"]["test"]["accuracy"])
     assert len(clients) == len(names)
-    configs = [f'clients="{clients[i]},{clients[i + 1]}"' for i in (0, 2, 4)]
+    configs = [{"clients": f"{clients[i]},{clients[i + 1]}"} for i in (0, 2, 4)]
     folder, log = run_on_real_nodes(digits_tables, tmp_path, configs)
     real = summary(folder, log)
     assert real["weights_sha256"] == known["weights_sha256"]
@@ -85,7 +59,7 @@ def test_peers_of_ipa_on_real_nodes_take_turns_with_the_same_weights_as_in_proce
     digits_tables["evaluation"] = {"splits": ["test"]}
     known = json.loads((run_experiment(digits_tables, nodes=2).path / "summary.json").read_text())
     clients = list(known["per_client"]["test"]["accuracy"])
-    configs = [f'clients="{clients[0]},{clients[1]}"', f'clients="{clients[2]}"']
+    configs = [{"clients": name} for name in clients]
     real = summary(*run_on_real_nodes(digits_tables, tmp_path, configs))
     assert real["weights_sha256"] == known["weights_sha256"]
     assert real["per_client"] == known["per_client"]
@@ -98,7 +72,7 @@ def test_owners_on_real_nodes_give_the_same_predictions_as_the_in_process_grid(
 ):
     owners = [("patch-0-0", "patch-0-1"), ("patch-1-0", "patch-1-1")]
     known = run_experiment(patches_tables, node_configs=[{"clients": ",".join(names)} for names in owners])
-    folder, log = run_on_real_nodes(patches_tables, tmp_path, [f'clients="{",".join(names)}"' for names in owners])
+    folder, log = run_on_real_nodes(patches_tables, tmp_path, [{"clients": ",".join(names)} for names in owners])
     assert summary(folder, log)["exchanges"] == 1
     assert (folder.path / "predictions.csv").read_bytes() == (known.path / "predictions.csv").read_bytes()
 
@@ -115,8 +89,7 @@ def test_aggregators_on_real_nodes_give_the_same_predictions_as_in_process(patch
     tables["experiment"] = {"name": "secret", "method": "f3-secret", "min-clients": 4}
     tables["f3-secret"] = {"run": str(trained.path), "samples": "test", "aggregators": 2, "map-bits": 8}
     known = run_experiment(tables, node_configs=nodes)
-    lines = [" ".join(f'{key}="{value}"' for key, value in config.items()) for config in configs]
-    folder, log = run_on_real_nodes(tables, tmp_path, lines)
+    folder, log = run_on_real_nodes(tables, tmp_path, nodes)
     found = summary(folder, log)
     assert found["exchanges"] == 3
     assert found["aggregators"] == known.summary()["aggregators"], "the nodes keep their keys"
