@@ -8,6 +8,7 @@ import time
 import tomllib
 from pathlib import Path
 
+import psutil
 import pytest
 
 import fedgraph
@@ -15,11 +16,14 @@ from fedgraph import local_flower
 from fedgraph.errors import RunError
 from fedgraph.local_flower import (
     connection_file,
+    end_group,
     flower_environment,
     free_port,
+    kill_all,
     process,
     program,
     run_on_flower,
+    start,
     wait_for_superlink,
     write_app,
 )
@@ -85,9 +89,13 @@ def test_the_app_names_components_that_exist(tmp_path):
 
 
 def test_connection_file(tmp_path):
-    connection_file(tmp_path, 1234)
-    link = tomllib.loads((tmp_path / "config.toml").read_text())["superlink"]
-    assert link[link["default"]] == {"address": "127.0.0.1:1234", "insecure": True}
+    for authority, how in (
+        (None, {"insecure": True}),
+        (tmp_path / "ca.crt", {"root-certificates": f"{tmp_path}/ca.crt"}),
+    ):
+        connection_file(tmp_path, "127.0.0.1:1234", authority)
+        link = tomllib.loads((tmp_path / "config.toml").read_text())["superlink"]
+        assert link[link["default"]] == {"address": "127.0.0.1:1234", **how}
 
 
 def test_a_process_ends_with_its_children_when_the_block_ends(tmp_path):
@@ -183,3 +191,20 @@ def test_without_the_simulation_extra(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(RunError, match=r"cannot find 'flower-superlink'"):
         run_on_flower(CONFIG, 1, tmp_path / "log", {"FEDGRAPH_STATE": str(tmp_path / "state")})
+
+
+def test_a_child_with_a_session_of_its_own_does_not_outlive_the_process_that_started_it(tmp_path):
+    """As Flower's own programs start their children."""
+    code = (
+        "import subprocess, time; p = subprocess.Popen(['sh', '-c', 'trap \"\" TERM; sleep 60'], start_new_session=True);"
+        "print(p.pid, flush=True); time.sleep(60)"
+    )
+    for end in (end_group, kill_all):
+        log = tmp_path / f"{end.__name__}.log"
+        started = start([sys.executable, "-c", code], dict(os.environ), log)
+        while not log.read_text().strip():
+            time.sleep(0.05)
+        child = psutil.Process(int(log.read_text()))
+        end(started)
+        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+        end(started)
