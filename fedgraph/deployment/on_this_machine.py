@@ -59,22 +59,27 @@ class FederationOnThisMachine:
     folder  : for credentials, logs and what nodes keep; ``state/NAME`` is the state folder of a node.
     sites   : names of the nodes whose keys the SuperLink knows; name them after their clients where runs ask for proof.
     environment : added to that of all programs, e.g. ``PYTHONPATH``.
+    days    : how long the server's certificate is valid; a negative one has expired, and nobody can join.
     """
 
-    def __init__(self, folder: Path, sites: Iterable[str], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, sites: Iterable[str], environment: Mapping[str, str] | None = None, days: float = 1
+    ) -> None:
         self.folder = folder
-        self.credentials: Credentials = make_test_credentials(folder / "credentials", [_HOST], sites)
+        self.credentials: Credentials = make_test_credentials(folder / "credentials", [_HOST], sites, days)
         self.log = folder / "flower.log"
         self.port = free_port()
         self.superlink: Running | None = None
         self._control = free_port()
+        self._days = days
         self._environment = dict(environment or {})
         self._stack = ExitStack()
 
     def __enter__(self) -> FederationOnThisMachine:
         write_app(self.folder / "app")
         self.start_superlink()
-        register_nodes(self.credentials.public_keys, self.address, self.credentials.authority, Console(quiet=True))
+        if self._days > 0:
+            register_nodes(self.credentials.public_keys, self.address, self.credentials.authority, Console(quiet=True))
         return self
 
     def __exit__(

@@ -1,0 +1,276 @@
+"""What goes wrong on separate machines, with real processes: nodes killed or slow, a server or network gone."""
+
+import json
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+
+from fedgraph.deployment.on_this_machine import FederationOnThisMachine
+from fedgraph.experiment import parse_experiment
+from fedgraph.run import RunFolder
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("nodes")]
+
+CLIENTS = ["client-0", "client-1", "client-2"]
+PATIENCE = 300.0
+
+# Before it trains, a client leaves a mark, and waits as long as there is something to hold it.
+GATED = """
+import os, time
+from pathlib import Path
+
+from clients.sfl import SFLClient
+
+
+class Gated(SFLClient):
+    def train(self):
+        gate, turn = Path(os.environ["GATE"]), f"{self.request.clients[0]}-{self.request.round}"
+        (gate / turn).touch()
+        while (gate / f"hold-{turn}").exists():
+            time.sleep(0.1)
+        return super().train()
+"""
+
+
+class Scene:
+    """Three clients on nodes of their own, of which one is held in round 2 of 3, and then something happens."""
+
+    def __init__(self, tables, folder, run_experiment, monkeypatch, **experiment):
+        self.gate = folder / "gate"
+        self.gate.mkdir()
+        (folder / "plugins").mkdir()
+        (folder / "plugins" / "gated.py").write_text(GATED)
+        monkeypatch.syspath_prepend(folder / "plugins")
+        monkeypatch.setenv("GATE", str(self.gate))
+        tables["experiment"] |= {"rounds": 3, "client": "gated:Gated", "on-missing": "fail", "timeout": 120.0}
+        tables["data"]["clients"] = 3
+        tables["graph"] = {"source": "complete"}
+        tables["train"] |= {"optimizer": "adam", "learning-rate": 0.01, "keep-optimizer": True}
+        self.undisturbed = run_experiment(tables, node_configs=[{"clients": name} for name in CLIENTS]).summary()
+        for mark in self.gate.iterdir():
+            mark.unlink()
+        tables["experiment"] |= experiment
+        environment = {"PYTHONPATH": os.pathsep.join([str(folder / "plugins"), os.environ.get("PYTHONPATH", "")])}
+        self.federation = FederationOnThisMachine(folder / "federation", CLIENTS, environment)
+        keys = str(self.federation.credentials.public_keys)
+        tables["clients"] = {"expect": CLIENTS, "public-keys": keys}
+        self.folder = RunFolder.create(parse_experiment(tables), folder / "runs")
+        self.nodes = {}
+
+    def __enter__(self):
+        self.federation.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self.federation.__exit__(*error)
+
+    def start_nodes(self, **addresses):
+        for name in CLIENTS:
+            self.start_node(name, addresses.get(name.replace("-", "_")))
+
+    def start_node(self, name, superlink=None):
+        self.nodes[name] = self.federation.start_node(name, {"clients": name}, superlink)
+
+    def hold(self, turn):
+        (self.gate / f"hold-{turn}").touch()
+
+    def release(self, turn):
+        (self.gate / f"hold-{turn}").unlink()
+
+    def wait_for(self, turn):
+        """Until a client has begun to train in a round."""
+        self.wait_until(lambda: (self.gate / turn).exists())
+
+    def wait_until(self, condition):
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, self.log[-6000:]
+            time.sleep(0.1)
+
+    def submit(self):
+        self.submitted = self.federation.submit(self.folder)
+
+    def wait_for_the_end(self):
+        self.submitted.process.wait(PATIENCE)
+
+    @property
+    def log(self):
+        return self.federation.log.read_text(errors="replace")
+
+    @property
+    def lines(self):
+        """Complete lines of ``metrics.jsonl``."""
+        text = (self.folder.path / "metrics.jsonl").read_text()
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def rounds_of(self, client, phase="training"):
+        """Rounds in which something was heard of a client."""
+        found = set()
+        for line in self.lines:
+            per_client = next(iter(line["per_client"].values()), {})
+            if line["phase"] == phase and per_client.get(client) is not None:
+                found.add(line["round"])
+        return found
+
+
+@pytest.fixture
+def scene(digits_tables, tmp_path, run_experiment, monkeypatch):
+    return lambda **experiment: Scene(digits_tables, tmp_path, run_experiment, monkeypatch, **experiment)
+
+
+def test_a_node_killed_in_a_round_ends_a_run_that_needs_it_and_the_run_goes_on_when_it_is_back(scene):
+    with scene(timeout=45.0) as at:
+        at.hold("client-1-2")
+        at.start_nodes()
+        at.submit()
+        at.wait_for("client-1-2")
+        at.nodes["client-1"].kill()
+        at.wait_for_the_end()
+        assert not at.folder.is_finished
+        assert "client-1" in (at.folder.path / "logs" / "run.log").read_text().rpartition("the run stopped")[2]
+        assert at.rounds_of("client-1") == {1}, "what round 1 came to is still there"
+        at.release("client-1-2")
+        at.start_node("client-1")
+        at.submit()
+        at.wait_for_the_end()
+        assert at.folder.is_finished, at.log[-6000:]
+        assert at.folder.summary()["weights_sha256"] == at.undisturbed["weights_sha256"], (
+            "moments were kept by the node"
+        )
+
+
+def test_a_node_killed_in_a_round_is_left_out_of_it_and_takes_part_again_with_its_state(scene):
+    with scene(**{"on-missing": "skip", "timeout": 45.0}) as at:
+        at.hold("client-1-2")
+        at.start_nodes()
+        at.submit()
+        at.wait_for("client-1-2")
+        at.nodes["client-1"].kill()
+        at.release("client-1-2")
+        at.start_node("client-1")
+        at.wait_for_the_end()
+        assert at.folder.is_finished, at.log[-6000:]
+        assert at.rounds_of("client-0") == {1, 2, 3}
+        assert at.rounds_of("client-1") == {1, 3}
+        state = at.federation.folder / "state" / "client-1"
+        assert any(path.is_file() for path in state.rglob("*")), "moments of Adam"
+
+
+def test_a_node_that_is_too_slow_is_left_out_of_the_round_and_its_late_answer_is_not_used(scene):
+    with scene(**{"on-missing": "skip", "timeout": 45.0}) as at:
+        at.hold("client-1-2")
+        at.start_nodes()
+        at.submit()
+        at.wait_for("client-1-2")
+        at.wait_until(lambda: 2 in at.rounds_of("client-0"))
+        at.release("client-1-2")
+        at.wait_for_the_end()
+        assert at.folder.is_finished, at.log[-6000:]
+        assert at.rounds_of("client-0") == {1, 2, 3}
+        assert 2 not in at.rounds_of("client-1")
+        assert 1 in at.rounds_of("client-1")
+
+
+def test_a_server_that_is_killed_goes_on_with_the_run_folder_and_the_same_nodes(scene):
+    with scene() as at:
+        at.hold("client-1-2")
+        at.start_nodes()
+        at.submit()
+        at.wait_for("client-1-2")
+        at.federation.superlink.kill()
+        at.submitted.end()
+        at.release("client-1-2")
+        assert not at.folder.is_finished
+        assert at.rounds_of("client-1") == {1}
+        at.federation.start_superlink()
+        at.submit()
+        at.wait_for_the_end()
+        assert at.folder.is_finished, at.log[-6000:]
+        assert at.folder.summary()["weights_sha256"] == at.undisturbed["weights_sha256"]
+
+
+def test_a_network_that_is_gone_for_half_a_minute_costs_that_time_and_nothing_else(scene):
+    with scene() as at, Cable(at.federation.port) as cable:
+        at.hold("client-1-2")
+        at.start_nodes(client_1=f"127.0.0.1:{cable.port}")
+        at.submit()
+        at.wait_for("client-1-2")
+        cable.unplug()
+        at.release("client-1-2")
+        time.sleep(30)
+        assert 2 not in at.rounds_of("client-0"), "the round waits"
+        cable.plug_in()
+        at.wait_for_the_end()
+        assert at.folder.is_finished, at.log[-6000:]
+        assert at.folder.summary()["weights_sha256"] == at.undisturbed["weights_sha256"]
+
+
+class Cable:
+    """Carries bytes to a port of this machine from another one, until it is unplugged."""
+
+    def __init__(self, port):
+        self._to = port
+        self._lock = threading.Lock()
+        self._open = set()
+        self._plugged = True
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+
+    def __enter__(self):
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *error):
+        self._listening.close()
+        self.unplug()
+
+    def unplug(self):
+        """Break all connections, and let no new one come about."""
+        with self._lock:
+            self._plugged = False
+            for each in self._open:
+                with suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+            self._open.clear()
+
+    def plug_in(self):
+        self._plugged = True
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                came, _ = self._listening.accept()
+                with self._lock:
+                    if not self._plugged:
+                        came.close()
+                        continue
+                    ends = came, socket.create_connection(("127.0.0.1", self._to))
+                    self._open |= set(ends)
+                for source, target in (ends, ends[::-1]):
+                    threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
+
+    def _carry(self, source, target):
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        for each in (source, target):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+def test_the_cable_carries_and_breaks():
+    with socket.create_server(("127.0.0.1", 0)) as server, Cable(server.getsockname()[1]) as cable:
+        with socket.create_connection(("127.0.0.1", cable.port)) as near:
+            far, _ = server.accept()
+            near.sendall(b"there")
+            assert far.recv(5) == b"there"
+            far.sendall(b"back")
+            assert near.recv(4) == b"back"
+            cable.unplug()
+            assert near.recv(1) == b""
+        with socket.create_connection(("127.0.0.1", cable.port)) as near:
+            assert near.recv(1) == b""
