@@ -17,9 +17,10 @@ from flwr.app import Context
 from fedgraph.client_state import ClientState
 from fedgraph.data import data_folder, open_source, parse_data
 from fedgraph.data.base import DataSource, TaskSpec
+from fedgraph.data.own import CLIENT, OwnData
 from fedgraph.errors import ExperimentError, IdentityError
 from fedgraph.graphical.shared_statistics import Consent
-from fedgraph.identity import hosted_clients, listed
+from fedgraph.identity import hosted_clients, listed, named_clients
 from fedgraph.identity_proof import prove
 from fedgraph.mixed import AnyCohort, load_cohort
 from fedgraph.model_choice import ModelChoice
@@ -27,8 +28,9 @@ from fedgraph.settings import Settings, parse
 from fedgraph.train_settings import TrainSettings
 
 _COHORTS_KEPT = 512
-_PLACES = ("data", "data-dir", "model", "model-dir", "private-key", "state-dir")
+_PLACES = ("data-dir", "model", "model-dir", "private-key", "state-dir")
 _PATH = re.compile(r"(^|[\s'\"(=:,\[])(?:/|~/|[A-Za-z]:\\)[^\s'\"),:;\]]+")
+_OWN_FILE = r"/[^\n:]*\.(?:png|jpe?g|npz|csv|gz|parquet|h5|hdf5)\b"
 _CONSENT = "FEDGRAPH_CONSENT"
 _FULL = "FEDGRAPH_FULL_ERRORS"
 _USUAL_HORIZONS = (3, 6, 12)
@@ -85,6 +87,7 @@ class Node:
     """A node as its node config describes it.
 
     data_dir  : node config ``data-dir``, else ``FEDGRAPH_DATA``, else run config ``data-dir``, else the user's cache.
+    own       : node config ``data``, absolute or relative to ``data_dir``, with the clients that the node config names.
     state_dir : node config ``state-dir``, else ``FEDGRAPH_STATE``, else a folder in the user's home.
     model_dir : node config ``model-dir``, else ``FEDGRAPH_MODELS``, else a folder in ``state_dir``: frozen models that
                 clients have trained for themselves, for every run that asks for the same; and in ``graphical``, by run,
@@ -95,17 +98,23 @@ class Node:
     data_dir: Path
     state_dir: Path
     model_dir: Path
+    own: OwnData | None = None
 
     @classmethod
     def of(cls, context: Context) -> Node:
         """The node that a message reached."""
         config = dict(context.node_config)
-        own = config.get("data-dir") or os.environ.get("FEDGRAPH_DATA") or context.run_config.get("data-dir")
+        folder = config.get("data-dir") or os.environ.get("FEDGRAPH_DATA") or context.run_config.get("data-dir")
         state = config.get("state-dir") or os.environ.get("FEDGRAPH_STATE") or Path.home() / ".fedgraph" / "state"
         state_dir = Path(str(state)).expanduser()
         models = config.get("model-dir") or os.environ.get("FEDGRAPH_MODELS")
         model_dir = Path(str(models)).expanduser() if models else state_dir / "local-models"
-        return cls(config, data_folder(str(own) if own else None), state_dir, model_dir)
+        data_dir = data_folder(str(folder) if folder else None)
+        own = None
+        if config.get("data"):
+            path = (data_dir / Path(str(config["data"])).expanduser()).absolute()
+            own = OwnData(path, named_clients(config))
+        return cls(config, data_dir, state_dir, model_dir, own)
 
     @property
     def released_dir(self) -> Path:
@@ -175,10 +184,14 @@ class Node:
 
     def without_places(self, text: str) -> str:
         """``text`` without paths of this machine: those that the node config names become its key in angle brackets."""
-        own = {key: str(self.config[key]) for key in _PLACES if self.config.get(key)}
-        own |= {"data-dir": str(self.data_dir), "state-dir": str(self.state_dir), "model-dir": str(self.model_dir)}
+        if self.own is not None:
+            for path in {str(self.own.path).replace(CLIENT, name) for name in (*self.own.clients, CLIENT)}:
+                # Names of files in a folder of one's own may be those of patients.
+                text = re.sub(rf"{re.escape(path)}({_OWN_FILE}|/[^\s'\"),:;\]]+)?", "<data>", text)
+        places = {key: str(self.config[key]) for key in _PLACES if self.config.get(key)}
+        places |= {"data-dir": str(self.data_dir), "state-dir": str(self.state_dir), "model-dir": str(self.model_dir)}
         # A folder in another one first.
-        for key, place in sorted(own.items(), key=lambda item: -len(item[1])):
+        for key, place in sorted(places.items(), key=lambda item: -len(item[1])):
             text = text.replace(str(Path(place).expanduser().absolute()), f"<{key}>").replace(place, f"<{key}>")
         return _PATH.sub(lambda found: f"{found[1]}<path>", text)
 
@@ -186,18 +199,24 @@ class Node:
         """Clients of this node that the run is for. Raises IdentityError when the node config does not say."""
         if self._only_aggregates:
             return ()
-        names = hosted_clients(self.config, self.source(assignment).client_names())
+        known = self.source(assignment).client_names()
+        names = tuple(known) if self._hosts_all_of_its_own else hosted_clients(self.config, known)
         return names if assignment.expect is None else tuple(name for name in names if name in set(assignment.expect))
 
     def partition(self) -> tuple[int, int] | None:
         """``(partition-id, num-partitions)`` of a node that clients are dealt out to; None for one that names them."""
-        if "clients" in self.config or self._only_aggregates:
+        if "clients" in self.config or self._only_aggregates or self._hosts_all_of_its_own:
             return None
         return int(self.config["partition-id"]), int(self.config["num-partitions"])
 
     @property
     def _only_aggregates(self) -> bool:
-        return self.aggregator is not None and not {"clients", "partition-id"} & set(self.config)
+        return self.aggregator is not None and self.own is None and not {"clients", "partition-id"} & set(self.config)
+
+    @property
+    def _hosts_all_of_its_own(self) -> bool:
+        """Whether the node's own data says by itself whom the node hosts, as its config does not."""
+        return self.own is not None and not {"clients", "partition-id"} & set(self.config)
 
     def given_models(self, hosted: Sequence[str]) -> dict[str, str]:
         """Models that clients of this node have already, by client, as the node config says.
@@ -223,12 +242,23 @@ class Node:
         return given
 
     def source(self, assignment: Assignment) -> DataSource:
-        """The data set of the experiment, read from this node's data folder."""
-        return _source(assignment.data.model_dump_json(), self.data_dir)
+        """The data set of the experiment, read from this node's data folder, or from its own data.
+
+        Raises
+        ------
+        IdentityError
+            When clients of a data set that all nodes have are to be dealt out, and this node has data of its own.
+        """
+        if self.own is not None and "clients" not in self.config and "partition-id" in self.config:
+            raise IdentityError(
+                "node config 'partition-id' deals out the clients of one data set, and 'data' gives this node data of "
+                "its own: name its clients by 'clients' in place of 'partition-id' and 'num-partitions'"
+            )
+        return _source(assignment.data.model_dump_json(), self.data_dir, self.own)
 
     def cohort(self, experiment: str, clients: tuple[str, ...]) -> AnyCohort:
         """The named clients, ready to train; built once per process."""
-        return _cohort(experiment, clients, self.data_dir)
+        return _cohort(experiment, clients, self.data_dir, self.own)
 
     def state(self, run: str, purpose: str) -> ClientState:
         """Where this node keeps what its clients must remember during a run for one purpose, e.g. ``optimiser``."""
@@ -242,12 +272,12 @@ def forget_cohorts() -> None:
 
 
 @lru_cache(maxsize=32)
-def _source(data: str, data_dir: Path) -> DataSource:
-    return open_source(parse_data(json.loads(data)), data_dir)
+def _source(data: str, data_dir: Path, own: OwnData | None) -> DataSource:
+    return open_source(parse_data(json.loads(data)), data_dir, own)
 
 
 @lru_cache(maxsize=_COHORTS_KEPT)
-def _cohort(experiment: str, clients: tuple[str, ...], data_dir: Path) -> AnyCohort:
+def _cohort(experiment: str, clients: tuple[str, ...], data_dir: Path, own: OwnData | None) -> AnyCohort:
     assignment = Assignment.of(experiment)
-    source = _source(assignment.data.model_dump_json(), data_dir)
+    source = _source(assignment.data.model_dump_json(), data_dir, own)
     return load_cohort(ModelChoice.of(assignment.model), source, clients, assignment.train, assignment.seed)

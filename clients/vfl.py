@@ -148,7 +148,7 @@ class VerticalClient(F3Client):
 
     def _prepared(self) -> _Prepared:
         """The owners' data and models, made once per process."""
-        place = (self.request.experiment, self.owners, self.node.data_dir, self.node.model_dir)
+        place = (self.request.experiment, self.owners, self.node.data_dir, self.node.own, self.node.model_dir)
         if place not in PREPARED:
             if len(PREPARED) >= _PREPARED_KEPT:
                 PREPARED.pop(next(iter(PREPARED)))

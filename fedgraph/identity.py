@@ -14,6 +14,11 @@ def listed(text: str) -> list[str]:
     return next(csv.reader([text], skipinitialspace=True), [])
 
 
+def named_clients(node_config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The clients that a node config names, ``clients = "a,b"``."""
+    return tuple(name.strip() for name in listed(str(node_config.get("clients", ""))) if name.strip())
+
+
 def hosted_clients(node_config: Mapping[str, Any], known: Sequence[str]) -> tuple[str, ...]:
     """The clients of a node, a subset of the data set's ``known`` clients.
 
@@ -26,7 +31,7 @@ def hosted_clients(node_config: Mapping[str, Any], known: Sequence[str]) -> tupl
         When the node config has neither, names an unknown client or one twice, or counts partitions wrongly.
     """
     if "clients" in node_config:
-        names = tuple(name.strip() for name in listed(str(node_config["clients"])) if name.strip())
+        names = named_clients(node_config)
         unknown = [name for name in names if name not in set(known)]
         if unknown:
             raise IdentityError(

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedgraph.data.base import CatalogueEntry, DataSource
-from fedgraph.errors import ExperimentError
+from fedgraph.data.own import OwnData
+from fedgraph.errors import DataError, ExperimentError
 from fedgraph.plugins import load_object
 from fedgraph.settings import Settings, parse
 
@@ -48,6 +49,9 @@ _SETS: dict[str, tuple[str, str]] = {
     ),
 }
 
+OF_ONES_OWN = ("series", "table", "mixed-table", "table-columns", "panel")
+"""The sets that read a file of one's own, which may be another one at each node."""
+
 _CATALOGUES = (
     "fedgraph.data.traffic:TRAFFIC",
     "fedgraph.data.rush_hour:RUSH_HOUR",
@@ -87,8 +91,20 @@ def parse_data(table: Mapping[str, Any]) -> Settings:
     return parse(load_object(_SETS[name][0], "[data] set"), table, f"[data] (set {name})")
 
 
-def open_source(settings: Settings, data_dir: Path) -> DataSource:
-    """The source that validated settings describe, reading from ``data_dir``."""
+def open_source(settings: Settings, data_dir: Path, own: OwnData | None = None) -> DataSource:
+    """The source that validated settings describe, reading from ``data_dir``, or a node's ``own`` data in its place.
+
+    Raises
+    ------
+    DataError
+        For own data where the set is not read from a file of one's own.
+    """
     name: str = settings.set  # type: ignore[attr-defined]
-    source: DataSource = load_object(_SETS[name][1], "[data] set")(settings, data_dir)
+    if own is not None and name not in OF_ONES_OWN:
+        raise DataError(
+            f"[data] set '{name}' is the same for all nodes, and the node config key 'data' gives this one data of its "
+            f"own: leave it out, or use one of the sets {', '.join(OF_ONES_OWN)}"
+        )
+    kind = load_object(_SETS[name][1], "[data] set")
+    source: DataSource = kind(settings, data_dir) if own is None else kind(settings, data_dir, own)
     return source

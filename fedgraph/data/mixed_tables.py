@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedgraph.data.base import SPLITS, CohortData, Shares
 from fedgraph.data.client_tables import ClientTable, rows_of
+from fedgraph.data.own import CLIENT, OwnData, place_of, title_of
 from fedgraph.data.table_files import Table, read_table
 from fedgraph.errors import DataError
 from fedgraph.graphical.bif import read_bif
@@ -32,8 +33,6 @@ from fedgraph.settings import Settings
 
 if TYPE_CHECKING:
     from fedgraph.client_graph import ClientGraph
-
-_CLIENT = "{client}"
 
 Value = Annotated[str, BeforeValidator(lambda value: as_category(value))]
 
@@ -65,7 +64,7 @@ class DealtTableSettings(ClientTableSettings):
     stratify       : columns whose values occur as often in the public part as in the others, in every combination.
     """
 
-    path: str
+    path: str | None = None
     clients: PositiveInt | tuple[str, ...] | None = None
     client_column: str | None = None
     segments: dict[str, dict[str, tuple[Value, ...]]] = Field(default_factory=dict)
@@ -76,7 +75,9 @@ class DealtTableSettings(ClientTableSettings):
     @model_validator(mode="after")
     def _one_way(self) -> DealtTableSettings:
         ways = [self.clients is not None, self.client_column is not None, bool(self.segments)]
-        if sum(ways) != 1:
+        if self.path is None and (isinstance(self.clients, int) or self.segments or self.public_share):
+            raise ValueError("clients by number, segments and public-share are about one file for all: give its path")
+        if sum(ways) > 1 or (self.path is not None and not any(ways)):
             raise ValueError("give one of clients, client-column and segments, to say who the clients are")
         if self.stratify and not self.public_share:
             raise ValueError("stratify is for the public part, and public-share is 0")
@@ -88,7 +89,10 @@ class MixedTableSettings(DealtTableSettings):
 
     A file with ``{client}`` in its name is one for each of the clients. A single file is dealt out.
 
-    path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder.
+    path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder. Not needed where every
+                     node has a file of its own (node config ``data``): all its rows are the one client's that the node
+                     names, or they are dealt out by ``client_column``; with ``{client}`` in it, it is one for each of
+                     the clients that the node names.
     columns        : names of the columns of a CSV file without a header.
     delimiter      : what separates the columns of a CSV file.
     missing        : texts that mark a missing value.
@@ -103,11 +107,12 @@ class MixedTableSettings(DealtTableSettings):
 
     @model_validator(mode="after")
     def _files_fit(self) -> MixedTableSettings:
-        if _CLIENT in self.path and not isinstance(self.clients, tuple):
+        a_file_each = CLIENT in (self.path or "")
+        if a_file_each and not isinstance(self.clients, tuple):
             raise ValueError("a path with {client} in it needs the names of the clients: clients = [...]")
         if self.public is not None and self.public_share:
             raise ValueError("public rows are those of a file (public) or a part of all (public-share), not both")
-        if _CLIENT in self.path and self.public_share:
+        if a_file_each and self.public_share:
             raise ValueError("public-share is a part of a single file; with a file for each client, give public")
         return self
 
@@ -131,9 +136,10 @@ class BayesianNetworkSettings(ClientTableSettings):
 class TablesOfClients:
     """Clients with tables of their own (a :class:`fedgraph.data.client_tables.ClientTableSource`)."""
 
-    def __init__(self, settings: Any, data_dir: Path) -> None:
+    def __init__(self, settings: Any, data_dir: Path, own: OwnData | None = None) -> None:
         self.settings = settings
         self.data_dir = data_dir
+        self.own = own
 
     def client_names(self) -> list[str]:
         """In order."""
@@ -149,7 +155,7 @@ class TablesOfClients:
         if name not in known:
             raise DataError(f"{self.describe()} has no client '{name}'; its clients: {', '.join(known[:10])}")
         strangers = sorted(set(self.settings.private) - set(known))
-        if strangers:
+        if strangers and self.own is None:
             raise DataError(f"[data] private names client {', '.join(strangers)}, which there is none of")
         table = self.whole_table(name)
         others = {column for client, own in self.settings.private.items() if client != name for column in own}
@@ -216,7 +222,7 @@ class DealtTableSource(TablesOfClients):
             how = f"by column '{settings.client_column}'"
         elif settings.segments:
             how = f"by segments, {settings.emphasis:g} times as often"
-        title = Path(settings.path).name
+        title = title_of(settings.path, self.own)
         facts = [title, f"{self._table.num_rows:,} rows", f"{len(self.client_names())} clients {how}"]
         if settings.public_share:
             facts.append(f"{len(self._public):,} rows public")
@@ -298,30 +304,71 @@ class MixedTableSource(DealtTableSource):
 
     settings: MixedTableSettings
 
+    def __init__(self, settings: MixedTableSettings, data_dir: Path, own: OwnData | None = None) -> None:
+        """``owner``: the only client of a node's own file.
+
+        Raises
+        ------
+        DataError
+            For own data of which a part is to be public, as nobody else has it; or that is of nobody, or of clients in
+            two ways.
+        """
+        super().__init__(settings, data_dir, own)
+        self.owner = None
+        if own is None:
+            return
+        if settings.public_share:
+            raise DataError(
+                "public-share is a part of one file for all, and this node has data of its own: leave it out, and give "
+                "public rows as a file in the data folders of the server and all nodes, [data] public"
+            )
+        if self._has_file_each and (not own.clients or settings.client_column is not None):
+            raise DataError(
+                "the node config key 'data' has {client} in it: the node config key 'clients' must say for whom it "
+                "stands, and client-column must not"
+            )
+        if not self._has_file_each and settings.client_column is None:
+            self.owner = own.only_client()
+
+    def client_names(self) -> list[str]:
+        """Of a node's own data those whom the node config or a column names, else as of any table dealt out."""
+        if self.own is None or self.settings.client_column is not None:
+            return super().client_names()
+        return list(self.own.clients) if self.owner is None else [self.owner]
+
     def whole_table(self, name: str) -> Table:
         """The client's file, or its rows of the single one."""
-        path = self.settings.path
-        return self._read(path.replace(_CLIENT, name)) if _CLIENT in path else super().whole_table(name)
+        if self._has_file_each:
+            return self._read(Path(str(self._place).replace(CLIENT, name)))
+        return super().whole_table(name) if self.owner is None else self._table
 
     def public_table(self) -> Table | None:
         """The public file, or the public part of the single one."""
-        return super().public_table() if self.settings.public is None else self._read(self.settings.public)
+        public = self.settings.public
+        return super().public_table() if public is None else self._read(self.data_dir / Path(public).expanduser())
 
     def describe(self) -> str:
         """As of any table dealt out; with a file for each client, e.g. ``{client}.csv, 3 clients with a file each``."""
-        if _CLIENT in self.settings.path:
-            return f"{Path(self.settings.path).name}, {len(self.client_names())} clients with a file each"
-        return super().describe()
+        title = title_of(self.settings.path, self.own)
+        if self._has_file_each:
+            return f"{title}, {len(self.client_names())} clients with a file each"
+        return super().describe() if self.owner is None else f"{title}, {self._table.num_rows:,} rows, 1 client"
+
+    @property
+    def _place(self) -> Path:
+        return place_of(self.settings.path, self.data_dir, self.own)
+
+    @property
+    def _has_file_each(self) -> bool:
+        return CLIENT in str(self._place)
 
     @cached_property
     def _table(self) -> Table:
-        return self._read(self.settings.path)
+        return self._read(self._place)
 
-    def _read(self, path: str) -> Table:
+    def _read(self, path: Path) -> Table:
         settings = self.settings
-        return read_table(
-            self.data_dir / Path(path).expanduser(), settings.columns, settings.missing, settings.delimiter
-        )
+        return read_table(path, settings.columns, settings.missing, settings.delimiter)
 
 
 class BayesianNetworkSource(TablesOfClients):

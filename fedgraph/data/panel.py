@@ -17,11 +17,14 @@ import torch
 from numpy.typing import NDArray
 
 from fedgraph.client_graph import ClientGraph, read_graph
+from fedgraph.data.own import OwnData, place_of, title_of
 from fedgraph.data.owners import NO_LABEL
 from fedgraph.data.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
 from fedgraph.errors import DataError
 
 Singles = NDArray[np.float32]
+
+_NEEDED = ("values", "labels")
 
 
 class PanelSettings(SharedSampleSettings):
@@ -29,16 +32,17 @@ class PanelSettings(SharedSampleSettings):
 
     Its arrays: ``values`` ``[samples, clients, steps, features]``, NaN where a reading is missing; ``labels``, whole
     numbers from 0, -1 for a new sample; and, not needed, the texts ``owners`` (client names), ``keys`` (of the samples)
-    and ``classes``. A file at each node needs ``owners``, and ``classes`` where nodes have not seen all of them. A
-    missing reading is interpolated linearly within its window, or is that of the nearest step at the ends; a window
-    without any reading is a sample that the client lacks.
+    and ``classes``. A file at each node needs ``owners`` and ``keys``, and ``classes`` where nodes have not seen all of
+    them. A missing reading is interpolated linearly within its window, or is that of the nearest step at the ends; a
+    window without any reading is a sample that the client lacks.
 
-    path  : the file, absolute or relative to the data folder.
+    path  : the file, absolute or relative to the data folder. Not needed where every node has a file of its own (node
+            config ``data``).
     graph : file of the given client graph, absolute or relative to the data folder.
     """
 
     set: Literal["panel"] = "panel"
-    path: str
+    path: str | None = None
     graph: str | None = None
 
 
@@ -56,11 +60,12 @@ class Panel:
 class PanelSource(SharedSampleSource):
     """The data set of a :class:`PanelSettings`."""
 
-    def __init__(self, settings: PanelSettings, data_dir: Path) -> None:
+    def __init__(self, settings: PanelSettings, data_dir: Path, own: OwnData | None = None) -> None:
         self.settings: PanelSettings = settings
-        self.path = data_dir / Path(settings.path).expanduser()
+        self.data_dir = data_dir
+        self.own = own
         self.graph_path = None if settings.graph is None else data_dir / Path(settings.graph).expanduser()
-        self.title = self.path.name
+        self.title = title_of(settings.path, own)
 
     def every_client(self) -> tuple[str, ...]:
         """The owners of the file."""
@@ -83,12 +88,19 @@ class PanelSource(SharedSampleSource):
         """The graph of the settings."""
         return None if self.graph_path is None else read_graph(self.graph_path, names=list(self.every_client()))
 
+    def given_graph(self) -> ClientGraph | None:
+        """The relation graph over the clients; where nodes have files of their own, that of the whole file."""
+        if self.graph_path is None or self.settings.path is not None:
+            return super().given_graph()
+        return read_graph(self.graph_path)
+
     def _panel(self) -> Panel:
+        path = place_of(self.settings.path, self.data_dir, self.own)
         try:
-            changed = self.path.stat().st_mtime_ns
+            changed = path.stat().st_mtime_ns
         except OSError as error:
-            raise DataError(f"{self.path}: cannot be read ({error.strerror}); check path and the data folder") from None
-        return _read(self.path.absolute(), changed)
+            raise DataError(f"{path}: cannot be read ({error.strerror}); check path and the data folder") from None
+        return _read(path.absolute(), changed, _NEEDED if self.own is None else (*_NEEDED, "owners", "keys"))
 
 
 def interpolated(values: Singles) -> Singles:
@@ -111,14 +123,14 @@ def interpolated(values: Singles) -> Singles:
 
 
 @lru_cache(maxsize=4)
-def _read(path: Path, _changed: int) -> Panel:
+def _read(path: Path, _changed: int, needed: tuple[str, ...]) -> Panel:
     """Kept for the process, where many nodes load different clients of one file."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays: dict[str, NDArray[Any]] = {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read as an .npz file ({error})") from None
-    lacking = [name for name in ("values", "labels") if name not in arrays]
+    lacking = [name for name in needed if name not in arrays]
     if lacking:
         raise DataError(f"{path}: has no array '{lacking[0]}'; it holds: {', '.join(arrays) or 'nothing'}")
     values, labels = arrays["values"], arrays["labels"]

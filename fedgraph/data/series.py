@@ -11,6 +11,7 @@ from typing import Literal
 from fedgraph.client_graph import ClientGraph, read_graph
 from fedgraph.data.base import CohortData
 from fedgraph.data.cold_start import describe_cold
+from fedgraph.data.own import OwnData, place_of, title_of
 from fedgraph.data.series_files import SeriesTable, read_series
 from fedgraph.data.windows import (
     WindowSettings,
@@ -28,7 +29,9 @@ _STEP_WORDS = {5.0: "five-minute steps", 15.0: "15-minute steps", 60.0: "hourly 
 class SeriesSettings(WindowSettings):
     """The table ``[data]`` with ``set = "series"``: a file of series of your own.
 
-    path   : the file, absolute or relative to the data folder.
+    path   : the file, absolute or relative to the data folder. Not needed where every node has a file of its own (node
+             config ``data``): then the columns of a node's file are its clients, and ``clients``, ``groups``,
+             ``scales`` and ``cold_clients`` may name those of other nodes too.
     array  : key of the series inside an .npz or .h5 file; the only one, or one with a usual name, when not given.
     names  : client names that replace those of the file.
     groups : clients by group, e.g. ``{ north = ["a", "b"], south = ["c"] }``, so that results are given per group too;
@@ -38,7 +41,7 @@ class SeriesSettings(WindowSettings):
     """
 
     set: Literal["series"] = "series"
-    path: str
+    path: str | None = None
     array: str | None = None
     names: tuple[str, ...] | None = None
     groups: dict[str, tuple[str, ...]] | None = None
@@ -97,25 +100,71 @@ class WindowedSource(ABC):
 class SeriesSource(WindowedSource):
     """The data set of a :class:`SeriesSettings`."""
 
-    def __init__(self, settings: SeriesSettings, data_dir: Path) -> None:
-        self.settings: SeriesSettings = settings
-        self.path = data_dir / settings.path
+    def __init__(self, settings: SeriesSettings, data_dir: Path, own: OwnData | None = None) -> None:
+        self.data_dir = data_dir
+        self.own = own
         self.graph_path = None if settings.graph is None else data_dir / settings.graph
-        self.title = self.path.name
+        self.title = title_of(settings.path, own)
+        self.settings: SeriesSettings = settings
+        self.others_cold = False
+        if own is not None:
+            self.settings = _of_these(settings, self._file().names)
+            self.others_cold = bool(settings.cold_clients) and not self.settings.cold_clients
 
     def table(self) -> SeriesTable:
         """The table of the file."""
-        table = read_series(self.path, self.settings.array, self.settings.names)
+        table = self._file()
         if self.settings.groups is None:
             return table
         return replace(table, groups=_group_of_each(self.settings.groups, table.names, self.title))
 
+    def load(self, names: Sequence[str]) -> CohortData:
+        """See :class:`WindowedSource`; where only clients of other nodes start cold, these are the warm ones."""
+        data = super().load(names)
+        return replace(data, groups=("warm",) * len(names)) if self.others_cold else data
+
     def given_graph(self) -> ClientGraph | None:
-        """The graph of the settings, cut to the clients; GraphError when a client is not in it."""
+        """The graph of the settings, cut to the clients; GraphError when a client is not in it.
+
+        Where nodes have files of their own, nobody knows all clients: then that of the whole file.
+        """
         if self.graph_path is None:
             return None
+        if self.settings.path is None:
+            return read_graph(self.graph_path)
         graph = read_graph(self.graph_path, names=list(self.table().names))
         return graph.reindex(self.client_names(), missing="error", extra="drop")
+
+    def _file(self) -> SeriesTable:
+        place = place_of(self.settings.path, self.data_dir, self.own)
+        return read_series(place, self.settings.array, self.settings.names)
+
+
+def _of_these(settings: SeriesSettings, names: Sequence[str]) -> SeriesSettings:
+    """What the settings say of those clients whom a node's own file has.
+
+    Raises
+    ------
+    DataError
+        For keys that are about all clients, whom no node knows.
+    """
+    if settings.names is not None or settings.cold_share:
+        key, instead = ("names", "name them in the files") if settings.names else ("cold-share", "give cold-clients")
+        raise DataError(f"`{key}` is about all clients, and this node knows its own data alone: {instead}")
+    here = set(names)
+
+    def kept(named: Sequence[str] | None) -> tuple[str, ...] | None:
+        return None if named is None else tuple(name for name in named if name in here)
+
+    groups, scales = settings.groups, settings.scales
+    return settings.model_copy(
+        update={
+            "clients": kept(settings.clients),
+            "cold_clients": kept(settings.cold_clients),
+            "groups": None if groups is None else {group: kept(members) for group, members in groups.items()},
+            "scales": None if scales is None else {name: scale for name, scale in scales.items() if name in here},
+        }
+    )
 
 
 def _group_of_each(groups: Mapping[str, Sequence[str]], names: Sequence[str], title: str) -> tuple[str, ...]:

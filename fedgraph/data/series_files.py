@@ -82,7 +82,9 @@ def read_series(path: Path, array: str | None = None, names: Sequence[str] | Non
     try:
         stat = path.stat()
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); check `path` and the data folder") from None
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}); check `path`, the data folder and node config `data`"
+        ) from None
     key = (str(path.resolve()), stat.st_mtime_ns, stat.st_size, array, None if names is None else tuple(names))
     with _lock:
         if key not in _tables:

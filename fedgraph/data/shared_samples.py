@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedgraph.client_graph import ClientGraph
 from fedgraph.data.base import CohortData, Shares, TaskSpec
+from fedgraph.data.own import OwnData
 from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS, OwnerData, cohort_data
 from fedgraph.errors import DataError
 from fedgraph.hashing import hashed
@@ -79,10 +80,14 @@ class Holdings:
 
 
 class SharedSampleSource(ABC):
-    """A :class:`fedgraph.data.owners.OwnerSource` that reads :class:`Holdings`; subclasses say from where."""
+    """A :class:`fedgraph.data.owners.OwnerSource` that reads :class:`Holdings`; subclasses say from where.
+
+    own : a node's own data, which only those clients are in that the node hosts.
+    """
 
     settings: SharedSampleSettings
     title: str
+    own: OwnData | None = None
 
     @abstractmethod
     def every_client(self) -> tuple[str, ...]:
@@ -103,6 +108,9 @@ class SharedSampleSource(ABC):
     def client_names(self) -> list[str]:
         """The clients that the settings choose, in their order; else all."""
         every = self.every_client()
+        if self.own is not None:
+            left_out = set(every) - set(self.settings.clients or every) | set(self.settings.without)
+            return [name for name in every if name not in left_out]
         chosen = every if self.settings.clients is None else self.settings.clients
         _refuse_unknown(self.title, "key clients: ", chosen, every)
         _refuse_unknown(self.title, "key without: ", self.settings.without, every)

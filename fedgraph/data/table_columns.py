@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 import torch
 from pydantic import Field, PositiveInt, model_validator
 
+from fedgraph.data.own import OwnData, place_of, title_of
 from fedgraph.data.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
 from fedgraph.data.table_files import Table, read_table
-from fedgraph.data.tables import TableSettings, bundled_table, encoded_inputs, encoded_targets
+from fedgraph.data.tables import TableSettings, bundled_table, encoded_inputs, encoded_targets, refuse_undeclared
 from fedgraph.errors import DataError
 
 _BUNDLED_LABEL = "label"
@@ -26,14 +27,16 @@ class TableColumnSettings(SharedSampleSettings):
 
     Rows without a label are new samples. A client lacks a row of which all its cells are missing.
 
-    path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder. Each node may have a file
-                     of its own with the key, the label and the columns of its clients.
+    path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder. Not needed where every
+                     node has a file of its own (node config ``data``) with the key, the label and the columns of its
+                     clients.
     bundled        : in place of path, a table that comes with scikit-learn; its label is the column ``label``.
     columns        : names of the columns of a CSV file without a header.
     delimiter      : what separates the columns of a CSV file.
     label          : the column to predict.
     key_column     : the column that names the samples, the same for all clients; by default they are numbered by row.
-    owners         : columns by client, e.g. ``{ hospital = ["age", "weight"], lab = ["glucose"] }``.
+    owners         : columns by client, e.g. ``{ hospital = ["age", "weight"], lab = ["glucose"] }``. Without them all
+                     columns of a node's own file are the one client's that the node names.
     num_owners     : in place of owners, deal the columns in their order to so many clients, ``owner-0`` and so on.
     missing        : texts that mark a missing value. A missing category is all zeros.
     categories     : the values of categorical columns, the label's included; by default those found in the file. Nodes
@@ -56,10 +59,17 @@ class TableColumnSettings(SharedSampleSettings):
 
     @model_validator(mode="after")
     def _one_of_each(self) -> TableColumnSettings:
-        if (self.path is None) == (self.bundled is None):
+        if self.path is not None and self.bundled is not None:
             raise ValueError("give either path, a file of your own, or bundled, a table of scikit-learn")
-        if (self.owners is None) == (self.num_owners is None):
+        alike = self.path is not None or self.bundled is not None
+        ways = (self.owners is not None) + (self.num_owners is not None)
+        if ways > 1 or (alike and not ways):
             raise ValueError("give either owners, the columns of each client, or num-owners")
+        if not alike and (self.num_owners is not None or self.key_column is None):
+            raise ValueError(
+                "without path and bundled nodes have files of their own: key-column matches their rows, and owners "
+                "says whose their columns are, not num-owners"
+            )
         for owner, columns in (self.owners or {}).items():
             if not columns or len(set(columns)) < len(columns):
                 raise ValueError(f"owners: '{owner}' must have a column or more, each once")
@@ -72,19 +82,28 @@ class TableColumnSettings(SharedSampleSettings):
 class TableColumnSource(SharedSampleSource):
     """One table, cut by columns."""
 
-    def __init__(self, settings: TableColumnSettings, data_dir: Path) -> None:
+    def __init__(self, settings: TableColumnSettings, data_dir: Path, own: OwnData | None = None) -> None:
+        """Raises DataError for own data whose rows nothing matches with those of others."""
         self.settings: TableColumnSettings = settings
         self.data_dir = data_dir
-        name = f"{settings.bundled} (scikit-learn)" if settings.bundled else Path(settings.path or "").name
+        self.own = own
+        if own is not None and (settings.bundled is not None or settings.key_column is None):
+            raise DataError(
+                "this node has data of its own: its rows are matched with those of others by key-column, which the "
+                "experiment must name, and nothing is bundled"
+            )
+        name = f"{settings.bundled} (scikit-learn)" if settings.bundled else title_of(settings.path, own)
         self.title = f"{name} by columns"
 
     def every_client(self) -> tuple[str, ...]:
-        """The clients of ``owners``, or ``owner-0`` and so on."""
+        """The clients of ``owners``, or ``owner-0`` and so on; of a node's own data those whom the node names."""
         return tuple(self._owners)
 
     def holdings(self, names: Sequence[str]) -> Holdings:
         """The columns of the clients ``names``, ``[rows, features]``, as numbers and one-hot categories."""
         table, settings = self._table, self.settings
+        if self.own is not None:
+            refuse_undeclared(table, self._as_table(tuple(column for name in names for column in self._owners[name])))
         targets, classes = encoded_targets(table, self._as_table(None))
         every_row = np.arange(table.num_rows)
         inputs, features, scaled, present = [], [], [], []
@@ -106,10 +125,14 @@ class TableColumnSource(SharedSampleSource):
 
     @cached_property
     def _owners(self) -> dict[str, tuple[str, ...]]:
-        if self.settings.owners is not None:
-            return self.settings.owners
+        owners, own = self.settings.owners, self.own
+        if owners is not None:
+            return owners if own is None or not own.clients else {n: owners[n] for n in own.clients if n in owners}
+        reserved = (self.settings.label, self.settings.key_column)
+        dealt = [name for name in self._table.names if name not in reserved]
+        if own is not None:
+            return {own.only_client(): tuple(dealt)}
         count = self.settings.num_owners or 1
-        dealt = [name for name in self._table.names if name not in (self.settings.label, self.settings.key_column)]
         if count > len(dealt):
             raise DataError(f"{self.title}: num-owners is {count}, but there are only {len(dealt)} columns to deal out")
         digits = len(str(count - 1))
@@ -121,14 +144,13 @@ class TableColumnSource(SharedSampleSource):
         settings = self.settings
         if settings.bundled is not None:
             return bundled_table(settings.bundled)
-        path = self.data_dir / Path(settings.path or "").expanduser()
+        path = place_of(settings.path, self.data_dir, self.own)
         return read_table(path, settings.columns, settings.missing, settings.delimiter)
 
     def _as_table(self, columns: tuple[str, ...] | None) -> TableSettings:
         """The keys under which the set ``table`` would read the columns of one client."""
         settings = self.settings
         return TableSettings(
-            path=settings.path or settings.bundled or "",
             label=settings.label,
             features=columns,
             categories=settings.categories,

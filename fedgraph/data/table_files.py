@@ -89,8 +89,9 @@ def read_table(path: Path, columns: Sequence[str] = (), missing: Sequence[str] =
     """
     if not path.is_file():
         raise DataError(
-            f"there is no table {path.absolute()}: put the file there, or set [data] path, which is absolute or "
-            f"relative to the data folder (node config key data-dir, or FEDGRAPH_DATA)"
+            f"there is no table {path.absolute()}: put the file there, or name another by [data] path, or for a node's "
+            f"own data by the node config key data; both are absolute or relative to the data folder (node config key "
+            f"data-dir, or FEDGRAPH_DATA)"
         )
     return _read(path.absolute(), path.stat().st_mtime_ns, tuple(columns), tuple(missing), delimiter)
 

@@ -15,6 +15,7 @@ from pydantic import Field, PositiveInt
 
 from fedgraph.data.base import SPLITS, CatalogueEntry, CohortData, Shares, TaskSpec
 from fedgraph.data.examples import ExampleSplit, row_table
+from fedgraph.data.own import OwnData, place_of, title_of
 from fedgraph.data.table_files import Table, read_table
 from fedgraph.errors import DataError
 from fedgraph.partition import Indices, Method, PartitionSettings, client_names, describe, partition, split
@@ -49,7 +50,9 @@ class BundledTableSettings(TableOptions):
 class TableSettings(TableOptions):
     """The ``[data]`` table of a table of one's own.
 
-    path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder.
+    path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder. Not needed where every
+                     node has a file of its own (node config ``data``): all its rows are the one client's that the node
+                     names, or they are dealt out by ``client_column``; and ``categories`` must list all there are.
     columns        : names of the columns of a CSV file without a header.
     delimiter      : what separates the columns of a CSV file.
     label          : the column to predict; rows without it are left out.
@@ -65,7 +68,7 @@ class TableSettings(TableOptions):
     """
 
     set: Literal["table"] = "table"
-    path: str
+    path: str | None = None
     columns: tuple[str, ...] = ()
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
     label: str
@@ -91,13 +94,16 @@ class _Encoded(NamedTuple):
 class TableSource:
     """One table dealt to clients (a :class:`fedgraph.data.base.DataSource`)."""
 
-    def __init__(self, settings: TableSettings | BundledTableSettings, data_dir: Path) -> None:
+    def __init__(
+        self, settings: TableSettings | BundledTableSettings, data_dir: Path, own: OwnData | None = None
+    ) -> None:
         self.data_dir = data_dir
+        self.own = own
         self.bundled = settings.set if isinstance(settings, BundledTableSettings) else None
         self.settings = settings if isinstance(settings, TableSettings) else _bundled_settings(settings)
 
     def client_names(self) -> list[str]:
-        """The values of ``client-column`` in order, or ``client-00`` and so on."""
+        """The values of ``client-column`` in order, or ``client-00`` and so on, or whom a node's own data is of."""
         return list(self._encoded.clients)
 
     def load(self, names: Sequence[str]) -> CohortData:
@@ -155,13 +161,14 @@ class TableSource:
     def describe(self) -> str:
         """E.g. ``wine (scikit-learn), 178 rows, 13 features, 5 clients, independent and identically distributed``."""
         data, settings = self._encoded, self.settings
-        title = f"{self.bundled} (scikit-learn)" if self.bundled else Path(settings.path).name
+        title = f"{self.bundled} (scikit-learn)" if self.bundled else title_of(settings.path, self.own)
         left_out = self._table.num_rows - len(data.targets)
         facts = [title, f"{len(data.targets):,} rows", f"{len(data.features)} features"]
         if left_out:
             facts.insert(2, f"{left_out:,} more without label or client left out")
         by_column = f"{len(data.clients)} clients by column '{settings.client_column}'"
-        return ", ".join([*facts, by_column if settings.client_column else describe(settings)])
+        dealt = describe(settings) if self.own is None else "1 client"
+        return ", ".join([*facts, by_column if settings.client_column else dealt])
 
     def _rows(self, name: str) -> Indices:
         clients = self._encoded.clients
@@ -175,20 +182,22 @@ class TableSource:
         if self.bundled:
             return bundled_table(self.bundled)
         settings = self.settings
-        path = self.data_dir / Path(settings.path).expanduser()
+        path = place_of(settings.path, self.data_dir, self.own)
         return read_table(path, settings.columns, settings.missing, settings.delimiter)
 
     @property
     def _encoded(self) -> _Encoded:
-        return _encode(self._table, self.settings.model_dump_json())
+        return _encode(self._table, self.settings.model_dump_json(), self.own)
 
 
 @lru_cache(maxsize=4)
-def _encode(table: Table, settings_json: str) -> _Encoded:
+def _encode(table: Table, settings_json: str, own: OwnData | None) -> _Encoded:
     """Kept for the process, where many nodes load different clients of one table; hence settings that can be hashed."""
     settings = TableSettings.model_validate_json(settings_json)
     for name in settings.categories:
         table.column(name)
+    if own is not None:
+        refuse_undeclared(table, settings)
     targets, classes = encoded_targets(table, settings)
     kept = np.isfinite(targets)
     owners: tuple[str, ...] = ()
@@ -202,6 +211,8 @@ def _encode(table: Table, settings_json: str) -> _Encoded:
     if settings.client_column is not None:
         parts = [np.flatnonzero(codes[kept] == code) for code in range(len(owners))]
         clients = {owner: rows for owner, rows in zip(owners, parts, strict=True) if len(rows)}
+    elif own is not None:
+        clients = {own.only_client(): np.arange(len(targets))}
     else:
         if not classes and settings.partition not in ("iid", "power-law"):
             raise DataError(
@@ -232,18 +243,38 @@ def encoded_targets(table: Table, settings: TableSettings) -> tuple[Floats, tupl
     return np.where(codes >= 0, codes, np.nan), classes
 
 
-def encoded_inputs(
-    table: Table, settings: TableSettings, rows: Indices
-) -> tuple[Floats, tuple[str, ...], NDArray[np.bool_]]:
-    """The features of ``rows``, their names, and which are numbers rather than one-hot."""
+def refuse_undeclared(table: Table, settings: TableSettings) -> None:
+    """Raise DataError when a node's own table has categorical columns whose values the settings do not list."""
+    undeclared = [
+        name for name in _features(table, settings) if name not in settings.categories and table.numbers(name) is None
+    ]
+    if settings.task == "classification" and settings.label not in settings.categories:
+        undeclared.append(settings.label)
+    if undeclared:
+        raise DataError(
+            f"nodes with data of their own must agree on the values of categorical columns, and the experiment does "
+            f"not list those of {', '.join(repr(name) for name in undeclared)} of {table.where}: list all values that "
+            f"any node may have, [data.categories] {undeclared[0]} = [...]"
+        )
+
+
+def _features(table: Table, settings: TableSettings) -> Sequence[str]:
+    """The columns to predict from."""
     reserved = (settings.label, settings.client_column)
     chosen = settings.features or [name for name in table.names if name not in reserved]
     if not chosen or any(name in reserved for name in chosen):
         raise DataError(f"[data] features of {table.where} must be other columns than the label and client-column")
+    return chosen
+
+
+def encoded_inputs(
+    table: Table, settings: TableSettings, rows: Indices
+) -> tuple[Floats, tuple[str, ...], NDArray[np.bool_]]:
+    """The features of ``rows``, their names, and which are numbers rather than one-hot."""
     blocks: list[Floats] = []
     names: list[str] = []
     numeric: list[bool] = []
-    for name in chosen:
+    for name in _features(table, settings):
         values = None if name in settings.categories else table.numbers(name)
         if values is not None:
             blocks.append(values[rows, None])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedgraph.data.series import SeriesSettings, SeriesSource
-from fedgraph.errors import DataError, ExperimentError, GraphError
+from fedgraph.errors import DataError, GraphError
 from fedgraph.settings import parse
 
 NAMES = ("north", "south", "east", "west")
@@ -69,8 +69,8 @@ def test_messages_name_the_file_and_the_client(folder: Path) -> None:
     (folder / "less.csv").write_text("from,to,weight\nsouth,west,0.5\n")
     with pytest.raises(GraphError, match="north"):
         source(folder, graph="less.csv").given_graph()
-    with pytest.raises(ExperimentError, match="needs the key 'path'"):
-        parse(SeriesSettings, {}, "[data]")
+    with pytest.raises(DataError, match="names no path.*give the node the node config key 'data'"):
+        source(folder, path=None).client_names()
 
 
 def test_settings_survive_the_way_through_a_table() -> None:
