@@ -89,6 +89,12 @@ class FedNGM(PhasedStrategy):
         self._grid = grid
         self._members = Members.of(self.ask(grid, self._request("schema").pack(), MESSAGE, PhaseReply.unpack))
         self._refuse_absent()
+        nodes = len(self._members.hosts)
+        if self.settings.global_model == "pooled" and nodes > 1:
+            raise IdentityError(
+                f"global-model = 'pooled' is one model of everybody's rows, and these are on {nodes} nodes: put all "
+                "clients on one node (--nodes 1)"
+            )
         log.info(
             "%d clients on %d nodes; data: %s",
             len(self._members.names), len(self._members.hosts), self._members.data,

@@ -94,7 +94,8 @@ class WindowedSource(ABC):
         return f"{self.title}, {share}, {length}"
 
     def _share(self, chosen: int, total: int) -> str:
-        return f"{total} {self.client_word}" if chosen == total else f"{chosen} of {total} {self.client_word}"
+        word = self.client_word if total > 1 else self.client_word.removesuffix("s")
+        return f"{total} {word}" if chosen == total else f"{chosen} of {total} {word}"
 
 
 class SeriesSource(WindowedSource):

@@ -180,7 +180,8 @@ class SharedSampleSource(ABC):
     def describe(self) -> str:
         """E.g. ``digits in 2 x 2 patches, 4 clients, 1,797 samples of 10 classes``."""
         found, chosen, every = self.holdings(()), len(self.client_names()), len(self.every_client())
-        clients = f"{every} clients" if chosen == every else f"{chosen} of {every} clients"
+        word = "client" if every == 1 else "clients"
+        clients = f"{every} {word}" if chosen == every else f"{chosen} of {every} {word}"
         return f"{self.title}, {clients}, {len(found.keys):,} samples of {len(found.classes)} classes"
 
 

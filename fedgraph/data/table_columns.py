@@ -102,7 +102,7 @@ class TableColumnSource(SharedSampleSource):
     def holdings(self, names: Sequence[str]) -> Holdings:
         """The columns of the clients ``names``, ``[rows, features]``, as numbers and one-hot categories."""
         table, settings = self._table, self.settings
-        if self.own is not None:
+        if self.own is not None and names:
             refuse_undeclared(table, self._as_table(tuple(column for name in names for column in self._owners[name])))
         targets, classes = encoded_targets(table, self._as_table(None))
         every_row = np.arange(table.num_rows)
@@ -127,7 +127,8 @@ class TableColumnSource(SharedSampleSource):
     def _owners(self) -> dict[str, tuple[str, ...]]:
         owners, own = self.settings.owners, self.own
         if owners is not None:
-            return owners if own is None or not own.clients else {n: owners[n] for n in own.clients if n in owners}
+            here = [] if own is None else [name for name in own.clients if name in owners]
+            return {name: owners[name] for name in here} or owners
         reserved = (self.settings.label, self.settings.key_column)
         dealt = [name for name in self._table.names if name not in reserved]
         if own is not None:

@@ -248,6 +248,7 @@ def refuse_undeclared(table: Table, settings: TableSettings) -> None:
     undeclared = [
         name for name in _features(table, settings) if name not in settings.categories and table.numbers(name) is None
     ]
+    table.column(settings.label)
     if settings.task == "classification" and settings.label not in settings.categories:
         undeclared.append(settings.label)
     if undeclared:
