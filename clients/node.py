@@ -30,7 +30,7 @@ from fedgraph.train_settings import TrainSettings
 _COHORTS_KEPT = 512
 _PLACES = ("data-dir", "model", "model-dir", "private-key", "state-dir")
 _PATH = re.compile(r"(^|[\s'\"(=:,\[])(?:/|~/|[A-Za-z]:\\)[^\s'\"),:;\]]+")
-_OWN_FILE = r"/[^\n:]*\.(?:png|jpe?g|npz|csv|gz|parquet|h5|hdf5)\b"
+_SUFFIX = r"\.(?:png|jpe?g|npz|csv|gz|parquet|h5|hdf5)\b"
 _CONSENT = "FEDGRAPH_CONSENT"
 _FULL = "FEDGRAPH_FULL_ERRORS"
 _USUAL_HORIZONS = (3, 6, 12)
@@ -186,8 +186,9 @@ class Node:
         """``text`` without paths of this machine: those that the node config names become its key in angle brackets."""
         if self.own is not None:
             for path in {str(self.own.path).replace(CLIENT, name) for name in (*self.own.clients, CLIENT)}:
-                # Names of files in a folder of one's own may be those of patients.
-                text = re.sub(rf"{re.escape(path)}({_OWN_FILE}|/[^\s'\"),:;\]]+)?", "<data>", text)
+                # Files in a folder of one's own may be called as patients are, with blanks: all up to the suffix goes.
+                own = re.escape(path)
+                text = re.sub(rf"{own}(/(?:(?!{own})[^\n:])*{_SUFFIX}|/[^\s'\"),:;\]]+)?", "<data>", text)
         places = {key: str(self.config[key]) for key in _PLACES if self.config.get(key)}
         places |= {"data-dir": str(self.data_dir), "state-dir": str(self.state_dir), "model-dir": str(self.model_dir)}
         # A folder in another one first.

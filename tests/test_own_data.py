@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedgraph.errors import ExperimentError, FedgraphError
 
@@ -418,3 +419,63 @@ def test_panels_of_ones_own_are_as_those_of_one_file(patches_tables, windows, ow
     np.savez(configs[0]["data"], **part_of(windows, "east"), classes=np.array(["a", "b", "c"]))
     said = refused(run_experiment, {**tables, "data": data}, configs)
     assert "owners 'east' and 'north' have different classes: a, b, c against 0, 1" in said
+
+
+# ---- images
+
+
+CLASSES = ("cat", "dog", "owl")
+IMAGE_OWNERS = {"client-0": ("cat",), "client-1": ("dog",), "client-2": ("owl",)}
+
+
+@pytest.fixture
+def image_tables():
+    return {
+        "experiment": {"method": "fedavg", "rounds": 2, "min-clients": 3},
+        "data": {"set": "images", "classes": list(CLASSES), "size": [6, 5], "channels": 1, "layout": "flat"},
+        "model": {"name": "mlp", "hidden": [4]},
+        "train": {"local-epochs": 1, "batch-size": 4},
+    }
+
+
+def write_images(folder, classes):
+    for name in classes:
+        draws = np.random.default_rng(CLASSES.index(name))
+        (folder / name).mkdir(parents=True)
+        for number in range(12):
+            pixels = draws.integers(0, 256, (6, 5), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{SECRET} {number:02d}.png")
+
+
+@pytest.fixture
+def image_configs(tmp_path):
+    configs = []
+    for client, classes in IMAGE_OWNERS.items():
+        write_images(tmp_path / f"of {SECRET}" / client, classes)
+        configs.append({"clients": client, "data": str(tmp_path / f"of {SECRET}" / client), "full-errors": False})
+    return configs
+
+
+def test_images_of_ones_own_are_as_those_of_one_folder(image_tables, image_configs, run_experiment, tmp_path):
+    write_images(tmp_path / "all", CLASSES)
+    whole_keys = {"path": str(tmp_path / "all"), "partition": "classes", "clients": 3}
+    whole = run_experiment({**image_tables, "data": {**image_tables["data"], **whole_keys}}, nodes=3)
+    own = run_experiment(image_tables, node_configs=image_configs)
+    assert models_of(own) == models_of(whole)
+    assert_tells_nothing(own)
+    assert summary_of(own)["data"] == "own data, 12 images 6x5 of 3 classes, 1 client"
+    assert summary_of(whole)["data"] == "all, 36 images 6x5 of 3 classes, 3 clients, disjoint classes in equal parts"
+
+
+def test_images_of_ones_own_that_do_not_fit(image_tables, image_configs, run_experiment, tmp_path):
+    several = [{**image_configs[0], "clients": "client-0,client-1"}, image_configs[2]]
+    assert "'clients' must name; it names 2" in refused(run_experiment, image_tables, several)
+    unlisted = {**image_tables, "data": {**image_tables["data"], "classes": ["cat", "dog"]}}
+    said = refused(run_experiment, unlisted, image_configs)
+    assert "<data> has the sub-folders 'owl', which [data] classes does not list; it lists cat, dog" in said
+    other = {**image_tables, "data": {**image_tables["data"], "classes": ["dog", "owl", "cat"]}}
+    run_experiment(other, node_configs=image_configs)
+    broken = tmp_path / f"of {SECRET}" / "client-1/dog" / f"{SECRET} of 1.2.1990.png"
+    broken.write_bytes(b"no image")
+    said = refused(run_experiment, image_tables, image_configs)
+    assert "<data> cannot be read as an image (cannot identify image file '<data>')" in said

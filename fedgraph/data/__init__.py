@@ -19,6 +19,7 @@ _IMAGES = ("fedgraph.data.images:ImageSettings", "fedgraph.data.images:ImageSour
 _BUNDLED = ("fedgraph.data.tables:BundledTableSettings", "fedgraph.data.tables:TableSource")
 _SETS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("digits", "mnist", "fashion-mnist", "cifar10", "cifar100"), _IMAGES),
+    "images": ("fedgraph.data.own_images:OwnImageSettings", "fedgraph.data.own_images:OwnImageSource"),
     **dict.fromkeys(("iris", "wine", "breast-cancer", "diabetes"), _BUNDLED),
     "table": ("fedgraph.data.tables:TableSettings", "fedgraph.data.tables:TableSource"),
     "series": ("fedgraph.data.series:SeriesSettings", "fedgraph.data.series:SeriesSource"),
@@ -49,7 +50,7 @@ _SETS: dict[str, tuple[str, str]] = {
     ),
 }
 
-OF_ONES_OWN = ("series", "table", "mixed-table", "table-columns", "panel")
+OF_ONES_OWN = ("series", "table", "mixed-table", "table-columns", "panel", "images")
 """The sets that read a file of one's own, which may be another one at each node."""
 
 _CATALOGUES = (

@@ -8,21 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-import torch
-from pydantic import Field, PositiveInt, field_validator, model_validator
-from torch import Tensor
+from pydantic import Field, PositiveInt, model_validator
 
 from fedgraph.data import image_files
-from fedgraph.data.augmentation import Change, ImageAugmentation
-from fedgraph.data.base import SPLITS, CohortData, SplitName, TaskSpec
+from fedgraph.data.base import CohortData, SplitName
 from fedgraph.data.catalogue import find, require
-from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.image_files import FileKey, Images
+from fedgraph.data.image_options import ImageOptions, image_cohort
 from fedgraph.data.image_sets import IDX_CONTENT, IMAGES, SETS, SetName, catalogue_entry
 from fedgraph.errors import DataError
 from fedgraph.partition import (
     Indices,
-    PartitionSettings,
     balanced_subset,
     client_names,
     describe,
@@ -38,48 +34,23 @@ if TYPE_CHECKING:
 __all__ = ["IMAGES", "ImageSettings", "ImageSource"]
 
 
-class ImageSettings(PartitionSettings):
+class ImageSettings(ImageOptions):
     """The ``[data]`` table of an image set; the partition keys deal out its training examples.
 
     validation_share : part of each client's training examples kept for validation; 0 = no validation split.
     test             : ``matched`` = each client gets test examples in the class mix of its training examples, without
                        overlap; ``shared`` = every client is tested on the whole test set.
-    normalise        : ``unit`` = pixels in [0, 1]; ``standard`` = then less the set's mean, over its deviation.
-    layout           : ``image`` = ``[channels, height, width]``; ``flat`` = one vector.
     limit            : use only so many training examples, as many of each class.
-    augment          : how training images are changed at random whenever they are trained on, any of ``crop`` (padded
-                       by reflection, cut to their own size), ``flip`` (half of them are mirrored) and ``cutout`` (a
-                       square becomes zero, after scaling).
-    crop_padding     : pixels that a crop may shift an image by.
-    cutout_size      : side of the square in pixels.
     """
 
     set: SetName = "digits"
     validation_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     test: Literal["matched", "shared"] = "matched"
-    normalise: Literal["unit", "standard"] = "unit"
-    layout: Literal["image", "flat"] = "image"
     limit: PositiveInt | None = None
-    augment: tuple[Change, ...] = ()
-    crop_padding: PositiveInt = 4
-    cutout_size: PositiveInt = 8
-
-    @field_validator("augment")
-    @classmethod
-    def _each_change_once(cls, value: tuple[Change, ...]) -> tuple[Change, ...]:
-        if len(set(value)) < len(value):
-            raise ValueError("every kind of change can be named once")
-        return value
 
     @model_validator(mode="after")
     def _changes_fit_the_images(self) -> ImageSettings:
-        side = min(SETS[self.set].shape[1:])
-        if self.augment and self.layout == "flat":
-            raise ValueError('augment moves pixels around and needs layout = "image"')
-        if "crop" in self.augment and self.crop_padding >= side:
-            raise ValueError(f"crop-padding must be less than the {side} pixels of an image; got {self.crop_padding}")
-        if "cutout" in self.augment and self.cutout_size >= side:
-            raise ValueError(f"cutout-size must be less than the {side} pixels of an image; got {self.cutout_size}")
+        self.refuse_changes_beyond(min(SETS[self.set].shape[1:]))
         return self
 
 
@@ -104,30 +75,7 @@ class ImageSource:
         key = self._file_key()
         images = _images(self.settings.set, key, self.settings.partition_seed)
         parts = _divide(self.settings, key)
-        scale, shift = self._scaling()
-        storage, targets = torch.from_numpy(images.pixels), torch.from_numpy(images.labels)
-        if self.settings.layout == "flat":
-            storage = storage.flatten(1)
-        own = [parts[known.index(name)] for name in names]
-        splits = {
-            kind: ExampleSplit(storage, targets, row_table([rows[kind] for rows in own]), scale, shift)
-            for kind in SPLITS
-        }
-        counts = [np.bincount(images.labels[rows["train"]], minlength=len(self.spec.classes)) for rows in own]
-        return CohortData(
-            names=tuple(names),
-            task=TaskSpec(
-                kind="classification",
-                input_shape=tuple(storage.shape[1:]),
-                output_shape=(len(self.spec.classes),),
-                classes=self.spec.classes,
-            ),
-            splits=splits,
-            mean=torch.zeros(len(names)),
-            std=torch.ones(len(names)),
-            label_counts=torch.from_numpy(np.stack(counts).astype(np.int64)),
-            augment=self._augmentation(),
-        )
+        return image_cohort(self.settings, self.spec, images, names, [parts[known.index(name)] for name in names])
 
     def given_graph(self) -> ClientGraph | None:
         """None: images come without a relation between clients."""
@@ -153,23 +101,6 @@ class ImageSource:
         if self.settings.set == "digits":
             return ()
         return image_files.file_key(require(catalogue_entry(self.settings.set), self.data_dir))
-
-    def _augmentation(self) -> ImageAugmentation | None:
-        settings = self.settings
-        if not settings.augment:
-            return None
-        return ImageAugmentation(frozenset(settings.augment), settings.crop_padding, settings.cutout_size)
-
-    def _scaling(self) -> tuple[Tensor, Tensor | None]:
-        """Factor and offset from stored pixels to inputs, shaped to broadcast over one input."""
-        scale = torch.full(self.spec.shape, 1.0 / self.spec.largest_pixel)
-        shift = None
-        if self.settings.normalise == "standard":
-            mean, deviation = (torch.tensor(value)[:, None, None] for value in (self.spec.mean, self.spec.deviation))
-            scale, shift = scale / deviation, (-mean / deviation).expand(self.spec.shape)
-        if self.settings.layout == "flat":
-            scale, shift = scale.flatten(), None if shift is None else shift.flatten()
-        return scale, shift
 
 
 def _images(name: SetName, key: FileKey, seed: int) -> Images:
