@@ -7,6 +7,7 @@ from flwr.app import Context, RecordDict
 
 from clients.node import Assignment, Node
 from fedgraph.data.base import TaskSpec
+from fedgraph.data.own import OwnData
 from fedgraph.errors import IdentityError
 from fedgraph.experiment import parse_experiment
 from fedgraph.graphical.shared_statistics import Consent
@@ -177,3 +178,95 @@ def test_names_with_an_equals_sign_in_them():
 def test_models_for_nobody_and_nothing_are_refused(models):
     with pytest.raises(IdentityError, match="node config 'models' has the entry .*clients of this node are a, b"):
         Node.of(context(models=models)).given_models(("a", "b"))
+
+
+# ---- data of the node's own
+
+
+def series_part(**data):
+    tables = {
+        "experiment": {"method": "local", "rounds": 1},
+        "data": {"set": "series", "input-steps": 3, "output-steps": 2, **data},
+        "model": {"name": "gru", "hidden": 4},
+        "train": {"local-steps": 1},
+    }
+    return Assignment.of(parse_experiment(tables).client_part({}))
+
+
+def test_own_data_lies_where_the_node_config_says(monkeypatch):
+    monkeypatch.delenv("FEDGRAPH_DATA", raising=False)
+    own = Node.of(context(data_dir="/srv", data="a.csv", clients="mercy, st-olav")).own
+    assert own == OwnData(Path("/srv/a.csv"), ("mercy", "st-olav"))
+    assert Node.of(context(data_dir="/srv", data="/own/a.csv")).own == OwnData(Path("/own/a.csv"))
+    assert Node.of(context(data_dir="/srv", data="~/a.csv")).own == OwnData(Path.home() / "a.csv")
+    assert Node.of(context(data_dir="/srv", data="")).own is None
+
+
+def test_own_data_says_whom_a_node_hosts_that_names_nobody(tmp_path):
+    for name, columns in (("a.csv", "x,y"), ("b.csv", "y,z")):
+        (tmp_path / name).write_text(f"{columns}\n" + "1,2\n" * 50)
+
+    def hosted(assignment=series_part(), **config):  # noqa: B008
+        return Node.of(context(data_dir=str(tmp_path), **config)).hosted(assignment)
+
+    assert hosted(data="a.csv") == ("x", "y")
+    assert hosted(data="b.csv") == ("y", "z")
+    assert hosted(data="a.csv", clients="y") == ("y",)
+    assert hosted(data="a.csv", aggregator="helper") == ("x", "y")
+    assert hosted(series_part(clients=["z", "x"]), data="b.csv") == ("z",)
+    assert hosted(series_part(path="a.csv"), data="b.csv") == ("y", "z")
+    assert hosted(series_part(path="a.csv"), clients="x") == ("x",)
+    assert Node.of(context(data="a.csv")).partition() is None
+    with pytest.raises(IdentityError, match="names x, which this node's data does not have"):
+        hosted(data="b.csv", clients="x")
+    with pytest.raises(IdentityError, match="name its clients by 'clients' in place of 'partition-id'"):
+        hosted(data="a.csv", partition_id=0, num_partitions=2)
+
+
+def test_cohorts_of_two_nodes_of_one_process_are_of_their_own_data(tmp_path):
+    for name, value in (("a.csv", 1), ("b.csv", 5)):
+        (tmp_path / name).write_text("x\n" + f"{value}\n{value + 1}\n" * 40)
+    part = parse_experiment(
+        {
+            "experiment": {"method": "local", "rounds": 1},
+            "data": {"set": "series", "input-steps": 3, "output-steps": 2},
+            "model": {"name": "gru", "hidden": 4},
+            "train": {"local-steps": 1},
+        }
+    ).client_part({})
+    means = [
+        Node.of(context(data_dir=str(tmp_path), data=name)).cohort(part, ("x",)).data.mean.item()
+        for name in ("a.csv", "b.csv", "a.csv")
+    ]
+    assert means == pytest.approx([1.5, 5.5, 1.5])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("/srv/of jane/mercy.csv has no rows", "<data> has no rows"),
+        ("no /srv/of jane/st olav.csv: put it there", "no <data>: put it there"),
+        ("[data] path of mercy.csv", "[data] path of mercy.csv"),
+        ("/srv/of jane/{client}.csv is for each", "<data> is for each"),
+        ("/srv/x.csv", "<data-dir>/x.csv"),
+    ],
+)
+def test_errors_do_not_tell_where_own_data_of_several_clients_lies(text, said):
+    node = Node.of(context(data_dir="/srv", data="of jane/{client}.csv", clients="mercy,st olav", state_dir="/state"))
+    assert node.without_places(text) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("/srv/scans/cat/Jane Doe 1.1.png is no image (see '/srv/scans/cat/Jane Doe 1.1.png')", "<data> is no image"),
+        ("/srv/scans/cat has nothing", "<data> has nothing"),
+        ("/srv/scans has the sub-folder 'cow'", "<data> has the sub-folder 'cow'"),
+        ("'/srv/scans/Jane Doe.npz': bad", "'<data>': bad"),
+    ],
+)
+def test_errors_do_not_tell_how_files_of_an_own_folder_are_called(text, said):
+    found = Node.of(context(data_dir="/srv", data="scans", clients="mercy", state_dir="/state")).without_places(text)
+    assert found.startswith(said)
+    assert "Jane" not in found
+    assert "Doe" not in found
