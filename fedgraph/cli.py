@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedgraph.data import catalogue_entries, data_folder
+from fedgraph.data import OF_ONES_OWN, catalogue_entries, data_folder
 from fedgraph.data.base import CatalogueEntry
 from fedgraph.data.catalogue import downloads, find
 from fedgraph.deployment.credentials_command import credentials_for_testing
@@ -145,6 +145,12 @@ def data(
             console.print(f"    {entry.notes}", markup=False)
         for line in _where(entry, folder):
             console.print(f"    {line}", markup=False, soft_wrap=True)
+    console.print(
+        f"\nData of your own: {', '.join(OF_ONES_OWN)}, from what [data] path names, or at each node from a file of "
+        "its own (node config key data); `fedgraph keys series` and so on have the details.",
+        soft_wrap=True,
+        markup=False,
+    )
 
 
 def _where(entry: CatalogueEntry, folder: Path) -> list[str]:

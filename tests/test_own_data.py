@@ -126,6 +126,7 @@ def test_keys_about_clients_may_name_those_of_other_nodes(series_tables, series,
     own = run_experiment({**series_tables, "data": data}, node_configs=configs)
     assert models_of(own) == models_of(whole)
     assert summary_of(own)["metrics"] == summary_of(whole)["metrics"]
+    assert summary_of(own)["weights_sha256"] == summary_of(whole)["weights_sha256"]
     assert summary_of(own)["groups"] == {"east": "warm", "north": "cold", "west": "warm"}
 
 
@@ -363,6 +364,7 @@ def test_columns_of_ones_own_are_as_those_of_one_table(
     for keys in ({}, owners):
         own = run_experiment({**feature_tables, "data": {**feature_tables["data"], **keys}}, node_configs=configs)
         assert summary_of(own)["metrics"] == summary_of(whole)["metrics"]
+        assert summary_of(own)["weights_sha256"] == summary_of(whole)["weights_sha256"]
         assert_tells_nothing(own)
         assert summary_of(own)["data"] == "own data by columns, 1 client, 150 samples of 2 classes"
 
@@ -413,6 +415,7 @@ def test_panels_of_ones_own_are_as_those_of_one_file(patches_tables, windows, ow
         np.savez(config["data"], **part_of(windows, config["clients"]))
     own = run_experiment({**tables, "data": data}, node_configs=configs)
     assert summary_of(own)["metrics"] == summary_of(whole)["metrics"]
+    assert summary_of(own)["weights_sha256"] == summary_of(whole)["weights_sha256"]
     assert_tells_nothing(own)
     np.savez(configs[0]["data"], **part_of(windows, "east", "keys"))
     assert "has no array 'keys'" in refused(run_experiment, {**tables, "data": data}, configs)

@@ -186,6 +186,7 @@ def test_methods_lists_all_with_what_they_need():
 def test_data_says_what_is_there_and_what_is_not(tmp_path):
     folder = tmp_path / "data"
     result = call("data", "--data-dir", folder)
+    assert "Data of your own: series, table, mixed-table, table-columns, panel, images" in result.output
     assert result.exit_code == 0
     assert f"Data folder: {folder}" in result.output
     assert "metr-la" in result.output
