@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedgraph.array_records import to_record
 from fedgraph.data.client_tables import ClientTableSource, client_table_source, schema_settings
-from fedgraph.errors import ExperimentError, ReplyError, RunError
+from fedgraph.errors import ExperimentError, IdentityError, ReplyError, RunError
 from fedgraph.exchange import OrderedGrid, usable
 from fedgraph.graphical.agreement import Agreement, agree
 from fedgraph.graphical.averaging import average
