@@ -36,6 +36,9 @@ def server(
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(help="Port of nodes and of `flwr`.")] = 8000,
     insecure: Annotated[bool, typer.Option(help="Neither encrypted nor authenticated.")] = False,
+    ready: Annotated[
+        Path | None, typer.Option(help="File to make once all these nodes may join, for health checks.")
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Only check, do not start.")] = False,
 ) -> None:
     """Start Flower's SuperLink with TLS, authenticated nodes and a database; runs go to the folder `runs` here."""
@@ -47,10 +50,17 @@ def server(
                 "give --certificate, --key, --authority and --public-keys; or --insecure alone, on a network that only "
                 "you use. `fedgraph test-credentials` makes some to try things out"
             )
-        names = ["127.0.0.1"]
+        # Under this address Flower's own programs come, and the registration below.
+        here = "127.0.0.1" if host == "0.0.0.0" else host
+        names = [here]
         if certificate and key and authority and public_keys:
             names = names_of_certificate(certificate, key, authority)
             console.print(f"The certificate is for {', '.join(names)}.", soft_wrap=True)
+            if here not in names:
+                raise RunError(
+                    f"{certificate} is not for {here}, under which Flower's own programs reach the SuperLink: no run "
+                    "would start. Have one made that is, and put what faces the sites before it, under another one"
+                )
             console.print(f"Nodes that may join: {', '.join(read_public_keys(public_keys))}.", soft_wrap=True)
         if not os.access(database.expanduser().absolute().parent, os.W_OK):
             raise RunError(f"cannot write --database {database}: its folder is not there, or is not yours")
@@ -59,7 +69,8 @@ def server(
         if check:
             console.print("Checked, not started.")
             return
-        here = next((name for name in _LOOPBACK if name in names), names[0])
+        if ready is not None:
+            ready.unlink(missing_ok=True)
 
         def once_started(started: subprocess.Popen[bytes]) -> None:
             if not superlink_answers(port, started, encrypted=not insecure):
@@ -70,6 +81,8 @@ def server(
             console.print("\nReady. For `flwr run`, in config.toml in $FLWR_HOME (~/.flwr):\n", soft_wrap=True)
             told = connection("lab", f"{outside}:{port}", authority and authority.absolute())
             console.print(told, markup=False, soft_wrap=True, highlight=False)
+            if ready is not None:
+                ready.touch()
 
         home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
         status = run_to_the_end(command, flower_environment(home), once_started)

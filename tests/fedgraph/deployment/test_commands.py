@@ -111,6 +111,7 @@ def test_the_servers_command(made, tmp_path):
 
 def test_certificates_that_nodes_would_refuse_are_refused_at_once(made, tmp_path):
     other = make_test_credentials(tmp_path / "other", ["127.0.0.1"], ["client-1"])
+    outside = make_test_credentials(tmp_path / "outside", ["fed.example"], ["client-1"])
     expired = make_test_credentials(tmp_path / "expired", ["127.0.0.1"], ["client-1"], days=-2)
     keys = ("--public-keys", made.public_keys, "--check")
 
@@ -119,6 +120,7 @@ def test_certificates_that_nodes_would_refuse_are_refused_at_once(made, tmp_path
 
     assert "is not the key of" in start(made.certificate, other.key, made.authority)
     assert "is not signed by" in start(made.certificate, made.key, other.authority)
+    assert "is not for 127.0.0.1, under which Flower" in start(outside.certificate, outside.key, outside.authority)
     assert "has expired" in start(expired.certificate, expired.key, expired.authority)
     assert "cannot read the server's certificates" in start(made.authority, tmp_path / "nowhere", made.authority)
     assert "give --certificate, --key" in refused("server", "--certificate", made.certificate, "--check")
