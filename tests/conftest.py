@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -60,6 +61,21 @@ def write_key():
         path.with_name(f"{path.name}.pub").write_bytes(public)
 
     return write
+
+
+@pytest.fixture(scope="session")
+def lets_through():
+    """``lets_through(method, path)``: whether docker/nginx.conf passes on a request as it came, read from the file."""
+    text = (REPOSITORY / "docker" / "nginx.conf").read_text()
+    source, body = re.search(r"map (\S+) \$passes \{(.*?)\}", text, re.DOTALL).groups()
+    assert source == "$request_method:$request_uri"
+    default, *rules = [entry.split() for entry in body.strip().removesuffix(";").split(";")]
+    assert default == ["default", "0"]
+    assert re.search(r"if \(\$passes = 0\) \{\s*return 403;\s*\}\s*proxy_pass ", text)
+    assert text.count("proxy_pass ") == 1
+    assert all(verdict == "1" and pattern.startswith('"~') for pattern, verdict in rules)
+    patterns = [re.compile(pattern.strip('"').removeprefix("~")) for pattern, _ in rules]
+    return lambda method, path: any(pattern.search(f"{method}:{path}") for pattern in patterns)
 
 
 @pytest.fixture

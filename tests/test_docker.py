@@ -1,40 +1,71 @@
-"""The image and the compose file, as far as they can be held to account without a container engine."""
+"""The image, the compose files and the door, as far as they can be held to account without a container engine."""
 
+import importlib
 import json
 import re
 import shlex
 import shutil
 import subprocess
+import time
 import tomllib
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 from flwr.common.config import parse_config_args
 
+from fedgraph.cli import app as fedgraph_app
 from fedgraph.experiment import apply_overrides, find_experiment
 from fedgraph.identity import hosted_clients
-from fedgraph.local_flower import (
-    connection_file,
-    flower_environment,
-    free_port,
-    process,
-    program,
-    wait_for_superlink,
-)
+from fedgraph.local_flower import flower_environment, free_port, process, program
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DOCKER = REPOSITORY / "docker"
-COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text())
-SERVICES = COMPOSE["services"]
-SUPERNODES = {name: service for name, service in SERVICES.items() if service["command"][0] == "flower-supernode"}
-SUPERLINK = SERVICES["superlink"]
+PAGES = sorted(DOCKER.glob("*.md"))
+GIVEN = {
+    "FEDGRAPH_SERVER": "fed.example:8443",
+    "FEDGRAPH_CLIENTS": "mercy",
+    "FEDGRAPH_CA": "/srv/ca.crt",
+    "FEDGRAPH_KEY": "/srv/mercy",
+    "FEDGRAPH_DATA": "/srv/data",
+}
 # Flower's own parsers; a release that moves them leaves the run at the end of this file, which needs none of them.
 PARSERS = {
     "flower-superlink": ("flwr.superlink.cli.flower_superlink", "_parse_args_run_superlink"),
     "flower-supernode": ("flwr.supernode.cli.flower_supernode", "_parse_args_run_supernode"),
 }
+
+
+def filled(text, variables):
+    """``text`` with ${NAME}, ${NAME:-default} and ${NAME:?message} replaced, from the inside out."""
+    pattern = re.compile(r"\$\{(\w+)(?::(?P<how>[-?])(?P<other>[^${}]*))?\}")
+
+    def value(found):
+        if variables.get(found[1]):
+            return variables[found[1]]
+        assert found["how"] == "-", f"{found[1]} must be given: {found['other']}"
+        return found["other"]
+
+    while pattern.search(text):
+        text = pattern.sub(value, text)
+    return text
+
+
+def compose(name, **variables):
+    return yaml.safe_load(filled((DOCKER / f"{name}.yaml").read_text(), variables))
+
+
+ONE_HOST, SERVER, SITE = compose("compose"), compose("server"), compose("site", **GIVEN)
+FILES = {"compose": ONE_HOST, "server": SERVER, "site": SITE}
+EVERY = [(file, name, service) for file, whole in FILES.items() for name, service in whole["services"].items()]
+OURS = [(file, name, service) for file, name, service in EVERY if name != "door"]
+SERVICES = ONE_HOST["services"]
+SUPERLINKS = [SERVICES["superlink"], SERVER["services"]["superlink"]]
+NODES = {name: service for name, service in SERVICES.items() if service["command"][0] == "flower-supernode"}
+DOOR = SERVER["services"]["door"]
+SITE_NODE = SITE["services"]["node"]
 
 
 def instructions():
@@ -55,6 +86,10 @@ def image_environment():
     return dict(pair.partition("=")[::2] for pair in shlex.split(pairs))
 
 
+HOME = next(arguments for name, arguments in final_stage() if name == "WORKDIR")
+UID = [arguments for name, arguments in final_stage() if name == "USER"][-1]
+
+
 def copied(stage):
     """(sources, target) of every COPY from the repository."""
     for name, arguments in stage:
@@ -65,37 +100,64 @@ def copied(stage):
 
 
 def mounts(service):
-    """Container path -> (source as written, options)."""
-    # A volume is source:target[:options]; the source may hold a ${NAME:-default}.
-    pattern = re.compile(r"(?P<source>\$\{[^}]*\}|[^:]+):(?P<target>[^:]+)(?::(?P<options>.+))?")
-    found = [pattern.fullmatch(text) for text in service["volumes"]]
-    return {match["target"]: (match["source"], match["options"] or "rw") for match in found}
+    """Container path -> (kind, source, whether it is read-only); a source with a slash is a place of the host."""
+    found = {}
+    for volume in service.get("volumes", []):
+        if isinstance(volume, str):
+            source, target, *options = volume.split(":")
+            volume = {"source": source, "target": target, "read_only": "ro" in options}
+        kind = volume.get("type", "bind" if "/" in volume["source"] else "volume")
+        found[volume["target"]] = (kind, volume["source"], bool(volume.get("read_only")))
+    return found
+
+
+def scratch(service):
+    return [entry.partition(":")[0] for entry in service.get("tmpfs", [])]
+
+
+def words(command):
+    """The command that a shell ends with, where there is one."""
+    if command[0] == "sh":
+        return shlex.split(command[-1].rpartition("exec ")[2])
+    return list(command)
 
 
 def parse(command):
+    """What Flower's or this project's own parser makes of a command."""
+    command = words(command)
+    if command[0] == "fedgraph":
+        group = typer.main.get_command(fedgraph_app)
+        chosen = group.commands[command[1]]
+        # Of click's, that typer converts later.
+        return chosen.make_context(command[1], list(command[2:])).params
     module_name, function = PARSERS[command[0]]
     module = pytest.importorskip(module_name)
-    return getattr(module, function)().parse_args(list(command[1:]))
+    return vars(getattr(module, function)().parse_args(list(command[1:])))
 
 
-def readme_commands():
-    """Flower's commands in the code blocks of the README."""
-    blocks = re.findall(r"```sh\n(.*?)```", (DOCKER / "README.md").read_text(), re.DOTALL)
+def page_commands():
+    """Flower's and this project's long-running commands in the code blocks of the pages."""
+    text = "\n".join(page.read_text() for page in PAGES)
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    return [shlex.split(line) for line in lines if line.split(" ", 1)[0] in PARSERS]
+    return [shlex.split(line, comments=True) for line in lines if line.split(" ", 1)[0] in {*PARSERS, "fedgraph"}]
 
 
-def test_every_command_is_one_that_flower_understands():
-    for service in SERVICES.values():
-        parse(service["command"])
-    commands = readme_commands()
-    assert {command[0] for command in commands} == set(PARSERS)
+@pytest.mark.parametrize("service", [service for _, _, service in OURS], ids=[f"{f}-{n}" for f, n, _ in OURS])
+def test_every_command_is_one_that_its_program_understands(service):
+    parse(service["command"])
+
+
+def test_the_commands_on_the_pages_are_understood():
+    commands = page_commands()
+    assert {"flower-supernode", "fedgraph"} <= {command[0] for command in commands}
+    assert {"server", "node", "test-credentials"} <= {c[1] for c in commands if c[0] == "fedgraph"}
     for command in commands:
         parse(command)
 
 
 def test_no_command_uses_an_option_that_flower_calls_deprecated():
-    used = {part.partition("=")[0] for service in SERVICES.values() for part in service["command"][1:]}
+    used = {part.partition("=")[0] for _, _, service in OURS for part in service["command"][1:]}
     for name, (module_name, function) in PARSERS.items():
         actions = getattr(pytest.importorskip(module_name), function)()._actions
         deprecated = {
@@ -104,92 +166,153 @@ def test_no_command_uses_an_option_that_flower_calls_deprecated():
         assert used & deprecated == set(), name
 
 
-def test_supernodes_and_host_meet_the_superlink_at_its_port():
-    superlink = parse(SUPERLINK["command"])
-    assert superlink.host == "0.0.0.0", "on the loopback interface no other container would reach it"
-    for service in SUPERNODES.values():
+def test_everything_is_encrypted_and_nodes_prove_who_they_are():
+    for _, _, service in EVERY:
+        assert "insecure" not in " ".join(service.get("command", []))
+    for service in SUPERLINKS:
+        told = parse(service["command"])
+        assert all(told[key] for key in ("certificate", "key", "authority", "public_keys"))
+    for service in [*NODES.values(), SITE_NODE]:
+        told = parse(service["command"])
+        assert told["root_certificates"]
+        assert told["auth_supernode_private_key"]
+
+
+def test_nodes_and_host_meet_the_superlink_at_its_port():
+    superlink = SERVICES["superlink"]
+    told = parse(superlink["command"])
+    assert told["host"] == "0.0.0.0", "on the loopback interface no other container would reach it"
+    made = parse(SERVICES["credentials"]["command"])
+    assert "superlink" in made["host"], "the certificate is for the name under which nodes come"
+    assert set(made["node"]) == set(NODES)
+    for name, service in NODES.items():
         node = parse(service["command"])
-        assert node.superlink == f"superlink:{superlink.port}"
-        assert f":{node.port}/health" in " ".join(service["healthcheck"]["test"])
+        assert node["superlink"] == f"superlink:{told['port']}"
+        assert node["root_certificates"] == str(told["authority"]) == f"{made['folder']}/ca.crt"
+        assert node["auth_supernode_private_key"] == f"{made['folder']}/nodes/{name}"
         assert service["depends_on"]["superlink"]["condition"] == "service_healthy"
-        assert set(service["networks"]) & set(SUPERLINK["networks"])
-    assert f":{superlink.port}/health" in " ".join(SUPERLINK["healthcheck"]["test"])
-    (published,) = SUPERLINK["ports"]
-    assert published == f"127.0.0.1:${{FEDGRAPH_PORT:-{superlink.port}}}:{superlink.port}"
-    inside = tomllib.loads((DOCKER / "flower.toml").read_text())["superlink"]["here"]
-    assert inside == {"address": f"127.0.0.1:{superlink.port}", "insecure": superlink.insecure}
+        assert set(service["networks"]) & set(superlink["networks"])
+    for service in [*NODES.values(), SITE_NODE]:
+        assert f"http://127.0.0.1:{parse(service['command'])['port']}/health" in service["healthcheck"]["test"][-1]
+    for service in SUPERLINKS:
+        told = parse(service["command"])
+        check = service["healthcheck"]["test"][-1]
+        assert f"https://127.0.0.1:{told['port']}/health" in check
+        assert f"cafile='{told['authority']}'" in check
+        assert str(told["ready"]) in check
+        assert str(Path(told["ready"]).parent) in scratch(service), "it is gone when the container starts again"
+        assert mounts(service)[f"{image_environment()['FLWR_HOME']}/config.toml"][1] == "./flower.toml"
+        inside = tomllib.loads((DOCKER / "flower.toml").read_text())["superlink"]["here"]
+        expected = {"address": f"127.0.0.1:{told['port']}", "root-certificates": str(told["authority"])}
+        assert inside == expected
 
 
-def test_only_the_superlink_can_be_reached_and_only_from_this_machine():
-    """The traffic is not encrypted, so no port may be open to the network."""
-    assert [name for name, service in SERVICES.items() if "ports" in service] == ["superlink"]
-    assert all(str(port).startswith("127.0.0.1:") for port in SUPERLINK["ports"])
-    for service in SUPERNODES.values():
-        assert all(COMPOSE["networks"][network]["internal"] for network in service["networks"])
+def test_only_the_door_can_be_reached_from_elsewhere():
+    """Whoever reaches the SuperLink's own port can submit runs, and so run code on every node."""
+    for service in SUPERLINKS:
+        assert service["ports"] == [f"127.0.0.1:8000:{parse(service['command'])['port']}"]
+    assert [name for _, name, service in EVERY if "ports" in service] == ["superlink", "superlink", "door"]
+    for service in NODES.values():
+        assert all(ONE_HOST["networks"][network]["internal"] for network in service["networks"])
+    behind = set(DOOR["networks"]) & set(SERVER["services"]["superlink"]["networks"])
+    assert behind
+    assert all(SERVER["networks"][network]["internal"] for network in behind)
     # Docker publishes no port of a container whose networks are all internal.
-    assert not all(COMPOSE["networks"][network].get("internal") for network in SUPERLINK["networks"])
+    for whole, service in ((ONE_HOST, SUPERLINKS[0]), (SERVER, SUPERLINKS[1]), (SERVER, DOOR)):
+        assert not all((whole["networks"][network] or {}).get("internal") for network in service["networks"])
 
 
-def test_the_supernodes_host_every_client_once():
+def test_the_nodes_host_every_client_once():
     known = [f"client-{index:02d}" for index in range(20)]
     hosted = []
-    for service in SUPERNODES.values():
-        config = parse_config_args([parse(service["command"]).node_config])
-        assert config["num-partitions"] == len(SUPERNODES)
+    for service in NODES.values():
+        config = parse_config_args([parse(service["command"])["node_config"]])
+        assert config["num-partitions"] == len(NODES)
         hosted += hosted_clients(config, known)
     assert sorted(hosted) == known
+
+
+def test_a_site_says_who_it_is_and_proves_it_with_its_key():
+    told = parse(SITE_NODE["command"])
+    assert told["superlink"] == GIVEN["FEDGRAPH_SERVER"]
+    assert mounts(SITE_NODE)[told["root_certificates"]][1] == GIVEN["FEDGRAPH_CA"]
+    assert mounts(SITE_NODE)[told["auth_supernode_private_key"]][1] == GIVEN["FEDGRAPH_KEY"]
+    assert mounts(SITE_NODE)[image_environment()["FEDGRAPH_DATA"]] == ("bind", GIVEN["FEDGRAPH_DATA"], True)
+    assert parse_config_args([told["node_config"]]) == {
+        "clients": "mercy",
+        "private-key": told["auth_supernode_private_key"],
+    }
+    more = compose("site", **GIVEN, FEDGRAPH_NODE_CONFIG='data="visits.csv" consent="ranges"')["services"]["node"]
+    config = parse_config_args([parse(more["command"])["node_config"]])
+    assert config["data"] == "visits.csv"
+    assert config["consent"] == "ranges"
+    for name in GIVEN:
+        with pytest.raises(AssertionError, match=f"{name} must be given"):
+            compose("site", **{**GIVEN, name: ""})
 
 
 def test_volumes_are_declared_and_belong_to_the_user():
     """A named volume over a folder that the image does not have belongs to root, and the user cannot write to it."""
     made = next(arguments for name, arguments in final_stage() if name == "RUN" and "install -d -o" in arguments)
-    home = next(arguments for name, arguments in final_stage() if name == "WORKDIR")
-    assert f"cd {home}" in made
-    folders = {f"{home}/{word}" for word in made.rpartition("install -d")[2].split()}
-    for service in SERVICES.values():
-        for target, (source, options) in mounts(service).items():
-            if target == "/data":
-                assert (source, options) == ("${FEDGRAPH_DATA:-no-data}", "ro")
-                assert "no-data" in COMPOSE["volumes"]
+    assert f"cd {HOME}" in made
+    folders = {f"{HOME}/{word}" for word in made.rpartition("install -d")[2].split()}
+    for file, name, service in EVERY:
+        for target, (kind, source, read_only) in mounts(service).items():
+            if kind == "bind":
+                assert read_only, (file, name, target)
             else:
-                assert source in COMPOSE["volumes"]
-                assert target in folders
-    states = [mounts(service)[image_environment()["FEDGRAPH_STATE"]][0] for service in SUPERNODES.values()]
+                assert source in FILES[file]["volumes"]
+                assert read_only or target in folders, (file, name, target)
+    states = [mounts(service)[image_environment()["FEDGRAPH_STATE"]][1] for service in NODES.values()]
     assert len(set(states)) == len(states), "every SuperNode keeps its own state"
-    assert f"{home}/runs" in mounts(SUPERLINK), "the default [output] dir, from the working folder"
-    database = Path(parse(SUPERLINK["command"]).database)
-    assert str(database.parent) in mounts(SUPERLINK)
+    assert mounts(SITE_NODE)[image_environment()["FEDGRAPH_STATE"]][0] == "volume"
+    for service in SUPERLINKS:
+        assert mounts(service)[f"{HOME}/runs"][0] == "volume", "the default [output] dir, from the working folder"
+        told = parse(service["command"])
+        assert mounts(service)[str(Path(told["database"]).parent)][0] == "volume"
+        keys = mounts(service)[str(Path(told["authority"]).parent)]
+        assert keys[2], "what is started from them does not change them"
     assert image_environment()["FLWR_HOME"] in folders
-    assert image_environment()["FEDGRAPH_DATA"] == "/data"
+    assert compose("compose", FEDGRAPH_DATA="/srv/x")["services"]["node-0"]["volumes"][-1] == "/srv/x:/data:ro"
 
 
-def test_containers_come_back_without_privileges():
-    for service in SERVICES.values():
-        assert service["restart"] == "unless-stopped"
+def test_containers_come_back_without_privileges_and_write_only_where_they_must():
+    for file, name, service in EVERY:
+        once = (file, name) == ("compose", "credentials")
+        assert service["restart"] == ("no" if once else "unless-stopped")
         assert service["cap_drop"] == ["ALL"]
         assert "no-new-privileges:true" in service["security_opt"]
+        assert service["read_only"] is True
+        assert "/tmp" in scratch(service)
         assert not service.get("privileged")
-        assert "user" not in service
+        assert service.get("user", f"{UID}:{UID}") == f"{UID}:{UID}"
+    assert "user" in DOOR, "that image would be root"
+    for _, _, service in OURS:
+        (home,) = [entry for entry in service["tmpfs"] if entry.startswith(f"{image_environment()['FLWR_HOME']}:")]
+        assert f"uid={UID}" in home
 
 
 def test_the_image_does_not_run_as_root_nor_fetch_anything_when_it_runs():
-    users = [arguments for name, arguments in final_stage() if name == "USER"]
-    assert users
-    assert users[-1] not in ("root", "0")
-    assert f"--uid {users[-1]} " in str(final_stage())
+    assert UID not in ("root", "0")
+    assert f"--uid {UID} " in str(final_stage())
     environment = image_environment()
     for name in ("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "FLWR_DISABLE_UPDATE_CHECK"):
         assert environment[name] == "1"
     assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
 
 
-def test_one_service_builds_the_image_that_all_run():
-    assert {service["image"] for service in SERVICES.values()} == {"fedgraph"}
-    assert [name for name, service in SERVICES.items() if "build" in service] == ["superlink"]
-    assert (DOCKER / SUPERLINK["build"]["context"]).resolve() == REPOSITORY
-    assert (REPOSITORY / SUPERLINK["build"]["dockerfile"]).is_file()
-    for service in SUPERNODES.values():
-        assert service["pull_policy"] == "never"
+def test_the_image_is_built_here_and_never_fetched():
+    builds = {}
+    for file, name, service in OURS:
+        assert (service["image"], service["pull_policy"]) == ("fedgraph", "never")
+        if "build" in service:
+            builds[file] = name
+            assert (DOCKER / service["build"]["context"]).resolve() == REPOSITORY
+            assert (REPOSITORY / service["build"]["dockerfile"]).is_file()
+            assert set(service["build"]["args"]) <= {
+                args.partition("=")[0] for kind, args in instructions() if kind == "ARG"
+            }
+    assert set(builds) == set(FILES), "one service of each file builds it"
 
 
 def test_what_the_image_copies_exists_and_reaches_the_builder():
@@ -210,70 +333,172 @@ def test_no_secrets():
     text = "\n".join(path.read_text() for path in sorted(DOCKER.iterdir()) if path.is_file())
     assert not re.search(r"BEGIN [A-Z ]*PRIVATE KEY", text)
     assert not re.search(r"(?i)\b\w*(password|passwd|secret|token|api_?key)\w*\s*[=:]\s*\S", text)
+    ignored = (REPOSITORY / ".gitignore").read_text().split()
+    assert "docker/credentials/" in ignored
+    assert mounts(SUPERLINKS[1])[f"{HOME}/credentials"][1] == "./credentials", "the folder that git does not take"
 
 
-def test_the_readme_names_files_and_services_that_exist():
-    text = (DOCKER / "README.md").read_text()
-    for path in re.findall(r"-f (\S+)", text):
-        assert (REPOSITORY / path).is_file(), path
-    for service in re.findall(r"(?:exec|logs|cp) (?:-\w+ )?([a-z]+(?:-\d)?)\b(?!\.)", text):
-        assert service in SERVICES, service
-    assert "not encrypted" in text
+def test_the_pages_name_files_services_and_pages_that_exist():
+    assert [page.stem for page in PAGES] == ["README", "researcher", "server", "site", "threats"]
+    for page in PAGES:
+        text = page.read_text().replace("\\\n", " ")
+        for path, rest in re.findall(r"docker compose -f ([\w./]+) ?(.*)", text):
+            services = yaml.safe_load(filled((REPOSITORY / path).read_text(), GIVEN))["services"]
+            for service in re.findall(r"^(?:exec|logs|cp|run|stop)(?: +-\S+(?: +\".*?\")?)* +([\w-]+)", rest):
+                assert service in services, (page.name, service)
+        for target in re.findall(r"\]\((?!http)([^)#]+)", text):
+            assert (page.parent / target).exists(), (page.name, target)
+
+
+def flower_routes(module_name):
+    """Method and path of every request that a router of Flower answers."""
+    routes = importlib.import_module(module_name).router.routes
+    return {(method, route.path) for route in routes for method in route.methods}
+
+
+def test_the_door_lets_through_what_nodes_ask_and_nothing_else(lets_through):
+    nodes = flower_routes("flwr.superlink.routers.fleet.router")
+    assert ("POST", "/v1/fleet/pull-messages") in nodes
+    assert all(lets_through(*route) for route in nodes)
+    assert lets_through("GET", "/health")
+    others = flower_routes("flwr.superlink.routers.control.router") | {
+        ("POST", "/v1/runtime/push-messages"),
+        ("POST", "/responses"),
+        ("GET", "/docs"),
+        ("GET", "/openapi.json"),
+    }
+    assert ("POST", "/v1/control/start-run") in others
+    assert not [route for route in others if lets_through(*route)]
+    for way_round in (
+        "/v1/fleet/../control/start-run",
+        "/v1/fleet/..%2fcontrol/start-run",
+        "/v1/fleet//v1/control/start-run",
+        "/v1/fleet/%2e%2e/control/start-run",
+        "/x?/v1/fleet/pull-messages",
+        "/health/../v1/control/start-run",
+    ):
+        assert not lets_through("POST", way_round)
+        assert not lets_through("GET", way_round)
+
+
+def test_the_door_speaks_tls_on_both_sides_and_takes_messages_of_any_size():
+    text = (DOCKER / "nginx.conf").read_text()
+    settings = dict(re.findall(r"^\s*([a-z_]+) ([^;{]+);$", text, re.MULTILINE))
+    assert settings["listen"] == f"{DOOR['ports'][0].rpartition(':')[2]} ssl"
+    assert settings["proxy_pass"] == f"https://$superlink:{parse(SUPERLINKS[1]['command'])['port']}"
+    assert settings["set"] == "$superlink superlink"
+    assert settings["proxy_ssl_verify"] == "on"
+    assert settings["proxy_ssl_name"] == "superlink"
+    mounted = mounts(DOOR)
+    for key in ("ssl_certificate", "ssl_certificate_key"):
+        assert str(Path(settings[key]).parent) in mounted
+    assert settings["proxy_ssl_trusted_certificate"] in mounted
+    assert "/etc/nginx/nginx.conf" in mounted
+    assert (settings["client_max_body_size"], settings["proxy_request_buffering"]) == ("0", "off")
+    assert settings["daemon"] == "off"
+    written = [value for key, value in settings.items() if key.endswith("_temp_path") or key == "pid"]
+    assert all(value.startswith("/tmp/") for value in written)
+
+
+class AsContainers:
+    """The services of the one-host compose file as plain processes: only hosts, ports and folders are others.
+
+    What a container has at ``/var/lib/fedgraph`` lies in a folder of its name; volumes are linked there.
+    """
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.port = free_port()
+        self._ports = {}
+
+    def placed(self, text, name):
+        """``text`` with this machine's folders, hosts and ports."""
+        own = self.folder / name
+        # In one go: the places here may themselves hold such names.
+        text = re.sub(rf"{HOME}|/tmp\b|/data\b", lambda found: str(own) + found[0].removeprefix(HOME), text)
+        text = re.sub(r"(superlink|127\.0\.0\.1):8000", f"127.0.0.1:{self.port}", text)
+        text = text.replace("--port=8000", f"--port={self.port}")
+        return text.replace("9094", str(self._ports.setdefault(name, free_port())))
+
+    def command(self, name):
+        """The command of a service in its working folder, and its environment."""
+        service, own = SERVICES[name], self.folder / name
+        for path in [HOME, *scratch(service)]:
+            Path(self.placed(path, name)).mkdir(parents=True, exist_ok=True)
+        for path, (kind, source, _) in mounts(service).items():
+            volume, link = self.folder / "volumes" / source, Path(self.placed(path, name))
+            if kind == "volume" and not link.is_symlink():
+                volume.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(volume)
+        command = [self.placed(part, name) for part in service["command"]]
+        if command[0] != "sh":
+            command[0] = program(command[0])
+        if name == "superlink":
+            command.append("--host=127.0.0.1")
+        keys = ("FEDGRAPH_STATE", "FEDGRAPH_DATA", "FLWR_HOME", "MPLCONFIGDIR")
+        places = {key: self.placed(image_environment()[key], name) for key in keys}
+        environment = {**flower_environment(own), **places, "HOME": str(own), "TMPDIR": f"{own}/tmp"}
+        return ["env", f"--chdir={own}", *command], environment
+
+    def healthy(self, name):
+        """Whether the service's own health check is content."""
+        test = [self.placed(part, name) for part in SERVICES[name]["healthcheck"]["test"][1:]]
+        return subprocess.run([program(test[0]), *test[1:]], capture_output=True, check=False).returncode == 0
+
+    def strays(self, name):
+        """Files that a service has written where its container could write none."""
+        writable = tuple(f"{self.placed(path, name)}/" for path in scratch(SERVICES[name]))
+        files = [str(path) for path in (self.folder / name).rglob("*") if path.is_file()]
+        return [file for file in files if not file.startswith(writable)]
 
 
 @pytest.mark.xdist_group("nodes")
 def test_the_services_run_an_experiment(tmp_path, run_experiment):
-    """The compose file's own commands as plain processes: only hosts, ports and folders are put in place of theirs."""
-    overrides = ["data.clients=6", "experiment.rounds=1", "train.local-epochs=1"]
+    """Over TLS and with authenticated nodes, each as healthy as it says, and no file where a container has none."""
+    overrides = ["data.clients=6", "experiment.rounds=1", "experiment.wait=180", "train.local-epochs=1"]
     tables = apply_overrides(tomllib.loads(find_experiment("sfl/digits.toml").read_text()), overrides)
-    expected = json.loads((run_experiment(tables, nodes=len(SUPERNODES)).path / "summary.json").read_text())
+    expected = json.loads((run_experiment(tables, nodes=len(NODES)).path / "summary.json").read_text())
 
-    app = tmp_path / "app"
+    app, log = tmp_path / "app", tmp_path / "flower.log"
     for sources, target in copied(final_stage()):
         for source in sources:
             if target.startswith("/opt/fedgraph"):
                 place(REPOSITORY / source, app / target.removeprefix("/opt/fedgraph").strip("/"), target.endswith("/"))
-    home, log = next(arguments for name, arguments in final_stage() if name == "WORKDIR"), tmp_path / "flower.log"
-    link = parse_port(SUPERLINK["command"])
-    port = free_port()
+    host = AsContainers(tmp_path / "host")
 
-    def start(name):
-        """Run a service as its container would; returns the context manager of the process."""
-        folder = tmp_path / name
-        own = {container: folder / container.removeprefix(home).strip("/") for container in mounts(SERVICES[name])}
-        for path in own.values():
-            path.mkdir(parents=True)
-        command = list(SERVICES[name]["command"])
-        for index, part in enumerate(command):
-            part = part.replace("--host=0.0.0.0", "--host=127.0.0.1").replace("superlink:", "127.0.0.1:")
-            part = part.replace(f"127.0.0.1:{link}", f"127.0.0.1:{port}").replace(f"{home}/", f"{folder}/")
-            if part.startswith("--port="):
-                part = f"--port={port if name == 'superlink' else free_port()}"
-            command[index] = part
-        image = image_environment()
-        placed = {key: image[key].replace(home, str(folder)) for key in ("FEDGRAPH_STATE", "FLWR_HOME")}
-        placed["FEDGRAPH_DATA"] = str(own[image["FEDGRAPH_DATA"]])
-        environment = {**flower_environment(folder), **placed}
-        return process(["env", f"--chdir={folder}", program(command[0]), *command[1:]], environment, log)
+    def said():
+        return log.read_text(errors="replace")[-4000:]
 
+    for _ in range(2):  # what is there already is left as it is
+        command, environment = host.command("credentials")
+        subprocess.run(command, env=environment, check=True, capture_output=True)
     with ExitStack() as stack:
-        superlink = stack.enter_context(start("superlink"))
-        wait_for_superlink(port, superlink, log)
-        for name in SUPERNODES:
-            stack.enter_context(start(name))
-        connection_file(tmp_path / "host", f"127.0.0.1:{port}")
+        superlink = stack.enter_context(process(*host.command("superlink"), log))
+        deadline = time.monotonic() + 120
+        while not host.healthy("superlink"):
+            assert superlink.poll() is None, said()
+            assert time.monotonic() < deadline, said()
+            time.sleep(0.5)
+        for name in NODES:
+            stack.enter_context(process(*host.command(name), log))
+        flower = tmp_path / "researcher"
+        flower.mkdir()
+        (flower / "config.toml").write_text(host.placed((DOCKER / "flower.toml").read_text(), "superlink"))
         with log.open("ab") as stream:
             subprocess.run(
                 [program("flwr"), "run", str(app), "here", "--stream", "-c", f'set="{" ".join(overrides)}"'],
-                env=flower_environment(tmp_path / "host"), stdout=stream, stderr=subprocess.STDOUT, check=False,
-                timeout=240,
+                env=flower_environment(flower), stdout=stream, stderr=subprocess.STDOUT, check=False,
+                timeout=400,
             )  # fmt: skip
-    # In the folder that the volume for runs is laid over, without its being named in the run config.
-    summaries = list((tmp_path / "superlink" / "runs").glob("*/summary.json"))
-    assert len(summaries) == 1, log.read_text(errors="replace")[-4000:]
+        assert host.healthy("node-0"), said()
+    # In the volume for runs, without its being named in the run config.
+    summaries = list((tmp_path / "host" / "volumes" / "runs").glob("*/summary.json"))
+    assert len(summaries) == 1, said()
     summary = json.loads(summaries[0].read_text())
     assert summary["weights_sha256"] == expected["weights_sha256"]
     assert summary["per_client"] == expected["per_client"]
+    for name in SERVICES:
+        assert host.strays(name) == []
 
 
 def place(source, target, into):
@@ -284,7 +509,3 @@ def place(source, target, into):
         target = target / source.name if into else target
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target)
-
-
-def parse_port(command):
-    return next(int(part.partition("=")[2]) for part in command if part.startswith("--port="))
