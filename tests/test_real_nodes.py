@@ -2,7 +2,9 @@
 
 import json
 
+import numpy as np
 import pytest
+import torch
 
 from fedgraph.deployment.on_this_machine import FederationOnThisMachine
 from fedgraph.experiment import parse_experiment
@@ -94,3 +96,87 @@ def test_aggregators_on_real_nodes_give_the_same_predictions_as_in_process(patch
     assert found["exchanges"] == 3
     assert found["aggregators"] == known.summary()["aggregators"], "the nodes keep their keys"
     assert (folder.path / "predictions.csv").read_bytes() == (known.path / "predictions.csv").read_bytes()
+
+
+# ---- sites with files of their own
+
+
+def same_as_in_process(tables, tmp_path, run_experiment, nodes):
+    """Over TLS, expected by name and proven, it comes to what it comes to in one process; returns the run folder."""
+    known = run_experiment(tables, node_configs=nodes)
+    folder, log = run_on_real_nodes(tables, tmp_path, nodes)
+    real, expected = summary(folder, log), known.summary()
+    assert real["weights_sha256"] == expected["weights_sha256"]
+    assert real["per_client"] == expected["per_client"]
+    assert real["exchanges"] == expected["exchanges"]
+    for file in folder.path.rglob("*"):
+        assert not file.is_file() or b"own-file" not in file.read_bytes(), f"{file} names a file of a site"
+    return folder
+
+
+def own_file(tmp_path, name, header, rows):
+    lines = [header, *(",".join(map(str, row)) for row in rows)]
+    path = tmp_path / f"own-file-{name}.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return {"clients": name, "data": str(path)}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("nodes")
+def test_five_sensors_with_series_of_their_own(tmp_path, run_experiment):
+    random = np.random.default_rng(0)
+    daily = 5 + 3 * np.sin(np.arange(200) / 6)
+    nodes = [own_file(tmp_path, name, name, (daily + random.normal(0, 0.5, 200)).round(2)[:, None]) for name in "abcde"]
+    tables = {
+        "experiment": {"method": "sfl", "rounds": 2},
+        "data": {"set": "series", "input-steps": 6, "output-steps": 3},
+        "model": {"name": "gru", "hidden": 8},
+        "train": {"local-steps": 5, "optimizer": "adam", "learning-rate": 0.01},
+        "graph": {"source": "complete"},
+    }
+    same_as_in_process(tables, tmp_path, run_experiment, nodes)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("nodes")
+def test_three_tables_of_hospitals_become_one_graphical_model(table_tables, tmp_path, run_experiment):
+    header, *lines = (tmp_path / "patients.csv").read_text().splitlines()
+    names = ("east", "north", "west")
+    nodes = [
+        own_file(tmp_path, name, header, [line.split(",") for line in lines[place::3]])
+        for place, name in enumerate(names)
+    ]
+    table_tables["data"] = {"set": "mixed-table"}
+    table_tables["fedngm"]["scaling"] = {"source": "shared-ranges"}
+    nodes = [{**node, "consent": "ranges"} for node in nodes]
+    folder = same_as_in_process(table_tables, tmp_path, run_experiment, nodes)
+    assert (folder.path / "graphical-model.safetensors").is_file()
+    assert list((tmp_path / "federation" / "state").rglob("graphical/*/east.safetensors")), "personal models stay"
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("nodes")
+def test_three_owners_with_files_and_models_of_their_own(tmp_path, run_experiment):
+    random = np.random.default_rng(0)
+    label = random.integers(0, 2, 300)
+    nodes = []
+    for name in ("east", "north", "west"):
+        features = (label[:, None] + random.normal(0, 1.5, (300, 2))).round(3)
+        rows = [(f"patient-{row:03d}", *features[row], "ny"[label[row]]) for row in range(300)]
+        node = own_file(tmp_path, name, f"key,{name}-1,{name}-2,ill", rows)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(len(nodes))
+            own = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2)).eval()
+        many = {0: torch.export.Dim("batch", min=1, max=4096)}
+        model = tmp_path / f"own-file-{name}.pt2"
+        torch.export.save(torch.export.export(own, (torch.zeros(5, 2),), dynamic_shapes=(many,)), model)
+        nodes.append({**node, "model": str(model)})
+    tables = {
+        "experiment": {"method": "f3"},
+        "data": {"set": "table-columns", "key-column": "key", "label": "ill", "categories": {"ill": ["n", "y"]}},
+        "model": {"name": "mlp", "hidden": [4]},
+        "train": {"workers": 1},
+        "f3": {"epochs": 3, "learning-rates": [0.01], "draws": 2, "workers": 1, "device": "cpu"},
+    }
+    folder = same_as_in_process(tables, tmp_path, run_experiment, nodes)
+    assert folder.summary()["exchanges"] == 1

@@ -77,9 +77,10 @@ def server(
                 raise RunError("the SuperLink did not start; what it said stands above")
             if public_keys is not None and authority is not None:
                 register_nodes(public_keys, f"{here}:{port}", authority, console)
-            outside = next((name for name in names if name not in _LOOPBACK), here)
-            console.print("\nReady. For `flwr run`, in config.toml in $FLWR_HOME (~/.flwr):\n", soft_wrap=True)
-            told = connection("lab", f"{outside}:{port}", authority and authority.absolute())
+            console.print(
+                "\nReady. For `flwr run` on this machine, in config.toml in $FLWR_HOME (~/.flwr):\n", soft_wrap=True
+            )
+            told = connection("lab", f"{here}:{port}", authority and authority.absolute())
             console.print(told, markup=False, soft_wrap=True, highlight=False)
             if ready is not None:
                 ready.touch()
