@@ -1,4 +1,4 @@
-"""``python -m simulations.benchmarks``: rounds, local training, the server, growth, memory, grids, F3, IPA and NGM."""
+"""``python -m simulations.benchmarks``: rounds, training, the server, growth, memory, grids, nodes, F3, IPA and NGM."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.console import Console
 from fedgraph.errors import FedgraphError
 from simulations.benchmarks.alignment import alignment
 from simulations.benchmarks.cohort import cohort
+from simulations.benchmarks.deployment import deployment
 from simulations.benchmarks.fusion import fusion
 from simulations.benchmarks.graphical import graphical
 from simulations.benchmarks.grids import grids
@@ -20,7 +21,7 @@ from simulations.benchmarks.server import server
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 
-for command in (rounds, cohort, server, scale, memory, grids, fusion, alignment, graphical):
+for command in (rounds, cohort, server, scale, memory, grids, deployment, fusion, alignment, graphical):
     app.command()(command)
 
 

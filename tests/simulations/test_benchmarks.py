@@ -15,7 +15,7 @@ from fedgraph.errors import ExperimentError, RunError
 from fedgraph.models import build
 from fedgraph.seeding import generator
 from fedgraph.train_settings import TrainSettings
-from simulations.benchmarks import baselines, grids, measure, memory, rounds, runs, scale, server
+from simulations.benchmarks import baselines, deployment, grids, measure, memory, rounds, runs, scale, server
 from simulations.benchmarks.__main__ import app
 from simulations.benchmarks.baselines import Floor, PlainLoop, forward_operations, training_operations
 from simulations.benchmarks.measure import Timing, in_fresh_process, in_turn, ratio, target_line, timed, warmed
@@ -44,6 +44,35 @@ def row(output, name):
     """The numbers of a table's row."""
     line = next(line for line in output.splitlines() if line.startswith("│") and f" {name} " in line)
     return [float(cell.replace(",", "")) for cell in line.strip("│ ").split("│")[1:]]
+
+
+# ---- real nodes
+
+
+def test_deployment_says_how_long_an_exchange_takes_and_where_that_goes(monkeypatch, tmp_path):
+    def measured(name, nodes, folder):
+        assert (name, nodes) == ("sfl", 3)
+        local = {"rounds": 2, "exchanges": 4, "seconds": 2.0, "weights_sha256": "a"}
+        return {"local": local, "real": {**local, "seconds": 40.0}}
+
+    monkeypatch.setattr(deployment, "_measure", measured)
+    monkeypatch.setattr(deployment, "_start_seconds", lambda: 2.0)
+    monkeypatch.setattr(deployment.os, "cpu_count", lambda: 2)
+    output = invoke("deployment", "sfl", "--json", str(tmp_path / "raw.json"))
+    row = next(line for line in output.splitlines() if "sfl" in line)
+    cells = [cell.strip() for cell in row.split("│")[1:-1]]
+    # 10 s an exchange: half a second of computing, three processes on two cores, and the rest.
+    assert cells == ["sfl", "2", "4", "40.0", "10.0", "0.500", "3.00", "6.50", "yes"]
+    assert json.loads((tmp_path / "raw.json").read_text())["results"]["start"] == 2.0
+
+
+def test_deployment_refuses_methods_that_it_does_not_have(capsys):
+    with pytest.raises(RunError, match="no method fedavg here; known: sfl, ipa, f3, fedngm"):
+        deployment.deployment(["fedavg"])
+
+
+def test_the_start_of_a_process_is_measured():
+    assert 0.1 < deployment._timed_start() < 120
 
 
 # ---- grids
