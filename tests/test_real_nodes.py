@@ -68,6 +68,7 @@ def test_peers_of_ipa_on_real_nodes_take_turns_with_the_same_weights_as_in_proce
     assert real["exchanges"] == known["exchanges"] == 1 + 1 + 2 * 3
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("nodes")
 def test_owners_on_real_nodes_give_the_same_predictions_as_the_in_process_grid(
     patches_tables, tmp_path, run_experiment
@@ -79,6 +80,7 @@ def test_owners_on_real_nodes_give_the_same_predictions_as_the_in_process_grid(
     assert (folder.path / "predictions.csv").read_bytes() == (known.path / "predictions.csv").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("nodes")
 def test_aggregators_on_real_nodes_give_the_same_predictions_as_in_process(patches_tables, tmp_path, run_experiment):
     """One of them hosts nobody."""

@@ -124,7 +124,7 @@ def test_messages_may_come_from_a_generator_and_from_the_grid():
     assert grid.run == "described"
 
 
-def test_an_exchange_with_207_nodes_takes_at_most_10_ms():
+def test_an_exchange_with_207_nodes_takes_10_ms_or_little_more_than_its_messages():
     clients = 207
     grid = LocalGrid(echo, [{}] * clients)
     counts = torch.ones(clients, dtype=torch.int64)
@@ -136,11 +136,15 @@ def test_an_exchange_with_207_nodes_takes_at_most_10_ms():
         dict.fromkeys(("train", "validation", "test"), counts),
     )
     ordered = OrderedGrid(grid, federation)
-    seconds = []
+    seconds, bare = [], []
     for _ in range(60):
         began = time.perf_counter()
         assert len(ordered.send_and_receive([message(node) for node in ordered.get_node_ids()])) == clients
         seconds.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        assert len([echo(message(node), grid.contexts[node]) for node in ordered.get_node_ids()]) == clients
+        bare.append(time.perf_counter() - began)
         if min(seconds) < 0.008:
             break
-    assert min(seconds) <= 0.010
+    # On a slow machine, in units of what it takes to build the messages and their answers alone.
+    assert min(seconds) <= max(0.010, 2.5 * min(bare)), (min(seconds), min(bare))
