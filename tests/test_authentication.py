@@ -37,7 +37,7 @@ def join(tmp_path, federation, authority, private_key):
     command = [
         sys.executable, "-c", "from fedgraph.cli import app; app()", "node", str(tmp_path / "small.toml"),
         "--client", "client-0", "--superlink", federation.address, "--root-certificates", str(authority),
-        "--private-key", str(private_key), "--port", str(free_port()),
+        "--private-key", str(private_key), "--port", str(free_port()), "--retry", "0",
     ]  # fmt: skip
     done = subprocess.run(
         command, env=flower_environment(tmp_path / "home"), capture_output=True, text=True, check=False, timeout=120

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import subprocess
 import threading
 import time
 from contextlib import suppress
@@ -75,6 +76,19 @@ class Scene:
     def start_node(self, name, superlink=None):
         self.nodes[name] = self.federation.start_node(name, {"clients": name}, superlink)
 
+    def restart_node(self, name):
+        """As a supervisor would: again and again, until the server knows that the one before is dead."""
+
+        def stays():
+            self.start_node(name)
+            try:
+                self.nodes[name].process.wait(15)
+            except subprocess.TimeoutExpired:
+                return True
+            return False
+
+        self.wait_until(stays)
+
     def hold(self, turn):
         (self.gate / f"hold-{turn}").touch()
 
@@ -134,7 +148,7 @@ def test_a_node_killed_in_a_round_ends_a_run_that_needs_it_and_the_run_goes_on_w
         assert "client-1" in (at.folder.path / "logs" / "run.log").read_text().rpartition("the run stopped")[2]
         assert at.rounds_of("client-1") == {1}, "what round 1 came to is still there"
         at.release("client-1-2")
-        at.start_node("client-1")
+        at.restart_node("client-1")
         at.submit()
         at.wait_for_the_end()
         assert at.folder.is_finished, at.log[-6000:]
@@ -151,7 +165,7 @@ def test_a_node_killed_in_a_round_is_left_out_of_it_and_takes_part_again_with_it
         at.wait_for("client-1-2")
         at.nodes["client-1"].kill()
         at.release("client-1-2")
-        at.start_node("client-1")
+        at.restart_node("client-1")
         at.wait_for_the_end()
         assert at.folder.is_finished, at.log[-6000:]
         assert at.rounds_of("client-0") == {1, 2, 3}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +20,7 @@ from fedgraph.plugins import load_object
 from fedgraph.running import see_plugins
 from fedgraph.terminal import messages_for_people
 
-_PLACES = ("data", "data-dir", "state-dir", "model", "private-key")
+_PAUSE = 15.0
 
 
 def node(
@@ -39,6 +40,7 @@ def node(
     config: Annotated[list[str] | None, typer.Option(help="Another key of the node config: key=value.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the experiment.")] = None,
     port: Annotated[int, typer.Option(help="Port of the SuperNode on this machine.")] = 9094,
+    retry: Annotated[float, typer.Option(help="Seconds to try again when the server does not let the node in.")] = 90,
     check: Annotated[bool, typer.Option("--check", help="Only check, do not start.")] = False,
 ) -> None:
     """Check this site's data against an experiment, say what will leave the machine, and start Flower's SuperNode."""
@@ -61,14 +63,19 @@ def node(
             return
         check_superlink(superlink, None if insecure else root_certificates)
     home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
-    status = run_to_the_end(command, flower_environment(home))
-    if status > 0:
+    deadline = time.monotonic() + retry
+    while (status := run_to_the_end(command, flower_environment(home))) > 0:
         console.print(
             f"flower-supernode ended with status {status}. If it could not be activated, the server does not know this "
-            "node's key: have its operator register the public key that belongs to --private-key.",
+            "node's key: have its operator register the public key that belongs to --private-key. Or it takes a node "
+            "that was killed for alive yet, for about a minute.",
             style="red",
             markup=False,
         )
+        if time.monotonic() + _PAUSE > deadline:
+            break
+        console.print(f"Trying again in {_PAUSE:.0f} s.")
+        time.sleep(_PAUSE)
     raise typer.Exit(status)
 
 

@@ -8,6 +8,7 @@ from flwr.common.config import parse_config_args
 from typer.testing import CliRunner
 
 from fedgraph import cli
+from fedgraph.deployment import node_command
 from fedgraph.deployment.credentials import make_test_credentials
 from fedgraph.deployment.foreground import run_to_the_end
 
@@ -146,3 +147,20 @@ def test_a_program_in_the_foreground_ends_with_its_own_status_and_when_its_start
     with pytest.raises(RuntimeError, match="no"):
         run_to_the_end(["sleep", "60"], {"PATH": "/usr/bin:/bin"}, fails)
     assert started[0].poll() is not None
+
+
+def test_a_node_that_is_not_let_in_tries_again_for_a_while(file, monkeypatch):
+    """As when the server takes the one that was killed for alive yet."""
+    statuses, tried = [1, 1, 0], []
+    monkeypatch.setattr(node_command, "_PAUSE", 0.01)
+    monkeypatch.setattr(node_command, "check_superlink", lambda address, authority: None)
+    monkeypatch.setattr(
+        node_command, "run_to_the_end", lambda command, environment: tried.append(command[0]) or statuses.pop(0)
+    )
+    arguments = ("node", file, "--client", "client-1", "--insecure")
+    result = call(*arguments)
+    assert result.exit_code == 0
+    assert tried == ["flower-supernode"] * 3
+    assert result.output.count("Trying again") == 2
+    statuses += [1, 0]
+    assert call(*arguments, "--retry", "0").exit_code == 1
