@@ -25,6 +25,13 @@ from fedgraph.privacy.gaussian import NoiseSettings, release
 from fedgraph.privacy.released import Released
 from fedgraph.settings import part_of
 
+TOLD_OF_SAMPLES = (
+    "the key of each sample, which split it is in, and its label where this node has it",
+    "which samples each owner has",
+    "a fingerprint of each owner's own model",
+)
+"""What leaves a node about its owners' samples, in words, whatever becomes of their embeddings."""
+
 
 class F3Client:
     """Serves the owners of one node.
@@ -39,16 +46,11 @@ class F3Client:
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
         """What leaves the node, in words, as ``clients.disclosure`` asks for it."""
-        told = [
-            "the key of each sample, which split it is in, and its label where this node has it",
-            "which samples each owner has",
-            "a fingerprint of each owner's own model",
-        ]
         noise = "noise" in experiment.method_table
         embedding = "an embedding of each sample: the input of the last linear layer of the owner's own model"
         if noise:
-            return [*told, f"{embedding}, shortened and with noise ([{experiment.method.name}.noise])"]
-        return [*told, embedding, "the probabilities that the owner's own model gives each sample's classes"]
+            return [*TOLD_OF_SAMPLES, f"{embedding}, shortened and with noise ([{experiment.method.name}.noise])"]
+        return [*TOLD_OF_SAMPLES, embedding, "the probabilities that the owner's own model gives each sample's classes"]
 
     def __init__(self, node: Node, request: EmbedRequest) -> None:
         self.node = node

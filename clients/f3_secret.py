@@ -13,7 +13,7 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from clients.f3 import F3Client
+from clients.f3 import TOLD_OF_SAMPLES, F3Client
 from clients.node import Assignment, Node
 from fedgraph.embedding_messages import EMBED, EmbedReply, EmbedRequest
 from fedgraph.errors import DataError, IdentityError, ReplyError, RunError
@@ -47,9 +47,7 @@ class SecretClient:
     """
 
     sends: ClassVar[tuple[str, ...]] = (
-        "the key of each sample, which split it is in, and its label where this node has it",
-        "which samples each owner has",
-        "a fingerprint of each owner's own model",
+        *TOLD_OF_SAMPLES,
         "secret shares of an embedding of each sample, one for each aggregator, which nobody else can open",
     )
     keeps: ClassVar[tuple[str, ...]] = ("features", "each owner's own model", "embeddings in the clear")
