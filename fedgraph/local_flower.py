@@ -23,7 +23,7 @@ import tomli_w
 
 from fedgraph.errors import RunError
 
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0
 _POLL_SECONDS = 0.5
 _END_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1
@@ -66,8 +66,11 @@ def program(name: str) -> str:
     return found
 
 
-def flower_environment(home: Path, **extra: str) -> dict[str, str]:
-    """Environment for Flower's programs: private home, no telemetry, no environment built per run."""
+def flower_environment(home: Path | None = None, **extra: str) -> dict[str, str]:
+    """Environment for Flower's programs: no telemetry, no environment built per run.
+
+    home : Flower's folder for settings and state; by default the user's own, $FLWR_HOME or ~/.flwr.
+    """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     # This project's own folder comes first, so that no folder called clients or strategies in the way hides it.
     ours = str(Path(__file__).resolve().parent.parent)
@@ -75,7 +78,7 @@ def flower_environment(home: Path, **extra: str) -> dict[str, str]:
         **os.environ,
         "PATH": path,
         "PYTHONPATH": os.pathsep.join([ours, *(entry or os.getcwd() for entry in sys.path)]),
-        "FLWR_HOME": str(home),
+        **({} if home is None else {"FLWR_HOME": str(home)}),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",

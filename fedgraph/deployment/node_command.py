@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -62,9 +61,8 @@ def node(
             console.print("Checked, not started.")
             return
         check_superlink(superlink, None if insecure else root_certificates)
-    home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
     deadline = time.monotonic() + retry
-    while (status := run_to_the_end(command, flower_environment(home))) > 0:
+    while (status := run_to_the_end(command, flower_environment())) > 0:
         console.print(
             f"flower-supernode ended with status {status}. If it could not be activated, the server does not know this "
             "node's key: have its operator register the public key that belongs to --private-key. Or it takes a node "

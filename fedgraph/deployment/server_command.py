@@ -85,8 +85,7 @@ def server(
             if ready is not None:
                 ready.touch()
 
-        home = Path(os.environ.get("FLWR_HOME", Path.home() / ".flwr"))
-        status = run_to_the_end(command, flower_environment(home), once_started)
+        status = run_to_the_end(command, flower_environment(), once_started)
     raise typer.Exit(status)
 
 
