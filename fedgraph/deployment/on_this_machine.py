@@ -103,30 +103,23 @@ class FederationOnThisMachine:
         wait_for_superlink(self.port, self.superlink.process, self.log, encrypted=True)
         return self.superlink
 
-    def start_node(
-        self,
-        site: str,
-        node_config: Mapping[str, Any],
-        superlink: str | None = None,
-        authority: Path | None = None,
-        private_key: Path | None = None,
-    ) -> Running:
+    def start_node(self, site: str, node_config: Mapping[str, Any], superlink: str | None = None) -> Running:
         """Start the SuperNode of a site.
 
-        superlink, authority, private_key : others than those it should have.
+        superlink : where it finds the SuperLink, if not at its own address.
         """
-        key = private_key or self.credentials.private_key(site)
+        key = self.credentials.private_key(site)
         config = {"state-dir": str(self.folder / "state" / site), "private-key": str(key), **node_config}
         command = supernode_command(
-            superlink or self.address, free_port(), config, authority or self.credentials.authority, key, False
+            superlink or self.address, free_port(), config, self.credentials.authority, key, False
         )
         return self._start(command, self.folder / "homes" / site)
 
-    def submit(self, run: RunFolder, overrides: Iterable[str] = ()) -> Running:
+    def submit(self, run: RunFolder) -> Running:
         """Submit the experiment of a run folder, or go on with it."""
         home = self.folder / "researcher"
         connection_file(home, self.address, self.credentials.authority)
-        told = shlex.join([f"output.resume={run.path}", *overrides])
+        told = shlex.join([f"output.resume={run.path}"])
         settings = f'experiment="{run.path / "experiment.toml"}" set="{told}"'
         command = ["flwr", "run", str(self.folder / "app"), "here", "--stream", "-c", settings]
         return self._start(command, home)
