@@ -29,8 +29,8 @@ log = logging.getLogger("fedgraph")
 
 _POLL_SECONDS = 0.5
 _REMIND_SECONDS = 10.0
-_ANSWER_SECONDS = 60.0
-"""How long a node may take to read its data before it answers the opening query."""
+_ANSWER_SECONDS = 300.0
+"""How long a node that is connected may take to load its libraries and its data before it answers the opening query."""
 
 SomeReply = TypeVar("SomeReply")
 
@@ -210,19 +210,12 @@ def ask_everybody(
                 if is_unreachable(reply):
                     # A node that ended is listed for a while yet; its clients may come back on another.
                     continue
-                problem = error_of(reply)
-                if problem is None:
-                    try:
-                        answer = read(reply.content)
-                        roll_call.refuse_strangers(answer.clients)
-                        if roll_call.keys is not None:
-                            proof = proof_of(reply.content)
-                            refuse_unproven(roll_call.keys, proof, challenged, node, answer.clients)
-                        answers[node] = answer
-                        failed.pop(node, None)
-                        continue
-                    except (ReplyError, IdentityError) as error:
-                        problem = str(error)
+                try:
+                    answers[node] = _admitted(reply, read, roll_call, challenged)
+                    failed.pop(node, None)
+                    continue
+                except (ReplyError, IdentityError) as error:
+                    problem = str(error)
                 if not tolerate and roll_call.expect is None:
                     raise IdentityError(f"node {node} cannot take part: {problem}")
                 if failed.get(node) != problem:
@@ -240,6 +233,21 @@ def ask_everybody(
             raise IdentityError(f"waited {wait:.0f} s for nodes, but {missing}{reasons}")
         news.tell(missing, left)
         time.sleep(_POLL_SECONDS)
+
+
+def _admitted(
+    reply: Message, read: Callable[[RecordDict], SomeAnswer], roll_call: RollCall, challenged: str
+) -> SomeAnswer:
+    """The answer of a node that may host whom it says it hosts. Raises ReplyError or IdentityError."""
+    problem = error_of(reply)
+    if problem is not None:
+        raise ReplyError(problem)
+    answer = read(reply.content)
+    roll_call.refuse_strangers(answer.clients)
+    if roll_call.keys is not None:
+        proof = proof_of(reply.content)
+        refuse_unproven(roll_call.keys, proof, challenged, reply.metadata.src_node_id, answer.clients)
+    return answer
 
 
 class _News:

@@ -11,6 +11,7 @@ import json
 import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import unquote
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -22,6 +23,9 @@ from fedgraph.errors import ExperimentError, IdentityError
 
 _PURPOSE = b"fedgraph: this node hosts these clients\0"
 _METHOD = ec.ECDSA(hashes.SHA256())
+
+PublicKeys: TypeAlias = Mapping[str, ec.EllipticCurvePublicKey]
+"""Public keys by client."""
 
 
 def challenge() -> str:
@@ -46,13 +50,8 @@ def prove(private_key: Path, challenge: str, node: int, clients: Iterable[str]) 
     return key.sign(_signed(challenge, node, clients), _METHOD)
 
 
-def refuse_unproven(
-    keys: Mapping[str, str], proof: bytes | None, challenge: str, node: int, clients: Iterable[str]
-) -> None:
-    """Raise IdentityError unless ``proof`` shows that the node has the private keys of all ``clients``.
-
-    keys : public keys by client, as ``read_public_keys`` gives them.
-    """
+def refuse_unproven(keys: PublicKeys, proof: bytes | None, challenge: str, node: int, clients: Iterable[str]) -> None:
+    """Raise IdentityError unless ``proof`` shows that the node has the private keys of all ``clients``."""
     names = sorted(clients)
     for name in names:
         if name not in keys:
@@ -62,17 +61,15 @@ def refuse_unproven(
             f"it says that it hosts {', '.join(names)} and gives no proof; its node config needs 'private-key'"
         )
     for name in names:
-        key = load_ssh_public_key(keys[name].encode())
-        assert isinstance(key, ec.EllipticCurvePublicKey)
         try:
-            key.verify(proof or b"", _signed(challenge, node, names), _METHOD)
+            keys[name].verify(proof or b"", _signed(challenge, node, names), _METHOD)
         except InvalidSignature:
             raise IdentityError(
                 f"it says that it hosts client '{name}' and does not have the private key of '{name}'"
             ) from None
 
 
-def read_public_keys(folder: Path) -> dict[str, str]:
+def read_public_keys(folder: Path) -> PublicKeys:
     """Public keys by client, from the files NAME.pub of a folder.
 
     Raises
@@ -80,17 +77,17 @@ def read_public_keys(folder: Path) -> dict[str, str]:
     ExperimentError
         When there are none, or one is no such key.
     """
-    keys: dict[str, str] = {}
+    keys: dict[str, ec.EllipticCurvePublicKey] = {}
     for file in sorted(folder.glob("*.pub")):
         try:
-            text = file.read_text()
-            if not isinstance(load_ssh_public_key(text.encode()), ec.EllipticCurvePublicKey):
+            key = load_ssh_public_key(file.read_bytes())
+            if not isinstance(key, ec.EllipticCurvePublicKey):
                 raise ValueError("another kind of key")
         except (OSError, ValueError, UnsupportedAlgorithm) as error:
             raise ExperimentError(
                 f"[clients] public-keys: {file} is not a key of `ssh-keygen -t ecdsa` ({error})"
             ) from None
-        keys[unquote(file.name.removesuffix(".pub"))] = text
+        keys[unquote(file.name.removesuffix(".pub"))] = key
     if not keys:
         raise ExperimentError(f"[clients] public-keys: there is no public key NAME.pub in {folder}")
     return keys

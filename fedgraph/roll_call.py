@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -10,7 +10,7 @@ from typing import Protocol
 from pydantic import Field, field_validator
 
 from fedgraph.errors import ExperimentError, IdentityError
-from fedgraph.identity_proof import read_public_keys
+from fedgraph.identity_proof import PublicKeys, read_public_keys
 from fedgraph.settings import Settings
 
 _SHOWN = 8
@@ -57,13 +57,13 @@ class RollCall:
     min_clients : fewest clients that must be hosted.
     wait        : seconds for nodes to connect.
     expect      : all of these; None: whoever is there.
-    keys        : public keys by client, in OpenSSH's form; None: nodes are taken at their word.
+    keys        : public keys by client; None: nodes are taken at their word.
     """
 
     min_clients: int = 1
     wait: float = 60.0
     expect: tuple[str, ...] | None = None
-    keys: Mapping[str, str] | None = field(default=None, repr=False)
+    keys: PublicKeys | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, table: ClientsTable, min_clients: int, wait: float) -> RollCall:

@@ -6,7 +6,7 @@ from clients.app import app
 from fedgraph.errors import IdentityError
 from fedgraph.experiment import parse_experiment
 from fedgraph.grid import LocalGrid
-from fedgraph.identity_proof import refuse_unproven
+from fedgraph.identity_proof import read_public_keys, refuse_unproven
 from fedgraph.messages import (
     CHALLENGE_KEY,
     CLIENT_KEY,
@@ -133,7 +133,7 @@ def test_only_expected_clients_of_a_node_take_part(digits_tables):
 
 def test_a_node_signs_whom_it_hosts_where_it_is_asked_to(part, tmp_path, write_key):
     write_key(tmp_path / "key")
-    keys = dict.fromkeys(("client-1", "client-4"), (tmp_path / "key.pub").read_text())
+    keys = dict.fromkeys(("client-1", "client-4"), read_public_keys(tmp_path)["key"])
     config = {"clients": "client-4, client-1", "private-key": str(tmp_path / "key")}
     content = identify(part, config, challenge="of this run").content
     assert Identity.unpack(content).clients == ("client-1", "client-4")
