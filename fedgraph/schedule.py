@@ -7,7 +7,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-_Step = tuple[Annotated[int, Field(ge=1)], Annotated[float, Field(ge=0)]]
+_Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Step = tuple[Annotated[int, Field(ge=1)], _Number]
 
 
 def _ascending(steps: tuple[_Step, ...]) -> tuple[_Step, ...]:
@@ -17,7 +18,7 @@ def _ascending(steps: tuple[_Step, ...]) -> tuple[_Step, ...]:
     return steps
 
 
-Schedule = Annotated[float, Field(ge=0)] | Annotated[tuple[_Step, ...], AfterValidator(_ascending)]
+Schedule = _Number | Annotated[tuple[_Step, ...], AfterValidator(_ascending)]
 """A number not below 0, or ``[[1, a], [r, b], ...]``: a from round 1 on, b from round r on."""
 
 

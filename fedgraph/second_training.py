@@ -28,7 +28,7 @@ def second_training(
         table = {key: value for key, value in table.items() if key not in lengths}
         table |= {key: value for key, value in lengths.items() if value is not None}
     if learning_rate is not None:
-        table |= {"learning-rate": learning_rate, "learning-rate-decay": 1.0}
+        table |= {"learning-rate": learning_rate, "learning-rate-decay": 1.0, "learning-rate-factor": 1.0}
     return parse(TrainSettings, table, where)
 
 

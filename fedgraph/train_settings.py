@@ -8,6 +8,7 @@ import torch
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedgraph.errors import ExperimentError
+from fedgraph.schedule import Schedule, value_at
 from fedgraph.settings import Settings
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -22,10 +23,12 @@ class TrainSettings(Settings):
     local_epochs or local_steps : passes over a client's examples, or minibatches, per round (0 = no training);
         one epoch when neither is given.
     learning_rate_decay : factor per round; round 1 uses ``learning_rate`` itself.
+    learning_rate_factor : times this: a number, or one that changes with the round, ``[[1, 1.0], [801, 0.2]]`` for a
+        fifth of the rate from round 801 on.
     warmup_epochs       : local epochs of each round over which the rate rises linearly from 0, minibatch by minibatch;
         not with local_steps, of which a round may have less than an epoch.
-    final_learning_rate : then the rate falls linearly to this at the end of the round; None: it stays. The decay per
-        round applies to it too. A round that is shorter than the rise ends on it.
+    final_learning_rate : then the rate falls linearly to this at the end of the round; None: it stays. Decay and
+        factor apply to it too. A round that is shorter than the rise ends on it.
     clip_norm           : largest Euclidean norm of one client's gradient.
     loss                : ``auto`` is cross-entropy for classification, mae for forecasts, mse for regression.
     drop_last           : leave out an epoch's last minibatch when it is not full (never a client's only one).
@@ -44,6 +47,7 @@ class TrainSettings(Settings):
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     learning_rate: float = Field(default=0.01, gt=0)
     learning_rate_decay: float = Field(default=1.0, gt=0, le=1)
+    learning_rate_factor: Schedule = 1.0
     momentum: float = Field(default=0.0, ge=0, lt=1)
     nesterov: bool = False
     weight_decay: float = Field(default=0.0, ge=0)
@@ -98,7 +102,8 @@ class TrainSettings(Settings):
 
     def rate(self, round: int) -> float:
         """Learning rate of a round, the largest one where it changes within; rounds count from 1."""
-        return self.learning_rate * self.learning_rate_decay ** max(round - 1, 0)
+        changed = self.learning_rate_decay ** max(round - 1, 0) * value_at(self.learning_rate_factor, max(round, 1))
+        return self.learning_rate * changed
 
     def torch_device(self) -> torch.device:
         """Where the tensors are computed. Raises ExperimentError when CUDA is demanded and absent."""

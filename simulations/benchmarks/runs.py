@@ -197,8 +197,8 @@ def _check_same_work(experiment: Experiment, nodes: int) -> None:
         "[train] optimizer: it has SGD, without Nesterov's momentum, decay or kept moments": (
             train.optimizer != "sgd" or train.nesterov or train.weight_decay > 0 or train.keep_optimizer
         ),
-        "[train] learning-rate-decay, final-learning-rate: its rate stays as it is": (
-            train.learning_rate_decay != 1 or train.final_learning_rate is not None
+        "[train] learning-rate-decay, learning-rate-factor, final-learning-rate: its rate stays as it is": (
+            (train.learning_rate_decay, train.learning_rate_factor, train.final_learning_rate) != (1, 1, None)
         ),
         "[train] loss: it has the mean absolute error": train.loss not in ("auto", "mae"),
     }

@@ -58,3 +58,4 @@ def test_the_decay_of_rounds_scales_the_whole_schedule():
     table = {"learning_rate": 0.4, "warmup_epochs": 1, "final_learning_rate": 0.1, "local_epochs": 3}
     first, third = rates_of(1, **table), rates_of(3, **table, learning_rate_decay=0.5)
     torch.testing.assert_close(third, first / 4)
+    torch.testing.assert_close(rates_of(3, **table, learning_rate_factor=((1, 1.0), (3, 0.25))), first / 4)

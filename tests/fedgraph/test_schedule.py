@@ -16,7 +16,7 @@ def test_a_schedule_changes_with_the_round():
 
 
 @pytest.mark.parametrize(
-    "text", [-1, [[2, 1.0]], [[1, 1.0], [1, 2.0]], [[1, 1.0], [5, 1.0], [3, 1.0]], [], [[1, -2.0]]]
+    "text", [-1, [[2, 1.0]], [[1, 1.0], [1, 2.0]], [[1, 1.0], [5, 1.0], [3, 1.0]], [], [[1, -2.0]], float("inf")]
 )
 def test_others_are_refused(text):
     with pytest.raises(ValidationError):

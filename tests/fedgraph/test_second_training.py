@@ -22,7 +22,8 @@ def test_a_length_takes_the_place_of_either():
 
 
 def test_a_rate_holds_in_every_round():
-    settings = second_training(train(**{"learning-rate": 0.5, "learning-rate-decay": 0.5}), "[x]", learning_rate=0.3)
+    changing = train(**{"learning-rate": 0.5, "learning-rate-decay": 0.5, "learning-rate-factor": [[1, 1.0], [5, 0.1]]})
+    settings = second_training(changing, "[x]", learning_rate=0.3)
     assert (settings.rate(1), settings.rate(9)) == (0.3, 0.3)
 
 
