@@ -17,7 +17,8 @@ from torch import Tensor
 
 from fedgraph.callbacks import Callback, Evaluation, measured
 from fedgraph.errors import ExperimentError, RunError
-from fedgraph.experiment import Experiment, FairnessTable, load_experiment
+from fedgraph.experiment import Experiment, load_experiment
+from fedgraph.experiment_tables import FairnessTable
 from fedgraph.run import RunFolder
 from fedgraph.state_file import State
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedgraph.client_graph import ClientGraph, from_labels, read_graph
 from fedgraph.data.base import DataSource
 from fedgraph.errors import GraphError
-from fedgraph.experiment import GraphTable
+from fedgraph.experiment_tables import GraphTable
 from fedgraph.federation import Federation
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic_core import PydanticUndefined
 
 from fedgraph.data import settings_by_set
-from fedgraph.experiment import EvaluationTable, ExperimentTable, FairnessTable, GraphTable, OutputTable
+from fedgraph.experiment_tables import EvaluationTable, ExperimentTable, FairnessTable, GraphTable, OutputTable
 from fedgraph.methods import BUILT_IN
 from fedgraph.model_choice import ModelTable, VariantTable
 from fedgraph.models import MODELS

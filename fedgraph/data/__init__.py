@@ -45,8 +45,8 @@ _SETS: dict[str, tuple[str, str]] = {
         "fedgraph.data.linked_deaths:LinkedDeathsSource",
     ),
     "bayesian-network": (
-        "fedgraph.data.mixed_tables:BayesianNetworkSettings",
-        "fedgraph.data.mixed_tables:BayesianNetworkSource",
+        "fedgraph.data.network_tables:BayesianNetworkSettings",
+        "fedgraph.data.network_tables:BayesianNetworkSource",
     ),
 }
 

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from fedgraph.data.base import CatalogueEntry, DataFile
-from fedgraph.data.mixed_tables import DealtTableSettings, DealtTableSource
+from fedgraph.data.dealt_tables import DealtTableSettings, DealtTableSource
 from fedgraph.data.table_files import Table
 from fedgraph.errors import DataError
 

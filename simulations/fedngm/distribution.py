@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from fedgraph.data import open_source
-from fedgraph.data.mixed_tables import DealtTableSource
+from fedgraph.data.dealt_tables import DealtTableSource
 from fedgraph.data.table_files import Table
 from fedgraph.errors import ExperimentError
 from fedgraph.experiment import load_experiment

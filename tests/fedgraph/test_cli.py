@@ -259,7 +259,7 @@ def test_keys_of_every_table():
 
 
 def test_every_key_is_explained():
-    from fedgraph.experiment import EvaluationTable, ExperimentTable, FairnessTable, GraphTable, OutputTable
+    from fedgraph.experiment_tables import EvaluationTable, ExperimentTable, FairnessTable, GraphTable, OutputTable
     from fedgraph.model_choice import ModelTable, VariantTable
     from fedgraph.reproduce.table import ColumnTable, MetricTable, ProfileTable, RowTable, TableTable
     from fedgraph.settings import Settings

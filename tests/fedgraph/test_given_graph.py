@@ -4,7 +4,7 @@ import torch
 from fedgraph.client_graph import ClientGraph
 from fedgraph.data.base import TaskSpec
 from fedgraph.errors import GraphError
-from fedgraph.experiment import GraphTable
+from fedgraph.experiment_tables import GraphTable
 from fedgraph.federation import Federation
 from fedgraph.given_graph import given_graph
 from fedgraph.settings import parse
