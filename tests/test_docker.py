@@ -455,6 +455,7 @@ class AsContainers:
         return [file for file in files if not file.startswith(writable)]
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("nodes")
 def test_the_services_run_an_experiment(tmp_path, run_experiment):
     """Over TLS and with authenticated nodes, each as healthy as it says, and no file where a container has none."""

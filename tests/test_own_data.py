@@ -270,6 +270,7 @@ def wards(table_tables, tmp_path):
     return {client: "\n".join([header, *own]) + "\n" for client, own in parts.items()}
 
 
+@pytest.mark.slow
 def test_mixed_tables_of_ones_own_are_as_those_in_one_folder(table_tables, wards, own_files, run_experiment, tmp_path):
     for client, text in wards.items():
         (tmp_path / f"ward-{client}.csv").write_text(text)

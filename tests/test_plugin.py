@@ -86,6 +86,7 @@ def test_compared_with_a_built_in(plugin_folder):
     assert [summary["method"] for summary in summaries] == ["TrimmedNeighbourMean", "local"]
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("flower")
 def test_a_folder_of_the_same_name_does_not_hide_ours_on_ray(plugin_folder):
     (plugin_folder / "clients").mkdir()

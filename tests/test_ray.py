@@ -51,8 +51,9 @@ def test_ray_gives_the_same_weights_as_the_in_process_grid(digits_tables, tmp_pa
     assert there["exchanges"] == here["exchanges"]
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("flower")
-@pytest.mark.parametrize("method", ["f3", pytest.param("vfl", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["f3", "vfl"])
 def test_ray_gives_the_same_predictions_as_the_in_process_grid(patches_tables, tmp_path, run_experiment, method):
     patches_tables["experiment"]["method"] = method
     patches_tables["vfl"] = {**patches_tables.pop("f3"), "epochs": 1} if method == "vfl" else {}

@@ -105,6 +105,7 @@ def test_killed_in_process(tables, tmp_path, data_dir, run_experiment):
     check(run_experiment(tables), tables, folder)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("flower")
 def test_killed_on_ray(tables, tmp_path, data_dir, run_experiment):
     tables["experiment"]["rounds"] = 12

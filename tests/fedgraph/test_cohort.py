@@ -454,7 +454,7 @@ def test_bf16_is_near_float32_and_keeps_float32_parameters(table, task):
 
 @needs_compiler
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.parametrize("name", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
 def test_compiled_training_is_that_of_the_plain_model(name, workers, caplog):
     task = TaskSpec("classification", (1, 4, 4), (3,))
     model, data = build({"name": name}, task), make_data(task, sizes=(9, 9, 6, 9))
@@ -467,7 +467,7 @@ def test_compiled_training_is_that_of_the_plain_model(name, workers, caplog):
     assert fast._training._compiled_loss._built, caplog.text
 
 
-@needs_compiler
+@pytest.mark.slow
 @needs_compiler
 def test_compiled_modules_of_ones_own_train_alike_on_any_number_of_workers(monkeypatch, caplog):
     model = user_model(monkeypatch, Normed)

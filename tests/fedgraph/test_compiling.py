@@ -91,6 +91,7 @@ def test_threads_wait_for_one_build_of_their_shape(counted):
     assert len(counted) == 1
 
 
+@pytest.mark.slow
 @torch._dynamo.config.patch(recompile_limit=1, fail_on_recompile_limit_hit=True)
 def test_many_compiled_copies_of_one_function_do_not_push_each_other_out():
     copies = [Compiled(lambda values, shift=shift: values + shift) for shift in range(2)]

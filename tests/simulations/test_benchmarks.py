@@ -71,6 +71,7 @@ def test_deployment_refuses_methods_that_it_does_not_have(capsys):
         deployment.deployment(["fedavg"])
 
 
+@pytest.mark.slow
 def test_the_start_of_a_process_is_measured():
     assert 0.1 < deployment._timed_start() < 120
 
@@ -321,6 +322,7 @@ def test_cohort_on_a_gpu_that_is_not_there():
     assert "no CUDA device" in result.output
 
 
+@pytest.mark.slow
 def test_server(metr_la):
     output = invoke("server", "--clients", 50, "--parameters", 100, "--repeats", 2)
     assert output.count("│ propagate ") == 2
@@ -346,6 +348,7 @@ def test_everybody_in_the_random_graph_has_as_many_neighbours(clients, neighbour
     assert not bool((rows == columns).any())
 
 
+@pytest.mark.slow
 def test_scale(tmp_path):
     file = tmp_path / "raw.json"
     output = invoke("scale", "--clients", 20, "--clients", 40, "--rounds", 2, "--repeats", 1, "--json", file)
@@ -398,6 +401,7 @@ def test_rounds_has_a_table_for_every_number_of_steps(metr_la, monkeypatch):
     assert row(output, "plain loop")[0] > 0
 
 
+@pytest.mark.slow
 def test_memory_table_compares_with_plain_flower(metr_la, monkeypatch):
     monkeypatch.setattr(memory, "on_ray", lambda experiment, nodes: subprocess.run(["sleep", "1"], check=True))
     code = "import time; x = bytearray(90_000_000); time.sleep(1)"

@@ -13,6 +13,7 @@ from fedgraph import cli
 from simulations.fedngm import graphs
 
 
+@pytest.mark.slow
 def test_the_page_is_made(data_dir, leave_no_trace):
     if not (data_dir / "graph-truth").is_dir():
         pytest.skip("no graph-truth in the data folder")

@@ -49,6 +49,7 @@ def test_times_and_what_models_know_are_printed(tmp_path, monkeypatch):
     assert json.loads(file.read_text())["results"]["births"][0]["edges"] == 70
 
 
+@pytest.mark.slow
 def test_a_measurement_of_the_chain_is_a_real_fit():
     found = graphical.measure_chain(1, 600, 60, True)
     assert found["epochs"] == 60

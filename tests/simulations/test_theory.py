@@ -275,6 +275,7 @@ def test_sections_say_what_does_not_hold(monkeypatch):
 # ---- the page ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_page_is_made(leave_no_trace):
     options = ("draws=20_000", "bias-draws=20_000", "iterations=40", "settled=300")
     arguments = [part for option in options for part in ("--set", f"options.{option}")]

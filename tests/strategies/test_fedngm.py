@@ -75,6 +75,7 @@ def test_phases_and_what_comes_out(table_tables, run_experiment):
     assert "validation/weight-r2-local" not in per_client
 
 
+@pytest.mark.slow
 def test_embeddings_are_features_like_others(table_tables, run_experiment):
     """One that all clients have, through a projection, and one that a client has alone."""
     path = Path(table_tables["data"]["path"])

@@ -85,6 +85,7 @@ def test_without_wide_features_nothing_changes():
     assert not Network(SCHEMA, GRAPH, PROJECTED.model_copy(update={"projected_above": None})).projections
 
 
+@pytest.mark.slow
 def test_what_a_wide_feature_tells_gets_through():
     fit = fit_ngm(SCHEMA, GRAPH, [rows(2000)], [rows(500, 1)], ["one"], PROJECTED, 0)
     assert fit.violation == 0
