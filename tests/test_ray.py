@@ -89,7 +89,7 @@ def test_flwr_run_of_the_repository_itself(tmp_path):
         settings = f'experiment="simulations/sfl/digits.toml" set="experiment.rounds=1" output-dir="{out}" seed=3'
         flwr = [program("flwr"), "run", str(REPOSITORY), "here", "--stream", "-c", settings,
                 "--federation-config", "num-supernodes=2 client-resources-num-cpus=1"]  # fmt: skip
-        streamed = subprocess.run(flwr, env=environment, capture_output=True, text=True, check=False, timeout=240)
+        streamed = subprocess.run(flwr, env=environment, capture_output=True, text=True, check=False, timeout=480)
     (folder,) = out.iterdir()
     finished = json.loads((folder / "summary.json").read_text())
     assert (finished["method"], finished["clients"], finished["rounds"]) == ("sfl", 20, 1)
