@@ -10,6 +10,7 @@ from fedgraph.graphical.network_kernel import CompiledRows, suits
 from fedgraph.graphical.network_rows import NetworkRows, stack_rows
 from fedgraph.graphical.ngm import fit_ngm
 from fedgraph.graphical.ngm_settings import NGMSettings
+from fedgraph.graphical.schema import Feature, Schema
 from fedgraph.graphical.stitched_network import StitchedNetwork
 from fedgraph.optimisers import Optimiser, fresh_state
 from fedgraph.seeding import generator
@@ -84,6 +85,24 @@ def test_losses_and_gradients_are_the_same(mixed, variant, soft, missing):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-7)
         assert torch.equal(idle, idle_too)
         assert wanted.abs().amax() > 1e-3
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "squared"])
+@pytest.mark.parametrize("soft", [False, True])
+def test_embeddings_are_fitted_alike(mixed, loss, soft):
+    """The category in the rows of ``mixed`` as an embedding of as many numbers."""
+    of_mixed = mixed(1)[0].features
+    schema = Schema((*of_mixed[:2], Feature("scan", "embedding", size=3), of_mixed[3]))
+
+    def with_embedding(count, seed):
+        rows = mixed(count, seed)[1]
+        return schema, torch.cat([rows[:, :2], 0.7 * rows[:, 2:5] + 0.3 * rows[:, :1], rows[:, 5:]], 1)
+
+    _, trained, compiled, plain = both(with_embedding, soft, loss=loss)
+    torch.testing.assert_close(compiled.losses(trained), plain.losses(trained), rtol=1e-5, atol=1e-6)
+    wanted = plain.gradient(trained, None)[0]
+    torch.testing.assert_close(compiled.gradient(trained, None)[0], wanted, rtol=1e-4, atol=1e-7)
+    assert wanted.abs().amax() > 1e-3
 
 
 def steps_of(rows, trained, places, active=(True, True, True)):
