@@ -34,6 +34,7 @@ def summary(folder, log=""):
     return json.loads((folder.path / "summary.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("nodes")
 def test_real_nodes_give_the_same_weights_as_the_in_process_grid(digits_tables, tmp_path, run_experiment):
     names = [f"client-{i:02d}" for i in range(6)]
@@ -68,7 +69,6 @@ def test_peers_of_ipa_on_real_nodes_take_turns_with_the_same_weights_as_in_proce
     assert real["exchanges"] == known["exchanges"] == 1 + 1 + 2 * 3
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("nodes")
 def test_owners_on_real_nodes_give_the_same_predictions_as_the_in_process_grid(
     patches_tables, tmp_path, run_experiment
