@@ -158,19 +158,21 @@ def test_a_node_killed_in_a_round_ends_a_run_that_needs_it_and_the_run_goes_on_w
 
 
 def test_a_node_killed_in_a_round_is_left_out_of_it_and_takes_part_again_with_its_state(scene):
-    # Round 2 waits so long that the node is back in round 3: for a minute the server takes the dead one for alive.
-    with scene(**{"on-missing": "skip", "timeout": 150.0}) as at:
+    with scene(**{"rounds": 4, "on-missing": "skip", "timeout": 150.0}) as at:
         at.hold("client-1-2")
+        at.hold("client-0-3")
         at.start_nodes()
         at.submit()
         at.wait_for("client-1-2")
         at.nodes["client-1"].kill()
         at.release("client-1-2")
+        at.wait_for("client-0-3")
         at.restart_node("client-1")
+        at.release("client-0-3")
         at.wait_for_the_end()
         assert at.folder.is_finished, at.log[-6000:]
-        assert at.rounds_of("client-0") == {1, 2, 3}
-        assert at.rounds_of("client-1") == {1, 3}
+        assert at.rounds_of("client-0") == {1, 2, 3, 4}
+        assert at.rounds_of("client-1") == {1, 4}
         state = at.federation.folder / "state" / "client-1"
         assert any(path.is_file() for path in state.rglob("*")), "moments of Adam"
 
