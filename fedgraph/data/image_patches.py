@@ -15,6 +15,7 @@ from torch import Tensor
 from fedgraph.client_graph import ClientGraph
 from fedgraph.data import image_files
 from fedgraph.data.catalogue import require
+from fedgraph.data.digits import read_digits
 from fedgraph.data.image_files import Images
 from fedgraph.data.image_sets import IDX_CONTENT, SETS, catalogue_entry
 from fedgraph.data.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
@@ -149,7 +150,5 @@ def _numbered(prefix: str, count: int) -> tuple[str, ...]:
 @lru_cache(maxsize=1)
 def _digits() -> Images:
     """Scikit-learn's digits, which have no test images of their own."""
-    from sklearn.datasets import load_digits  # takes a second to import, and the other sets do without
-
-    bunch = load_digits()
-    return Images(bunch.images.astype(np.uint8)[:, None], bunch.target.astype(np.int64), len(bunch.target))
+    pixels, labels = read_digits()
+    return Images(pixels[:, None], labels, len(labels))

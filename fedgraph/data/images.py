@@ -13,6 +13,7 @@ from pydantic import Field, PositiveInt, model_validator
 from fedgraph.data import image_files
 from fedgraph.data.base import CohortData, SplitName
 from fedgraph.data.catalogue import find, require
+from fedgraph.data.digits import read_digits
 from fedgraph.data.image_files import FileKey, Images
 from fedgraph.data.image_options import ImageOptions, image_cohort
 from fedgraph.data.image_sets import IDX_CONTENT, IMAGES, SETS, SetName, catalogue_entry
@@ -120,10 +121,7 @@ def _images(name: SetName, key: FileKey, seed: int) -> Images:
 @lru_cache(maxsize=8)
 def _digits(seed: int) -> Images:
     """Scikit-learn's digits, a fifth of each class for testing."""
-    from sklearn.datasets import load_digits  # takes a second to import, and the other sets do without
-
-    bunch = load_digits()
-    labels = bunch.target.astype(np.int64)
+    pixels, labels = read_digits()
     draws = generator(seed, "digits", "test")
     train, test = [], []
     for label in np.unique(labels):
@@ -132,7 +130,7 @@ def _digits(seed: int) -> Images:
         train.append(rows[kept])
         test.append(rows[tested])
     order = np.concatenate([np.sort(np.concatenate(train)), np.sort(np.concatenate(test))])
-    return Images(bunch.images.astype(np.uint8)[order, None], labels[order], sum(map(len, train)))
+    return Images(pixels[order, None], labels[order], sum(map(len, train)))
 
 
 @lru_cache(maxsize=8)

@@ -52,7 +52,8 @@ def deployment(
         f"A process that answers a message takes {number(start)} s of a core to start; Flower starts one per message.",
         f"Nodes look for messages every {number(_POLL)} s, so that on average half of that is waited per exchange.",
         "'computing' is the same run in one process; 'starting' that of a process on every node that is asked, on this "
-        "machine's cores; 'the rest' is waiting for nodes to look, and transport.",
+        "machine's cores; 'the rest' is installing the app and reading the data in each of them, waiting for nodes to "
+        "look, and transport.",
     ]
     print_report([_table(results, start, nodes)], lines, "threads as the experiments say")
     write_raw(json_, "deployment", {"methods": chosen, "nodes": nodes}, {"start": start, "runs": results})
