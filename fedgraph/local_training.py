@@ -15,8 +15,8 @@ from fedgraph.batches import example_numbers, repeat_examples, training_batches
 from fedgraph.compiling import Compiled
 from fedgraph.data.base import Augment, Batch, Split, TaskSpec
 from fedgraph.learning_rates import learning_rates
-from fedgraph.losses import loss_sums, masked_mean
-from fedgraph.models.base import StackedModel
+from fedgraph.losses import loss_name, loss_sums, masked_mean
+from fedgraph.models.base import Differentiated, StackedModel
 from fedgraph.optimisers import Optimiser, clip_rows
 from fedgraph.parameters import Layout
 from fedgraph.seeding import derive_seed
@@ -92,11 +92,9 @@ class LocalTraining:
                     numbers = example_numbers(block.keys[:clients], round, step, batch.inputs.shape[1])
                     batch = batch._replace(inputs=self.augment(batch.inputs, numbers))
                 buffers = {name: value[:clients] for name, value in running.items()}
-                parameters = trained[:clients].detach().requires_grad_()
                 # What comes up rarely is not worth compiling: a block that has lost clients, a short last minibatch.
                 usual = compiles and clients == len(matrix) and examples == max(longest)
-                sums, changed = (self._compiled_loss if usual else self._loss)(parameters, buffers, batch)
-                (gradient,) = torch.autograd.grad(masked_mean(*sums).sum(), parameters)
+                sums, gradient, changed = self._differentiate(trained[:clients], buffers, batch, usual)
                 with torch.no_grad():
                     total[:, :clients] += sums
                     if gradient_term is not None:
@@ -110,6 +108,28 @@ class LocalTraining:
         if running:
             matrix[:, :width] = trained
         return total[0] / total[1], (counts > 0).sum(0)
+
+    def _differentiate(
+        self, models: Tensor, buffers: Mapping[str, Tensor], batch: Batch, compiles: bool
+    ) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
+        """Sums as of :meth:`_loss`, the gradient of each client's mean loss, and the buffers that changed."""
+        if self._written_out is not None:
+            with autocast(self.settings, models.device):
+                found = self._written_out.loss_gradient(self._loss_name, models, batch)
+            if found is not None:
+                return *found, {}
+        parameters = models.detach().requires_grad_()
+        sums, changed = (self._compiled_loss if compiles else self._loss)(parameters, buffers, batch)
+        (gradient,) = torch.autograd.grad(masked_mean(*sums).sum(), parameters)
+        return sums, gradient, changed
+
+    @cached_property
+    def _written_out(self) -> Differentiated | None:
+        return self.model if isinstance(self.model, Differentiated) else None
+
+    @cached_property
+    def _loss_name(self) -> str:
+        return loss_name(self.settings.loss, self.task)
 
     @cached_property
     def _compiled_loss(self) -> Compiled[[Tensor, Mapping[str, Tensor], Batch], tuple[Tensor, Mapping[str, Tensor]]]:

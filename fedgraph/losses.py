@@ -35,14 +35,18 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 DEFAULT_LOSS = {"classification": "cross-entropy", "forecast": "mae", "regression": "mse"}
 
 
+def loss_name(loss: str, task: TaskSpec) -> str:
+    """The key of ``LOSSES`` that ``loss`` is, or that ``auto`` stands for in this task."""
+    return DEFAULT_LOSS[task.kind] if loss == "auto" else loss
+
+
 def loss_sums(loss: str, task: TaskSpec, outputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """``sum(weights * loss)`` and ``sum(weights)`` of each client, ``[clients]`` each.
 
     ``loss`` is a key of ``LOSSES`` or ``auto``; shapes are those of :class:`fedgraph.data.base.Batch`. Targets of
     weight 0 may hold anything, NaN included.
     """
-    function = LOSSES[DEFAULT_LOSS[task.kind] if loss == "auto" else loss]
-    losses = function(outputs, targets.masked_fill(weights == 0, 0))
+    losses = LOSSES[loss_name(loss, task)](outputs, targets.masked_fill(weights == 0, 0))
     return (weights * losses).flatten(1).sum(1), weights.flatten(1).sum(1)
 
 

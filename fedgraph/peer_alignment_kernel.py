@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedgraph import native
-from fedgraph.optimisers import EPSILON
+from fedgraph.adam_kernel import AdamSettings, plain
 from fedgraph.peer_alignment_source import SOURCE
 from fedgraph.train_settings import TrainSettings
 
@@ -23,9 +23,9 @@ class _Alignment(ctypes.Structure):
     """``Alignment`` of the C++ source, which explains the fields."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("peers", "columns", "threads", "decoupled")),
-        *((name, ctypes.c_double) for name in ("first", "second", "rate")),
-        *((name, ctypes.c_float) for name in ("power", "epsilon", "decay")),
+        *((name, ctypes.c_int64) for name in ("peers", "columns", "threads")),
+        ("adam", AdamSettings),
+        ("power", ctypes.c_float),
         *((name, ctypes.c_void_p) for name in ("own", "weights", "steps")),
         *((name, ctypes.c_void_p) for name in ("others", "mean", "square", "added")),
     )
@@ -38,11 +38,7 @@ library = native.OnFirstUse("peer-alignment", SOURCE, "the alignment")
 def suits(settings: TrainSettings, *tensors: Tensor) -> bool:
     """Whether :func:`align` can take these tensors, and these settings ask for compiled code."""
     wanted = bool(settings.compile) and settings.optimizer != "sgd"
-    return wanted and _plain(*tensors) and library() is not None
-
-
-def _plain(*tensors: Tensor) -> bool:
-    return all(t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in tensors)
+    return wanted and plain(*tensors) and library() is not None
 
 
 def align(
@@ -67,21 +63,15 @@ def align(
     if own.shape != (columns,) or weights.shape != (peers,):
         raise ValueError(f"{tuple(own.shape)} and weights {tuple(weights.shape)} do not fit {tuple(others.shape)}")
     own, weights = own.contiguous(), weights.contiguous()
-    if not _plain(own, weights, others, *({} if moments is None else moments).values()):
+    if not plain(own, weights, others, *({} if moments is None else moments).values()):
         raise ValueError("parameters, weights and moments must be contiguous float32 on the CPU")
     added = torch.empty(columns, dtype=torch.float32)
-    first, second = settings.betas
     structure = _Alignment(
         peers=peers,
         columns=columns,
         threads=min(torch.get_num_threads(), 1 + peers * columns // _PER_THREAD),
-        decoupled=settings.optimizer == "adamw",
+        adam=AdamSettings.of(settings, rate),
         power=power,
-        first=first,
-        second=second,
-        epsilon=EPSILON,
-        decay=settings.weight_decay,
-        rate=rate,
         own=own.data_ptr(),
         weights=weights.data_ptr(),
         others=others.data_ptr(),

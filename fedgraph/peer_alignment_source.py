@@ -3,13 +3,15 @@
 It is a Python file because Flower's app bundle carries no other kind of source.
 """
 
-SOURCE = r"""
+from fedgraph.native_adam import ADAM
+
+SOURCE = (
+    ADAM
+    + r"""
 // Aligning one peer with the others in one pass over [peers, parameters]: how they pull, the sum of the pulls, and the
 // step of Adam with which the others follow. Every number is read and written once; columns are dealt out to threads.
 
 #include <algorithm>
-#include <cmath>
-#include <cstdint>
 #include <new>
 #include <system_error>
 #include <thread>
@@ -17,17 +19,13 @@ SOURCE = r"""
 
 namespace {
 
-using Size = int64_t;
-
 // Columns that are done for all peers in turn: the peer's own part of them stays in a core's first cache.
 constexpr Size BLOCK = 2048;
 
 struct Alignment {
     Size peers, columns, threads;
-    Size decoupled;           // whether weight decay goes past the moments, as in AdamW
-    double first, second;     // betas of Adam
-    double rate;              // learning rate
-    float power, epsilon, decay;
+    AdamSettings adam;
+    float power;
     const float* own;         // [columns]
     const float* weights;     // lambda c, [peers]
     float* steps;             // t that each peer's moments have seen, [peers]; null where the others stay as they are
@@ -62,15 +60,6 @@ void stay(const Alignment& a, Size peer, Size start, Size count) {
     for (Size k = 0; k < count; ++k) added[k] += weight * Distance::slope(own[k] - other[k], power);
 }
 
-// Powers in double: 1 - 0.999^t loses digits in single precision.
-struct Scales {
-    float mean;  // learning rate / (1 - first^t)
-    float root;  // 1 / sqrt(1 - second^t)
-    Scales(const Alignment& a, Size peer)
-        : mean(static_cast<float>(a.rate / (1.0 - std::pow(a.first, a.steps[peer])))),
-          root(static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(a.second, a.steps[peer])))) {}
-};
-
 template <class Distance>
 void follow(const Alignment& a, Size peer, Size start, Size count) {
     const float* __restrict own = a.own + start;
@@ -79,21 +68,11 @@ void follow(const Alignment& a, Size peer, Size start, Size count) {
     float* __restrict square = a.square + peer * a.columns + start;
     float* __restrict added = a.added + start;
     const float weight = a.weights[peer], power = a.power;
-    const float mean_part = static_cast<float>(1.0 - a.first), square_part = static_cast<float>(1.0 - a.second);
-    const float second = static_cast<float>(a.second), epsilon = a.epsilon;
-    const Scales scales(a, peer);
-    const float mean_scale = scales.mean, root_scale = scales.root;
-    const float coupled = a.decoupled ? 0.0f : a.decay;
-    const float kept = a.decoupled ? static_cast<float>(1.0 - a.rate * a.decay) : 1.0f;
+    const Adam adam(a.adam, a.adam.rate, a.steps[peer]);
     for (Size k = 0; k < count; ++k) {
         const float pull = weight * Distance::slope(own[k] - other[k], power);
-        const float gradient = coupled * other[k] - pull;
-        const float m = mean[k] + mean_part * (gradient - mean[k]);
-        const float v = second * square[k] + square_part * gradient * gradient;
         added[k] += pull;
-        mean[k] = m;
-        square[k] = v;
-        other[k] = kept * other[k] - mean_scale * m / (std::sqrt(v) * root_scale + epsilon);
+        adam.move(other[k], -pull, mean[k], square[k]);
     }
 }
 
@@ -137,3 +116,4 @@ extern "C" void align(const Alignment* alignment) {
     for (std::thread& helper : helpers) helper.join();
 }
 """
+)

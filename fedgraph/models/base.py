@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from fedgraph.data.base import Batch
 from fedgraph.parameters import Layout
 
 
@@ -60,3 +61,15 @@ class StackedModel(Protocol):
 
     def twin(self) -> nn.Module:
         """The same architecture as an ordinary module for one client, inputs ``[batch, *input_shape]``."""
+
+
+@runtime_checkable
+class Differentiated(StackedModel, Protocol):
+    """A model without buffers and draws for which the gradient of its loss is written out."""
+
+    def loss_gradient(self, loss: str, matrix: Tensor, batch: Batch) -> tuple[Tensor, Tensor] | None:
+        """What :func:`fedgraph.losses.loss_sums` gives, ``[2, clients]``, and the gradient of its masked mean.
+
+        ``loss`` is a key of :data:`fedgraph.losses.LOSSES`; the gradient is for the models ``matrix``, ``[clients,
+        parameters]``. None for tensors, or in a context, for which it is not written out.
+        """

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedgraph.errors import ExperimentError
-from fedgraph.models.base import StackedModel
+from fedgraph.models.base import Differentiated, StackedModel
 from fedgraph.parameters import Layout
 
 
@@ -56,8 +56,8 @@ class FrozenLayers:
 
     @property
     def native(self) -> bool:
-        """See :class:`fedgraph.models.base.StackedModel`."""
-        return self.model.native
+        """See :class:`fedgraph.models.base.StackedModel`; a gradient that is written out is that of all layers."""
+        return self.model.native and not isinstance(self.model, Differentiated)
 
     def compiled(self) -> FrozenLayers:
         """The same layers of the compiled model frozen."""

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedgraph.data.base import TaskSpec
+from fedgraph.data.base import Batch, TaskSpec
+from fedgraph.models import perceptron_kernel
 from fedgraph.models.stacked import ModelFromTwin, linear
 from fedgraph.settings import Settings
 
@@ -46,11 +48,18 @@ class MLPModel(ModelFromTwin):
         super().__init__(task)
         self.settings = settings
 
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers that go into the first layer, and that come out of each."""
+        return [math.prod(self.task.input_shape), *self.settings.hidden, self.num_outputs]
+
+    def compiled(self) -> NativeMLPModel:
+        """The same model trained by native code; its first batch waits a second for the compiler, once a processor."""
+        return NativeMLPModel(self.settings, self.task)
+
     def build_twin(self) -> nn.Module:
         """The same model of ``nn.Linear`` layers."""
-        return MLPTwin(
-            [math.prod(self.task.input_shape), *self.settings.hidden, self.num_outputs], self.task.output_shape
-        )
+        return MLPTwin(self.sizes, self.task.output_shape)
 
     def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Inputs ``[clients, batch, *input_shape]``; see :class:`fedgraph.models.base.StackedModel`."""
@@ -58,3 +67,15 @@ class MLPModel(ModelFromTwin):
         for layer in range(len(self.settings.hidden)):
             values = linear(state, f"hidden.{layer}", values).relu()
         return values, {}
+
+
+class NativeMLPModel(MLPModel):
+    """The same, trained by C++ where it can be; see :mod:`fedgraph.models.perceptron_kernel`."""
+
+    native = True
+
+    def loss_gradient(self, loss: str, matrix: Tensor, batch: Batch) -> tuple[Tensor, Tensor] | None:
+        """See :class:`fedgraph.models.base.Differentiated`."""
+        if torch.is_autocast_enabled(matrix.device.type):
+            return None
+        return perceptron_kernel.loss_gradient(self.sizes, loss, matrix, batch)

@@ -4,9 +4,11 @@ It is a Python file because Flower's app bundle carries no other kind of source.
 """
 
 from fedgraph.native_math import MATH
+from fedgraph.native_products import PRODUCTS
 
 SOURCE = (
     MATH
+    + PRODUCTS
     + r"""
 // A recurrent layer over a whole sequence, and its gradient, client by client: what one client needs stays in a core's
 // cache. Matrices are in row-major order. One time step of a cell computes
@@ -20,8 +22,6 @@ SOURCE = (
 #include <new>
 
 namespace {
-
-using Size = int64_t;
 
 enum Cell : Size { TANH = 0, GRU = 1, LSTM = 2 };
 
@@ -93,32 +93,6 @@ class Workspace {
     std::unique_ptr<float, Free> memory_;
     Size held_ = 0;
 };
-
-// ---------------------------------------------------------------------------------------------------- matrix products
-
-// PyTorch's own BLAS. Sizes of 64 bits are read rightly by a library of 32 bits too, as the low half comes first.
-extern "C" void sgemm_(const char* left_form, const char* right_form, const Size* rows, const Size* columns,
-                       const Size* inner, const float* scale, const float* left, const Size* left_step,
-                       const float* right, const Size* right_step, const float* keep, float* result,
-                       const Size* result_step);
-
-struct Matrix {
-    const float* values;
-    Size step;        // from row to row
-    bool transposed;  // whether the factor is the transpose of what lies in memory
-};
-
-Matrix plain(const float* values, Size step) { return {values, step, false}; }
-Matrix transpose(const float* values, Size step) { return {values, step, true}; }
-
-// result [rows, columns] = left [rows, inner] right [inner, columns] + keep * result
-void multiply(Size rows, Size columns, Size inner, Matrix left, Matrix right, float keep, float* result, Size step) {
-    // BLAS counts column by column, in which every matrix is its transpose: result^T = right^T left^T.
-    const char forms[] = {'N', 'T'};
-    const float one = 1;
-    sgemm_(&forms[right.transposed], &forms[left.transposed], &columns, &rows, &inner, &one, right.values, &right.step,
-           left.values, &left.step, &keep, result, &step);
-}
 
 // to [columns, rows] = from^T, where from is [rows, columns]
 void write_transposed(const float* __restrict from, Size rows, Size columns, float* __restrict to) {

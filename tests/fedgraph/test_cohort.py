@@ -452,12 +452,12 @@ def test_bf16_is_near_float32_and_keeps_float32_parameters(table, task):
         torch.testing.assert_close(rounded.evaluate(start, "test")[name], values, rtol=0.1, atol=0.1)
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("name", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
-def test_compiled_training_is_that_of_the_plain_model(name, workers, caplog):
+def test_compiled_training_is_that_of_the_plain_model(workers, caplog):
     task = TaskSpec("classification", (1, 4, 4), (3,))
-    model, data = build({"name": name}, task), make_data(task, sizes=(9, 9, 6, 9))
+    model, data = build({"name": "cnn"}, task), make_data(task, sizes=(9, 9, 6, 9))
     table = {"learning-rate": 0.1, "batch-size": 4, "local-epochs": 2, "block-size": 2, "workers": workers}
     plain = Cohort(model, data, TrainSettings(**table), seed=0)
     fast = Cohort(model, data, TrainSettings(**table, compile=True), seed=0)
@@ -484,9 +484,16 @@ def test_compiled_modules_of_ones_own_train_alike_on_any_number_of_workers(monke
 
 
 @pytest.mark.parametrize("block", [1, 3, 6])
-@pytest.mark.parametrize("name", ["gru", "lstm", "rnn"])
-def test_native_recurrent_layers_train_like_the_others_in_any_block_on_any_number_of_workers(name, block, caplog):
-    model, data = build({"name": name, "hidden": 7, "layers": 2}, FORECAST), make_data(sizes=(11, 4, 7, 1, 9, 9))
+@pytest.mark.parametrize(
+    "table",
+    [
+        *({"name": name, "hidden": 7, "layers": 2} for name in ("gru", "lstm", "rnn")),
+        {"name": "mlp", "hidden": [7, 5]},
+    ],
+    ids=lambda table: table["name"],
+)
+def test_native_models_train_like_the_others_in_any_block_on_any_number_of_workers(table, block, caplog):
+    model, data = build(table, FORECAST), make_data(sizes=(11, 4, 7, 1, 9, 9))
     table = {"momentum": 0.9, "batch-size": 4, "local-epochs": 2, "clip-norm": 0.5, "learning-rate": 0.1}
     plain = Cohort(model, data, TrainSettings(**table, block_size=1, workers=1), seed=0)
     start = rows_of(model, 6)

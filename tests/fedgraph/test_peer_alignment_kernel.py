@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedgraph import native, peer_alignment_kernel
+from fedgraph import adam_kernel, native, peer_alignment_kernel
 from fedgraph.optimisers import fresh_state
 from fedgraph.peer_alignment import Distance, PeerAlignment
 from fedgraph.settings import parse
@@ -112,11 +112,13 @@ def test_without_a_compiler_operations_of_pytorch_do_it(monkeypatch, caplog):
         raise native.NativeError("there is no C++ compiler")
 
     monkeypatch.setattr(native, "load", fails)
-    peer_alignment_kernel.library.forget()
+    for kernel in (peer_alignment_kernel, adam_kernel):
+        kernel.library.forget()
     try:
         found = moved(True, 50, optimizer="adam")
         assert not peer_alignment_kernel.suits(TrainSettings(optimizer="adam", compile=True), torch.zeros(2, 3))
     finally:
-        peer_alignment_kernel.library.forget()
+        for kernel in (peer_alignment_kernel, adam_kernel):
+            kernel.library.forget()
     assert all(torch.equal(found[name], value) for name, value in moved(False, 50, optimizer="adam").items())
     assert "there is no C++ compiler" in caplog.text

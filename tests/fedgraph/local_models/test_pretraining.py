@@ -14,6 +14,7 @@ from fedgraph.errors import RunError
 from fedgraph.local_models.pretraining import initial_models, pretrain, some_clients
 from fedgraph.models import build
 from fedgraph.models.frozen import FrozenLayers
+from fedgraph.models.mlp import MLPModel
 
 TASK = TaskSpec("classification", (4, 2), (3,))
 NAMES = tuple(f"owner {number}" for number in range(5))
@@ -95,6 +96,8 @@ def test_clients_that_have_stopped_are_left_out(monkeypatch):
     found = pretrain(cohort, initial_models(cohort.model, 7, NAMES), max_epochs=12, patience=3)
     assert sizes == [int((found.epochs >= epoch).sum()) for epoch in range(1, int(found.epochs.max()) + 1)]
     sizes.clear()
+    # As if the model had no native code.
+    monkeypatch.setattr(MLPModel, "compiled", lambda self: self)
     halves = cohort_of(make_data(), settings=SETTINGS.model_copy(update={"compile": True}))
     # Compiling is not what this is about.
     monkeypatch.setattr("fedgraph.local_training.Compiled", lambda function: function)

@@ -1,0 +1,103 @@
+"""Fully connected layers, their loss and its gradient as one call into C++, for float32 on a CPU.
+
+Clients are computed one after the other, so that one's activations stay in a core's cache, and without Python's global
+lock. Matrix products are PyTorch's own, and leave the gradient where it belongs in the matrix of all parameters.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from fedgraph import native
+from fedgraph.data.base import Batch
+from fedgraph.models.perceptron_source import SOURCE
+
+_LOSSES = {"cross-entropy": 0, "mae": 1, "mse": 2, "huber": 3}
+
+
+class _Perceptron(ctypes.Structure):
+    """``Perceptron`` of the C++ source, which explains the fields."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("clients", "batch", "layers")),
+        *((name, ctypes.c_void_p) for name in ("sizes", "models")),
+        ("model_step", ctypes.c_int64),
+        ("inputs", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("input_step", "loss")),
+        *((name, ctypes.c_void_p) for name in ("targets", "weights", "activations", "gradients", "sums", "gradient")),
+        ("parameters", ctypes.c_int64),
+    )
+
+
+library = native.OnFirstUse("perceptron", SOURCE, "the training of fully connected layers")
+"""``library()``: the compiled training; None where it cannot be compiled."""
+
+
+def loss_gradient(sizes: Sequence[int], loss: str, models: Tensor, batch: Batch) -> tuple[Tensor, Tensor] | None:
+    """Sums of weighted losses and of weights ``[2, clients]``, and the gradient of each client's mean loss.
+
+    The gradient is 0 where a client has no weight at all. None where this is not for C++ to compute.
+
+    sizes  : of the inputs and of every layer's outputs; between layers there is ReLU.
+    loss   : a key of :data:`fedgraph.losses.LOSSES`.
+    models : ``[clients, parameters]``, layer by layer weight ``[size, inputs of the layer]`` and bias ``[size]``; the
+        gradient has the same shape.
+
+    Raises
+    ------
+    IndexError
+        When a target that counts is a class for which there is no output.
+    """
+    classes = loss == "cross-entropy"
+    kinds = (models, batch.inputs, batch.weights) if classes else (models, *batch)
+    suits = all(each.dtype == torch.float32 and each.device.type == "cpu" for each in kinds)
+    compiled = library() if suits and batch.inputs.numel() else None
+    if compiled is None:
+        return None
+    clients, examples = batch.inputs.shape[:2]
+    inputs = batch.inputs.flatten(2)
+    parameters = sum((before + 1) * size for before, size in pairwise(sizes))
+    wanted = (clients, examples) if classes else (clients, examples, sizes[-1])
+    targets, weights = batch.targets.reshape(wanted).contiguous(), batch.weights.reshape(wanted).contiguous()
+    # C++ sees addresses only.
+    if (
+        models.shape != (clients, parameters)
+        or inputs.shape[2] != sizes[0]
+        or (classes and targets.dtype != torch.int64)
+    ):
+        raise ValueError(f"inputs {tuple(inputs.shape)} and models {tuple(models.shape)} do not fit layers of {sizes}")
+    models, inputs = _whole_rows(models), _whole_rows(inputs)
+    sums, gradient = torch.empty(2, clients), torch.empty(clients, parameters)
+    activations, gradients = torch.empty(examples * sum(sizes[1:])), torch.empty(2 * examples * max(sizes[1:]))
+    layers = (ctypes.c_int64 * len(sizes))(*sizes)
+    structure = _Perceptron(
+        clients=clients,
+        batch=examples,
+        layers=len(sizes) - 1,
+        sizes=ctypes.addressof(layers),
+        models=models.data_ptr(),
+        model_step=models.stride(0),
+        inputs=inputs.data_ptr(),
+        input_step=inputs.stride(0),
+        loss=_LOSSES[loss],
+        targets=targets.data_ptr(),
+        weights=weights.data_ptr(),
+        activations=activations.data_ptr(),
+        gradients=gradients.data_ptr(),
+        sums=sums.data_ptr(),
+        gradient=gradient.data_ptr(),
+        parameters=parameters,
+    )
+    if compiled.perceptron_gradient(ctypes.byref(structure)):
+        raise IndexError(f"a target is none of the classes 0 to {sizes[-1] - 1}")
+    return sums, gradient
+
+
+def _whole_rows(tensor: Tensor) -> Tensor:
+    """``tensor`` ``[clients, ...]``, each client's part of it without gaps."""
+    return tensor if tensor[0].is_contiguous() else tensor.contiguous()
