@@ -76,11 +76,6 @@ library = native.OnFirstUse("adam", _SOURCE, "Adam")
 """``library()``: the compiled step; None where it cannot be compiled."""
 
 
-def suits(settings: TrainSettings, *tensors: Tensor) -> bool:
-    """Whether :func:`step` can take these tensors, and these settings ask for compiled code."""
-    return bool(settings.compile) and plain(*tensors) and library() is not None
-
-
 def plain(*tensors: Tensor) -> bool:
     """Whether they are what C++ reads: contiguous float32 on the CPU."""
     return all(t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in tensors)
@@ -88,19 +83,20 @@ def plain(*tensors: Tensor) -> bool:
 
 def step(
     settings: TrainSettings, parameters: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor
-) -> None:
+) -> bool:
     """Move ``parameters`` ``[rows, columns]`` and the moments ``state`` in place.
+
+    False, and nothing moved, where these settings do not ask for compiled code or it cannot take these tensors.
 
     gradient : of the same shape. rate : of all rows, or ``[rows]`` their own.
     """
-    compiled = library()
-    assert compiled is not None
     mean, square, steps = state["first-moment"], state["second-moment"], state["step"]
+    compiled = library() if settings.compile and plain(parameters, gradient, mean, square, steps) else None
+    if compiled is None:
+        return False
     # C++ sees addresses only.
     if {gradient.shape, mean.shape, square.shape} != {parameters.shape} or steps.shape != parameters.shape[:1]:
         raise ValueError(f"the gradient {tuple(gradient.shape)} and moments do not fit {tuple(parameters.shape)}")
-    if not plain(parameters, gradient, mean, square, steps):
-        raise ValueError("parameters, gradient and moments must be contiguous float32 on the CPU")
     rates = None if isinstance(rate, float) else rate.double().reshape(parameters.shape[:1]).contiguous()
     structure = _Step(
         adam=AdamSettings.of(settings, rate if isinstance(rate, float) else 0.0),
@@ -114,3 +110,4 @@ def step(
         square=square.data_ptr(),
     )
     compiled.adam_step(ctypes.byref(structure))
+    return True

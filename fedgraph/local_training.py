@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -21,6 +23,9 @@ from fedgraph.optimisers import Optimiser, clip_rows
 from fedgraph.parameters import Layout
 from fedgraph.seeding import derive_seed
 from fedgraph.train_settings import TrainSettings
+
+_AHEAD = 1 << 18
+"""Numbers of examples that are gathered at once."""
 
 GradientTerm = Callable[[Tensor, slice | Tensor, Tensor], Tensor]
 """``(parameters [active, trainable], clients, batch_weight [active]) -> [active, trainable]``, added to the gradient.
@@ -78,6 +83,7 @@ class LocalTraining:
         settings, width = self.settings, self._trained.num_parameters
         batches = training_batches(block.keys, block.num_examples, settings, round)
         counts = (batches >= 0).sum(2)
+        weights = counts.float()
         active, longest = (counts > 0).sum(1).tolist(), counts.amax(1).tolist()
         trained = matrix[:, :width].contiguous()
         running = self._buffers.unflatten(matrix[:, width:]) if self._buffers.names else {}
@@ -86,8 +92,8 @@ class LocalTraining:
         total = torch.zeros(2, len(matrix), dtype=torch.float64, device=matrix.device)
         compiles = settings.compile is True and (matrix.is_cuda or not self.model.native)
         with self._own_draws(block.names[0], round, matrix.device):
-            for step, (clients, examples) in enumerate(zip(active, longest, strict=True)):
-                batch = self._batch(block.split, batches[step, :clients], examples)
+            gathered = self._minibatches(block.split, batches, active, longest)
+            for step, (clients, examples, batch) in enumerate(zip(active, longest, gathered, strict=True)):
                 if self.augment is not None:
                     numbers = example_numbers(block.keys[:clients], round, step, batch.inputs.shape[1])
                     batch = batch._replace(inputs=self.augment(batch.inputs, numbers))
@@ -98,8 +104,7 @@ class LocalTraining:
                 with torch.no_grad():
                     total[:, :clients] += sums
                     if gradient_term is not None:
-                        weight = counts[step, :clients].float()
-                        gradient += gradient_term(trained[:clients], block.first(clients), weight)
+                        gradient += gradient_term(trained[:clients], block.first(clients), weights[step, :clients])
                     if settings.clip_norm is not None:
                         clip_rows(gradient, settings.clip_norm)
                     optimiser.step(trained, gradient, None if rates is None else rates[step, :clients])
@@ -144,6 +149,27 @@ class LocalTraining:
             outputs, changed = self.model.forward(state, batch.inputs, training=True)
         sums = loss_sums(self.settings.loss, self.task, outputs.float(), batch.targets, batch.weights)
         return torch.stack(sums), changed
+
+    def _minibatches(
+        self, split: Split, batches: Tensor, active: Sequence[int], longest: Sequence[int]
+    ) -> Iterator[Batch]:
+        """The minibatches ``batches`` ``[steps, clients, batch]``, of the ``active`` clients of each step.
+
+        Where each step is one call, gathering its few examples would take as long: several steps' are gathered at once.
+        """
+        start = 0
+        for (clients, examples), alike in groupby(zip(active, longest, strict=True)):
+            stop = start + len(list(alike))
+            numbers = clients * examples * math.prod(self.task.input_shape)
+            ahead = max(1, _AHEAD // numbers) if self._written_out is not None else 1
+            for steps in batches[start:stop, :clients].split(ahead):
+                if len(steps) == 1:
+                    yield self._batch(split, steps[0], examples)
+                    continue
+                found = self._batch(split, steps[:, :, :examples].transpose(0, 1).flatten(1), len(steps) * examples)
+                parts = (part.unflatten(1, (len(steps), examples)).unbind(1) for part in found)
+                yield from map(Batch, *parts)
+            start = stop
 
     def _batch(self, split: Split, indices: Tensor, longest: int) -> Batch:
         """The examples ``indices`` ``[clients, batch]``, of which each client has ``longest`` at most."""

@@ -54,8 +54,7 @@ class Optimiser:
             parameters.sub_(gradient, alpha=rate)
 
     def _adam(self, parameters: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor) -> None:
-        if adam_kernel.suits(self.settings, parameters, gradient, *state.values()):
-            adam_kernel.step(self.settings, parameters, gradient, state, rate)
+        if adam_kernel.step(self.settings, parameters, gradient, state, rate):
             return
         first, second = self.settings.betas
         if self.settings.weight_decay:

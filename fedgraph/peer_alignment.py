@@ -90,11 +90,15 @@ class PeerAlignment:
         self._optimiser = Optimiser(settings, settings.rate(round), moments)
         self._rates = learning_rates(settings, num_examples, round)
         self._step = 0
+        self._weighed: tuple[float, Tensor] | None = None
         self._native = peer_alignment_kernel.suits(settings, others, *moments.values())
 
     def __call__(self, own: Tensor, clients: slice | Tensor, batch_weight: Tensor) -> Tensor:
         """The gradient for ``own`` ``[1, trainable]``; see ``GradientTerm``."""
-        weights = self.distance.weighed(self.weights[None], batch_weight)[0]
+        if self._weighed is None or float(batch_weight) != self._weighed[0]:
+            # Almost all minibatches are of one size.
+            self._weighed = float(batch_weight), self.distance.weighed(self.weights[None], batch_weight)[0]
+        weights = self._weighed[1]
         rates = None if self._rates is None else self._rates[self._step]
         self._step += 1
         if self._native:
