@@ -11,9 +11,13 @@ import typer
 from rich.table import Table
 from torch import Tensor
 
+from fedgraph.data import open_source
+from fedgraph.experiment import load_experiment
+from fedgraph.models import build
 from fedgraph.optimisers import fresh_state
 from fedgraph.peer_alignment import Distance, PeerAlignment
 from fedgraph.train_settings import TrainSettings
+from simulations.benchmarks.baselines import PlainPeers
 from simulations.benchmarks.measure import (
     MIB,
     JsonFile,
@@ -29,10 +33,16 @@ from simulations.benchmarks.measure import (
     timed,
     write_raw,
 )
-from simulations.benchmarks.runs import in_process, read_experiment
+from simulations.benchmarks.runs import data_dir, in_process
 
 LAYERS = (784 * 200, 200, 200 * 200, 200, 200 * 10, 10)
 """Numbers in the tensors of the multi-layer perceptron of Gorbett et al. 2023."""
+
+DISJOINT = "ipa/mnist-classes.toml"
+RELEASED_SECONDS = 12.0
+"""What a round of it takes the authors' program on two cores: 11.5 to 12."""
+
+_ONE_ROUND = ("experiment.rounds=1", "evaluation.targets={}", "output.checkpoint-every=1000000")
 
 Models = list[Tensor]
 """The others' parameters as they lie in memory, after a step."""
@@ -48,6 +58,7 @@ def alignment(
     power: Annotated[float, typer.Option(min=1, help="p of the distance.")] = 1.0,
     threads: Annotated[int, typer.Option(min=1, help="Intra-op threads.")] = 1,
     whole_round: Annotated[str | None, typer.Option("--round", help="Also time a round of this experiment.")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Time that round as a plain program, too.")] = False,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of that experiment.")] = None,
     repeats: Repeats = 3,
     json_: JsonFile = None,
@@ -79,16 +90,27 @@ def alignment(
         lines.append(target_line(f"time from {least} to {most} peers, over that of others, compiled", growth, 1.5))
     tables = [_table(results, parameters)]
     if whole_round is not None:
-        found = in_fresh_process(f"{__name__}:measure_round", name=whole_round, overrides=set_ or [])
+        asked = {"name": whole_round, "overrides": set_ or []}
+        ours = in_fresh_process(f"{__name__}:measure_round", **asked)
+        fastest = min(ours["seconds"])
         lines.append(
-            f"Round {found['rounds']} of {whole_round}, {found['clients']} peers one after the other, "
-            f"{found['threads']} intra-op threads: {number(found['seconds'])} s, {number(found['peak'] / MIB)} MiB at "
+            f"A round of {whole_round}, {ours['clients']} peers one after the other, {ours['threads']} intra-op "
+            f"threads, the fastest of {len(ours['seconds'])}: {number(fastest)} s, {number(ours['peak'] / MIB)} MiB at "
             "its peak, all in one process."
         )
-        results[whole_round] = [found]
+        results[whole_round] = [ours]
+        if plain:
+            other = in_fresh_process(f"{__name__}:measure_plain_round", **asked)
+            seconds = min(other["seconds"])
+            lines.append(
+                f"As a plain program in PyTorch: {number(seconds)} s, {number(seconds / fastest)} times as long."
+            )
+            results[whole_round].append(other)
+        if whole_round.endswith(DISJOINT):
+            lines.append(target_line("a fifth of the released program's round", fastest, RELEASED_SECONDS / 5, " s"))
     print_report(tables, lines, f"{threads} intra-op thread{'s' if threads > 1 else ''}")
     settings = {"peers": counts, "width": width, "power": power, "threads": threads, "round": whole_round,
-                "set": set_, "repeats": repeats}  # fmt: skip
+                "plain": plain, "set": set_, "repeats": repeats}  # fmt: skip
     write_raw(json_, "alignment", settings, results)
 
 
@@ -110,11 +132,23 @@ def measure(kind: str, peers: int, width: int, power: float, threads: int) -> di
 
 
 def measure_round(name: str, overrides: list[str]) -> dict[str, Any]:
-    """Seconds of an experiment's last round, by default its first too, and this process's peak memory."""
-    experiment = read_experiment(name, ["experiment.rounds=1", *overrides, "evaluation.targets={}"], "ipa")
+    """Seconds of an experiment's rounds, by default its first, and this process's peak memory."""
+    experiment = load_experiment(name, [*_ONE_ROUND, *overrides], "ipa")
     timings = in_process(experiment, nodes=2)
-    found = {"seconds": timings[-1].wall, "peak": peak_bytes(), "rounds": len(timings)}
+    found = {"seconds": [timing.wall for timing in timings], "peak": peak_bytes()}
     return {**found, "clients": getattr(experiment.data, "clients", 0), "threads": experiment.train.threads}
+
+
+def measure_plain_round(name: str, overrides: list[str]) -> dict[str, Any]:
+    """Seconds of a round of :class:`simulations.benchmarks.baselines.PlainPeers` on the same examples."""
+    experiment = load_experiment(name, [*_ONE_ROUND, *overrides], "ipa")
+    source = open_source(experiment.data, data_dir())
+    data = source.load(source.client_names())
+    torch.manual_seed(experiment.experiment.seed)
+    peers = PlainPeers(build(experiment.model, data.task), data, experiment.train, experiment.method_table["power"])
+    accuracies: list[list[float]] = []
+    seconds = [timed(lambda: accuracies.append(peers.round())).wall for _ in range(experiment.experiment.rounds)]
+    return {"seconds": seconds, "accuracies": accuracies}
 
 
 def _drawn(peers: int, parameters: int) -> tuple[Tensor, Tensor, Tensor]:

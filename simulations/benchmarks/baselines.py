@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from fedgraph.batches import shuffling_keys, training_batches
-from fedgraph.data.base import CohortData
+from fedgraph.data.base import CohortData, SplitName
 from fedgraph.errors import ExperimentError
 from fedgraph.models.base import StackedModel
 from fedgraph.threads import pinned_threads
@@ -70,13 +71,8 @@ class PlainLoop:
         return trained
 
     def _examples(self, client: int) -> tuple[Tensor, Tensor]:
-        split = self.data.splits["train"].select(slice(client, client + 1))
-        batch = split.batch(torch.arange(int(split.num_examples[0]))[None])
-        if not bool((batch.weights == 1).all()):
-            raise ExperimentError(
-                f"client '{self.data.names[client]}' misses targets, which a plain loop does not mask"
-            )
-        return batch.inputs[0].to(self.device), batch.targets[0].to(self.device)
+        inputs, targets = examples_of(self.data, client, "train")
+        return inputs.to(self.device), targets.to(self.device)
 
     def _optimizer(self, rate: float) -> torch.optim.Optimizer:
         settings, parameters = self.settings, self.module.parameters()
@@ -89,6 +85,64 @@ class PlainLoop:
             torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
         )
         return kind(parameters, rate, betas=settings.betas, weight_decay=decay)
+
+
+class PlainPeers:
+    """IPA as one writes it first: modules, autograd through the distances to all peers, and an optimiser for each peer.
+
+    Peers have their turns one after the other, and are measured after them. Minibatches come from a ``DataLoader`` of
+    examples that are ready in memory, so that this does less than a program that reads images. For the settings of
+    :class:`fedgraph.train_settings.TrainSettings` that such a program has: Adam at one rate, a batch size and epochs.
+
+    model, data, settings : as of :class:`fedgraph.cohort.Cohort`. power : p.
+    """
+
+    def __init__(self, model: StackedModel, data: CohortData, settings: TrainSettings, power: float) -> None:
+        self.settings, self.power = settings, power
+        self.modules = [model.twin() for _ in data.names]
+        parameters = [parameter for module in self.modules for parameter in module.parameters()]
+        self.optimisers = [torch.optim.Adam(parameters, settings.learning_rate) for _ in self.modules]
+        self.examples = [examples_of(data, client, "train") for client in range(len(data.names))]
+        self.tested = [examples_of(data, client, "test") for client in range(len(data.names))]
+        total = sum(len(targets) for _, targets in self.examples)
+        self.weights = [len(targets) / total for _, targets in self.examples]
+
+    def round(self) -> list[float]:
+        """A turn of every peer; the accuracies after them."""
+        with pinned_threads(self.settings.threads):
+            return [self._turn(peer) for peer in range(len(self.modules))]
+
+    def _turn(self, peer: int) -> float:
+        own, optimiser = self.modules[peer], self.optimisers[peer]
+        loss_function = nn.CrossEntropyLoss(reduction="sum")
+        examples = TensorDataset(*self.examples[peer])
+        own.train()
+        for _ in range(self.settings.local_epochs or 0):
+            for inputs, targets in DataLoader(examples, self.settings.batch_size, shuffle=True):
+                optimiser.zero_grad()
+                loss = loss_function(own(inputs), targets)
+                for other, weight in zip(self.modules, self.weights, strict=True):
+                    if other is not own:
+                        for mine, theirs in zip(own.parameters(), other.parameters(), strict=True):
+                            loss = loss + weight * torch.linalg.vector_norm(mine - theirs, self.power) ** self.power
+                loss.backward()
+                optimiser.step()
+        own.eval()
+        inputs, targets = self.tested[peer]
+        with torch.no_grad():
+            return float((own(inputs).argmax(1) == targets).float().mean())
+
+
+def examples_of(data: CohortData, client: int, name: SplitName) -> tuple[Tensor, Tensor]:
+    """Inputs and targets of all of a client's examples of a split.
+
+    Raises ExperimentError where targets are missing.
+    """
+    split = data.splits[name].select(slice(client, client + 1))
+    batch = split.batch(torch.arange(int(split.num_examples[0]))[None])
+    if not bool((batch.weights == 1).all()):
+        raise ExperimentError(f"client '{data.names[client]}' misses targets, which a plain loop does not mask")
+    return batch.inputs[0], batch.targets[0]
 
 
 def forward_operations(module: nn.Module, input_shape: tuple[int, ...]) -> int:
