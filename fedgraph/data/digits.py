@@ -25,10 +25,9 @@ def read_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         When scikit-learn is not installed, or came without the file.
     """
     spec = find_spec("sklearn")
-    folder = Path(spec.origin).parent if spec is not None and spec.origin is not None else None
-    if folder is None:
+    if spec is None or spec.origin is None:
         raise DataError("the digits come with scikit-learn, which is not installed: pip install scikit-learn")
-    file = folder / "datasets" / "data" / "digits.csv.gz"
+    file = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
     try:
         table = np.loadtxt(file, delimiter=",").astype(np.int64)
     except OSError:

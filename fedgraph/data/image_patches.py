@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -147,7 +146,6 @@ def _numbered(prefix: str, count: int) -> tuple[str, ...]:
     return tuple(f"{prefix}-{number:05d}" for number in range(count))
 
 
-@lru_cache(maxsize=1)
 def _digits() -> Images:
     """Scikit-learn's digits, which have no test images of their own."""
     pixels, labels = read_digits()
