@@ -119,7 +119,7 @@ class FederationOnThisMachine:
         """Submit the experiment of a run folder, or go on with it."""
         home = self.folder / "researcher"
         connection_file(home, self.address, self.credentials.authority)
-        told = shlex.join([f"output.resume={run.path}"])
+        told = shlex.quote(f"output.resume={run.path}")
         settings = f'experiment="{run.path / "experiment.toml"}" set="{told}"'
         command = ["flwr", "run", str(self.folder / "app"), "here", "--stream", "-c", settings]
         return self._start(command, home)
