@@ -36,9 +36,10 @@ class TrainSettings(Settings):
     threads             : intra-op threads of each worker.
     device              : ``auto`` takes a GPU where the node has one.
     block_size          : clients whose tensors are computed together; None measures what the model needs.
-    compile             : train with compiled code where the node has a C++ compiler: recurrent layers and the alignment
-        of IPA with native code that comes along, other models with ``torch.compile``; a GPU replays CUDA graphs. With
-        ``native`` only what comes along: faster for small models, for which ``torch.compile`` costs more than it saves.
+    compile             : train with compiled code where the node has a C++ compiler: recurrent and fully connected
+        models, Adam and the alignment of IPA with native code that comes along, other models with ``torch.compile``; a
+        GPU replays CUDA graphs. With ``native`` only what comes along: faster for small models, for which
+        ``torch.compile`` costs more than it saves.
         Equal to float tolerance.
     precision           : ``bf16`` computes the forward pass under autocast; parameters and updates stay float32.
     keep_optimizer      : optimiser moments survive from round to round.
@@ -102,7 +103,8 @@ class TrainSettings(Settings):
 
     def rate(self, round: int) -> float:
         """Learning rate of a round, the largest one where it changes within; rounds count from 1."""
-        changed = self.learning_rate_decay ** max(round - 1, 0) * value_at(self.learning_rate_factor, max(round, 1))
+        round = max(round, 1)
+        changed = self.learning_rate_decay ** (round - 1) * value_at(self.learning_rate_factor, round)
         return self.learning_rate * changed
 
     def torch_device(self) -> torch.device:
