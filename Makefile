@@ -12,6 +12,9 @@ export FLWR_TELEMETRY_ENABLED := 0
 run: venv  ## The default experiment: SFL against FedAvg and local-only on digits.
 	$(BIN)/fedgraph run sfl/digits.toml --compare fedavg --compare local
 
+# Two processes share the cores: threads of each that wait for those of the other would slow both down.
+test test-all: export OMP_NUM_THREADS := 1
+
 test: lint  ## What every change must pass.
 	$(BIN)/pytest -m "not slow" -n 2 --dist loadgroup
 

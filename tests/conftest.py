@@ -10,12 +10,17 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Context, RecordDict
+from hypothesis import settings
 
 from fedgraph.experiment import parse_experiment
 from fedgraph.grid import LocalGrid
 from fedgraph.run import RunFolder
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+# How long an example takes says more about who else is on the machine.
+settings.register_profile("fedgraph", deadline=None)
+settings.load_profile("fedgraph")
 
 
 def pytest_collection_modifyitems(items):

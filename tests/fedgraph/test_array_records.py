@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fedgraph.array_records import from_record, to_record
 
 
-@settings(max_examples=25, derandomize=True, deadline=None)
+@settings(max_examples=25, derandomize=True)
 @given(st.lists(st.integers(0, 4), max_size=3), st.integers(0, 1000))
 def test_tensors_survive_the_record(shape, seed):
     tensor = torch.randn(shape, generator=torch.Generator().manual_seed(seed))

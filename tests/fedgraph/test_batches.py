@@ -14,7 +14,7 @@ def batches_of(names, sizes, table, seed, round):
     return training_batches(shuffling_keys(seed, names), torch.tensor(sizes), table, round)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(
     sizes=st.lists(st.integers(0, 12), min_size=1, max_size=4),
     batch=st.integers(1, 5),

@@ -360,4 +360,4 @@ class Runs(RuleBasedStateMachine):
 
 def test_any_history_gives_what_a_dict_would(monkeypatch):
     monkeypatch.setattr("fedgraph.atomic.os.fsync", lambda descriptor: None)
-    run_state_machine_as_test(Runs, settings=settings(max_examples=80, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(Runs, settings=settings(max_examples=80, stateful_step_count=30))

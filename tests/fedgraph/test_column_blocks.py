@@ -9,7 +9,7 @@ from fedgraph import column_blocks as module
 from fedgraph.column_blocks import column_blocks, over_blocks
 
 
-@settings(max_examples=50, derandomize=True, deadline=None)
+@settings(max_examples=50, derandomize=True)
 @given(st.integers(0, 5000), st.integers(0, 3000), st.integers(1, 2**16), st.sampled_from([1, 16, 64]))
 def test_blocks_cover_every_column_once_in_order(rows, columns, entries, narrowest):
     blocks = column_blocks(rows, columns, entries, narrowest)

@@ -167,7 +167,7 @@ _VALUES = st.one_of(
 _NUMBERS = st.lists(st.integers(-2, 5), min_size=4, max_size=4)
 
 
-@settings(deadline=None, max_examples=300, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(
     config=st.dictionaries(st.sampled_from(sorted(reply().pack()["config"])), _VALUES, min_size=0, max_size=3),
     split=st.none() | _NUMBERS,

@@ -44,7 +44,7 @@ def test_clients_are_in_the_order_of_their_names():
     assert federation.label_counts[:, 2].tolist() == [3 * counts_of(name) for name in "abcd"]
 
 
-@settings(max_examples=40, derandomize=True, deadline=None)
+@settings(max_examples=40, derandomize=True)
 @given(
     st.lists(st.text("abcXYZ-09é _.", min_size=1, max_size=6), min_size=1, max_size=12, unique=True),
     st.randoms(use_true_random=False),

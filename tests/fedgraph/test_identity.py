@@ -12,7 +12,7 @@ def test_clients_by_name():
     assert hosted_clients({"clients": "d, a", "partition-id": 0, "num-partitions": 1}, KNOWN) == ("d", "a")
 
 
-@settings(max_examples=50, derandomize=True, deadline=None)
+@settings(max_examples=50, derandomize=True)
 @given(st.integers(1, 40), st.integers(1, 12))
 def test_partitions_cover_all_clients_once_in_contiguous_even_blocks(clients, partitions):
     known = [f"client-{i:02d}" for i in range(clients)]

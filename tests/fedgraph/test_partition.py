@@ -55,7 +55,7 @@ def test_every_method_deals_without_overlap_and_depends_on_its_seed_alone(table,
         assert any(not np.array_equal(a, b) for a, b in zip(parts, other, strict=True))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(
     labels=st.lists(st.integers(0, 6), min_size=40, max_size=200),
     clients=st.integers(1, 10),

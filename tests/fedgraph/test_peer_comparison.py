@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from fedgraph.errors import FedgraphError, RunError
 from fedgraph.peer_comparison import MEASURES, PeerComparison
 
-quick = settings(max_examples=40, deadline=None, derandomize=True)
+quick = settings(max_examples=40, derandomize=True)
 shapes = st.tuples(st.integers(2, 6), st.integers(1, 9), st.integers(2, 4))
 peers = shapes.flatmap(
     lambda shape: st.tuples(

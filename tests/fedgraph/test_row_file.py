@@ -43,7 +43,7 @@ def test_any_rows_in_any_order(tmp_path):
     path = tmp_path / "rows.safetensors"
     write_rows(path, clients, stacked(9))
 
-    @settings(deadline=None, max_examples=50)
+    @settings(max_examples=50)
     @given(st.lists(st.integers(0, 8), max_size=12))
     def check(positions):
         rows = read_rows(path, clients, positions, LIKE)

@@ -47,7 +47,7 @@ def by_hand(moments, matrix, cold, references, everybody=0.3):
     return np.array(found)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(st.integers(8, 20), st.integers(1, 4), st.integers(0, 50))
 def test_it_is_a_weighted_line_for_every_client(clients, cold, seed):
     chosen = sorted(np.random.default_rng(seed).permutation(clients)[:cold].tolist())

@@ -10,7 +10,7 @@ import fedgraph.client_graph.build as build
 from fedgraph.client_graph import from_coordinates, from_distance_list, from_distances, from_labels, knn
 from fedgraph.errors import GraphError
 
-quick = settings(max_examples=30, deadline=None, derandomize=True)
+quick = settings(max_examples=30, derandomize=True)
 
 
 def named(count: int) -> list[str]:

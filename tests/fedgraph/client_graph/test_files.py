@@ -19,7 +19,7 @@ from fedgraph.errors import GraphError
 
 DATA = Path(os.environ.get("FEDGRAPH_DATA", Path(__file__).parents[4] / "shared" / "data"))
 
-quick = settings(max_examples=30, deadline=None, derandomize=True)
+quick = settings(max_examples=30, derandomize=True)
 names_of_clients = st.lists(
     st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=4),
     min_size=1,

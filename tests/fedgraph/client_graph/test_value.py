@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from fedgraph.client_graph import ClientGraph
 from fedgraph.errors import GraphError
 
-quick = settings(max_examples=40, deadline=None, derandomize=True)
+quick = settings(max_examples=40, derandomize=True)
 weights = st.sampled_from([0.0, 0.0, 0.25, 0.5, 1.0, 3.0])
 matrices = st.integers(1, 7).flatmap(lambda n: arrays(np.float32, (n, n), elements=weights))
 

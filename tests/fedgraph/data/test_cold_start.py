@@ -58,7 +58,7 @@ def test_how_many_and_that_a_larger_share_includes_a_smaller_one() -> None:
     assert len({found[2], *others}) > 1
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(st.permutations(NAMES), st.integers(1, 5), st.integers(0, 3))
 def test_neither_order_nor_packing_changes_who_is_cold(order: list[str], nodes: int, seed: int) -> None:
     keys = config(cold_clients=None, cold_share=0.5, cold_seed=seed)

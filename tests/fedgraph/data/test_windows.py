@@ -51,7 +51,7 @@ def expected(
     return np.array(x), np.array(y), np.array(w)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(
     steps=st.integers(30, 80), inputs=st.integers(1, 6), outputs=st.integers(1, 5), stride=st.integers(1, 4),
     seed=st.integers(0, 5),

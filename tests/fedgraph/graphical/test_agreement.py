@@ -148,7 +148,7 @@ def test_no_agreement():
         agree(many)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.data())
 def test_the_order_of_clients_does_not_matter(data):
     feature = st.one_of(

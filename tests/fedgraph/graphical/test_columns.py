@@ -81,7 +81,7 @@ def test_columns_that_cannot_be():
         read_column(table([[1], [2]]), "x")
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.lists(CELLS, min_size=1), st.lists(st.sampled_from([99, 2, 2.5, "yes", "2", "nope"]), max_size=2))
 def test_the_quick_way_to_numbers_is_the_same(cells, codes):
     held = table(cells, pa.string())

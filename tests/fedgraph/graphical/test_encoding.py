@@ -120,7 +120,7 @@ def encodings(draw):
     return Schema(tuple(features)), Scaling(ranges), np.array(draw(st.lists(row, min_size=1, max_size=8)))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(encodings())
 def test_what_was_encoded_is_decoded(drawn):
     schema, scaling, values = drawn

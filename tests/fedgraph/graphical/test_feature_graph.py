@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fedgraph.errors import GraphError
 from fedgraph.graphical.feature_graph import FeatureGraph, Score
 
-quick = settings(max_examples=50, deadline=None, derandomize=True)
+quick = settings(max_examples=50, derandomize=True)
 
 
 @st.composite

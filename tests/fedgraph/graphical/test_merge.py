@@ -8,7 +8,7 @@ from fedgraph.graphical.feature_graph import FeatureGraph
 from fedgraph.graphical.merge import MergeSettings, merge, vote_shares
 from fedgraph.settings import parse
 
-quick = settings(max_examples=50, deadline=None, derandomize=True)
+quick = settings(max_examples=50, derandomize=True)
 GRAPHS = {
     "north": FeatureGraph(("b", "a", "c", "own"), (("a", "b"), ("b", "c"), ("c", "own"))),
     "south": FeatureGraph(("a", "b", "c"), (("a", "b"),)),

@@ -26,7 +26,7 @@ def schemas(draw):
     return Schema(tuple(features))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(schemas())
 def test_there_and_back(schema):
     assert schema_from_json(schema_as_json(schema)) == schema

@@ -151,7 +151,7 @@ def test_noise_needs_bounds():
         tell(rows(100), RANGES, StatisticsSettings(noise=CountNoiseSettings(epsilon=1)))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_one_row_moves_the_counts_by_what_is_accounted_for(data):
     values = rows(30)

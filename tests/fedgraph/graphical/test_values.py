@@ -87,7 +87,7 @@ ROWS = st.lists(
 
 
 def test_a_table_and_a_file_hold_the_values(tmp_path):
-    @settings(deadline=None, max_examples=60)
+    @settings(max_examples=60)
     @given(ROWS)
     def check(rows):
         values = np.array(rows)

@@ -14,7 +14,7 @@ EDGES = [0, 1, 2, 2**30, 2**31 - 1, 2**31, 2**60, LARGEST, LARGEST + 1, PRIME - 
 elements = st.one_of(st.sampled_from(EDGES), st.integers(0, PRIME - 1))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(elements, elements)
 def test_sums_and_products(a, b):
     left, right = torch.tensor([a]), torch.tensor([b])
@@ -29,7 +29,7 @@ def test_all_edges_times_each_other():
     assert field.multiply(edges[:, None], edges[None]).tolist() == expected
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(-LARGEST, LARGEST))
 def test_signs_come_back(number):
     element = field.from_signed(torch.tensor([number]))
@@ -43,7 +43,7 @@ def test_too_large_a_number_is_refused(number):
         field.from_signed(torch.tensor([0, number]))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32), st.sampled_from([1, 2**9, 2**20, 2**30, 2**44]))
 def test_matrix_product_is_exact(seed, largest):
     source = generator(seed, "matrices")

@@ -19,7 +19,7 @@ from fedgraph.settings import parse
 secrets = st.lists(st.one_of(st.sampled_from([0, 1, PRIME - 1]), st.integers(0, PRIME - 1)), min_size=1, max_size=6)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(secrets, st.integers(2, 5), st.integers(0, 3))
 def test_any_k_shares_give_the_secret(values, threshold, extra):
     secret = torch.tensor(values)
@@ -53,7 +53,7 @@ def test_fewer_shares_than_needed_miss_the_secret():
     assert bool((reconstruct(shares[:2], [1, 2], 2) != secret).all())
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(secrets, st.integers(-(2**40), 2**40), st.integers(-(2**40), 2**40))
 def test_sums_and_products_of_shares_are_shares(values, first, second):
     a, b = torch.tensor(values), torch.tensor(values[::-1])
@@ -90,7 +90,7 @@ def test_polynomials_come_from_the_operating_system():
     assert not torch.equal(first, split(secret, 2, 2))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.floats(-16, 16), st.integers(0, 20), st.integers(0, 20))
 def test_encoded_numbers_are_close_and_of_the_right_sign(value, fractional_bits, random_bits):
     settings = ShareSettings(fractional_bits=fractional_bits, random_bits=random_bits)
