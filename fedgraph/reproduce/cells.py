@@ -31,6 +31,9 @@ class Cell:
     experiment : resolved, down to the defaults of its method; None where it cannot be, and ``problem`` says why.
     path       : its run folder, whether or not it is there.
     nodes      : how many nodes its clients are dealt out to, where that is not up to the command.
+    pending    : what it waits for, in words, where its settings are still to be chosen; ``experiment`` is then that of
+                 a trial.
+    chosen     : which of its settings were chosen from what, in words.
     """
 
     row: str
@@ -40,55 +43,47 @@ class Cell:
     path: Path
     problem: str = ""
     nodes: int | None = None
+    pending: str = ""
+    chosen: str = ""
 
 
-def plan_cells(
-    table: PublishedTable,
-    profile: ProfileTable,
-    seeds: Sequence[int],
-    overrides: Sequence[str],
-    cells_dir: Path,
-    beside: Path,
-) -> list[Cell]:
-    """Every cell of a table in a profile, all rows of the first seed first.
+@dataclass(frozen=True)
+class CellMaker:
+    """Makes the cells of a table in a profile.
 
     overrides : those of the command line, which come last.
     cells_dir : the folder of all cells, of whatever table.
     beside    : experiment files are looked for in this folder first.
     """
-    columns = [column for column in table.columns if profile.columns is None or column.key in profile.columns]
-    return [
-        _cell(table, profile, column, row, seed, overrides, cells_dir, beside)
-        for seed in seeds
-        for column in columns
-        for row in table.rows
-        if row.runs_in(column.key)
-    ]
 
+    table: PublishedTable
+    profile: ProfileTable
+    overrides: tuple[str, ...]
+    cells_dir: Path
+    beside: Path
 
-def _cell(
-    table: PublishedTable,
-    profile: ProfileTable,
-    column: ColumnTable,
-    row: RowTable,
-    seed: int,
-    overrides: Sequence[str],
-    cells_dir: Path,
-    beside: Path,
-) -> Cell:
-    """Later overrides win: those of the table, the column, the profile, the row, the seed, the command line."""
-    every = [*table.table.set, *column.set, *profile.set, *profile.set_for.get(column.key, ())]
-    every += [*row.set, *row.set_for.get(column.key, ()), "experiment.seed={seed}", *overrides]
-    name = profile.experiments.get(column.key, column.experiment)
-    file = beside / name if (beside / name).is_file() else Path(name)
-    try:
-        experiment = resolved(
-            load_experiment(file, [override.replace("{seed}", str(seed)) for override in every], row.method)
-        )
-    except ExperimentError as error:
-        nowhere = cells_dir / "cannot-be-resolved"
-        return Cell(row.label, column.key, seed, None, nowhere, str(error))
-    return Cell(row.label, column.key, seed, experiment, _folder(experiment, cells_dir), nodes=row.nodes)
+    def places(self) -> list[tuple[RowTable, ColumnTable]]:
+        """The rows and columns that are run, column by column."""
+        kept = self.profile.columns
+        columns = [column for column in self.table.columns if kept is None or column.key in kept]
+        return [(row, column) for column in columns for row in self.table.rows if row.runs_in(column.key)]
+
+    def cell(self, row: RowTable, column: ColumnTable, seed: int, chosen: Sequence[str] = ()) -> Cell:
+        """Later overrides win: those of the table, the column, the profile, the row, what was ``chosen`` for it, the
+        seed, the command line."""
+        profile = self.profile
+        every = [*self.table.table.set, *column.set, *profile.set, *profile.set_for.get(column.key, ())]
+        every += [*row.set, *row.set_for.get(column.key, ()), *chosen, "experiment.seed={seed}", *self.overrides]
+        name = profile.experiments.get(column.key, column.experiment)
+        file = self.beside / name if (self.beside / name).is_file() else Path(name)
+        try:
+            experiment = resolved(
+                load_experiment(file, [override.replace("{seed}", str(seed)) for override in every], row.method)
+            )
+        except ExperimentError as error:
+            nowhere = self.cells_dir / "cannot-be-resolved"
+            return Cell(row.label, column.key, seed, None, nowhere, str(error))
+        return Cell(row.label, column.key, seed, experiment, _folder(experiment, self.cells_dir), nodes=row.nodes)
 
 
 def resolved(experiment: Experiment) -> Experiment:

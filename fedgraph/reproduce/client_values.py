@@ -1,18 +1,38 @@
-"""What the single clients of a run have reached: at the end, round by round, and on average over some rounds."""
+"""What a run has reached: over its clients, and each of them at the end, round by round, and on average over rounds."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedgraph.reproduce.quantity import Quantity
+from fedgraph.reproduce.quantity import PEERS, ROUNDS, Quantity
 from fedgraph.run import RunFolder
 
 ClientValues = dict[str, float | None]
 """By client; None where one has no value."""
+
+
+def value_of(summary: Mapping[str, Any] | None, quantity: Quantity) -> float | None:
+    """A number of a run's summary; None where the run has not measured it."""
+    split, name, statistic, group, client = quantity
+    if summary is None:
+        return None
+    if statistic in ROUNDS:
+        rounds = summary.get("rounds_to_target", {}).get(f"{split}/{name}", {}).get(ROUNDS[statistic])
+        return None if rounds is None else float(rounds)
+    if client is not None:
+        value = at_the_end(summary, quantity).get(client)
+    elif split == PEERS:
+        value = summary.get(PEERS, {}).get(name)
+    elif group is not None:
+        value = summary.get("per_group", {}).get(split, {}).get(group, {}).get(name, {}).get(statistic)
+    else:
+        value = summary["metrics"].get(split, {}).get(name, {}).get(statistic)
+    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def at_the_end(summary: Mapping[str, Any], quantity: Quantity) -> ClientValues:

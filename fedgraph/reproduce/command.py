@@ -15,7 +15,8 @@ from rich.table import Table
 from fedgraph.atomic import write_atomically
 from fedgraph.data import data_folder
 from fedgraph.errors import ExperimentError
-from fedgraph.reproduce.cells import Cell, overrides_that_count, plan_cells, text_digest
+from fedgraph.reproduce.cells import Cell, CellMaker, overrides_that_count, text_digest
+from fedgraph.reproduce.choosing import plan_cells, plan_choices, trials_csv
 from fedgraph.reproduce.execution import Execution, run_cells
 from fedgraph.reproduce.figures import draw
 from fedgraph.reproduce.files import Profile, files_that_come_along, read_file
@@ -74,7 +75,9 @@ def reproduce(
         usual = size.seeds or table.table.seeds
         wanted = chosen_seeds or usual
         planned = tuple(dict.fromkeys((*usual, *wanted)))
-        cells = plan_cells(table, size, planned, overrides, (out / "cells").resolve(), file.parent)
+        maker = CellMaker(table, size, tuple(overrides), (out / "cells").resolve(), file.parent)
+        choices = plan_choices(maker, usual)
+        cells = plan_cells(maker, planned, choices)
         if cells and all(cell.experiment is None for cell in cells):
             raise ExperimentError(cells[0].problem)
         counting = overrides_that_count(overrides)
@@ -87,7 +90,6 @@ def reproduce(
         if list_:
             console.print(_progress(results(), labels, keys))
             return
-        selected = [cell for cell in cells if cell.row in labels and cell.column in keys and cell.seed in wanted]
         try:
             (out / "cells").mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -97,16 +99,25 @@ def reproduce(
         target = out / "-".join((short, profile, *((text_digest(*counting),) if counting else ())))
         how = Execution(nodes, folder, keep_models, plugins)
         try:
+            chosen = [choice for choice in choices if choice.row.label in labels and choice.column.key in keys]
+            run_cells([cell for choice in chosen for cell in choice.missing], how, console)
+            cells = plan_cells(maker, planned, choices)
+            selected = [cell for cell in cells if cell.row in labels and cell.column in keys and cell.seed in wanted]
             run_cells(selected, how, console, on_end=lambda cell: _write(results(), target))
         except KeyboardInterrupt:
             console.print("\nStopped. The same command goes on from here.")
             raise typer.Exit(130) from None
         final = results()
         _write(final, target)
-        drawn = draw(final, target / "figure.png")
+        files = ["table.md", "table.csv", "summary.csv"]
+        if choices:
+            write_atomically(target / "trials.csv", trials_csv(choices).encode())
+            files.append("trials.csv")
+        if draw(final, target / "figure.png"):
+            files.append("figure.png")
         for shown in terminal_tables(final, labels, keys):
             console.print(shown)
-        _conclude(console, final, selected, target, drawn)
+        _conclude(console, final, selected, [target / file for file in files])
 
 
 def _refuse_for_study(name: str, **given: object) -> None:
@@ -123,7 +134,7 @@ def _write(results: Results, target: Path) -> None:
     write_atomically(target / "summary.csv", summary_csv(results).encode())
 
 
-def _conclude(console: Console, results: Results, selected: Sequence[Cell], target: Path, drawn: bool) -> None:
+def _conclude(console: Console, results: Results, selected: Sequence[Cell], files: Sequence[Path]) -> None:
     """Say what is missing and why, and where the files are; exit status 1 when a run failed."""
     chosen = {(cell.row, cell.column, cell.seed) for cell in selected}
     unfinished: dict[tuple[str, str, str], list[Cell]] = {}
@@ -139,8 +150,8 @@ def _conclude(console: Console, results: Results, selected: Sequence[Cell], targ
         where = f" ({cells[0].path})" if state == "failed" and cells[0].experiment else ""
         text = f"{state}: {column} ({which}): {reason}{where}"
         console.print(text, style="red" if state == "failed" else "yellow", markup=False, soft_wrap=True)
-    for file in ("table.md", "table.csv", "summary.csv", *(("figure.png",) if drawn else ())):
-        console.print(f"{target / file}", markup=False, soft_wrap=True, highlight=False)
+    for file in files:
+        console.print(str(file), markup=False, soft_wrap=True, highlight=False)
     if any(state == "failed" for state, *_ in unfinished):
         raise typer.Exit(1)
 

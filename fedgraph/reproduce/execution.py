@@ -96,7 +96,7 @@ def missing_data(experiment: Experiment, data_dir: Path) -> str | None:
 
 def _is_due(cell: Cell, how: Execution, since: float) -> bool:
     """Whether a cell, whose lock is held, is still to be run by a command that began at ``since``."""
-    if cell.experiment is None or missing_data(cell.experiment, how.data_dir) is not None:
+    if cell.experiment is None or cell.pending or missing_data(cell.experiment, how.data_dir) is not None:
         return False
     if RunFolder(cell.path).is_finished:
         if RunFolder(cell.path).checkpoint.exists():  # killed between its end and the tidying up

@@ -15,9 +15,9 @@ import numpy as np
 from fedgraph.csv_text import as_csv
 from fedgraph.fairness import fairness
 from fedgraph.reproduce.cells import Cell
-from fedgraph.reproduce.client_values import at_the_end, averaged
+from fedgraph.reproduce.client_values import at_the_end, averaged, value_of
 from fedgraph.reproduce.execution import failure, missing_data
-from fedgraph.reproduce.quantity import FAIRNESS, PEERS, ROUNDS, Quantity
+from fedgraph.reproduce.quantity import FAIRNESS, PEERS, Quantity
 from fedgraph.reproduce.table import (
     NOT_PRINTED,
     ColumnTable,
@@ -114,7 +114,7 @@ class Results:
         quantity = self.table.quantity(row, column, metric)
         if quantity.statistic == FAIRNESS:
             return self._fairness(outcome, quantity, metric)
-        found = _value(outcome.summary, quantity)
+        found = value_of(outcome.summary, quantity)
         return None if found is None else found * metric.factor
 
     def _fairness(self, outcome: Outcome, quantity: Quantity, metric: MetricTable) -> float | None:
@@ -148,7 +148,11 @@ class Results:
         """In plain words, how our runs differ from the published row; empty for a row that is only published."""
         if not row.runs_in(column.key):
             return ""
-        return "; ".join(filter(None, (self.differs_as_a_whole(column), row.differs)))
+        return "; ".join(filter(None, (self.differs_as_a_whole(column), row.differs, self.chosen(row, column))))
+
+    def chosen(self, row: RowTable, column: ColumnTable) -> str:
+        """Which settings of a row were chosen from what, in words."""
+        return "; ".join(dict.fromkeys(outcome.cell.chosen for outcome in self.at(row, column) if outcome.cell.chosen))
 
     def differs_as_a_whole(self, column: ColumnTable) -> str:
         """In plain words, how all our runs of a column differ from the published."""
@@ -209,27 +213,10 @@ def _outcome(cell: Cell, data_dir: Path) -> Outcome:
     missing = missing_data(cell.experiment, data_dir) if cell.experiment else None
     if missing:
         return Outcome(cell, "no data", missing)
+    if cell.pending:
+        return Outcome(cell, "not run", cell.pending)
     failed = failure(cell)
     return Outcome(cell, "failed", failed) if failed else Outcome(cell, "not run")
-
-
-def _value(summary: dict[str, Any] | None, quantity: Quantity) -> float | None:
-    """A number of a run's summary; None where the run has not measured it."""
-    split, name, statistic, group, client = quantity
-    if summary is None:
-        return None
-    if statistic in ROUNDS:
-        rounds = summary.get("rounds_to_target", {}).get(f"{split}/{name}", {}).get(ROUNDS[statistic])
-        return None if rounds is None else float(rounds)
-    if client is not None:
-        value = at_the_end(summary, quantity).get(client)
-    elif split == PEERS:
-        value = summary.get(PEERS, {}).get(name)
-    elif group is not None:
-        value = summary.get("per_group", {}).get(split, {}).get(group, {}).get(name, {}).get(statistic)
-    else:
-        value = summary["metrics"].get(split, {}).get(name, {}).get(statistic)
-    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def long_csv(results: Results) -> str:

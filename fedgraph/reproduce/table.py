@@ -24,6 +24,18 @@ def _readable(text: str) -> str:
     return text
 
 
+def _of_validation(text: str) -> str:
+    quantity = Quantity.of(text)
+    if quantity.split != "validation" or quantity.better is None:
+        raise ValueError(f"'{text}' is not a value on validation data that has a better and a worse")
+    return text
+
+
+TomlValue = bool | int | float | str | list[Any]
+"""What a setting can be given as: all but tables."""
+
+_ChooseBy = Annotated[str, AfterValidator(lambda text: _of_validation(text) if text else text)]
+_Override = Annotated[str, StringConstraints(pattern=r"^[^.=]+(\.[^.=]+)+$")]
 _Key = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 # Rows are chosen by label in a list with commas.
 _Label = Annotated[str, StringConstraints(pattern=r"^[^,|\n]+$")]
@@ -85,6 +97,10 @@ class TableTable(Settings):
     set     : overrides of every experiment, ``table.key=value``; ``{seed}`` in one stands for the seed.
     seeds   : every row is run with each of them.
     stand_alone : the label of the row in which each client trains alone; the other rows' fairness is against it.
+    choose_by    : what the settings of rows with ``choose`` are compared by, a value on validation data, e.g.
+              ``validation/accuracy``.
+    choose_seeds : they are compared with these seeds, on average; by default with the first of ``seeds`` (or of those
+              of the profile).
     """
 
     title: str
@@ -97,6 +113,8 @@ class TableTable(Settings):
     set: tuple[str, ...] = ()
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(0, 1, 2), min_length=1)
     stand_alone: str = ""
+    choose_by: _ChooseBy = ""
+    choose_seeds: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(default=None, min_length=1)
 
 
 class ColumnTable(Settings):
@@ -109,6 +127,7 @@ class ColumnTable(Settings):
     client     : the name of the client whose values count; by default the mean over all clients.
     differs    : how its data or setting differ from the published, in plain words; ``{data}`` in it stands for what
                  the runs say their data was.
+    choose_by  : in place of the table's.
     """
 
     key: _Key
@@ -118,6 +137,7 @@ class ColumnTable(Settings):
     metrics: tuple[MetricTable, ...] = ()
     client: str | None = None
     differs: str = ""
+    choose_by: _ChooseBy = ""
 
 
 class RowTable(Settings):
@@ -136,6 +156,9 @@ class RowTable(Settings):
     published : by column key, the printed values in the order of the column's metrics, each a number,
                 ``[number, deviation]``, or ``"-"`` where there is none. Shown beside ours, used in no computation.
     differs   : how it differs from the published row, or what its settings were chosen on, in plain words.
+    choose    : settings that are chosen, by ``table.key`` the values to try. Every combination is run with the seeds of
+                ``choose-seeds``, and the one that is best by ``choose-by`` is the row's, with all seeds. What was
+                chosen from what is told with ``differs``.
     """
 
     label: _Label
@@ -148,6 +171,7 @@ class RowTable(Settings):
     suffix: Annotated[str, StringConstraints(pattern=r"^(-[a-z0-9]+)*$")] = ""
     published: dict[str, tuple[PublishedValue | Literal["-"], ...]] = Field(default_factory=dict)
     differs: str = ""
+    choose: dict[_Override, Annotated[tuple[TomlValue, ...], Field(min_length=1)]] = Field(default_factory=dict)
 
     def runs_in(self, column: str) -> bool:
         """Whether this row is run for a column."""
@@ -204,6 +228,10 @@ class PublishedTable(Settings):
         for name, profile in self.profiles.items():
             mentioned = (*profile.set_for, *profile.experiments, *(profile.columns or ()), *profile.differs_for)
             used += [(f"profile '{name}'", key) for key in mentioned]
+        for column in self.columns:
+            for row in self.rows:
+                if row.choose and row.runs_in(column.key):
+                    self.choice_quantity(row, column)
         for who, key in used:
             if key not in keys:
                 raise ValueError(f"{who} names a column '{key}'; the columns are {', '.join(keys)}")
@@ -229,6 +257,13 @@ class PublishedTable(Settings):
     def metrics_of(self, column: ColumnTable) -> tuple[MetricTable, ...]:
         """The metrics of a column."""
         return column.metrics or self.table.metrics
+
+    def choice_quantity(self, row: RowTable, column: ColumnTable) -> Quantity:
+        """What the settings of a row are compared by in a column. Raises ValueError where the table does not say."""
+        text = column.choose_by or self.table.choose_by
+        if not text:
+            raise ValueError(f"row '{row.label}' has settings to choose; [table] choose-by must say by what")
+        return Quantity.of(text).at(row.client or column.client, row.suffix)
 
     def quantity(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> Quantity:
         """What a metric reads from the runs of a row in a column."""

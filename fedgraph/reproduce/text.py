@@ -104,7 +104,11 @@ def _terminal_table(results: Results, column: ColumnTable, rows: Collection[str]
     for row in results.rows(column):
         if row.label in rows:
             # Reasons are told below the tables.
-            remark = "; ".join(filter(None, (results.trouble(row, column).partition(": ")[0], row.differs)))
+            remark = "; ".join(
+                filter(
+                    None, (results.trouble(row, column).partition(": ")[0], row.differs, results.chosen(row, column))
+                )
+            )
             entries = _entries(results, row, column, "[bold]{}[/bold]")
             table.add_row(escape(row.label), *entries, escape(remark))
     return table

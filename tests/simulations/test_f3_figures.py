@@ -2,13 +2,14 @@
 
 import pytest
 
-from fedgraph.reproduce.cells import plan_cells
+from fedgraph.reproduce.cells import CellMaker
+from fedgraph.reproduce.choosing import plan_cells
 from fedgraph.reproduce.table import load_table
 
 
 def paths(name, tmp_path, profile, rows=None):
     _, table, file = load_table(name)
-    cells = plan_cells(table, table.profiles[profile], (0,), (), tmp_path, file.parent)
+    cells = plan_cells(CellMaker(table, table.profiles[profile], (), tmp_path, file.parent), (0,))
     assert [cell.problem for cell in cells if cell.problem] == []
     return {(cell.column, cell.path) for cell in cells if rows is None or cell.row in rows}
 

@@ -1,7 +1,8 @@
 import pytest
 
 from fedgraph.experiment import load_experiment
-from fedgraph.reproduce.cells import digest, plan_cells, resolved
+from fedgraph.reproduce.cells import CellMaker, digest, resolved
+from fedgraph.reproduce.choosing import plan_cells, plan_choices
 from fedgraph.reproduce.table import load_table, table_files
 
 TABLES = [(name, profile) for name in table_files() for profile in load_table(name)[1].profiles]
@@ -9,7 +10,10 @@ TABLES = [(name, profile) for name in table_files() for profile in load_table(na
 
 def cells_of(name, profile, tmp_path, seeds=(0,)):
     _, table, file = load_table(name)
-    return plan_cells(table, table.profiles[profile], seeds, (), tmp_path, file.parent)
+    maker = CellMaker(table, table.profiles[profile], (), tmp_path, file.parent)
+    choices = plan_choices(maker, seeds)
+    settled = [cell for cell in plan_cells(maker, seeds, choices) if not cell.pending]
+    return settled + [cell for choice in choices for cell in choice.missing]
 
 
 @pytest.mark.parametrize(("name", "profile"), TABLES)
@@ -27,7 +31,8 @@ def test_no_two_rows_of_a_column_are_the_same(name, profile, tmp_path):
     """But that they may show other clients of one run, or another of its models."""
     shown = {row.label: (row.client, row.suffix) for row in load_table(name)[1].rows}
     # What is chosen on validation data may turn out to be the setting of the paper.
-    cells = [cell for cell in cells_of(name, profile, tmp_path, seeds=(0, 1)) if "chosen" not in cell.row]
+    chosen = {row.label for row in load_table(name)[1].rows if row.choose or "chosen" in row.label}
+    cells = [cell for cell in cells_of(name, profile, tmp_path, seeds=(0, 1)) if cell.row not in chosen]
     places = [(cell.column, cell.path, shown[cell.row]) for cell in cells if cell.experiment is not None]
     repeated = {cell.row for cell in cells if places.count((cell.column, cell.path, shown[cell.row])) > 1}
     assert repeated == set()

@@ -6,7 +6,8 @@ import pytest
 import tomli_w
 from rich.console import Console
 
-from fedgraph.reproduce.cells import plan_cells
+from fedgraph.reproduce.cells import CellMaker
+from fedgraph.reproduce.choosing import plan_cells, plan_choices
 from fedgraph.reproduce.execution import Execution, run_cells
 from fedgraph.reproduce.results import Results, look
 from fedgraph.reproduce.table import load_table
@@ -61,7 +62,8 @@ def plan(write, tmp_path):
         _, table, file = load_table(str(write(content)))
         chosen = table.profiles[profile]
         seeds = seeds or chosen.seeds or table.table.seeds
-        return plan_cells(table, chosen, seeds, overrides, tmp_path / "out" / "cells", file.parent)
+        maker = CellMaker(table, chosen, overrides, tmp_path / "out" / "cells", file.parent)
+        return plan_cells(maker, seeds, plan_choices(maker, seeds))
 
     return plan
 

@@ -24,12 +24,12 @@ def test_an_unknown_table_is_answered_with_the_known():
 @pytest.mark.parametrize(
     ("where", "entry", "message"),
     [
-        (("table",), {"titel": "x"}, r"\[table\] has no key 'titel'; known keys: caption, figure"),
+        (("table",), {"titel": "x"}, r"\[table\] has no key 'titel'; known keys: caption, choose-by"),
         (("rows", 1), {"methods": "x"}, r"\[\[rows\]\] 'SFL' has no key 'methods'; known keys: .*method"),
         (
             ("columns", 0),
             {"exp": "x"},
-            r"\[\[columns\]\] 'digits' has no key 'exp'; known keys: client, differs",
+            r"\[\[columns\]\] 'digits' has no key 'exp'; known keys: choose-by, client",
         ),
         (("profiles", "small"), {"sed": [1]}, r"\[profiles.small\] has no key 'sed'; known keys: columns"),
         (("profiles",), {"tiny": {}}, "profiles.tiny"),

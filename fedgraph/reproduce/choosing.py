@@ -1,0 +1,163 @@
+"""The cells of a table whose rows may have settings that are chosen on validation data, for every row alike.
+
+Every combination of values is a run of its own, a trial, with the seeds of ``choose-seeds``. The one that is best on
+validation data is the row's, with all seeds; its trial is then the cell of its seed, and is not run twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from statistics import fmean
+from typing import Any
+
+from fedgraph.csv_text import as_csv
+from fedgraph.reproduce.cells import Cell, CellMaker
+from fedgraph.reproduce.client_values import value_of
+from fedgraph.reproduce.execution import failure
+from fedgraph.reproduce.quantity import Quantity
+from fedgraph.reproduce.table import ColumnTable, RowTable
+from fedgraph.run import RunFolder
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One candidate of a row in a column.
+
+    settings : the values tried, by key.
+    cells    : its runs, one per seed.
+    quantity : on validation data, by which it is compared.
+    """
+
+    settings: tuple[tuple[str, Any], ...]
+    cells: tuple[Cell, ...]
+    quantity: Quantity
+
+    @property
+    def overrides(self) -> list[str]:
+        """The settings as ``table.key=value``."""
+        # JSON is TOML but for tables and null, which settings to choose cannot be.
+        return [f"{key}={json.dumps(value)}" for key, value in self.settings]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every run has come to its end or failed."""
+        return all(RunFolder(cell.path).is_finished or failure(cell) is not None for cell in self.cells)
+
+    @property
+    def value(self) -> float | None:
+        """The mean over seeds; None where a run failed or has no finite value, such as one that diverged."""
+        if any(failure(cell) is not None for cell in self.cells):
+            return None
+        values = [value_of(RunFolder(cell.path).summary(), self.quantity) for cell in self.cells]
+        found = [value for value in values if value is not None]
+        return fmean(found) if len(found) == len(values) else None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What there is to choose for a row in a column.
+
+    tried : by key, the values there were.
+    """
+
+    row: RowTable
+    column: ColumnTable
+    tried: dict[str, tuple[Any, ...]]
+    trials: tuple[Trial, ...]
+
+    @property
+    def waits_for(self) -> str:
+        """Which trials are still to come, in words; empty when all are over."""
+        over = sum(trial.is_over for trial in self.trials)
+        if over == len(self.trials):
+            return ""
+        return f"its settings are not chosen yet: {over} of {len(self.trials)} trials are over"
+
+    @property
+    def missing(self) -> list[Cell]:
+        """The runs that the choice waits for."""
+        return [cell for trial in self.trials if not trial.is_over for cell in trial.cells]
+
+    @property
+    def best(self) -> Trial | None:
+        """The trial with the best value on validation data, the first of equals; None where all have failed."""
+        having = [trial for trial in self.trials if trial.value is not None]
+        lower = having and having[0].quantity.better == "lower"
+        return min(having, key=lambda trial: (trial.value or 0.0) * (1 if lower else -1), default=None)
+
+    def words(self, best: Trial) -> str:
+        """What was chosen from what, and whether a number is at the end of those tried, beyond which may be better."""
+        parts = []
+        for key, value in best.settings:
+            numbers = [one for one in self.tried[key] if isinstance(one, int | float) and not isinstance(one, bool)]
+            at_end = len(numbers) == len(self.tried[key]) > 1 and value in (min(numbers), max(numbers))
+            tried = ", ".join(json.dumps(one) for one in self.tried[key])
+            parts.append(f"{key} {json.dumps(value)} of {tried}{' (at the end of what was tried)' if at_end else ''}")
+        seeds = ", ".join(str(cell.seed) for cell in best.cells)
+        return f"chosen by {best.quantity}, seed{'s' if len(best.cells) > 1 else ''} {seeds}: {'; '.join(parts)}"
+
+
+def plan_choices(maker: CellMaker, seeds: Sequence[int]) -> list[Choice]:
+    """Everything that there is to choose; ``seeds`` are those of the table, of which the first is tried by default."""
+    return [_choice(maker, row, column, seeds) for row, column in maker.places() if row.choose]
+
+
+def plan_cells(maker: CellMaker, seeds: Sequence[int], choices: Sequence[Choice] = ()) -> list[Cell]:
+    """Every cell of a table, all rows of the first seed first; those with settings yet to be chosen are pending."""
+    by_place = {(choice.row.label, choice.column.key): choice for choice in choices}
+    return [
+        _settled(maker, row, column, seed, by_place.get((row.label, column.key)))
+        for seed in seeds
+        for row, column in maker.places()
+    ]
+
+
+def trials_csv(choices: Sequence[Choice]) -> str:
+    """One line per trial and seed, with its value on validation data."""
+    lines: list[tuple[Any, ...]] = [("row", "column", "settings", "seed", "by", "value", "chosen", "run")]
+    for choice in choices:
+        best = None if choice.waits_for else choice.best
+        for trial in choice.trials:
+            for cell in trial.cells:
+                folder = RunFolder(cell.path)
+                value = value_of(folder.summary(), trial.quantity) if folder.is_finished else None
+                about = (cell.row, cell.column, " ".join(trial.overrides), cell.seed, str(trial.quantity))
+                lines.append((*about, value, trial is best, cell.path.name))
+    return as_csv(lines)
+
+
+def _choice(maker: CellMaker, row: RowTable, column: ColumnTable, seeds: Sequence[int]) -> Choice:
+    table = maker.table
+    quantity = table.choice_quantity(row, column)
+    # What the command line says is not to be chosen.
+    given = {override.partition("=")[0].strip() for override in maker.overrides}
+    tried = {key: values for key, values in row.choose.items() if key not in given}
+    trials = []
+    for values in product(*tried.values()):
+        settings = tuple(zip(tried, values, strict=True))
+        trial = Trial(settings, (), quantity)
+        cells = [maker.cell(row, column, seed, trial.overrides) for seed in table.table.choose_seeds or seeds[:1]]
+        trials.append(replace(trial, cells=tuple(cells)))
+    return Choice(row, column, tried, tuple(trials) if tried else ())
+
+
+def _settled(maker: CellMaker, row: RowTable, column: ColumnTable, seed: int, choice: Choice | None) -> Cell:
+    if choice is None or not choice.trials:
+        return maker.cell(row, column, seed)
+    nowhere = Cell(row.label, column.key, seed, None, maker.cells_dir / "not-chosen-yet")
+    if choice.waits_for:
+        first = choice.trials[0].cells[0]
+        return replace(nowhere, experiment=first.experiment, pending=choice.waits_for)
+    best = choice.best
+    if best is None:
+        reasons = dict.fromkeys(filter(None, map(failure, _cells(choice))))
+        return replace(nowhere, problem=f"every trial has failed: {'; '.join(reasons) or 'none has a finite value'}")
+    return replace(maker.cell(row, column, seed, best.overrides), chosen=choice.words(best))
+
+
+def _cells(choice: Choice) -> Iterator[Cell]:
+    for trial in choice.trials:
+        yield from trial.cells
