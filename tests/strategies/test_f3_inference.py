@@ -53,11 +53,17 @@ def test_a_split_is_predicted_as_at_the_end_of_training(patches_tables, run_expe
     before, after = lines(run), lines(again)
     assert set(after) == {key for key, line in before.items() if line["split"] == "test"}
     for key, line in after.items():
-        assert line == before[key]
+        for heading, value in line.items():
+            if heading.startswith(("probability", "deviation")):
+                # The samples of one split are multiplied in other batches than all of them, which may round otherwise.
+                assert float(value) == pytest.approx(float(before[key][heading]), abs=2e-6)
+            else:
+                assert value == before[key][heading]
     summary = again.summary()
     assert summary["exchanges"] == 1
     assert summary["predictions"] == len(after)
-    assert summary["metrics"]["test"] == run.summary()["metrics"]["test"]
+    for metric, statistics in run.summary()["metrics"]["test"].items():
+        assert summary["metrics"]["test"][metric] == pytest.approx(statistics, abs=1e-6), metric
     assert summary["weights_sha256"] == run.summary()["weights_sha256"]
 
 
