@@ -50,7 +50,7 @@ def _answered(message: Message, context: Context, answer: Callable[[Node], Recor
         _add_proof(message, content, node)
     except FedgraphError as error:
         log.error("%s", error)
-        content = error_content(str(error) if node.tells_all else node.without_places(str(error)))
+        content = error_content(str(error) if node.tells_all else node.without_places(error.without_values))
     except Exception as error:
         log.exception("a message of type %s was not answered", message.metadata.message_type)
         words = str(error) if node.tells_all else "its words are in the log of the node"

@@ -56,7 +56,8 @@ class FedNGMClient:
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
         """What leaves the node, in words, as ``clients.disclosure`` asks for it."""
         told = [
-            "the names and kinds of each client's features, and the names of the categories it has met",
+            "the names and kinds of each client's features, and the names of the categories that at least as many of "
+            "its rows hold as least-rows of [data.table-schema] says (5)",
             "each client's feature graph among the common features",
             "the parameters of each client's model of the common features",
         ]

@@ -2,7 +2,19 @@
 
 
 class FedgraphError(Exception):
-    """Base of all errors meant to be read by the person who started the run."""
+    """Base of all errors meant to be read by the person who started the run.
+
+    quoted : the part of the message that is values of a client's data, for its owner alone.
+    """
+
+    def __init__(self, message: str = "", quoted: str = "") -> None:
+        super().__init__(message)
+        self.quoted = quoted
+
+    @property
+    def without_values(self) -> str:
+        """The message as others may read it."""
+        return str(self).replace(self.quoted, "(its node's log says which)") if self.quoted else str(self)
 
 
 class ExperimentError(FedgraphError):

@@ -66,9 +66,10 @@ _LOOKED_AT = 256
 class FedNGM(PhasedStrategy):
     """Four phases: the features of clients, their graphs, their models, and the global model that they are given.
 
-    The consensus graph and the global model are made and sent to clients only when at least as many clients have
-    contributed as ``min-clients`` of ``[fedngm.merge]``, or of ``[experiment]`` if that is more. A run that was stopped
-    goes on after its last whole phase.
+    After the first question, nothing is sent to anybody unless at least as many clients take part as ``min-clients`` of
+    ``[fedngm.merge]``, or of ``[experiment]`` if that is more: common features with their categories, ranges, the
+    consensus graph and the global model all tell of others. It is looked at again whenever clients are lost. A run that
+    was stopped goes on after its last whole phase.
     """
 
     settings_type: ClassVar[type[Settings]] = FedNGMSettings
@@ -159,8 +160,7 @@ class FedNGM(PhasedStrategy):
         request = self._request("graph", scaling=scaling)
         graphs = self._phase(request, lambda text, _: graph_from_text(text, self._common))
         rows = dict(zip(self._members.names, self._members.num_rows, strict=True))
-        least = self.settings.merge.model_copy(update={"min_clients": self._min_clients})
-        graph = merge(least, graphs, rows).subgraph(names)
+        graph = merge(self.settings.merge, graphs, rows).subgraph(names)
         for name, own in graphs.items():
             log.info("client %s has %d edges, the consensus graph %d", name, len(own.edges), len(graph.edges))
         self._keep({"graph": graph.as_json()})
@@ -175,8 +175,6 @@ class FedNGM(PhasedStrategy):
             request = self._request("fit", round=number, scaling=scaling, graph=graph, parameters=parameters)
             width = network.layout.num_parameters
             found = self._phase(request, lambda _, row: row, width)
-            if settings.global_model != "pooled":
-                self._refuse_too_few(len(found))
             models = torch.stack([found[name] for name in self._members.names])
             if settings.global_model == "distilled":
                 network, parameters = self._distilled(network, models, scaling)
@@ -247,19 +245,17 @@ class FedNGM(PhasedStrategy):
 
     # ---- what may not be ------------------------------------------------------------------------------------------
 
-    @property
-    def _min_clients(self) -> int:
-        return max(self.plan.min_clients, self.settings.merge.min_clients)
-
-    def _refuse_too_few(self, count: int) -> None:
-        if count < self._min_clients:
-            raise RunError(
-                f"{count} of at least {self._min_clients} clients have contributed a model: with fewer, the global one "
-                "is not made, since it might tell what one of them has (min-clients)"
-            )
-
     def _refuse_absent(self) -> None:
-        self.refuse_absent(self._members.absent, len(self._members.names))
+        """After every answer, and so before whatever is sent next."""
+        present = len(self._members.names)
+        self.refuse_absent(self._members.absent, present)
+        least = max(self.plan.min_clients, self.settings.merge.min_clients)
+        if present < least:
+            raise RunError(
+                f"{present} of at least {least} clients take part: with fewer, none of them is sent common features, "
+                "ranges, a graph or a model, which might tell what one of the others has. Wait for more clients, or "
+                "set min-clients of [fedngm.merge] and [experiment] lower"
+            )
 
     def _refuse_unknown_targets(self, agreement: Agreement) -> None:
         known = {name for schema in agreement.schemas.values() for name in schema.names}

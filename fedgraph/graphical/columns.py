@@ -58,24 +58,29 @@ class Column:
     def as_numbers(self) -> Floats:
         """The column itself as numbers, ``[rows]``, NaN where missing. Raises DataError when one is no number."""
         if self.numbers is None:
-            words = [text for text in self.texts.to_pylist() if not is_number(text)]
+            words = some([text for text in self.texts.to_pylist() if not is_number(text)])
             raise DataError(
-                f"column '{self.name}' of {self.where} is to be numbers, but holds {_some(words)}: name what means "
-                f"missing under missing-codes, or make it categorical under kinds"
+                f"column '{self.name}' of {self.where} is to be numbers, but holds {words}: name what means "
+                f"missing under missing-codes, or make it categorical under kinds",
+                quoted=words,
             )
         return np.append(self.numbers, np.nan)[self.codes]
 
-    def as_codes(self, categories: Sequence[str], unknown_is_missing: bool = False) -> Floats:
+    def as_codes(self, categories: Sequence[str], unknown_is_missing: bool = False, least_rows: int = 1) -> Floats:
         """The column itself as positions in ``categories``, ``[rows]``, NaN where missing.
 
-        Raises DataError for a value that is none of them, unless ``unknown_is_missing``.
+        least_rows : a value of fewer rows that is none of the categories is missing too.
+
+        Raises DataError for another value that is none of them, unless ``unknown_is_missing``.
         """
         places = pc.index_in(self.texts, value_set=pa.array(categories, pa.string()))
-        if places.null_count and not unknown_is_missing:
-            words = self.texts.filter(pc.is_null(places)).to_pylist()
+        unknown = pc.is_null(places).to_numpy(zero_copy_only=False) & (self.counts >= least_rows)
+        if unknown.any() and not unknown_is_missing:
+            words = some(self.texts.filter(pa.array(unknown)).to_pylist())
             raise DataError(
-                f"column '{self.name}' of {self.where} holds {_some(words)}, which is none of its categories: list all "
-                f'of them under kinds, name what means missing under missing-codes, or set unknown = "missing"'
+                f"column '{self.name}' of {self.where} holds {words}, which is none of its categories: list all "
+                f'of them under kinds, name what means missing under missing-codes, or set unknown = "missing"',
+                quoted=words,
             )
         found = pc.cast(places, pa.float64()).to_numpy(zero_copy_only=False)
         return np.append(found, np.nan)[self.codes]
@@ -140,6 +145,7 @@ def is_number(text: str) -> bool:
         return False
 
 
-def _some(words: Sequence[str], shown: int = 5) -> str:
+def some(words: Sequence[str], shown: int = 5) -> str:
+    """The first of them, as they are quoted in messages."""
     more = f" and {len(words) - shown:,} more" if len(words) > shown else ""
     return ", ".join(map(repr, words[:shown])) + more

@@ -77,11 +77,12 @@ class Encoding:
             return np.clip(scale.units(values), 0.0, 1.0)
         far = scale.is_far(values)
         if far.any():
-            odd = np.unique(values[far])
+            said = f"{int(far.sum()):,} values such as {values[far].min():g} far outside its range "
+            said += f"{scale.low:g} to {scale.high:g}"
             raise DataError(
-                f"feature '{name}' has {int(far.sum()):,} values such as {odd[0]:g} far outside its range "
-                f"{scale.low:g} to {scale.high:g}: name what means missing under missing-codes, widen the range, or "
-                f'set outside = "clip"'
+                f"feature '{name}' has {said}: name what means missing under missing-codes, widen the range, or set "
+                f'outside = "clip"',
+                quoted=said,
             )
         return scale.units(values)
 

@@ -9,14 +9,16 @@
   of numbers such as ``scan.0``, ``scan.1``, ..., which together are told to be the embedding ``scan``.
 - A column without any value is no feature, unless its kind is told.
 
-Categories are values that occur in the data, and they leave the client with its schema. What must not leave is dropped,
-or its categories are listed for all clients, or ``least-rows`` leaves out those that hardly anybody has.
+Categories are values that occur in the data, and they leave the client with its schema: but not those that fewer than
+``least-rows`` of its rows hold, which might be one person's. Such a value counts as missing unless another client tells
+of it. What must not leave at all is dropped, or its categories are listed for all clients.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2 (data setup).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable
 from typing import Annotated, Any, Literal
 
@@ -25,10 +27,12 @@ from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from fedgraph.data.table_files import Table
 from fedgraph.errors import DataError, ExperimentError
-from fedgraph.graphical.columns import Column, Floats, as_category, is_number, read_column, read_numbers
+from fedgraph.graphical.columns import Column, Floats, as_category, is_number, read_column, read_numbers, some
 from fedgraph.graphical.embedding_columns import read_embedding, with_embeddings
 from fedgraph.graphical.schema import Feature, Kind, Schema
 from fedgraph.settings import Settings
+
+log = logging.getLogger("fedgraph")
 
 
 class KindSettings(Settings):
@@ -67,7 +71,8 @@ class SchemaSettings(Settings):
     unknown            : what to do with a value that is none of a feature's categories: ``error``, or ``missing``.
     max_categories     : most different values of a categorical feature; it has a unit for each.
     max_integer_values : whole numbers of more different values are real.
-    least_rows         : categories of fewer rows are left out (with ``unknown = "missing"`` only).
+    least_rows         : a value that fewer rows of a client hold is no category, and missing in them unless another
+                         client tells of it. Categories listed under ``kinds`` are known to all anyway.
     """
 
     features: tuple[str, ...] | None = None
@@ -77,7 +82,7 @@ class SchemaSettings(Settings):
     unknown: Literal["error", "missing"] = "error"
     max_categories: PositiveInt = 100
     max_integer_values: PositiveInt = 100
-    least_rows: PositiveInt = 1
+    least_rows: PositiveInt = 5
 
     @model_validator(mode="after")
     def _keys_fit(self) -> SchemaSettings:
@@ -86,14 +91,16 @@ class SchemaSettings(Settings):
             raise ValueError(f"'{both[0]}' is among features and drop")
         if len(set(self.features or ())) < len(self.features or ()):
             raise ValueError("features names a column twice")
-        if self.least_rows > 1 and self.unknown == "error":
-            raise ValueError('least-rows leaves categories out, which needs unknown = "missing"')
         return self
 
     @property
     def embeddings(self) -> set[str]:
         """Features that are told to be embeddings."""
         return {name for name, told in self.kinds.items() if told.kind == "embedding"}
+
+    def lists_categories(self, name: str) -> bool:
+        """Whether they say all categories of a column."""
+        return name in self.kinds and bool(self.kinds[name].categories)
 
     @property
     def named(self) -> set[str]:
@@ -104,8 +111,9 @@ class SchemaSettings(Settings):
 def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: bool = False) -> Schema:
     """The features of a table.
 
-    partial : the settings speak of other clients' columns too, so that a table need not have all of them; see
-              ``refuse_unused`` for the names that no client knows.
+    settings : by default every category counts, however rare, since nothing leaves.
+    partial  : the settings speak of other clients' columns too, so that a table need not have all of them; see
+               ``refuse_unused`` for the names that no client knows.
 
     Raises
     ------
@@ -113,7 +121,7 @@ def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: 
         For a column that the settings name and the table lacks; for too many categories; for a kind told that the
         column's values cannot be; and when no feature is left.
     """
-    settings = settings or SchemaSettings()
+    settings = settings or SchemaSettings(least_rows=1)
     if not partial:
         for name in sorted(settings.named - settings.embeddings):
             table.column(name)
@@ -164,10 +172,17 @@ def _feature(table: Table, name: str, settings: SchemaSettings) -> Feature | Non
     if told is None and numbers is not None and len(column.texts) > 2:
         return Feature(name, "integer" if len(column.texts) <= settings.max_integer_values else "real")
     most = 2 if told is not None and told.kind == "binary" else settings.max_categories
-    if int((column.counts >= settings.least_rows).sum()) > most:
-        raise DataError(_too_many(column, most))
+    # Nearly all numbers are meant as such: that each of them is rare does not make them nothing.
+    counted = len(column.texts) if _few_words(column) else int((column.counts >= settings.least_rows).sum())
+    if counted > most:
+        raise DataError(_too_many(column, most), quoted=some(_few_words(column)))
     categories = column.categories(settings.least_rows)
     if not categories:
+        if len(column.texts):
+            log.warning(
+                "column '%s' of %s is no feature: none of its %d values is in as many as %d rows (least-rows)",
+                name, table.where, len(column.texts), settings.least_rows,
+            )  # fmt: skip
         return None
     is_binary = len(categories) == 2 and (told is None or told.kind == "binary")
     return Feature(name, "binary" if is_binary else "categorical", categories)
@@ -187,11 +202,17 @@ def _refuse_words(column: Column, kind: Kind) -> None:
     column.as_numbers()
 
 
-def _too_many(column: Column, most: int) -> str:
+def _few_words(column: Column) -> list[str]:
+    """Words in a column of which nearly all values are numbers."""
     texts = column.texts.to_pylist()
     words = [text for text in texts if not is_number(text)]
-    if words and len(words) <= min(5, len(texts) // 2):
-        advice = f"nearly all are numbers, so name {', '.join(map(repr, words))} under missing-codes if they mean that"
+    return words if len(words) <= min(5, len(texts) // 2) else []
+
+
+def _too_many(column: Column, most: int) -> str:
+    texts = column.texts.to_pylist()
+    if words := _few_words(column):
+        advice = f"nearly all are numbers, so name {some(words)} under missing-codes if they mean that"
     elif most == 2:
         advice = "make it categorical under kinds, or name those that mean missing under missing-codes"
     else:

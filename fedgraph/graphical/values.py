@@ -28,14 +28,15 @@ _LARGEST_WHOLE = 2.0**53
 def read_values(table: Table, schema: Schema, settings: SchemaSettings | None = None) -> Floats:
     """The features of ``schema`` in a table, float64 ``[rows, features]``, column after column in memory.
 
-    settings : whose ``missing-codes`` count, and whose ``unknown`` says what to do with a value that is no category.
+    settings : whose ``missing-codes`` count, and whose ``unknown`` and ``least-rows`` say what to do with a value that
+               is no category; by default it is an error however rare it is.
 
     Raises
     ------
     DataError
         When the table lacks a feature, or holds words in place of numbers or categories that the schema lacks.
     """
-    settings = settings or SchemaSettings()
+    settings = settings or SchemaSettings(least_rows=1)
     values = np.empty((table.num_rows, schema.num_values), order="F")
     for feature in schema.features:
         codes, place = settings.missing_codes.get(feature.name, ()), schema.value_slices[feature.name]
@@ -43,7 +44,8 @@ def read_values(table: Table, schema: Schema, settings: SchemaSettings | None = 
             values[:, place] = _embedding(table, feature, codes)
         elif feature.categories:
             column = read_column(table, feature.name, codes)
-            values[:, place.start] = column.as_codes(feature.categories, settings.unknown == "missing")
+            least = 1 if settings.lists_categories(feature.name) else settings.least_rows
+            values[:, place.start] = column.as_codes(feature.categories, settings.unknown == "missing", least)
         elif (numbers := read_numbers(table, feature.name, codes)) is not None:
             values[:, place.start] = numbers
         else:

@@ -78,6 +78,19 @@ def test_errors_for_people_come_back_as_their_message(part):
     assert "cannot import 'nowhere'" in error_of(work(part, client="nowhere:Client"))
 
 
+def test_values_that_an_error_quotes_stay_with_their_node(part, tmp_path, monkeypatch, caplog):
+    (tmp_path / "quotes_here.py").write_text(
+        "from fedgraph.errors import DataError\n"
+        "class Client:\n    @classmethod\n    def handle(cls, message, node):\n"
+        "        raise DataError(\"column 'x' holds 'Jane Doe', which is no category\", quoted=\"'Jane Doe'\")\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    said = error_of(work(part, "quotes_here:Client"))
+    assert said == "column 'x' holds (its node's log says which), which is no category"
+    assert "Jane Doe" in caplog.text
+    assert "Jane Doe" in error_of(work(part, "quotes_here:Client", **FULL))
+
+
 @pytest.mark.parametrize("kind", ["train", "evaluate", "query"])
 def test_every_kind_of_message_reaches_the_client_class(part, kind):
     reply = work(part, kind=kind)

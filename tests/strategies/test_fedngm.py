@@ -140,7 +140,9 @@ def test_results_do_not_depend_on_packing(table_tables, run_experiment):
 
 
 def test_messages_tell_names_and_types_alone(table_tables, run_experiment):
-    """Every byte that leaves a node: no value of any row, no range, no count but that of rows."""
+    """Every byte that leaves a node, and all that reaches it: no value of any row but categories that five rows of a
+    client hold, no range, no count but that of rows."""
+    _put_into(table_tables, "ward", ["rare-one", *["rare-four"] * 4], ["common-nine"] * 9)
     listener = Listener()
     run_experiment(table_tables, nodes=3, client=listener)
     said = [
@@ -157,28 +159,71 @@ def test_messages_tell_names_and_types_alone(table_tables, run_experiment):
             assert set(text["names"]) == set(COMMON), "what is private is told in no graph"
         else:
             assert all(re.fullmatch(r"(validation|test|public)/[a-z]+-[a-z0-9-]+", name) for name in text)
-    everything = b"".join(
-        b"".join(array.data for record in content.array_records.values() for array in record.values())
-        + repr({key: value for record in content.config_records.values() for key, value in record.items()}).encode()
-        for content in listener.replies
-    )
+    sent = [request.pack() for request in listener.requests]
+    everything = b"".join(map(_bytes_of, [*listener.replies, *sent]))
     rows = Path(table_tables["data"]["path"]).read_text().splitlines()[1:]
     for row in rows:
         height, weight = row.split(",")[:2]
         assert not re.search(rf"\b{re.escape(height)}\b.{{0,20}}\b{re.escape(weight)}\b".encode(), everything)
+    assert b"rare-" not in everything
+    assert b"common-nine" in everything
 
 
-def test_below_min_clients_nothing_is_made(table_tables, run_experiment):
-    table_tables["fedngm"]["merge"] = {"min-clients": 4}
+def _bytes_of(content):
+    """All that a message carries."""
+    arrays = b"".join(array.data for record in content.array_records.values() for array in record.values())
+    config = {key: value for record in content.config_records.values() for key, value in record.items()}
+    return arrays + repr(config).encode()
+
+
+def _put_into(tables, column, of_east, of_west=()):
+    """Values of single rows of clients, in place of what is there."""
+    source = client_table_source(open_source(parse_experiment(tables).data, Path()), "fedngm")
+    path = Path(tables["data"]["path"])
+    header, *rows = path.read_text().splitlines()
+    place = header.split(",").index(column)
+    number = {row.rsplit(",", 2)[0]: at for at, row in enumerate(rows)}
+    for client, values in (("east", of_east), ("west", of_west)):
+        table = source.load_table(client).table
+        held = zip(*(table.column(name).to_pylist() for name in ("height", "weight")), strict=True)
+        for value, (height, weight) in zip(values, held, strict=False):
+            at = next(at for text, at in number.items() if text.startswith(f"{height},{weight},"))
+            cells = rows[at].split(",")
+            cells[place] = value
+            rows[at] = ",".join(cells)
+    path.write_text("\n".join([header, *rows]) + "\n")
+
+
+@pytest.mark.parametrize("model", ["ngm", "ngr"])
+def test_below_min_clients_nobody_is_told_of_anybody(table_tables, run_experiment, monkeypatch, model):
+    """Two clients where three are wanted, one of them with a value of its own: neither hears of the other."""
+    monkeypatch.setenv("FEDGRAPH_CONSENT", "ranges")
+    table_tables["experiment"]["min-clients"] = 1
+    table_tables["data"] |= {"clients": ["east", "west"], "public-share": 0.0, "private": {}}
+    _put_into(table_tables, "ward", ["isolated"] * 6)
+    table_tables["fedngm"] |= {"model": model, "scaling": {"source": "shared-ranges"}, "merge": {"min-clients": 3}}
     listener = Listener()
-    with pytest.raises(Exception, match="3 of at least 4 clients have contributed a feature graph.*min-clients"):
-        run_experiment(table_tables, client=listener)
-    assert {request.phase for request in listener.requests} == {"schema", "graph"}, "no graph has gone out"
-    table_tables["fedngm"]["model"] = "ngr"
-    listener = Listener()
-    with pytest.raises(RunError, match="3 of at least 4 clients have contributed a model.*min-clients"):
-        run_experiment(table_tables, client=listener)
-    assert {request.phase for request in listener.requests} == {"schema", "fit"}, "no model has gone out"
+    with pytest.raises(RunError, match="2 of at least 3 clients take part.*min-clients of .fedngm.merge."):
+        run_experiment(table_tables, nodes=2, client=listener)
+    assert {request.phase for request in listener.requests} == {"schema"}, "nothing of one has gone to the other"
+    assert b"isolated" in b"".join(map(_bytes_of, listener.replies))
+    assert all(request.common is None for request in listener.requests)
+
+
+@pytest.mark.parametrize("phase", ["statistics", "graph", "fit"])
+def test_clients_that_are_lost_on_the_way_count_no_more(table_tables, run_experiment, monkeypatch, phase):
+    monkeypatch.setenv("FEDGRAPH_CONSENT", "ranges")
+
+    def fail(request, content):
+        lost = request.phase == phase and content.config_records["config"]["clients"] == ["west"]
+        return error_content("the disk is full") if lost else content
+
+    table_tables["experiment"] |= {"on-missing": "skip", "min-clients": 1}
+    table_tables["fedngm"] |= {"scaling": {"source": "shared-ranges"}, "merge": {"min-clients": 3}}
+    listener = Listener(fail)
+    with pytest.raises(RunError, match="2 of at least 3 clients take part"):
+        run_experiment(table_tables, nodes=3, client=listener)
+    assert listener.requests[-1].phase == phase, "the next question has not been asked"
 
 
 def test_a_client_that_fails_is_left_out_if_that_is_tolerated(table_tables, run_experiment):
@@ -193,7 +238,7 @@ def test_a_client_that_fails_is_left_out_if_that_is_tolerated(table_tables, run_
     summary = run_experiment(table_tables, nodes=3, client=Listener(fail)).summary()
     assert list(summary["per_client"]["test"]["weight-mae"]) == ["east", "north"]
     table_tables["fedngm"]["merge"] = {"min-clients": 3}
-    with pytest.raises(RunError, match="2 of at least 3 clients have contributed a model"):
+    with pytest.raises(RunError, match="2 of at least 3 clients take part"):
         run_experiment(table_tables, nodes=3, client=Listener(fail))
 
 

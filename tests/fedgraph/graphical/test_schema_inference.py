@@ -16,6 +16,8 @@ def table(**columns):
 
 
 def told(**keys):
+    """Settings for tables of few rows, in which every value counts unless said otherwise."""
+    keys = {"least_rows": 1, **keys}
     return parse(SchemaSettings, {key.replace("_", "-"): value for key, value in keys.items()}, "[features]")
 
 
@@ -110,6 +112,17 @@ def test_rare_categories_can_be_left_out():
     assert infer_schema(table(x=["a", "b"], y=["1", "1"]), told(least_rows=2, unknown="missing")).names == ("y",)
 
 
+def test_what_hardly_anybody_has_is_not_told_unless_the_experiment_lists_it():
+    cells = ["a"] * 9 + ["b"] * 5 + ["c"] * 4
+    held = table(x=cells, y=["0"] * 14 + ["1"] * 4, name=[f"id{n}" for n in range(18)])
+    found = infer_schema(held, SchemaSettings())
+    assert found.features == (Feature("x", "binary", ("a", "b")), Feature("y", "categorical", ("0",)))
+    listed = parse(SchemaSettings, {"kinds": {"x": {"kind": "categorical", "categories": ["a", "b", "c"]}}}, "[s]")
+    assert infer_schema(held, listed)["x"].categories == ("a", "b", "c")
+    with pytest.raises(DataError, match="nearly all are numbers, so name '<5' under missing-codes"):
+        infer_schema(table(x=[*map(str, range(150)), "<5"]), SchemaSettings())
+
+
 @pytest.mark.parametrize(
     ("cells", "keys", "message"),
     [
@@ -135,7 +148,6 @@ def test_columns_that_cannot_be(cells, keys, message):
     [
         ({"features": ["a"], "drop": ["a"]}, "'a' is among features and drop"),
         ({"features": ["a", "a"]}, "features names a column twice"),
-        ({"least_rows": 2}, 'needs unknown = "missing"'),
         ({"kinds": {"a": "number"}}, "kinds.a.kind"),
         ({"kinds": {"a": {"kind": "binary", "categories": 5}}}, "kinds.a.categories: Input should be a valid tuple"),
         ({"kinds": {"a": {"kind": "binary", "categories": "no"}}}, "kinds.a.categories: Input should be a valid tuple"),

@@ -39,7 +39,8 @@ def test_with_its_table():
 
 
 def test_codes_that_mean_missing_are_missing_here_too():
-    keys = SchemaSettings(missing_codes={"age": (99,)}, kinds={"age": {"kind": "integer"}}, drop=("town",))
+    whole = {"age": {"kind": "integer"}}
+    keys = SchemaSettings(missing_codes={"age": (99,)}, kinds=whole, drop=("town",), least_rows=1)
     lines = [" ".join(line.split()) for line in as_text(infer_schema(TABLE, keys), TABLE, keys).splitlines()]
     assert lines[1] == "age integer 20 to 31, 2 values 50.0% missing"
     assert lines[-1] == "no features: town, empty"

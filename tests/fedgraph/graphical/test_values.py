@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fedgraph.data.table_files import Table, read_table
 from fedgraph.errors import DataError
 from fedgraph.graphical.schema import Feature, Schema
-from fedgraph.graphical.schema_inference import SchemaSettings
+from fedgraph.graphical.schema_inference import KindSettings, SchemaSettings
 from fedgraph.graphical.values import as_table, read_values, write_csv
 
 SCHEMA = Schema(
@@ -36,7 +36,7 @@ def test_columns_become_numbers():
         },
         "t.csv",
     )
-    keys = SchemaSettings(missing_codes={"age": (99,), "sick": ("?",)})
+    keys = SchemaSettings(missing_codes={"age": (99,), "sick": ("?",)}, least_rows=1)
     values = read_values(table, SCHEMA, keys)
     assert values.dtype == np.float64
     np.testing.assert_array_equal(values, [[1.25, NAN, 2, 0, 2], [NAN, 30, 0, 1, 0], [3, 31, 1, NAN, NAN]])
@@ -45,6 +45,13 @@ def test_columns_become_numbers():
     unknown = read_values(table, SCHEMA, SchemaSettings(unknown="missing"))
     assert unknown[0, 1] == 99
     assert np.isnan(unknown[2, 3])
+    assert np.isnan(read_values(table, SCHEMA, SchemaSettings())[2, 3]), "too rare to be told, so that nobody knows it"
+    often = Table({"sick": pa.array(["no", "yes", *["?"] * 5])}, "t.csv")
+    with pytest.raises(DataError, match=r"holds '\?', which is none of its categories"):
+        read_values(often, SCHEMA.select(["sick"]), SchemaSettings())
+    listed = SchemaSettings(kinds={"sick": KindSettings(kind="binary", categories=("no", "yes"))})
+    with pytest.raises(DataError, match=r"holds '\?', which is none of its categories"):
+        read_values(table, SCHEMA.select(["sick"]), listed)
 
 
 def test_tables_that_do_not_fit():
