@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 
 from clients.node import Assignment, Node
 from fedgraph.data.base import SPLITS
-from fedgraph.data.cold_start import asked_scale
+from fedgraph.data.windows import shares_scales
 from fedgraph.errors import FedgraphError
 from fedgraph.messages import CHALLENGE_KEY, CLIENT_KEY, EXPERIMENT_KEY, PROOF_KEY, Identity, error_content
 from fedgraph.mixed import AnyCohort, load_cohort
@@ -111,9 +111,9 @@ def _identity(message: Message, node: Node) -> Identity:
 def _opening_cohort(node: Node, assignment: Assignment, experiment: str, clients: tuple[str, ...]) -> AnyCohort:
     """The cohort that answers the opening query.
 
-    Where scales are inferred, the rounds ask for the same clients with other data: then it is not worth keeping.
+    Where scales come from others, the rounds ask for the same clients with other data: then it is not worth keeping.
     """
-    if asked_scale(assignment.data) == "own":
+    if not shares_scales(assignment.data):
         return node.cohort(experiment, clients)
     choice = ModelChoice.of(assignment.model)
     return load_cohort(choice, node.source(assignment), clients, assignment.train, assignment.seed)

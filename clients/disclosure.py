@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clients.node import Node
-from fedgraph.data.cold_start import asked_scale
+from fedgraph.data.windows import shares_scales
 from fedgraph.experiment import Experiment
 from fedgraph.plugins import load_object
 
@@ -48,8 +48,8 @@ def _asked_for(experiment: Experiment) -> list[str]:
     told = []
     if experiment.graph.source == "labels":
         told.append('how many examples of each class each client has ([graph] source = "labels")')
-    if asked_scale(experiment.data) != "own":
-        told.append("mean and standard deviation of each client's values ([data] cold-scale)")
+    if shares_scales(experiment.data):
+        told.append("mean, standard deviation and number of each client's values ([data] cold-scale, scaling)")
     if experiment.evaluation.compare_peers:
         told.append("the class that each model predicts for each test example, and the true one (compare-peers)")
     return told

@@ -24,7 +24,7 @@ class Federation:
     label_counts : int64 ``[clients, classes]`` where the run asked for it.
     graph        : the given client graph over ``names``; None when the experiment gives none.
     groups       : a word per client, where the data of all nodes knows groups.
-    moments      : float64 ``[clients, 4]`` as in :class:`fedgraph.data.base.CohortData`, where all nodes give them.
+    moments      : float64 ``[clients, 5]`` as in :class:`fedgraph.data.base.CohortData`, where all nodes give them.
     """
 
     names: tuple[str, ...]

@@ -40,6 +40,9 @@ _MOST_PARTITIONS = 1 << 20
 _LARGEST_MOMENT = 1e30
 """Beyond which no scale may lie that a node is given (``[data] scales``)."""
 
+_MOST_READINGS = 1e12
+"""More than a client can have: a number beyond it would make the scale of all its own."""
+
 
 def error_content(text: str) -> RecordDict:
     """The content of a reply that says why there is none."""
@@ -239,7 +242,7 @@ class Identity:
     partition    : ``(partition-id, num-partitions)`` for a node that clients are dealt out to, else None.
     groups       : a word per client, where the data knows groups.
     untrained    : those of ``clients`` that are meant to have no training examples.
-    moments      : float64 ``[clients, 4]`` as in :class:`fedgraph.data.base.CohortData`, where the data gives them.
+    moments      : float64 ``[clients, 5]`` as in :class:`fedgraph.data.base.CohortData`, where the data gives them.
     """
 
     clients: tuple[str, ...]
@@ -325,15 +328,17 @@ def told_hosts(config: Mapping[str, Any], who: str = "client") -> tuple[tuple[st
 
 
 def _are_moments(moments: Tensor, clients: int) -> bool:
-    """Whether these are two means of each client, each with its standard deviation: both finite or both NaN.
+    """Whether these are two means of each client, each with its standard deviation: both finite or both NaN; and a count.
 
-    No larger than a scale may be that a node is given, since others' may be inferred from them.
+    No larger than a scale may be that a node is given, since others' may be inferred from them. The count is a whole
+    number, above 0 exactly where the second mean is known.
     """
-    if moments.dtype != torch.float64 or moments.shape != (clients, 4):
+    if moments.dtype != torch.float64 or moments.shape != (clients, 5):
         return False
-    means, deviations = moments[:, ::2], moments[:, 1::2]
+    means, deviations, count = moments[:, 0:4:2], moments[:, 1:4:2], moments[:, 4]
     given = (means.abs() < _LARGEST_MOMENT) & (deviations < _LARGEST_MOMENT) & (deviations >= 0)
-    return bool((given | (means.isnan() & deviations.isnan())).all())
+    counted = (count >= 0) & (count < _MOST_READINGS) & (count == count.floor()) & ((count > 0) == ~means[:, 1].isnan())
+    return bool((given | (means.isnan() & deviations.isnan())).all() and counted.all())
 
 
 def _some(names: Sequence[str], shown: int = 5) -> str:

@@ -17,7 +17,7 @@ from fedgraph.given_graph import given_graph
 from fedgraph.run import RunFolder
 from fedgraph.traffic import Traffic
 from strategies.chosen import ChosenMethod
-from strategies.cold_scales import with_cold_scales
+from strategies.scales import with_shared_scales
 
 log = logging.getLogger("fedgraph")
 
@@ -27,7 +27,7 @@ def open_federation(
 ) -> tuple[Federation, str]:
     """The federation with its client graph, and the part of the experiment that nodes get from now on, as JSON.
 
-    The graph and inferred scales are written to the run folder; ``traffic`` counts the opening query.
+    The graph and shared scales are written to the run folder; ``traffic`` counts the opening query.
 
     Raises
     ------
@@ -49,4 +49,4 @@ def open_federation(
     if graph is not None:
         write_graph(graph, folder.path / "graph.npz")
     federation = replace(federation, graph=graph)
-    return federation, with_cold_scales(experiment, federation, folder.path).client_part(settings)
+    return federation, with_shared_scales(experiment, federation, folder.path).client_part(settings)

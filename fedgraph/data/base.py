@@ -100,9 +100,9 @@ class CohortData:
     augment       : how the inputs of training minibatches are changed at random; None: not at all.
     groups        : a word per client, such as the road it lies on; None where the data knows no groups.
     untrained     : those of ``names`` that are meant to have no training examples.
-    moments       : float64 ``[clients, 4]`` in the task's unit, where the scale of some clients is to be inferred from
-                    others: mean and standard deviation of recent training readings, then of all. The first two are NaN
-                    where too few were read, the last two where they are what is to be inferred.
+    moments       : float64 ``[clients, 5]`` in the task's unit, where the scale of some clients comes from others:
+                    mean and standard deviation of recent training readings, then of all, and the number of all. The
+                    first two are NaN where too few were read, the second two where they are what is to be inferred.
     """
 
     names: tuple[str, ...]

@@ -45,11 +45,28 @@ def usable(mean: Doubles, std: Doubles) -> tuple[Singles, Singles]:
     return mean.astype(np.float32), std.astype(np.float32)
 
 
-def reported(values: Singles, valid: Mask, is_cold: Mask, last: int) -> Doubles:
-    """What clients tell of their training readings so that a cold one's scale can be inferred, ``[clients, 4]``.
+def pooled(mean: Doubles, std: Doubles, count: NDArray[np.int64] | Doubles) -> tuple[float, float]:
+    """Mean and standard deviation of all readings together, from those of each client and how many they are.
 
-    Mean and standard deviation of the ``last`` steps, then of all steps. The first two are NaN for a client of whose
-    last steps hardly any was read, the second two for a cold client, who has no others.
+    With counts n, means m and deviations s: ``m = sum_i n_i m_i / n`` and ``s^2 = sum_i n_i (s_i^2 + (m_i - m)^2) / n``,
+    exactly what the readings themselves would give.
+
+    mean, std, count : ``[clients]``; clients with a count of 0 do not matter. Raises DataError when all are 0.
+    """
+    some = count > 0
+    if not some.any():
+        raise DataError("nobody has a valid reading in the training part, so there is no pooled scale")
+    mean, std, shares = mean[some], std[some], count[some] / count[some].sum()
+    centre = float(shares @ mean)
+    return centre, float(np.sqrt(shares @ (std**2 + (mean - centre) ** 2)))
+
+
+def reported(values: Singles, valid: Mask, is_cold: Mask, last: int) -> Doubles:
+    """What clients tell of their training readings so that others' scales can be told from it, ``[clients, 5]``.
+
+    Mean and standard deviation of the ``last`` steps, then of all steps, and the number of readings of all steps. The
+    first two are NaN for a client of whose last steps hardly any was read, the second two for a cold client, who has no
+    others; its number is 0.
 
     values, valid : ``[clients, time]``, the training part; of a cold client nothing before the last steps is valid.
     is_cold       : ``[clients]``.
@@ -59,7 +76,8 @@ def reported(values: Singles, valid: Mask, is_cold: Mask, last: int) -> Doubles:
     recent[:, valid[:, lately].mean(axis=1) * _ONE_STEP_IN < 1] = np.nan
     whole = np.stack(measured(values[..., None], valid[..., None]))[..., 0]
     whole[:, is_cold] = np.nan
-    return np.concatenate([recent, whole]).T
+    count = np.where(is_cold, 0, valid.sum(axis=1))
+    return np.concatenate([recent, whole, count[None]]).T
 
 
 def replace_known(

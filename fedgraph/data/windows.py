@@ -15,9 +15,10 @@ from torch import Tensor
 
 from fedgraph.data.base import SPLITS, Batch, CohortData, Shares, TaskSpec
 from fedgraph.data.cold_start import ColdStartSettings, check_cold_steps, cold_clients
-from fedgraph.data.scaling import Scale, measured, replace_known, reported, usable
+from fedgraph.data.scaling import Scale, measured, pooled, replace_known, reported, usable
 from fedgraph.data.series_files import SeriesTable, regular_times
 from fedgraph.errors import DataError
+from fedgraph.settings import Settings
 
 
 class WindowSettings(ColdStartSettings):
@@ -29,7 +30,10 @@ class WindowSettings(ColdStartSettings):
     stride         : steps between the starts of two examples.
     step_minutes   : minutes between two steps; 0 = as the file says, or unknown.
     unit           : unit of the target for people, e.g. ``mph``.
-    scaling        : ``client`` = z-scores from each client's own valid training readings; ``none``.
+    scaling        : ``client`` = z-scores from each client's own valid training readings, which is personalisation by
+                     itself; ``pooled`` = z-scores of the target from the training readings of all clients together, as
+                     the literature of traffic scales: every client tells the server its mean, deviation and number of
+                     readings, and the nodes are told those of all (other features keep their own); ``none``.
     scales         : mean and standard deviation by client, e.g. ``{ "400001" = [62.5, 9.1] }``, known from elsewhere:
                      its target readings are scaled by these in place of its own. Other features keep their own.
     shares         : train, validation and test parts of the time axis, in this order.
@@ -47,7 +51,7 @@ class WindowSettings(ColdStartSettings):
     stride: int = Field(1, ge=1)
     step_minutes: float = Field(0.0, ge=0.0)
     unit: str = ""
-    scaling: Literal["client", "none"] = "client"
+    scaling: Literal["client", "pooled", "none"] = "client"
     scales: dict[str, Scale] | None = None
     shares: Shares = (0.7, 0.2, 0.1)
     time_of_day: bool = False
@@ -62,6 +66,10 @@ class WindowSettings(ColdStartSettings):
         if self.scaling == "none" and (self.scales is not None or self.cold_scale != "own"):
             key = "scales" if self.scales is not None else "cold-scale"
             raise ValueError(f'`{key}` is about scaled readings, but `scaling` is "none"')
+        if self.scaling == "pooled" and self.cold_scale != "own":
+            raise ValueError(
+                f'`cold-scale` is "{self.cold_scale}", but with `scaling` "pooled" cold clients have the scale of all'
+            )
         return self
 
 
@@ -201,10 +209,12 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
 
     train = slice(stops[0])
     moments = None
-    if settings.cold_scale != "own":
+    if settings.cold_scale != "own" or settings.scaling == "pooled":
         moments = reported(values[:, train, target], valid[:, train, target], is_cold, settings.cold_steps)
     mean, std = usable(*measured(values[:, train], valid[:, train]))
-    if settings.scaling == "client":
+    if settings.scaling != "none":
+        if settings.scaling == "pooled" and moments is not None:
+            mean[:, target], std[:, target] = usable(*map(np.asarray, pooled(*moments[:, 2:].T)))
         replace_known(mean[:, target], std[:, target], names, settings.scales or {}, everybody)
         values = (values - mean[:, None]) / std[:, None]
         series = np.where(valid, values, np.float32(0.0))
@@ -253,6 +263,11 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
 def clients_of(table: SeriesTable, settings: WindowSettings) -> tuple[str, ...]:
     """All clients of the data set: those of the settings, else all of the table."""
     return table.names if settings.clients is None else settings.clients
+
+
+def shares_scales(data: Settings) -> bool:
+    """Whether the scale of some clients of a table ``[data]`` comes from what others tell the server."""
+    return isinstance(data, WindowSettings) and (data.scaling == "pooled" or data.cold_scale != "own")
 
 
 def _num_windows(steps: int, length: int, stride: int) -> int:

@@ -136,11 +136,11 @@ def moments(*rows, dtype=torch.float64):
     return torch.tensor(rows, dtype=dtype)
 
 
-NAN, KNOWN = float("nan"), [60.0, 0.0, 62.0, 9.0]
+NAN, KNOWN = float("nan"), [60.0, 0.0, 62.0, 9.0, 7.0]
 
 
 def test_identity_with_moments():
-    told = moments([60.1, 0.0, NAN, NAN], [-1 / 3, 2.5, 62.0, 9.0])
+    told = moments([60.1, 0.0, NAN, NAN, 0.0], [-1 / 3, 2.5, 62.0, 9.0, 4.0])
     heard = Identity.unpack(identity(moments=told).pack()).moments
     torch.testing.assert_close(heard, told, rtol=0, atol=0, equal_nan=True)
     assert Identity.unpack(identity().pack()).moments is None
@@ -150,16 +150,22 @@ def test_identity_with_moments():
     "told",
     [
         moments(KNOWN),
-        moments(KNOWN[:3], KNOWN[:3]),
+        moments(KNOWN[:4], KNOWN[:4]),
         moments(KNOWN, KNOWN, dtype=torch.float32),
-        moments([60, 1, 62, 9], [60, 1, 62, 9], dtype=torch.int64),
-        moments(KNOWN, [60.0, -1e-9, 62.0, 9.0]),
-        moments(KNOWN, [60.0, 1.0, float("inf"), 9.0]),
-        moments(KNOWN, [60.0, float("inf"), 62.0, 9.0]),
-        moments(KNOWN, [60.0, 1.0, -1e31, 9.0]),
-        moments(KNOWN, [60.0, 1e31, 62.0, 9.0]),
-        moments(KNOWN, [60.0, NAN, 62.0, 9.0]),
-        moments(KNOWN, [60.0, 1.0, NAN, 9.0]),
+        moments([60, 1, 62, 9, 7], [60, 1, 62, 9, 7], dtype=torch.int64),
+        moments(KNOWN, [60.0, -1e-9, 62.0, 9.0, 7.0]),
+        moments(KNOWN, [60.0, 1.0, float("inf"), 9.0, 7.0]),
+        moments(KNOWN, [60.0, float("inf"), 62.0, 9.0, 7.0]),
+        moments(KNOWN, [60.0, 1.0, -1e31, 9.0, 7.0]),
+        moments(KNOWN, [60.0, 1e31, 62.0, 9.0, 7.0]),
+        moments(KNOWN, [60.0, NAN, 62.0, 9.0, 7.0]),
+        moments(KNOWN, [60.0, 1.0, NAN, 9.0, 7.0]),
+        moments(KNOWN, [60.0, 1.0, 62.0, 9.0, -7.0]),
+        moments(KNOWN, [60.0, 1.0, 62.0, 9.0, 7.5]),
+        moments(KNOWN, [60.0, 1.0, 62.0, 9.0, NAN]),
+        moments(KNOWN, [60.0, 1.0, 62.0, 9.0, 0.0]),
+        moments(KNOWN, [60.0, 1.0, 62.0, 9.0, 1e13]),
+        moments(KNOWN, [60.0, 1.0, NAN, NAN, 7.0]),
     ],
 )
 def test_malformed_moments_are_refused(told):

@@ -46,7 +46,8 @@ def test_moments_are_those_of_the_target_over_the_last_steps_and_all(asked: str)
     for row, name in enumerate(chosen):
         speed = data.values[NAMES.index(name), :TRAIN, 1].astype(np.float64)
         lately = [np.nanmean(speed[-COLD:]), np.nanstd(speed[-COLD:])]
-        whole = [np.nan, np.nan] if name == "b" else [np.nanmean(speed), np.nanstd(speed)]
+        read = np.isfinite(speed).sum()
+        whole = [np.nan, np.nan, 0] if name == "b" else [np.nanmean(speed), np.nanstd(speed), read]
         np.testing.assert_allclose(moments[row], lately + whole, rtol=1e-6)
 
 
@@ -74,7 +75,7 @@ def test_a_recent_stretch_of_which_hardly_anything_was_read_tells_nothing() -> N
     moments = build_cohort(data, keys, NAMES).moments
     assert moments is not None
     assert moments[:, :2].isnan().all(dim=1).tolist() == [True, False, True, False]
-    assert moments[:, 2:].isnan().all(dim=1).tolist() == [False, True, False, False]
+    assert moments[:, 2:4].isnan().all(dim=1).tolist() == [False, True, False, False]
     assert moments[1, :2].tolist() == [42.0, 2.0]
 
 
@@ -83,8 +84,36 @@ def test_constant_readings_have_no_deviation_but_are_scaled_by_one() -> None:
     data.values[0, :, 1] = 30.0
     cohort = build_cohort(data, config(cold_scale="everybody"), NAMES)
     assert cohort.moments is not None
-    assert cohort.moments[0].tolist() == [30.0, 0.0, 30.0, 0.0]
+    assert cohort.moments[0].tolist() == [30.0, 0.0, 30.0, 0.0, float(TRAIN)]
     assert (float(cohort.mean[0]), float(cohort.std[0])) == (30.0, 1.0)
+
+
+# ---- one scale for all
+
+
+def test_a_pooled_scale_is_that_of_all_training_readings_together_of_those_who_are_not_cold() -> None:
+    data = table()
+    data.values[2, :, 1] += 40.0
+    data.values[3, 10:120, 1] = np.nan
+    cohort = build_cohort(data, config(scaling="pooled"), NAMES)
+    readings = data.values[[0, 2, 3], :TRAIN, 1].astype(np.float64)
+    np.testing.assert_allclose(cohort.mean, np.full(4, np.nanmean(readings)), rtol=1e-6)
+    np.testing.assert_allclose(cohort.std, np.full(4, np.nanstd(readings)), rtol=1e-6)
+    own = build_cohort(data, config(), NAMES)
+    example = torch.tensor([[3]] * 4)
+    (inputs, targets, weights), (own_inputs, own_targets, _) = (
+        each.splits["test"].batch(example) for each in (cohort, own)
+    )
+    assert torch.equal(inputs[..., 0], own_inputs[..., 0])
+    column = own.std[:, None, None], own.mean[:, None, None]
+    expected = (own_targets * column[0] + column[1] - cohort.mean[:, None, None]) / cohort.std[:, None, None]
+    torch.testing.assert_close(targets * weights, expected * weights)
+
+
+def test_a_pooled_scale_that_the_server_told_takes_the_place_of_that_of_the_clients_at_hand() -> None:
+    told = config(scaling="pooled", scales=dict.fromkeys(NAMES, (50.5, 9.5)))
+    cohort = build_cohort(table(), told, ["c", "b"])
+    assert (cohort.mean.tolist(), cohort.std.tolist()) == ([50.5, 50.5], [9.5, 9.5])
 
 
 # ---- scales known from elsewhere
@@ -127,6 +156,7 @@ def test_a_known_scale_of_nobody_is_an_error_but_not_one_of_a_client_elsewhere()
         ),
         ({"cold-scale": "graph", "scaling": "none"}, "`cold-scale` is about scaled readings"),
         ({"cold-scale": "neighbours"}, "cold-scale"),
+        ({"cold-scale": "graph", "scaling": "pooled"}, 'with `scaling` "pooled" cold clients have the scale of all'),
     ],
 )
 def test_unusable_settings(keys: dict[str, Any], message: str) -> None:

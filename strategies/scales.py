@@ -1,4 +1,4 @@
-"""Before the first round: the scales of cold clients, inferred from what all clients told in the opening query."""
+"""Before the first round: scales that no client knows by itself, from what all of them told in the opening query."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from torch import Tensor
+
 from fedgraph.atomic import write_atomically
 from fedgraph.data.cold_start import INFERRED, asked_scale
+from fedgraph.data.scaling import pooled, usable
+from fedgraph.data.windows import shares_scales
 from fedgraph.errors import DataError, ExperimentError
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation
@@ -19,8 +24,8 @@ log = logging.getLogger("fedgraph")
 Scales = dict[str, tuple[float, float]]
 
 
-def with_cold_scales(experiment: Experiment, federation: Federation, folder: Path) -> Experiment:
-    """The experiment as nodes get it: with inferred scales in ``[data] scales``, where it asks for some.
+def with_shared_scales(experiment: Experiment, federation: Federation, folder: Path) -> Experiment:
+    """The experiment as nodes get it: with pooled or inferred scales in ``[data] scales``, where it asks for some.
 
     They are written to ``scales.json`` in ``folder``. Clients whose scale the experiment gives itself keep that.
 
@@ -29,28 +34,36 @@ def with_cold_scales(experiment: Experiment, federation: Federation, folder: Pat
     ExperimentError
         When a client graph is asked for and the run has none.
     DataError
-        When there is nobody to infer from.
+        When there is nobody to pool or infer from.
     """
-    given: Scales = getattr(experiment.data, "scales", None) or {}
-    inferred = {name: scale for name, scale in _inferred(experiment, federation).items() if name not in given}
-    if not inferred:
+    if not shares_scales(experiment.data):
         return experiment
-    log.info("scale of %d cold clients inferred %s", len(inferred), INFERRED[asked_scale(experiment.data)])
-    write_atomically(folder / "scales.json", (json.dumps(inferred, indent=2) + "\n").encode())
-    return replace(experiment, data=experiment.data.model_copy(update={"scales": {**inferred, **given}}))
+    told = _inferred(experiment, federation) if asked_scale(experiment.data) != "own" else _pooled(federation)
+    given: Scales = getattr(experiment.data, "scales", None) or {}
+    told = {name: scale for name, scale in told.items() if name not in given}
+    if not told:
+        return experiment
+    write_atomically(folder / "scales.json", (json.dumps(told, indent=2) + "\n").encode())
+    return replace(experiment, data=experiment.data.model_copy(update={"scales": {**told, **given}}))
+
+
+def _pooled(federation: Federation) -> Scales:
+    """The mean and standard deviation of everybody's training readings together, for every client."""
+    mean, std = usable(*map(np.asarray, pooled(*_moments(federation)[:, 2:].numpy().T)))
+    scale = (float(mean), float(std))
+    log.info("readings of all %d clients scaled by mean %g and deviation %g", len(federation.names), *scale)
+    return dict.fromkeys(federation.names, scale)
 
 
 def _inferred(experiment: Experiment, federation: Federation) -> Scales:
     """Mean and standard deviation by name of the cold clients; empty where none are asked for."""
     asked = asked_scale(experiment.data)
-    moments, graph = federation.moments, federation.graph
+    moments, graph = _moments(federation), federation.graph
     if asked == "graph" and graph is None:
         raise ExperimentError(
             '[data] cold-scale = "graph" needs a client graph: give the experiment [graph] source = "data", "complete" '
             'or "file", or take cold-scale = "everybody"'
         )
-    if asked == "own" or moments is None:
-        return {}
     names = [federation.names[row] for row in cold_rows(moments).nonzero().flatten().tolist()]
     if not names:
         return {}
@@ -62,4 +75,11 @@ def _inferred(experiment: Experiment, federation: Federation) -> Scales:
         )
     weights = neighbourhoods(graph, moments) if asked == "graph" and graph is not None else None
     scales = inferred_scales(moments, weights).tolist()
+    log.info("scale of %d cold clients inferred %s", len(names), INFERRED[asked])
     return {name: (mean, std) for name, (mean, std) in zip(names, scales, strict=True)}
+
+
+def _moments(federation: Federation) -> Tensor:
+    if federation.moments is None:
+        raise DataError("a node did not tell the mean and deviation of its clients, from which scales are to be told")
+    return federation.moments

@@ -118,6 +118,24 @@ def test_neither_packing_nor_a_stop_changes_the_scales(tables, run_experiment):
     )
 
 
+def test_a_pooled_scale_is_one_for_all_however_they_are_packed(tables, run_experiment):
+    tables["data"] = {"set": "synthetic-traffic", "sensors": 12, "days": 10, "scaling": "pooled"}
+    whole, dealt = run_experiment(tables, nodes=1), run_experiment(tables, nodes=5)
+    source = open_source(parse_data(tables["data"]), None)
+    readings = source.table().values[:, :TRAIN, 0].astype(np.float64)
+    for folder in (whole, dealt):
+        scales = scales_of(folder)
+        assert sorted(scales) == sorted(source.client_names())
+        for scale in scales.values():
+            assert scale == pytest.approx([np.nanmean(readings), np.nanstd(readings)], rel=1e-6)
+    assert dealt.summary()["per_client"]["test"]["mae"] == pytest.approx(
+        whole.summary()["per_client"]["test"]["mae"], rel=1e-3
+    )
+    own = run_experiment(with_data(tables, scaling="client"))
+    assert own.summary()["metrics"] != whole.summary()["metrics"]
+    assert "scales" not in tomllib.loads((whole.path / "experiment.toml").read_text())["data"]
+
+
 def test_nobody_cold_is_nothing_to_infer(tables, run_experiment):
     tables["experiment"]["rounds"] = 0
     folder = run_experiment(with_data(tables, **{"cold-scale": "graph", "cold-clients": []}))
