@@ -1,4 +1,4 @@
-"""Fine-tuning on the client: measure the global model after some training on the client's own examples."""
+"""Fine-tuning on the client: measure a model after some training on the client's own examples."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from fedgraph.second_training import cohort_with, second_training
 from fedgraph.seeding import derive_seed
 
 
-class FineTuningClient(CohortClient):
-    """Trains as FedAvg does. Fine-tuned copies are made for measuring, with moments and an order of their own."""
+class FineTuned(CohortClient):
+    """A client class before which this stands measures fine-tuned copies, with moments and an order of their own."""
 
     def measured(self) -> Tensor:
-        """The global model after each client's fine-tuning, ``[clients, parameters]``."""
+        """The models received after each client's fine-tuning, ``[clients, parameters]``."""
         chosen, cohort = self.settings, self.uniform_cohort
         settings = second_training(
             cohort.settings,
-            "[fedavg-ft]",
+            "fine-tuning:",
             chosen.get("local-epochs"),
             chosen.get("local-steps"),
             chosen.get("learning-rate"),
@@ -26,3 +26,7 @@ class FineTuningClient(CohortClient):
         # A request to train round r and one to evaluate after round r - 1 measure the same models.
         coming = self.request.round if self.request.train else self.request.round + 1
         return tuning.train(self.models, coming).parameters
+
+
+class FineTuningClient(FineTuned):
+    """Trains as FedAvg does, and measures fine-tuned copies of the global model."""

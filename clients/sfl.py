@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from clients.fedavg_ft import FineTuned
 from clients.personal import PersonalLayersClient
 from fedgraph.cohort import GradientTerm
 
@@ -49,6 +50,10 @@ class SFLClient(PersonalLayersClient):
             return torch.zeros_like(v).index_copy(1, columns, gradient)
 
         return term
+
+
+class SFLFineTuningClient(FineTuned, SFLClient):
+    """Trains as SFL does, and measures copies of the personalised models fine-tuned without the distances."""
 
 
 def distance_gradient(v: Tensor, centre: Tensor, squared: bool) -> Tensor:

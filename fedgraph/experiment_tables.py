@@ -50,6 +50,8 @@ class GraphTable(Settings):
              unless this is false. By default a file is taken as it is.
     symmetrise : take the larger of the two weights of every pair.
     binarise   : every weight becomes 1.
+    permute_seed : deals the clients out anew to the places of the graph, as this seed draws: the control of a claim
+             about a graph. It has as many links of the same weights, between the wrong clients.
     missing    : clients that the graph lacks are an ``error`` or stand alone (``isolate``).
     extra      : clients that only the graph has are an ``error`` or left out (``drop``).
     """
@@ -61,6 +63,7 @@ class GraphTable(Settings):
     directed: bool | None = None
     symmetrise: bool = False
     binarise: bool = False
+    permute_seed: int | None = Field(default=None, ge=0)
     missing: Literal["error", "isolate"] = "error"
     extra: Literal["error", "drop"] = "error"
 
@@ -68,6 +71,8 @@ class GraphTable(Settings):
     def _path_goes_with_file(self) -> GraphTable:
         if (self.source == "file") != (self.path is not None):
             raise ValueError('source = "file" needs a path, and only that source takes one')
+        if self.permute_seed is not None and self.source in ("none", "complete"):
+            raise ValueError(f'permute-seed changes nothing about source = "{self.source}"')
         return self
 
 

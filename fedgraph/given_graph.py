@@ -10,6 +10,7 @@ from fedgraph.data.base import DataSource
 from fedgraph.errors import GraphError
 from fedgraph.experiment_tables import GraphTable
 from fedgraph.federation import Federation
+from fedgraph.seeding import generator
 
 
 def given_graph(
@@ -33,7 +34,8 @@ def given_graph(
         graph = graph.binarised()
     if table.symmetrise:
         graph = graph.symmetrised()
-    return graph.reindex(federation.names, missing=table.missing, extra=table.extra)
+    graph = graph.reindex(federation.names, missing=table.missing, extra=table.extra)
+    return graph if table.permute_seed is None else graph.permuted(generator(table.permute_seed, "permuted graph"))
 
 
 def _build(table: GraphTable, federation: Federation, source: Callable[[], DataSource], data_dir: Path) -> ClientGraph:

@@ -12,23 +12,32 @@ from fedgraph.client_graph import ClientGraph
 
 
 def graph_mean(
-    graph: ClientGraph, rows: Tensor, counts: Tensor, alpha: float, hops: int, everybody: float = 0.0
+    graph: ClientGraph,
+    rows: Tensor,
+    counts: Tensor,
+    alpha: float,
+    hops: int,
+    everybody: float = 0.0,
+    self_loops: bool = True,
 ) -> Tensor:
     """``sum_j S_ij n_j row_j / sum_j S_ij n_j`` with ``S = (1 - alpha) I + alpha A_hat^K + everybody / N``.
 
-    A_hat is the random walk with self loops, K the number of hops. Over a complete graph with alpha 1 this is FedAvg.
-    A row that hears nobody who counts is the mean by examples over all.
+    A_hat is the random walk with self loops (where missing, unless ``self_loops`` is false), K the number of hops. Over
+    a complete graph with alpha 1 this is FedAvg. A row that hears nobody who counts is the mean by examples over all.
 
     rows : ``[clients, ...]``; counts : n, ``[clients]``, not negative. Returns ``[clients, ...]``.
     """
-    return graph_mean_weights(graph, counts, alpha, hops, everybody).to(rows) @ rows
+    return graph_mean_weights(graph, counts, alpha, hops, everybody, self_loops).to(rows) @ rows
 
 
-def graph_mean_weights(graph: ClientGraph, counts: Tensor, alpha: float, hops: int, everybody: float = 0.0) -> Tensor:
+def graph_mean_weights(
+    graph: ClientGraph, counts: Tensor, alpha: float, hops: int, everybody: float = 0.0, self_loops: bool = True
+) -> Tensor:
     """The weights of ``graph_mean``, float64 ``[clients, clients]``; rows sum to one."""
     shares = counts.double() / counts.double().max().clamp(min=1)
     one = torch.eye(len(shares))
-    spread = torch.lerp(one, graph.propagate(one, hops=hops, normalisation="random-walk"), alpha).double()
+    walked = graph.propagate(one, hops=hops, normalisation="random-walk", self_loops=self_loops)
+    spread = torch.lerp(one, walked, alpha).double()
     weights = (spread + everybody / len(shares)) * (shares if bool(shares.any()) else torch.ones_like(shares))
     silent = weights.sum(dim=1, keepdim=True) <= 0
     weights = torch.where(silent, shares, weights)

@@ -328,10 +328,10 @@ def told_hosts(config: Mapping[str, Any], who: str = "client") -> tuple[tuple[st
 
 
 def _are_moments(moments: Tensor, clients: int) -> bool:
-    """Whether these are two means of each client, each with its standard deviation: both finite or both NaN; and a count.
+    """Whether these are two means of each client, each with its standard deviation, and a count.
 
-    No larger than a scale may be that a node is given, since others' may be inferred from them. The count is a whole
-    number, above 0 exactly where the second mean is known.
+    A mean and its deviation are both finite or both NaN. No larger than a scale may be that a node is given, since
+    others' may be inferred from them. The count is a whole number, above 0 exactly where the second mean is known.
     """
     if moments.dtype != torch.float64 or moments.shape != (clients, 5):
         return False

@@ -75,6 +75,13 @@ BUILT_IN: dict[str, Method] = {
             paper="https://arxiv.org/abs/2203.00829",
         ),
         Method(
+            name="sfl-ft",
+            title="SFL, measured after each client has fine-tuned its personalised model",
+            strategy="strategies.sfl:SFLFineTuning",
+            client="clients.sfl:SFLFineTuningClient",
+            needs="a client graph ([graph])",
+        ),
+        Method(
             name="f3",
             title="Federated feature fusion: owners' frozen models, one exchange of embeddings, a learned graph",
             strategy="strategies.f3:F3",
@@ -227,7 +234,7 @@ BUILT_IN: dict[str, Method] = {
         ),
         Method(
             name="centralised",
-            title="One model trained on everybody's data in one place, the ceiling",
+            title="One pooled model, trained on everybody's data in one place",
             strategy="strategies.centralised:Centralised",
             client="clients.centralised:CentralisedClient",
             needs="all clients on one node (--nodes 1)",

@@ -1,4 +1,4 @@
-"""FedAvg with fine-tuning: what is measured is the global model after some training on each client's own data.
+"""Fine-tuning: what is measured is a model after some training on each client's own data; here FedAvg's.
 
 Wang et al., Federated Evaluation of On-device Personalization (2019), section 3; a usual baseline since.
 """
@@ -13,11 +13,12 @@ from fedgraph.federation import Federation
 from fedgraph.plan import RunPlan
 from fedgraph.second_training import second_training
 from fedgraph.settings import Settings
+from fedgraph.train_settings import TrainSettings
 from strategies.global_model import GlobalModelStrategy
 
 
-class FedAvgFineTuningSettings(Settings):
-    """``[fedavg-ft]``: how a copy of the global model is fine-tuned before it is measured.
+class FineTuningSettings(Settings):
+    """``[fedavg-ft]``, and part of ``[sfl-ft]``: how a copy of a model is fine-tuned before it is measured.
 
     local_epochs, local_steps : passes over a client's examples, or minibatches; by default those of ``[train]``.
     learning_rate : the same after every round; by default that of ``[train]`` in the round to come.
@@ -27,13 +28,16 @@ class FedAvgFineTuningSettings(Settings):
     local_steps: int | None = Field(default=None, ge=0)
     learning_rate: float | None = Field(default=None, gt=0)
 
+    def checked_with(self, train: TrainSettings, where: str) -> None:
+        """Raise ExperimentError, naming the table ``where``, unless a copy can be trained so beside ``train``."""
+        second_training(train, where, self.local_epochs, self.local_steps, self.learning_rate)
+
 
 class FedAvgFineTuning(GlobalModelStrategy):
     """FedAvg; fine-tuned copies are only measured, and the run folder holds the global model."""
 
-    settings_type: ClassVar[type[Settings]] = FedAvgFineTuningSettings
+    settings_type: ClassVar[type[Settings]] = FineTuningSettings
 
     def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)
-        chosen = self.settings
-        second_training(plan.train, "[fedavg-ft]", chosen.local_epochs, chosen.local_steps, chosen.learning_rate)
+        self.settings.checked_with(plan.train, "[fedavg-ft]")

@@ -17,6 +17,7 @@ from fedgraph.plan import RunPlan
 from fedgraph.settings import Settings
 from fedgraph.state_file import State
 from strategies.base import CohortStrategy, Replies
+from strategies.fedavg_ft import FineTuningSettings
 
 
 class SFLSettings(PersonalLayersSettings):
@@ -96,6 +97,11 @@ class SFL(CohortStrategy):
         """Whether weights of the graph are shares of means, which may not be below zero."""
         return bool(self.settings.weighting == "examples" or self.settings.everybody)
 
+    @property
+    def self_loops(self) -> bool:
+        """Whether clients that do not listen to themselves in the client graph do so nevertheless."""
+        return True
+
     def relations(self, server_round: int, replies: Replies) -> ClientGraph:
         """The client graph of this round among those present: the given one."""
         assert replies.graph is not None
@@ -137,10 +143,12 @@ class SFL(CohortStrategy):
         """Rows ``[present, parameters]`` after aggregation over ``graph``."""
         settings = self.settings
         if settings.weighting == "none" and not settings.everybody:
-            spread = graph.propagate(rows, hops=settings.hops, normalisation=settings.normalisation)
+            spread = graph.propagate(rows, settings.hops, settings.normalisation, self.self_loops)
             return spread if settings.alpha == 1 else torch.lerp(rows, spread, settings.alpha)
         counts = num_examples if settings.weighting == "examples" else torch.ones_like(num_examples)
-        return graph_mean(graph, rows, counts, settings.alpha, settings.hops, settings.everybody)
+        return graph_mean(
+            graph, rows, counts, settings.alpha, settings.hops, settings.everybody, self_loops=self.self_loops
+        )
 
     def state(self) -> State:
         """Models, the velocity of their updates, and the last updates where absent clients take part with them."""
@@ -174,3 +182,21 @@ class SFLLG(SFL):
     """The last layer goes over the graph, the representation does not (table 4)."""
 
     settings_type: ClassVar[type[Settings]] = SFLLGSettings
+
+
+class SFLFineTuningSettings(SFLSettings, FineTuningSettings):
+    """``[sfl-ft]``: the keys of ``[sfl]``, and how a copy of each personalised model is fine-tuned to be measured.
+
+    local_epochs, local_steps : passes over a client's examples, or minibatches; by default those of ``[train]``.
+    learning_rate : the same after every round; by default that of ``[train]`` in the round to come.
+    """
+
+
+class SFLFineTuning(SFL):
+    """SFL beside FedAvg with fine-tuning: fine-tuned copies are only measured; the run folder holds SFL's models."""
+
+    settings_type: ClassVar[type[Settings]] = SFLFineTuningSettings
+
+    def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
+        super().__init__(settings, federation, plan)
+        self.settings.checked_with(plan.train, "[sfl-ft]")

@@ -41,8 +41,10 @@ class SFLStarSettings(SFLSettings):
                   one, everybody listens to everybody.
     learn_every : it is learned again every so many rounds, and whenever a client is there for the first time.
     released    : as for ``[sfl]``; and the graph is what the released program learns: every round a new encoder takes
-                  ten steps towards the *distances*, which leaves it random, and its weights are added as they are.
-                  Takes the place of all keys above but beta.
+                  ten steps towards the *distances*, which leaves it random. Its rows are divided by their sum, as are
+                  those of the given graph with self loops, and beta of it is mixed in. The learned graph has no self
+                  loops: without a given graph a client hears others alone, or itself where it hears nobody. Takes the
+                  place of all keys above but beta, and of normalisation.
     """
 
     learner: Literal["smoothness", "kernel", "encoder"] = "smoothness"
@@ -56,7 +58,7 @@ class SFLStarSettings(SFLSettings):
     @model_validator(mode="after")
     def _released_learns_every_round(self) -> SFLStarSettings:
         fixed = {"learner": "encoder", "features": "parameters", "momentum": 0.0, "learn_from": 1, "learn_every": 1}
-        return self.model_copy(update=fixed) if self.released else self
+        return self.model_copy(update={**fixed, "normalisation": "random-walk"}) if self.released else self
 
 
 class SFLStar(SFL):
@@ -80,6 +82,11 @@ class SFLStar(SFL):
         """A learned graph has no weights below zero, and goes with none."""
         return True
 
+    @property
+    def self_loops(self) -> bool:
+        """As released, those that the given graph has are in the mixture already, and no other is added."""
+        return not self.settings.released
+
     def relations(self, server_round: int, replies: Replies) -> ClientGraph:
         """Learn from those who sent something this round; the given and the learned graph among all in ``replies``."""
         if server_round < self.settings.learn_from:
@@ -91,7 +98,9 @@ class SFLStar(SFL):
         learned = self._learner.among(replies.positions)
         given = None if replies.graph is None else replies.graph.dense().double()
         if self.settings.released:
-            matrix = learned if given is None else torch.lerp(given, learned, self.settings.beta)
+            walk = None if replies.graph is None else replies.graph.normalised("random-walk").dense().double()
+            matrix = with_row_sums(learned, 1)
+            matrix = matrix if walk is None else torch.lerp(walk, matrix, self.settings.beta)
         elif given is None or not bool((given - given.diag().diag()).any()):
             # Beside a graph without edges there is no scale to bring the learned one to.
             matrix = with_row_sums(learned, self.settings.neighbours)

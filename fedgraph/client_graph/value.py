@@ -230,6 +230,11 @@ class ClientGraph:
         """The graph among ``names``, in that order. Raises GraphError naming clients that the graph lacks."""
         return self.reindex(names, extra="drop")
 
+    def permuted(self, generator: torch.Generator) -> ClientGraph:
+        """The same graph with the clients at its vertices dealt out anew, in the order that ``generator`` draws."""
+        moved = torch.randperm(self.num_clients, generator=generator)[self.edge_index]
+        return replace(self, edge_index=moved)
+
     def binarised(self) -> ClientGraph:
         """Weight 1 wherever there is an edge, whatever its sign."""
         return replace(self, weights=torch.ones_like(self.weights))

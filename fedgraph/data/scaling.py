@@ -48,8 +48,8 @@ def usable(mean: Doubles, std: Doubles) -> tuple[Singles, Singles]:
 def pooled(mean: Doubles, std: Doubles, count: NDArray[np.int64] | Doubles) -> tuple[float, float]:
     """Mean and standard deviation of all readings together, from those of each client and how many they are.
 
-    With counts n, means m and deviations s: ``m = sum_i n_i m_i / n`` and ``s^2 = sum_i n_i (s_i^2 + (m_i - m)^2) / n``,
-    exactly what the readings themselves would give.
+    With counts n, means m and deviations s: ``m = sum_i n_i m_i / n``, ``s^2 = sum_i n_i (s_i^2 + (m_i - m)^2) / n``,
+    which is what the readings themselves would give.
 
     mean, std, count : ``[clients]``; clients with a count of 0 do not matter. Raises DataError when all are 0.
     """

@@ -3,7 +3,8 @@
 The encoder is that of Wu et al., Connecting the Dots: Multivariate Time Series Forecasting with Graph Neural Networks
 (MTGNN, KDD 2020), eqs. 3 to 6. The program released with SFL fits it to *distances* between models, for ten steps from
 new random numbers every round, in a form with ``A[i, j] A[j, i] = 0`` that cannot fit anything symmetric; here it is
-fitted to weights that fall with the distance, in a symmetric form, until it fits.
+fitted to weights that fall with the distance, in a symmetric form, until it fits. What the released program does is
+``released_weights``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from fedgraph.errors import GraphError
 
@@ -28,8 +30,9 @@ _SMALL = 0.1
 class GraphEncoder(nn.Module):
     """Embeddings of N clients -> weights with which they listen to each other.
 
-    antisymmetric (MTGNN, eqs. 3 to 5): ``M1 = tanh(3 E1 W1)``, ``M2 = tanh(3 E2 W2)``,
-    ``A = relu(tanh(3 (M1 M2' - M2 M1')))``; symmetric: ``A = relu(tanh(3 M1 M1'))``. The diagonal is zero.
+    antisymmetric (MTGNN, eqs. 3 to 5): ``M1 = tanh(3 (E1 W1 + b1))``, ``M2 = tanh(3 (E2 W2 + b2))``,
+    ``A = relu(tanh(3 (M1 M2' - M2 M1')))``, with the biases that the programs of MTGNN and SFL have and their papers
+    leave out; symmetric: ``A = relu(tanh(3 M1 M1'))``, ``M1 = tanh(3 E1 W1)``. The diagonal is zero.
 
     clients    : N.
     generator  : draws the first embeddings and weights.
@@ -46,6 +49,8 @@ class GraphEncoder(nn.Module):
         if form == "antisymmetric":
             self.second_embedding = nn.Parameter(torch.randn(clients, width, generator=generator))
             self.second_weight = nn.Parameter(_uniform(width, generator))
+            self.first_bias = nn.Parameter(_uniform(width, generator)[0])
+            self.second_bias = nn.Parameter(_uniform(width, generator)[0])
 
     def forward(self, positions: Tensor | None = None) -> Tensor:
         """Weights ``[n, n]`` among the clients at ``positions`` (int64 ``[n]``), by default all."""
@@ -53,19 +58,22 @@ class GraphEncoder(nn.Module):
 
     def scores(self, positions: Tensor | None = None) -> Tensor:
         """What tanh and ReLU make weights of, ``[n, n]``."""
-        first = self._hidden(self.first_embedding, self.first_weight, positions)
         if self.form == "symmetric":
+            first = self._hidden(self.first_embedding, self.first_weight, positions)
             products = first @ first.T
         else:
-            second = self._hidden(self.second_embedding, self.second_weight, positions)
+            first = self._hidden(self.first_embedding, self.first_weight, positions, self.first_bias)
+            second = self._hidden(self.second_embedding, self.second_weight, positions, self.second_bias)
             products = first @ second.T
             products = products - products.T
         diagonal = torch.eye(len(products), dtype=torch.bool, device=products.device)
         return (SATURATION * products).masked_fill(diagonal, 0)
 
-    def _hidden(self, embedding: Tensor, weight: Tensor, positions: Tensor | None) -> Tensor:
+    def _hidden(
+        self, embedding: Tensor, weight: Tensor, positions: Tensor | None, bias: Tensor | float = 0.0
+    ) -> Tensor:
         rows = embedding if positions is None else embedding[positions]
-        return torch.tanh(SATURATION * rows @ weight)
+        return torch.tanh(SATURATION * (rows @ weight + bias))
 
 
 @dataclass(frozen=True)
@@ -118,19 +126,22 @@ def fit_encoder(
 
 
 def released_weights(
-    distances: Tensor, generator: torch.Generator, steps: int = 10, learning_rate: float = 0.01
+    distances: Tensor,
+    generator: torch.Generator,
+    steps: int = 10,
+    learning_rate: float = 0.01,
+    weight_decay: float = 1e-4,
 ) -> Tensor:
     """What the released program learns from Euclidean distances ``[N, N]`` (not squared): as good as random weights.
 
-    A new antisymmetric encoder takes ten steps of SGD on the mean squared error between its weights and the
-    row-normalised *distances*; the largest min(30, N) weights of each row are kept.
+    A new antisymmetric encoder takes ten steps of SGD with weight decay on the mean squared error between its weights
+    and the *distances*, the rows of both divided by their L2 norm; the largest min(30, N) weights of each row are kept.
     """
     encoder = GraphEncoder(len(distances), generator, "antisymmetric")
-    target = distances.detach().float()
-    target = target / target.sum(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-    optimizer = torch.optim.SGD(encoder.parameters(), lr=learning_rate)
+    target = normalize(distances.detach().float())
+    optimizer = torch.optim.SGD(encoder.parameters(), lr=learning_rate, weight_decay=weight_decay)
     for _ in range(steps):
-        loss = (encoder() - target).square().mean()
+        loss = (normalize(encoder()) - target).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

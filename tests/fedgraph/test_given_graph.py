@@ -3,7 +3,7 @@ import torch
 
 from fedgraph.client_graph import ClientGraph
 from fedgraph.data.base import TaskSpec
-from fedgraph.errors import GraphError
+from fedgraph.errors import ExperimentError, GraphError
 from fedgraph.experiment_tables import GraphTable
 from fedgraph.federation import Federation
 from fedgraph.given_graph import given_graph
@@ -119,3 +119,32 @@ def test_file_with_clients_that_do_not_take_part(tmp_path):
     with pytest.raises(GraphError, match="z"):
         build(table, tmp_path)
     assert build({**table, "extra": "drop"}, tmp_path).names == NAMES
+
+
+def test_a_permuted_graph_has_the_same_links_between_other_clients(tmp_path):
+    names = tuple("abcdefghij")
+    weights = (
+        torch.rand(10, 10, generator=torch.Generator().manual_seed(0))
+        * torch.rand(10, 10, generator=torch.Generator().manual_seed(1)).round()
+    )
+    weights = (weights + weights.T).fill_diagonal_(0)
+    weights[0, 0] = 2.0
+    who, published = federation(names=names), ClientGraph.from_dense(names, weights, directed=False)
+    true, one, again, other = (
+        build({"source": "data", **seed}, tmp_path, who, lambda: Source(published))
+        for seed in ({}, {"permute-seed": 1}, {"permute-seed": 1}, {"permute-seed": 2})
+    )
+    assert one == again
+    assert one.names == names
+    assert not torch.equal(one.dense(), true.dense())
+    assert not torch.equal(one.dense(), other.dense())
+    # Isomorphic: the same spectrum, and the self loop has moved with its client.
+    for graph in (one, other):
+        torch.testing.assert_close(torch.linalg.eigvalsh(graph.dense()), torch.linalg.eigvalsh(true.dense()))
+        assert graph.dense().diagonal().sum() == 2.0
+
+
+@pytest.mark.parametrize("source", ["none", "complete"])
+def test_a_graph_that_is_the_same_for_all_is_not_permuted(source):
+    with pytest.raises(ExperimentError, match=f'permute-seed changes nothing about source = "{source}"'):
+        parse(GraphTable, {"source": source, "permute-seed": 1}, "[graph]")

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fedgraph.errors import ExperimentError
+from fedgraph.model_file import load_models
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,27 @@ def test_measured_are_fine_tuned_copies_of_the_global_model(problem, close, tabl
         if server_round < 3:
             w, rate = problem.mean([problem.train(client, w, rate=rate) for client in range(3)]), rate / 2
     close(problem.global_model(folder), w)
+
+
+@pytest.mark.parametrize(
+    ("table", "tuning"), [({}, {}), ({"local-steps": 8, "learning-rate": 0.1}, {"steps": 8, "rate": 0.1})]
+)
+def test_after_sfl_measured_are_fine_tuned_copies_of_the_personalised_models(problem, table, tuning):
+    """They are trained without the distances, go nowhere, and the run is that of SFL."""
+    own = {"alpha": 0.6, "hops": 1, "lambda-global": 0.2, "lambda-personal": 0.1}
+    problem.tables["graph"] = {"source": "complete"}
+    folder, plain = problem.run("sfl-ft", {**own, **table}), problem.run("sfl", own)
+    (models, _), (expected, _) = (load_models(each.models) for each in (folder, plain))
+    for name in problem.names:
+        assert all(torch.equal(models[name][key], expected[name][key]) for key in expected[name])
+    personalised = [
+        torch.cat([expected[name]["head.weight"].flatten(), expected[name]["head.bias"]]).double()
+        for name in problem.names
+    ]
+    assert problem.measured(plain) == problem.losses(personalised)
+    tuned = [problem.train(client, u, **tuning) for client, u in enumerate(personalised)]
+    assert problem.measured(folder) == problem.losses(tuned)
+    assert problem.measured(folder) != problem.losses(personalised)
 
 
 def test_fine_tuning_has_an_order_of_examples_and_moments_of_its_own(problem, close):
@@ -61,3 +83,6 @@ def test_nothing_to_fine_tune_with_is_fedavg(digits_tables, run_experiment, key)
 def test_what_does_not_fit_is_refused_at_the_server(problem):
     with pytest.raises(ExperimentError, match=r"\[fedavg-ft\] .*warmup"):
         problem.run("fedavg-ft", {"local-steps": 1}, {"warmup-epochs": 0.5, "local-epochs": 1, "local-steps": None})
+    problem.tables["graph"] = {"source": "complete"}
+    with pytest.raises(ExperimentError, match=r"\[sfl-ft\] .*warmup"):
+        problem.run("sfl-ft", {"local-steps": 1}, {"warmup-epochs": 0.5, "local-epochs": 1, "local-steps": None})

@@ -183,14 +183,31 @@ def test_released_stands_for_other_settings():
     assert (settings.learner, settings.features, settings.momentum) == ("encoder", "parameters", 0.0)
 
 
-def test_released_adds_weights_as_they_are():
-    served = strategy(ring(), released=True)
-    got = served.relations(1, replies(models(), ring())).dense()
-    learned = served.learned_graph().dense()
+@pytest.mark.parametrize("loops", [0.0, 2.0])
+def test_released_the_learned_graph_has_a_share_of_exactly_beta_of_what_each_client_hears(loops):
+    graph = ring() if not loops else ring().with_self_loops(loops)
+    served = strategy(graph, released=True, beta=0.05, alpha=0.4, hops=1)
+    got = served.aggregate(1, replies(models(), graph))
+    learned = served.learned_graph().dense().double().numpy()
     assert (learned * learned.T == 0).all()
-    torch.testing.assert_close(got, 0.95 * ring().dense() + 0.05 * learned)
-    alone = strategy(released=True)
-    assert torch.equal(alone.relations(1, replies(models())).dense(), alone.learned_graph().dense())
+    given = graph.dense().double().numpy() + np.eye(8) * (loops == 0)
+    given /= given.sum(axis=1, keepdims=True)
+    learned /= learned.sum(axis=1, keepdims=True)
+    mixed = 0.95 * given + 0.05 * learned
+    theta = models().double().numpy()
+    np.testing.assert_allclose(got, 0.6 * theta + 0.4 * mixed @ theta, atol=1e-6)
+
+
+def test_released_without_a_given_graph_nobody_listens_to_itself():
+    alone = strategy(released=True, hops=1)
+    theta = models()
+    got = alone.aggregate(1, replies(theta))
+    learned = alone.learned_graph().dense().double().numpy()
+    assert (learned.sum(axis=1) > 0).all()
+    assert (np.diag(learned) == 0).all()
+    np.testing.assert_allclose(got, learned / learned.sum(axis=1, keepdims=True) @ theta.double().numpy(), atol=1e-6)
+    counted = strategy(released=True, hops=1, weighting="examples").aggregate(1, replies(theta))
+    torch.testing.assert_close(counted, got)
 
 
 @pytest.mark.parametrize("learner", ["smoothness", "encoder"])

@@ -25,8 +25,8 @@ def target(clients=30, neighbours=4):
 
 def test_both_forms_are_the_formulas():
     encoder = GraphEncoder(7, generator(), "antisymmetric")
-    e1, w1, e2, w2 = (p.detach().numpy() for p in encoder.parameters())
-    m1, m2 = np.tanh(3 * e1 @ w1), np.tanh(3 * e2 @ w2)
+    e1, w1, e2, w2, b1, b2 = (p.detach().numpy() for p in encoder.parameters())
+    m1, m2 = np.tanh(3 * (e1 @ w1 + b1)), np.tanh(3 * (e2 @ w2 + b2))
     expected = np.maximum(np.tanh(3 * (m1 @ m2.T - m2 @ m1.T)), 0)
     np.testing.assert_allclose(encoder().detach().numpy(), expected, atol=1e-5)
 
@@ -41,7 +41,7 @@ def test_both_forms_are_the_formulas():
 
 def test_everything_learned_is_a_parameter_and_moves_with_the_module():
     encoder = GraphEncoder(5, generator(), "antisymmetric")
-    names = {"first_embedding", "first_weight", "second_embedding", "second_weight"}
+    names = {f"{which}_{what}" for which in ("first", "second") for what in ("embedding", "weight", "bias")}
     assert set(dict(encoder.named_parameters())) == set(encoder.state_dict()) == names
     moved = encoder.to(torch.float64)
     before = {name: value.clone() for name, value in moved.state_dict().items()}
@@ -93,18 +93,22 @@ def test_the_released_form_is_random():
 
 def test_the_released_form_is_ten_steps_of_gradient_descent_towards_distances():
     distances = torch.cdist(*[torch.randn(9, 4, generator=generator())] * 2)
-    wanted = distances / distances.sum(dim=1, keepdim=True)
+    wanted = distances / distances.square().sum(dim=1, keepdim=True).sqrt()
     free = [p.detach().clone() for p in GraphEncoder(9, generator(1), "antisymmetric").parameters()]
 
-    def weights(e1, w1, e2, w2):
-        products = torch.tanh(3 * e1 @ w1) @ torch.tanh(3 * e2 @ w2).T
+    def weights(e1, w1, e2, w2, b1, b2):
+        products = torch.tanh(3 * (e1 @ w1 + b1)) @ torch.tanh(3 * (e2 @ w2 + b2)).T
         return torch.tanh(3 * (products - products.T)).relu()
+
+    def off(p):
+        learned = weights(*p)
+        return (learned / learned.square().sum(dim=1, keepdim=True).sqrt() - wanted).square().mean()
 
     first = weights(*free)
     for _ in range(10):
-        slope = torch.func.grad(lambda p: (weights(*p) - wanted).square().mean())(free)
-        free = [p - 50.0 * g for p, g in zip(free, slope, strict=True)]
-    got = released_weights(distances, generator(1), learning_rate=50.0)
+        slope = torch.func.grad(off)(free)
+        free = [p - 0.5 * (g + 0.01 * p) for p, g in zip(free, slope, strict=True)]
+    got = released_weights(distances, generator(1), learning_rate=0.5, weight_decay=0.01)
     torch.testing.assert_close(got, weights(*free), rtol=1e-4, atol=1e-5)
     assert (got - first).norm() > 0.1
 
