@@ -20,6 +20,7 @@ from fedgraph.reproduce.choosing import plan_cells, plan_choices, trials_csv
 from fedgraph.reproduce.execution import Execution, run_cells
 from fedgraph.reproduce.figures import draw
 from fedgraph.reproduce.files import Profile, files_that_come_along, read_file
+from fedgraph.reproduce.result_file import export, refuse_overrides
 from fedgraph.reproduce.results import Results, long_csv, look, summary_csv
 from fedgraph.reproduce.study import parse_study
 from fedgraph.reproduce.study_command import StudyCall, reproduce_study
@@ -44,6 +45,9 @@ def reproduce(
         list[str] | None, typer.Option("--set", help="Override a key of every experiment; of a study: options.key.")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List rows and columns and what is done; run nothing.")] = False,
+    results_dir: Annotated[
+        Path | None, typer.Option("--results", help="Merge what was measured, by seed, into a result file here.")
+    ] = None,
     keep_models: Annotated[bool, typer.Option(help="Leave the final models in the run folders.")] = False,
 ) -> None:
     """Run the rows of a published table, each cell once, and print ours beside the published values; or make a study.
@@ -61,7 +65,7 @@ def reproduce(
         overrides, folder = set_ or [], data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
         chosen_seeds = tuple(map(_seed, _parts(seeds) or ()))
         if given.is_study:
-            _refuse_for_study(given.name, rows=rows, columns=columns, keep_models=keep_models)
+            _refuse_for_study(given.name, rows=rows, columns=columns, results=results_dir, keep_models=keep_models)
             see_plugins(plugins)
             call = StudyCall(profile, chosen_seeds or None, tuple(overrides), out, folder, list_)
             reproduce_study(given, call, console)
@@ -81,6 +85,8 @@ def reproduce(
         if cells and all(cell.experiment is None for cell in cells):
             raise ExperimentError(cells[0].problem)
         counting = overrides_that_count(overrides)
+        if results_dir is not None:
+            refuse_overrides(counting)
 
         def results() -> Results:
             return Results(short, table, profile, size, planned, counting, look(cells, folder))
@@ -117,7 +123,10 @@ def reproduce(
             files.append("figure.png")
         for shown in terminal_tables(final, labels, keys):
             console.print(shown)
-        _conclude(console, final, selected, [target / file for file in files])
+        written = [target / name for name in files]
+        if results_dir is not None:
+            written.append(export(final, file.parent, results_dir))
+        _conclude(console, final, selected, written)
 
 
 def _refuse_for_study(name: str, **given: object) -> None:

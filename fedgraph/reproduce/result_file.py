@@ -1,0 +1,281 @@
+"""Result files: what the runs of a table measured, seed by seed, as a small CSV file that is kept with the project.
+
+``fedgraph reproduce sfl-table1 --results simulations/sfl/results`` writes ``simulations/sfl/results/table1-small.csv``,
+or adds to it: a line for every row, column, metric and seed. Runs of other seeds or rows can be made another day or
+elsewhere; lines that are there stay, unless the same is measured anew or the settings of their row have changed. Pages
+take their numbers from these files (``python -m simulations.pages``).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from fedgraph.atomic import write_atomically
+from fedgraph.csv_text import as_csv
+from fedgraph.errors import ExperimentError
+from fedgraph.experiment import find_experiment
+from fedgraph.naming import json_digest
+from fedgraph.reproduce.files import Profile, read_file
+from fedgraph.reproduce.results import Results, Spread
+from fedgraph.reproduce.table import ColumnTable, MetricTable, PublishedTable, PublishedValue, RowTable, load_table
+
+PUBLISHED = "published"
+"""The source of a line that is printed in the paper, of a file that belongs to no table."""
+
+
+@dataclass(frozen=True)
+class ResultLine:
+    """A line of a result file, as text.
+
+    seed      : of the run; empty for a number that is known over several seeds alone.
+    value     : in the unit of the table: of the run, or the mean.
+    deviation : sample deviation over seeds, and
+    seeds     : which seeds, with blanks between them; both of a number over several seeds alone.
+    settings  : a name of what the table said of the row when it was run.
+    source    : the commit that the run was started with, or in words where else the number comes from.
+    """
+
+    row: str
+    column: str
+    metric: str
+    seed: str = ""
+    value: str = ""
+    deviation: str = ""
+    seeds: str = ""
+    settings: str = ""
+    source: str = ""
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Row, column and metric."""
+        return self.row, self.column, self.metric
+
+
+_HEADINGS = tuple(field.name for field in fields(ResultLine))
+
+
+class ResultFile:
+    """What a result file says, and the published values of the table that it belongs to.
+
+    ``simulations/sfl/results/table1-small.csv`` belongs to ``simulations/sfl/tables/table1.toml``; a file without such
+    a table may have published values in lines of its own, whose source is ``published``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines = read_lines(path)
+        self._measured: dict[tuple[str, str, str], list[ResultLine]] = {}
+        self._printed: dict[tuple[str, str, str], ResultLine] = {}
+        for line in self.lines:
+            if line.source == PUBLISHED:
+                self._printed[line.place] = line
+            else:
+                self._measured.setdefault(line.place, []).append(line)
+
+    @property
+    def rows(self) -> list[str]:
+        """The labels of all rows, in the order of the file."""
+        return list(dict.fromkeys(line.row for line in self.lines))
+
+    def spread(self, row: str, column: str, metric: str) -> Spread | None:
+        """Mean and deviation over seeds; None where nothing was measured. ``values`` is empty without single seeds."""
+        lines = self._measured.get((row, column, metric), [])
+        by_seed = {int(line.seed): float(line.value) for line in lines if line.seed}
+        if by_seed:
+            return _over_seeds(by_seed)
+        for line in lines:
+            return Spread(float(line.value), float(line.deviation) if line.deviation else None, {})
+        return None
+
+    def refuse_unknown(self, row: str, column: str, metric: str) -> None:
+        """Raises ExperimentError for a place that neither the file nor its table knows, naming those they do."""
+        for what, name, known in zip(("row", "column", "metric"), (row, column, metric), self._known, strict=True):
+            if name not in known:
+                raise ExperimentError(f"{self.path} has no {what} '{name}'; it has: {'; '.join(known)}")
+
+    @cached_property
+    def _known(self) -> tuple[list[str], list[str], list[str]]:
+        rows, columns, metrics = ([line.place[part] for line in self.lines] for part in range(3))
+        if self._table is not None:
+            rows += [row.label for row in self._table.rows]
+            columns += [column.key for column in self._table.columns]
+            metrics += [each.title for column in self._table.columns for each in self._table.metrics_of(column)]
+        return list(dict.fromkeys(rows)), list(dict.fromkeys(columns)), list(dict.fromkeys(metrics))
+
+    def num_seeds(self, row: str, column: str, metric: str) -> int:
+        """How many seeds a number is over."""
+        lines = self._measured.get((row, column, metric), [])
+        single = sum(bool(line.seed) for line in lines)
+        return single or max((len(line.seeds.split()) for line in lines), default=0)
+
+    def published(self, row: str, column: str, metric: str) -> PublishedValue | None:
+        """What the paper prints, where it prints something."""
+        if self._table is not None:
+            found = next((each for each in self._table.rows if each.label == row), None)
+            columns = next((each for each in self._table.columns if each.key == column), None)
+            titles = [each.title for each in self._table.metrics_of(columns)] if columns else []
+            printed = found.published.get(column) if found else None
+            if printed is not None and metric in titles:
+                value = printed[titles.index(metric)]
+                return None if isinstance(value, str) else value
+        line = self._printed.get((row, column, metric))
+        if line is None:
+            return None
+        return (float(line.value), float(line.deviation)) if line.deviation else float(line.value)
+
+    @cached_property
+    def _table(self) -> PublishedTable | None:
+        for profile in get_args(Profile):
+            if self.path.stem.endswith(f"-{profile}"):
+                table = self.path.parent.parent / "tables" / f"{self.path.stem.removesuffix(f'-{profile}')}.toml"
+                return load_table(str(table))[1] if table.is_file() and not read_file(str(table)).is_study else None
+        return None
+
+
+def _over_seeds(values: dict[int, float]) -> Spread:
+    every = np.array(list(values.values()))
+    return Spread(float(every.mean()), float(every.std(ddof=1)) if len(every) > 1 else None, values)
+
+
+def read_lines(path: Path) -> list[ResultLine]:
+    """The lines of a result file. Raises ExperimentError where it is none, naming the line."""
+    try:
+        found = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"cannot read the result file {path}: {error}") from None
+    if not found or tuple(found[0]) != _HEADINGS:
+        raise ExperimentError(f"{path} is no result file: its first line is not '{','.join(_HEADINGS)}'")
+    lines = []
+    for number, entries in enumerate(found[1:], 2):
+        if len(entries) != len(_HEADINGS):
+            raise ExperimentError(f"{path}, line {number}: {len(entries)} entries in place of {len(_HEADINGS)}")
+        line = ResultLine(*entries)
+        if not (_is_number(line.value) and (not line.deviation or _is_number(line.deviation))):
+            raise ExperimentError(f"{path}, line {number}: value and deviation are numbers, not '{','.join(entries)}'")
+        if line.seed and not line.seed.isdecimal():
+            raise ExperimentError(f"{path}, line {number}: a seed is a whole number, not '{line.seed}'")
+        lines.append(line)
+    return lines
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
+
+
+def export(results: Results, beside: Path, folder: Path) -> Path:
+    """Merge what the finished runs measured into the result file of their table and profile, and return its path.
+
+    beside : the folder of the table's file.
+
+    Raises
+    ------
+    ExperimentError
+        Where the file is there and is no result file, or cannot be written.
+    """
+    paper = f"{beside.parent.name}-"
+    path = folder / f"{results.name.removeprefix(paper)}-{results.profile_name}.csv"
+    old = read_lines(path) if path.exists() else []
+    lines = merged(old, _measured(results, beside), order=_places(results))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, as_csv([_HEADINGS, *(astuple(line) for line in lines)]).encode())
+    except OSError as error:
+        raise ExperimentError(f"--results: cannot write {path}: {error}") from None
+    return path
+
+
+def refuse_overrides(overrides: Sequence[str]) -> None:
+    """Raises ExperimentError for settings of the command line, of which a result file would say nothing."""
+    if overrides:
+        raise ExperimentError(
+            f"--results goes with the settings of the table alone, without --set {overrides[0]}: a result file says no "
+            "more of a row than its label; write the setting into a row of the table"
+        )
+
+
+def merged(
+    old: Sequence[ResultLine], new: Sequence[ResultLine], order: Sequence[tuple[str, str, str]] = ()
+) -> list[ResultLine]:
+    """Lines of both; of one row, column and metric those of ``old`` that are of other seeds and of the same settings.
+
+    A number over several seeds makes way for the first of a single seed. ``order`` is that of rows, columns and
+    metrics; those that are not in it come last, as they came.
+    """
+    settings = {line.place: line.settings for line in new}
+    anew = {(line.place, line.seed) for line in new}
+    kept = [
+        line
+        for line in old
+        if line.place not in settings
+        or (line.seed and line.settings == settings[line.place] and (line.place, line.seed) not in anew)
+        or line.source == PUBLISHED
+    ]
+    places = {place: number for number, place in enumerate(dict.fromkeys([*order, *(line.place for line in kept)]))}
+    return sorted([*kept, *new], key=lambda line: (places.get(line.place, len(places)), int(line.seed or -1)))
+
+
+def _places(results: Results) -> list[tuple[str, str, str]]:
+    return [
+        (row.label, column.key, metric.title)
+        for column in results.table.columns
+        for row in results.table.rows
+        for metric in results.table.metrics_of(column)
+    ]
+
+
+def _measured(results: Results, beside: Path) -> list[ResultLine]:
+    lines = []
+    for column in results.columns:
+        for row in results.rows(column):
+            for metric in results.table.metrics_of(column):
+                settings = declared(results, row, column, metric, beside)
+                for outcome in results.at(row, column):
+                    value = results.measured(outcome, row, column, metric)
+                    if value is not None:
+                        place = (row.label, column.key, metric.title)
+                        seed, commit = str(outcome.cell.seed), _commit(outcome.cell.path)
+                        lines.append(ResultLine(*place, seed, f"{value:.9g}", settings=settings, source=commit))
+    return lines
+
+
+def _commit(folder: Path) -> str:
+    file = folder / "environment.json"
+    commit = json.loads(file.read_text()).get("commit") if file.exists() else None
+    return f"commit {str(commit)[:12]}" if commit else "commit unknown"
+
+
+def declared(results: Results, row: RowTable, column: ColumnTable, metric: MetricTable, beside: Path) -> str:
+    """A name of all that the table and its experiment file say of a value, seeds, labels and remarks left out.
+
+    It is that of what is written, not of what it is resolved to, so that a new key with a default changes nothing.
+    """
+    profile = results.profile
+    name = profile.experiments.get(column.key, column.experiment)
+    file = beside / name if (beside / name).is_file() else find_experiment(name)
+    told: dict[str, Any] = {
+        "experiment": tomllib.loads(file.read_text(encoding="utf-8")),
+        "set": [*results.table.table.set, *column.set, *profile.set, *profile.set_for.get(column.key, ())],
+        "row": _written(row, without=("label", "published", "differs", "columns", "set_for")),
+        "set-for": list(row.set_for.get(column.key, ())),
+        "client": column.client,
+        **({"chosen": results.chosen(row, column)} if row.choose else {}),
+        "metric": _written(metric, without=("title",)),
+    }
+    return json_digest(told, default=str)[:8]
+
+
+def _written(settings: RowTable | MetricTable, without: Iterable[str]) -> dict[str, Any]:
+    return {key: value for key, value in settings.model_dump(exclude_defaults=True).items() if key not in without}

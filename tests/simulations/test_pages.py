@@ -1,0 +1,142 @@
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from fedgraph.errors import ExperimentError
+from simulations import pages
+from simulations.pages import REPOSITORY, Results, stale, written_anew
+
+HEAD = "row,column,metric,seed,value,deviation,seeds,settings,source\n"
+GENERATED = re.compile(r"<!-- table .*?<!-- end of table -->", re.DOTALL)
+
+
+@pytest.fixture
+def results(tmp_path):
+    folder = tmp_path / "simulations" / "toy" / "results"
+    folder.mkdir(parents=True)
+    (folder / "one-small.csv").write_text(
+        HEAD + "A,c,mae,0,1.25,,,,\nA,c,mae,1,1.75,,,,\nB,c,mae,,4,0.5,0 1 2,,page\nB,c,mae,,3.5,,,,published\n"
+        "A,d,mae,0,1234.5,,,,\nA: best,c,f1,0,0.5,,,,\n"
+    )
+    return Results(tmp_path)
+
+
+def test_the_numbers_of_all_pages_are_those_of_the_result_files():
+    told = [
+        f"{page.relative_to(REPOSITORY)}: {line}"
+        for page, text, again in stale(REPOSITORY)
+        for line in pages.differences(text, again)
+    ]
+    assert not told, "python -m simulations.pages writes them anew:\n" + "\n".join(told)
+
+
+def test_every_table_of_measured_numbers_is_written_from_a_result_file():
+    number = re.compile(r"\**-?[\d,]*\.?\d+( ± [\d.]+)?( / -?[\d.]+( ± [\d.]+)?)*\**")
+    for page in pages.pages(REPOSITORY):
+        for line in GENERATED.sub("", page.read_text()).splitlines():
+            if line.startswith("|"):
+                typed = [cell for cell in line.strip("|").split("|")[1:] if number.fullmatch(cell.strip())]
+                assert not typed, f"{page}: {line}: see simulations/pages.py for how to have it written"
+
+
+def test_the_readme_has_its_headline_numbers_from_the_files_that_the_results_pages_have_them_from():
+    text = (REPOSITORY / "README.md").read_text()
+    (told,) = re.findall(r"^What came out stands beside.*?(?=^## )", text, re.DOTALL | re.MULTILINE)
+    assert len(re.findall("<!-- end -->", told)) >= 5
+    assert not re.findall(r"\d*\.\d+", pages._NUMBER.sub("", told)), (
+        "see simulations/pages.py for numbers in a sentence"
+    )
+
+
+def test_a_page_whose_number_is_not_the_measured_one_is_found_and_mended(tmp_path):
+    shutil.copytree(REPOSITORY / "simulations", tmp_path / "simulations", ignore=shutil.ignore_patterns("*.py*"))
+    text = (REPOSITORY / "README.md").read_text()
+    wrong = re.sub(r"(Global NGM\|births\|birth weight[^>]*-->)[\d.]+", r"\g<1>334.7", text)
+    assert wrong != text
+    (tmp_path / "README.md").write_text(wrong)
+    ((page, _, again),) = stale(tmp_path)
+    assert page == tmp_path / "README.md"
+    assert again == text
+
+
+def test_a_table_is_written_between_its_markers(results):
+    page = """Before.
+
+<!-- table toy/one-small
+corner = "MAE"
+rows = ["A", {row = "B", title = "**B**"}, "A: best"]
+columns = [
+    {column = "c", title = "ours", show = "{mae:±.2}"},
+    {column = "c", title = "paper", show = "{mae:published}", otherwise = ""},
+    {column = "d", title = "d (c)", show = "{mae:,.1} ({A|c|mae:.0})", otherwise = "only {B|c|mae:.1}"},
+]
+-->
+| whatever | stood | here |
+<!-- end of table -->
+
+After.
+"""
+    again = written_anew(page, results)
+    assert (
+        """-->
+
+| MAE | ours | paper | d (c) |
+|---|---|---|---|
+| A | 1.50 ± 0.35 |  | 1,234.5 (2) |
+| **B** | 4.00 ± 0.50 | 3.5 | only 4.0 |
+| A: best | - |  | only 4.0 |
+
+<!-- end of table -->
+
+After.
+"""
+        in again
+    )
+    assert written_anew(again, results) == again
+
+
+def test_rows_and_columns_name_each_others_places(results):
+    page = """<!-- table toy/one-small
+rows = [{row = "best", column = "c", title = "best"}]
+columns = [{row = "A: {row}", metric = "f1", title = "F1", show = "{:.2}"}, {title = "MAE", show = "{B||mae:.0}"}]
+-->
+<!-- end of table -->"""
+    assert "| best | 0.50 | 4 |" in written_anew(page, results)
+
+
+def test_numbers_in_a_sentence(results):
+    page = "an error of <!-- toy/one-small\n {A|c|mae:±.2} --><!-- end -->, "
+    page += "<!-- toy/one-small {A|c|mae:seed 1 .1} -->9<!-- end -->"
+    again = written_anew(page, results)
+    assert "-->1.50 ± 0.35<!-- end -->" in again
+    assert "-->1.8<!-- end -->" in again
+    seeds = "<!-- toy/one-small {B|c|mae:seeds} seeds -->9<!-- end -->"
+    assert "-->3 seeds<!-- end -->" in written_anew(seeds, results)
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        ("<!-- toy/one-small {A|c|mae:.1} -->1", "lacks its other half"),
+        ("1<!-- end -->", "lacks its other half"),
+        ("<!-- table toy/one-small\ncolumns = []\n-->\n", "lacks its other half"),
+        ("<!-- toy/one-small {A|c|rmse:.1} -->1<!-- end -->", "has no metric 'rmse'; it has: mae; f1"),
+        ("<!-- toy/one-small {B|d|mae:.1} -->1<!-- end -->", "has no number for 'B|d|mae'"),
+        ("<!-- toy/one-small {A|mae:.1} -->1<!-- end -->", "does not say row, column and metric"),
+        ("<!-- toy/one-small {A|c|mae} -->1<!-- end -->", "a number is"),
+        ("<!-- toy/one-small {A|c|mae:.x} -->1<!-- end -->", "is no number with its format"),
+        ("<!-- toy/two-small {A|c|mae:.1} -->1<!-- end -->", "cannot read the result file"),
+        ("<!-- table toy/one-small\nrow = 1\n-->\n<!-- end of table -->", "has no key 'row'"),
+    ],
+)
+def test_wrong_markers_are_named(results, page, message):
+    with pytest.raises(ExperimentError, match=re.escape(message)):
+        written_anew(page, results)
+
+
+def test_the_command_has_an_exit_status():
+    done = subprocess.run([sys.executable, "-m", "simulations.pages", "--check"], cwd=REPOSITORY, capture_output=True)
+    assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
