@@ -10,9 +10,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedgraph.batches import num_steps, steps_per_epoch
 from fedgraph.errors import ExperimentError
-from fedgraph.metrics import direction
+from fedgraph.metrics import LAST, direction
 from fedgraph.state_file import State
+from fedgraph.train_settings import TrainSettings
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Training:
     absent  : clients without a usable reply and why.
     seconds : wall-clock time of the exchange and the aggregation.
     bytes_down, bytes_up : bytes of the arrays in the requests and replies of that exchange; see ``Traffic``.
+    models  : ``[clients, parameters]`` as the round left them.
     """
 
     round: int
@@ -32,6 +35,7 @@ class Training:
     seconds: float
     bytes_down: int = 0
     bytes_up: int = 0
+    models: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,9 @@ class Evaluation:
     models  : ``[clients, parameters]``, what was measured; with turns one after the other (IPA), as the round left
               them, and a client's metrics are of its model right after its turn.
     absent  : clients without a usable reply and why.
-    restored : the models are not those of ``round`` but the best of the run, with which it ends.
+    restored : the run has come to its end and the models that it ends with are measured once more, since they are not
+              those that were measured after ``round``: the best of the run, the mean of the last, or what turns one
+              after the other have left.
     """
 
     round: int
@@ -77,6 +83,11 @@ class Callback:
     def final_models(self) -> Tensor | None:
         """Models ``[clients, parameters]`` the run shall end with instead of the last ones; None for the last ones."""
         return None
+
+    @property
+    def beside(self) -> str:
+        """What the names of the last models' metrics end with in the summary, beside the final ones'; empty: no."""
+        return ""
 
     @property
     def final_round(self) -> int:
@@ -118,6 +129,8 @@ class EarlyStopping(Callback):
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
         """Compare with the best so far; an evaluation that nobody answered is no improvement."""
+        if evaluation.restored:
+            return self.stopped
         value = self._value(evaluation)
         sign = _sign(self.monitor)
         if not math.isnan(value) and (self.best is None or sign * value > sign * self.best):
@@ -149,6 +162,84 @@ class EarlyStopping(Callback):
         """Take back what ``state`` gave."""
         self.best, self.best_round, self.waited = state["best"], state["best-round"], state["waited"]
         self.best_models = state.get("best-models")
+
+
+class AverageLast(Callback):
+    """Ends the run with the mean of each client's models of the last rounds, running statistics too.
+
+    Models that go to and fro between what different clients want have a mean that is nearer to all of them (Izmailov et
+    al., UAI 2018). A run that ends before its last round keeps its last models.
+
+    count  : over so many rounds.
+    rounds : how many the run has.
+    """
+
+    def __init__(self, count: int, rounds: int) -> None:
+        if count > rounds:
+            raise ExperimentError(f"[evaluation] average-last = {count} is more than the {rounds} rounds of the run")
+        self.count, self.rounds = count, rounds
+        self._sum: Tensor | None = None
+        self._added = 0
+
+    def on_training(self, training: Training) -> None:
+        """Add the models of one of the last rounds."""
+        if training.models is None or training.round <= self.rounds - self.count:
+            return
+        self._sum = training.models.clone() if self._sum is None else self._sum + training.models
+        self._added += 1
+
+    def final_models(self) -> Tensor | None:
+        """The mean, once all rounds have been."""
+        return self._sum / self.count if self._sum is not None and self._added == self.count else None
+
+    @property
+    def beside(self) -> str:
+        """The last models are of interest too."""
+        return LAST
+
+    @property
+    def final_round(self) -> int:
+        """The last."""
+        return self.rounds
+
+    def state(self) -> State:
+        """The sum so far."""
+        return {"added": self._added, **({} if self._sum is None else {"sum": self._sum})}
+
+    def load_state(self, state: State) -> None:
+        """Take back what ``state`` gave."""
+        self._added, self._sum = state["added"], state.get("sum")
+
+
+class LocalWork(Callback):
+    """Counts the minibatches that clients train on as ``[train]`` asks for.
+
+    What a method trains beside it (Ditto's own models, a fine-tuning for an evaluation) is not among them.
+
+    num_examples : training examples of each client, int64 ``[clients]``.
+    """
+
+    def __init__(self, num_examples: Tensor, settings: TrainSettings) -> None:
+        self._steps = num_steps(num_examples, settings)
+        self._one_pass = max(int(steps_per_epoch(num_examples, settings).sum()), 1)
+        self.minibatches = 0
+
+    def on_training(self, training: Training) -> None:
+        """Those of the clients that took part."""
+        taking_part = torch.tensor([name not in training.absent for name in training.names])
+        self.minibatches += int(self._steps[taking_part].sum())
+
+    def summary(self) -> dict[str, Any]:
+        """``minibatches`` of all clients, and ``passes``: how often those are all that everybody has."""
+        return {"training": {"minibatches": self.minibatches, "passes": self.minibatches / self._one_pass}}
+
+    def state(self) -> State:
+        """What was counted."""
+        return {"minibatches": self.minibatches}
+
+    def load_state(self, state: State) -> None:
+        """Take back what ``state`` gave."""
+        self.minibatches = state["minibatches"]
 
 
 class RoundsToTarget(Callback):

@@ -155,6 +155,11 @@ def _fairness(table: Mapping[str, Any], evaluation: EvaluationTable) -> Fairness
             "[fairness] stop-below and [evaluation] monitor both choose the models that the run ends with; leave one "
             "out, or set restore-best = false"
         )
+    if fairness.stop_below is not None and evaluation.average_last is not None:
+        raise ExperimentError(
+            "[fairness] stop-below and [evaluation] average-last both choose the models that the run ends with; leave "
+            "one out"
+        )
     return fairness
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -82,6 +82,8 @@ class EvaluationTable(Settings):
     splits   : which of each client's splits are measured.
     every    : after every so many rounds, and at the end.
     restore_best : end with the models of the best evaluation, when early stopping is on.
+    average_last : end with the mean of each client's models of the last so many rounds; what the last models themselves
+               measured is in ``summary.json`` under names that end in ``-last``. A run that ends early keeps its last.
     horizons : forecast steps reported on their own, counted from 1; by default 3, 6 and 12, as far as a forecast goes.
     monitor  : metric watched for early stopping as ``<split>/<metric>``, e.g. ``validation/mae``; needs ``patience``,
                the number of evaluations without a better mean over clients after which the run ends.
@@ -100,6 +102,7 @@ class EvaluationTable(Settings):
     monitor: str | None = None
     patience: PositiveInt | None = None
     restore_best: bool = True
+    average_last: Annotated[int, Field(ge=2)] | None = None
     targets: dict[str, float] = Field(default_factory=dict)
     stop_at_targets: Literal["mean", "first"] | None = None
     compare_peers: bool = False
@@ -108,6 +111,11 @@ class EvaluationTable(Settings):
     def _watched(self) -> EvaluationTable:
         if (self.monitor is None) != (self.patience is None):
             raise ValueError("monitor and patience go together")
+        if self.average_last is not None and self.monitor is not None and self.restore_best:
+            raise ValueError(
+                "average-last and monitor both choose the models that the run ends with; leave one out, "
+                "or set restore-best = false"
+            )
         if self.stop_at_targets is not None and not self.targets:
             raise ValueError("stop-at-targets needs targets")
         watched = dict.fromkeys(self.targets, "targets has")

@@ -30,6 +30,10 @@ DIRECTION: dict[str, Literal["lower", "higher"]] = {
 """Which is better, by the last part between dashes of a metric's name that is one of these: ``mae-15min`` is ``mae``,
 and so is ``weight-mae-local``, the error of a feature as one of several models predicts it."""
 
+AFTER_TURN, LAST = "-after-turn", "-last"
+"""What the names of metrics end with that stand beside those of the models a run ends with: of peers right after their
+last turn (IPA), and of the last models where the run ends with a mean."""
+
 SMALLEST_TARGET = 1e-4
 """Targets nearer to 0 than this, in the task's unit, do not count in the percentage error."""
 

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fedgraph.callbacks import Callback, Evaluation, Training
+from fedgraph.metrics import AFTER_TURN, LAST
 
 log = logging.getLogger("fedgraph")
 
@@ -153,7 +154,8 @@ def _results(
     groups of the first of them."""
     measured = [summary["metrics"].get(split, {}) for summary in summaries]
     metrics = list(dict.fromkeys(metric for values in measured for metric in values))
-    shown = metrics if most is None else metrics[-most:]
+    final = [metric for metric in metrics if not metric.endswith((AFTER_TURN, LAST))]
+    shown = metrics if most is None else final[-most:]
     results = {metric: [shows(values.get(metric)) for values in measured] for metric in shown}
     if any("fairness" in summary for summary in summaries):
         results["fairness"] = [_number(summary.get("fairness", {}).get("last")) for summary in summaries]

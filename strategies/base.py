@@ -23,6 +23,7 @@ from fedgraph.exchange import OrderedGrid
 from fedgraph.federation import Federation
 from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.methods import COHORT_CLIENT
+from fedgraph.metrics import AFTER_TURN
 from fedgraph.parameters import Layout
 from fedgraph.personal_layers import PersonalLayers, PersonalLayersSettings
 from fedgraph.plan import RunPlan
@@ -78,7 +79,8 @@ class CohortStrategy(Strategy):
         self.absence = AbsencePolicy(federation, plan)
         self.finished_rounds = 0
         self._last_evaluated: int | None = None
-        self._measured: dict[str, None] = {}
+        self._measured: dict[str, Tensor] = {}
+        self._beside: dict[str, Tensor] = {}
         self._stop = False
         self._restored = False
         self._began = time.perf_counter()
@@ -117,6 +119,11 @@ class CohortStrategy(Strategy):
     def restorable(self) -> bool:
         """Whether ``adopt`` brings earlier models back in whole; not where clients keep a part of them."""
         return len(self.layout.names) == len(self.plan.layout.names)
+
+    @property
+    def moves_after_measuring(self) -> bool:
+        """Whether a round goes on changing models that it has measured; at the end they are then measured once more."""
+        return False
 
     def place(self, replies: Replies, models: Tensor) -> None:
         """Put what ``aggregate`` made of ``replies`` into ``models``; clients that are absent keep what they have."""
@@ -195,11 +202,15 @@ class CohortStrategy(Strategy):
                 callback.on_round_end(server_round, self.state)
         if self._last_evaluated != self.finished_rounds:
             self._evaluate(self.finished_rounds, arrays, evaluate_config, ordered, timeout, result)
+        elif self.moves_after_measuring and self.finished_rounds:
+            self._restored, self._beside = True, self._noted(AFTER_TURN)
+            self._evaluate(self.finished_rounds, arrays, evaluate_config, ordered, timeout, result)
         for callback in self.plan.callbacks:
             models = callback.final_models()
             if models is not None and not torch.equal(models, self.models):
                 self.adopt(models)
                 self._restored = True
+                self._beside = {**self._beside, **self._noted(callback.beside)} if callback.beside else {}
                 arrays = self.global_arrays() or arrays
                 self._evaluate(callback.final_round, arrays, evaluate_config, ordered, timeout, result)
         result.arrays = self.global_arrays() or arrays
@@ -385,6 +396,7 @@ class CohortStrategy(Strategy):
             seconds,
             bytes_down=self._traffic.bytes_down - self._traffic_before.bytes_down,
             bytes_up=self._traffic.bytes_up - self._traffic_before.bytes_up,
+            models=self.models,
         )
         for callback in self.plan.callbacks:
             callback.on_training(training)
@@ -400,13 +412,19 @@ class CohortStrategy(Strategy):
     def _record_evaluation(self, server_round: int, replies: Replies) -> MetricRecord:
         """Tell the callbacks what was measured; what was measured before and is not now is NaN for everybody."""
         measured = {name: values for name, values in replies.metrics.items() if "/" in name}
-        self._measured.update(dict.fromkeys(measured))
-        whole = {name: self._whole(replies, measured.get(name)) for name in self._measured}
+        names = dict.fromkeys((*self._measured, *measured))
+        whole = self._measured = {name: self._whole(replies, measured.get(name)) for name in names}
         self._last_evaluated = server_round
-        evaluation = Evaluation(server_round, self.federation.names, whole, self.models, replies.absent, self._restored)
+        evaluation = Evaluation(
+            server_round, self.federation.names, {**whole, **self._beside}, self.models, replies.absent, self._restored
+        )
         stops = [callback.on_evaluation(evaluation) for callback in self.plan.callbacks]
         self._stop = any(stops)
         return MetricRecord({name: float(values.nanmean()) for name, values in whole.items()})
+
+    def _noted(self, suffix: str) -> dict[str, Tensor]:
+        """What was measured last, under names that say of which models."""
+        return {f"{name}{suffix}": values for name, values in self._measured.items()}
 
 
 def _slice_or_rows(positions: Tensor) -> slice | Tensor:

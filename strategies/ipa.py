@@ -25,6 +25,7 @@ from fedgraph.privacy.gaussian import NoiseSettings, privacy_facts
 from fedgraph.schedule import Schedule
 from fedgraph.seeding import generator
 from fedgraph.settings import Settings
+from fedgraph.state_file import State
 from strategies.base import CohortStrategy, Replies
 
 
@@ -83,7 +84,9 @@ class IPASettings(Settings):
 class IPA(CohortStrategy):
     """Carries theta*, the parameters of all peers, from one to the next; the server computes nothing with them.
 
-    A round is one turn of every peer, each an exchange with its node alone; a peer is measured right after its turn.
+    A round is one turn of every peer, each an exchange with its node alone; a peer is measured right after its turn, as
+    in the paper, and once more at the end, when the turns of others have moved it: the metrics of ``summary.json`` are
+    of the models that the run ends with, and those right after the last turn have names that end with ``-after-turn``.
     One that does not answer keeps its parameters in theta*, where the others' turns go on moving them, and takes its
     next turn when it is back; one that joins late enters with its own. With simultaneous turns a round is one exchange.
     """
@@ -184,9 +187,23 @@ class IPA(CohortStrategy):
     def _sends_others(self) -> bool:
         return self.settings.turns == "sequential" and bool(self.settings.moves_others)
 
+    @property
+    def moves_after_measuring(self) -> bool:
+        """The turns of the others, after a peer's own."""
+        return self._sends_others
+
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
         """Every peer goes on with its own."""
         return replies.parameters
+
+    def state(self) -> State:
+        """Also what peers measured right after their turn, which the end of the run needs."""
+        return {**super().state(), "measured": dict(self._measured), "last-evaluated": self._last_evaluated}
+
+    def load_state(self, state: State) -> None:
+        """Take back what ``state`` gave."""
+        super().load_state(state)
+        self._measured, self._last_evaluated = state.get("measured", {}), state.get("last-evaluated")
 
     def facts(self) -> dict[str, Any]:
         """What noise guarantees."""

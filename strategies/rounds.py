@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from fedgraph.architectures import Architectures, initial_model
 from fedgraph.array_records import to_record
-from fedgraph.callbacks import Callback, EarlyStopping, RoundsToTarget
+from fedgraph.callbacks import AverageLast, Callback, EarlyStopping, LocalWork, RoundsToTarget
 from fedgraph.client_graph import write_graph
 from fedgraph.errors import ExperimentError, RunError
 from fedgraph.exchange import OrderedGrid
@@ -112,9 +112,11 @@ def conduct_rounds(grid: Grid, experiment: Experiment, method: ChosenMethod, dat
 def _watched(experiment: Experiment, federation: Federation, folder: RunFolder) -> list[Callback]:
     """What the experiment has an eye on from round to round, and a resumed run needs to know of."""
     evaluation, fairness = experiment.evaluation, experiment.fairness
-    watched: list[Callback] = []
+    watched: list[Callback] = [LocalWork(federation.num_examples["train"], experiment.train)]
     if evaluation.monitor is not None and evaluation.patience is not None:
         watched.append(EarlyStopping(evaluation.monitor, evaluation.patience, evaluation.restore_best))
+    if evaluation.average_last is not None:
+        watched.append(AverageLast(evaluation.average_last, experiment.experiment.rounds))
     if evaluation.targets:
         watched.append(RoundsToTarget(evaluation.targets, evaluation.stop_at_targets))
     if fairness is not None:
@@ -124,12 +126,14 @@ def _watched(experiment: Experiment, federation: Federation, folder: RunFolder) 
 
 
 def _refuse_restoring(experiment: Experiment) -> None:
-    """Raise ExperimentError where the run may end with earlier models, of which clients keep a part."""
+    """Raise ExperimentError where the run may end with other models than the last, of which clients keep a part."""
     evaluation, fairness = experiment.evaluation, experiment.fairness
     if evaluation.monitor is not None and evaluation.restore_best:
         key, advice = "[evaluation] restore-best", "set restore-best = false"
     elif fairness is not None and fairness.stop_below is not None:
         key, advice = "[fairness] stop-below", "leave it out"
+    elif evaluation.average_last is not None:
+        key, advice = "[evaluation] average-last", "leave it out"
     else:
         return
     raise ExperimentError(

@@ -1,9 +1,18 @@
 import pytest
 import torch
 
-from fedgraph.callbacks import Callback, EarlyStopping, Evaluation, RoundsToTarget, Training
+from fedgraph.callbacks import (
+    AverageLast,
+    Callback,
+    EarlyStopping,
+    Evaluation,
+    LocalWork,
+    RoundsToTarget,
+    Training,
+)
 from fedgraph.errors import ExperimentError
 from fedgraph.state_file import load_state, save_state
+from fedgraph.train_settings import TrainSettings
 
 NAMES = ("a", "b")
 
@@ -89,6 +98,50 @@ def test_a_callback_that_overrides_nothing_changes_nothing():
     assert callback.on_evaluation(evaluation(0, 1.0, 1.0)) is False
     assert callback.final_models() is None
     assert callback.summary() == {}
+
+
+def test_models_measured_at_the_end_are_no_further_evaluation():
+    stopping = EarlyStopping("validation/loss", patience=2)
+    fed(stopping, [3.0, 2.0])
+    after = Evaluation(1, NAMES, {"validation/loss": torch.ones(2)}, torch.zeros(2, 3), restored=True)
+    assert not stopping.on_evaluation(after)
+    assert (stopping.best, stopping.waited) == (2.0, 0)
+
+
+def trained(server_round, absent=()):
+    models = torch.tensor([[1.0], [10.0]]) * server_round
+    return Training(server_round, NAMES, torch.ones(2), dict.fromkeys(absent, "gone"), 0.0, models=models)
+
+
+@pytest.mark.parametrize("cut", range(6))
+def test_the_mean_of_the_last_models_survives_a_resume(tmp_path, cut):
+    before, after = AverageLast(3, rounds=5), AverageLast(3, rounds=5)
+    for server_round in range(1, cut + 1):
+        before.on_training(trained(server_round))
+    save_state(tmp_path / "s", before.state())
+    after.load_state(load_state(tmp_path / "s"))
+    for server_round in range(cut + 1, 6):
+        assert after.final_models() is None, "a run that ends early keeps its last models"
+        after.on_training(trained(server_round))
+    assert after.final_models().tolist() == [[4.0], [40.0]]
+    assert after.final_round == 5
+
+
+def test_no_more_models_than_rounds_are_averaged():
+    with pytest.raises(ExperimentError, match="average-last = 4 is more than the 3 rounds"):
+        AverageLast(4, rounds=3)
+
+
+def test_minibatches_and_passes_over_the_data():
+    epochs = LocalWork(torch.tensor([100, 250]), TrainSettings(batch_size=50, local_epochs=2))
+    epochs.on_training(trained(1))
+    assert epochs.summary() == {"training": {"minibatches": 14, "passes": 2.0}}
+    epochs.on_training(trained(2, absent="b"))
+    assert epochs.summary()["training"]["minibatches"] == 14 + 4
+    steps = LocalWork(torch.tensor([100, 250, 0]), TrainSettings(batch_size=50, local_steps=40))
+    steps.load_state(epochs.state())
+    steps.on_training(Training(1, ("a", "b", "c"), torch.ones(3), {}, 0.0))
+    assert steps.summary() == {"training": {"minibatches": 18 + 80, "passes": 98 / 7}}
 
 
 def test_rounds_until_the_mean_and_the_first_client_reach_a_target():

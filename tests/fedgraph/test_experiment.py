@@ -82,6 +82,12 @@ def test_bad_override_is_explained(override, message):
         ("experiment", {"rounds": 1}, r"\[experiment\] needs a method .*strategy ="),
         ("evaluation", {"monitor": "validation/loss"}, "monitor and patience go together"),
         ("evaluation", {"patience": 3}, "monitor and patience go together"),
+        (
+            "evaluation",
+            {"average-last": 3, "monitor": "validation/loss", "patience": 3},
+            "average-last and monitor both choose the models",
+        ),
+        ("evaluation", {"average-last": 1}, "average-last: .*greater than or equal to 2"),
         ("evaluation", {"monitor": "loss", "patience": 3}, "monitor is '<split>/<metric>'"),
         ("evaluation", {"monitor": "test/loss", "patience": 3, "splits": ["train"]}, "with a split of"),
         ("evaluation", {"stop-at-targets": "mean"}, "stop-at-targets needs targets"),
@@ -124,6 +130,9 @@ def test_one_of_early_stopping_and_fairness_chooses_the_final_models(digits_tabl
     digits_tables["evaluation"]["restore-best"] = False
     found = tomllib.loads(parse_experiment(digits_tables).as_toml())["fairness"]
     assert found == {"stand-alone": "runs/x", "metric": "test/accuracy", "stop-below": 80.0}
+    digits_tables["evaluation"]["average-last"] = 5
+    with pytest.raises(ExperimentError, match="stop-below and .* average-last both choose the models"):
+        parse_experiment(digits_tables)
 
 
 def test_a_stand_alone_run_is_found_beside_the_experiment_and_from_the_current_folder(

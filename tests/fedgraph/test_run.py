@@ -321,7 +321,7 @@ def test_what_a_whole_run_leaves_behind(digits_tables, run_experiment, method):
     }
     assert files == expected | {"models.safetensors", "summary.json", "logs", ".lock"}
     summary = json.loads((folder.path / "summary.json").read_text())
-    assert list(summary) == SUMMARY_KEYS
+    assert set(summary) == {*SUMMARY_KEYS, "training"}
     names = [f"client-{i}" for i in range(6)]
     assert (summary["clients"], summary["rounds"]) == (6, 2)
     for split in ("validation", "test"):
@@ -339,8 +339,11 @@ def test_what_a_whole_run_leaves_behind(digits_tables, run_experiment, method):
         row = torch.cat([by_client[name][part].flatten() for part in _layout(digits_tables).names])
         digest.update(name.encode() + b"\0" + row.numpy().astype("<f4").tobytes())
     assert summary["weights_sha256"] == digest.hexdigest()
-    last = [line for line in lines(folder) if line["phase"] == "evaluation" and line["split"] == "test"][-1]
+    *_, last = folder.evaluations("test")
     assert last["round"] == 2
+    examples, size = 1294, parse_experiment(digits_tables).train.batch_size
+    assert summary["training"]["passes"] == 2
+    assert examples / size <= summary["training"]["minibatches"] / 2 < examples / size + 6
     assert last["per_client"] == summary["per_client"]["test"]
 
 

@@ -7,7 +7,7 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
 
 from fedgraph.array_records import to_record
-from fedgraph.callbacks import Callback, EarlyStopping
+from fedgraph.callbacks import AverageLast, Callback, EarlyStopping
 from fedgraph.client_graph import ClientGraph
 from fedgraph.data.base import TaskSpec
 from fedgraph.errors import RunError
@@ -354,6 +354,18 @@ def test_the_best_models_are_restored_at_the_end_of_the_rounds_too():
     strategy = make([EarlyStopping("test/loss", 50)])
     run(strategy, rounds=3)
     assert torch.equal(strategy.models, torch.full((5, 3), 2.0))
+
+
+def test_the_mean_of_the_last_models_is_measured_at_the_end_beside_the_last():
+    watch = Watch()
+    strategy = make([AverageLast(3, rounds=5), watch])
+    run(strategy, rounds=5)
+    # After 3, 4, 5 rounds models are 3, 4, 5; the loss is the square of what they are from 2.
+    assert torch.equal(strategy.models, torch.full((5, 3), 4.0))
+    final = watch.evaluated[-1]
+    assert final.restored
+    assert (final.metrics["test/loss"][0], final.metrics["test/loss-last"][0]) == (4.0, 9.0)
+    assert set(watch.evaluated[-2].metrics) == {"test/loss"}
 
 
 @pytest.mark.parametrize("done", [1, 2, 4])

@@ -69,3 +69,5 @@ def test_what_does_not_fit_is_refused_at_the_server(problem):
         problem.run("ditto", {"personal-epochs": 1, "personal-steps": 2})
     with pytest.raises(ExperimentError, match="restore-best: clients of 'ditto' keep a part of their models"):
         problem.run("ditto", evaluation={"monitor": "test/loss", "patience": 1})
+    with pytest.raises(ExperimentError, match="average-last: clients of 'ditto' keep a part of their models"):
+        problem.run("ditto", evaluation={"average-last": 2})

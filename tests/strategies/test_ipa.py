@@ -80,8 +80,13 @@ def test_whole_run(problem, close, kind):
     folder = problem.run("ipa", {**TABLE, **table})
     theta, losses = by_hand(problem, own_initial(problem), **more)
     close(models(problem, folder), theta)
-    assert problem.measured(folder) == pytest.approx([losses[i] for i in range(3)], rel=1e-4), "after its own turn"
-    assert folder.summary()["exchanges"] == 1 + 1 + 3 * 3
+    after_turn = pytest.approx([losses[i] for i in range(3)], rel=1e-4)
+    assert problem.measured(folder) == after_turn
+    summary, moves = folder.summary(), table.get("moves-others", True)
+    at_the_end = summary["per_client"]["train"]
+    assert list(at_the_end["loss-after-turn" if moves else "loss"].values()) == after_turn
+    assert list(at_the_end["loss"].values()) == problem.losses(theta), "the models that are saved"
+    assert summary["exchanges"] == 1 + 1 + 3 * 3 + moves
     assert float((theta[0] - theta[1]).abs().max()) > 0.01, "peers stay different"
 
 
@@ -118,8 +123,18 @@ def test_a_turn_that_diverges_changes_nobody(problem, close, monkeypatch, what):
 
 
 def test_a_run_that_was_stopped_goes_on(problem, close):
-    folder = problem.resumed("ipa", TABLE, node_configs=[{"clients": name} for name in problem.names])
+    alone = [{"clients": name} for name in problem.names]
+    folder = problem.resumed("ipa", TABLE, node_configs=alone)
     close(models(problem, folder), by_hand(problem, own_initial(problem))[0])
+
+
+def test_a_run_that_was_stopped_before_its_last_measuring_tells_both_all_the_same(problem):
+    folder = problem.run("ipa", TABLE)
+    whole, lines = folder.summary(), folder.metrics.read_text()
+    (folder.path / "summary.json").unlink()
+    again = problem.run("ipa", TABLE, folder=folder)
+    assert again.summary()["per_client"] == whole["per_client"]
+    assert again.metrics.read_text() == lines
 
 
 def test_how_peers_are_packed_into_nodes_is_of_no_matter(problem):
@@ -242,7 +257,7 @@ def test_one_that_joins_late_enters_with_its_own_parameters(problem, close):
     for i in (0, 1, 2) * 2:
         theta = turn(problem, theta, i, c, 1, 2.0, True)
     close(models(problem, folder), theta)
-    assert folder.summary()["exchanges"] == 1 + 1 + 2 + 3 + 3
+    assert folder.summary()["exchanges"] == 1 + 1 + 2 + 3 + 3 + 1
 
 
 def test_one_that_joins_late_has_moments_of_its_own_age(problem):
@@ -324,6 +339,19 @@ def test_a_private_update_is_clipped_as_a_whole(problem, turns):
     assert {value for line in training for value in line["per_client"]["loss"].values()} == {None}
 
 
+def test_a_mean_of_the_last_models_is_measured_beside_them(problem, close):
+    folder = problem.run("ipa", TABLE, evaluation={"average-last": 2})
+    every = [models(problem, problem.run("ipa", TABLE, experiment={"rounds": rounds})) for rounds in (2, 3)]
+    mean = (every[0] + every[1]) / 2
+    close(models(problem, folder), mean)
+    measured = folder.summary()["per_client"]["train"]
+    assert list(measured["loss"].values()) == problem.losses(mean)
+    assert list(measured["loss-last"].values()) == problem.losses(every[1])
+    assert list(measured["loss-after-turn"].values()) == pytest.approx(problem.measured(folder))
+    assert len({tuple(measured[name].values()) for name in ("loss", "loss-last", "loss-after-turn")}) == 3
+    assert folder.summary()["training"]["minibatches"] == 3 * 3 * STEPS
+
+
 def test_what_privacy_costs_and_guarantees_is_in_the_summary(problem):
     table = {**TABLE, "privacy": {"clip-norm": 1.0, "epsilon": 5.0, "delta": 1e-4, "releases": 3}}
     facts = problem.run("ipa", table, evaluation=UNMEASURED).summary()["privacy"]
@@ -359,5 +387,7 @@ def test_noise_or_privacy():
 def test_metrics_are_written_once_per_round(problem):
     folder = problem.run("ipa", TABLE)
     lines = [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
-    measured = [line["round"] for line in lines if line["phase"] == "evaluation" and line["split"] == "train"]
-    assert measured == [0, 1, 2, 3]
+    measured = [line for line in lines if line["phase"] == "evaluation" and line["split"] == "train"]
+    assert [(line["round"], line.get("restored", False)) for line in measured] == [
+        (0, False), (1, False), (2, False), (3, False), (3, True),
+    ]  # fmt: skip

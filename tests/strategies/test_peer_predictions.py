@@ -53,7 +53,7 @@ def apart(name):
     return [{"clients": name}, {"clients": ",".join(each for each in NAMES if each != name)}]
 
 
-@pytest.mark.parametrize(("method", "exchanges"), [("local", 1 + 2 + 1 + 1), ("ipa", 1 + 1 + 2 * 3 + 1)])
+@pytest.mark.parametrize(("method", "exchanges"), [("local", 1 + 2 + 1 + 1), ("ipa", 1 + 1 + 2 * 3 + 1 + 1)])
 def test_models_and_predictions_of_a_run_by_hand(tables, run_experiment, data_dir, method, exchanges):
     tables["experiment"]["method"] = method
     folder = run_experiment(tables)
