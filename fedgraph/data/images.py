@@ -39,6 +39,8 @@ class ImageSettings(ImageOptions):
     """The ``[data]`` table of an image set; the partition keys deal out its training examples.
 
     validation_share : part of each client's training examples kept for validation; 0 = no validation split.
+    validation       : ``own`` = each client is validated on what was kept of its own examples; ``shared`` = on what was
+                       kept of everybody's, which holds all classes, as a shared test set does.
     test             : ``matched`` = each client gets test examples in the class mix of its training examples, without
                        overlap; ``shared`` = every client is tested on the whole test set.
     limit            : use only so many training examples, as many of each class.
@@ -46,8 +48,15 @@ class ImageSettings(ImageOptions):
 
     set: SetName = "digits"
     validation_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    validation: Literal["own", "shared"] = "own"
     test: Literal["matched", "shared"] = "matched"
     limit: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _something_to_share(self) -> ImageSettings:
+        if self.validation == "shared" and self.validation_share == 0:
+            raise ValueError('validation = "shared" needs a validation-share above 0: nothing is kept for validation')
+        return self
 
     @model_validator(mode="after")
     def _changes_fit_the_images(self) -> ImageSettings:
@@ -159,4 +168,7 @@ def _divide(settings: ImageSettings, key: FileKey) -> list[dict[SplitName, Indic
         divided.append(
             {"train": used[part[train]], "validation": used[part[validation]], "test": images.num_train + test}
         )
+    if settings.validation == "shared":
+        everybody = np.sort(np.concatenate([own["validation"] for own in divided]))
+        divided = [{**own, "validation": everybody} for own in divided]
     return divided

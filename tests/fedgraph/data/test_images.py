@@ -152,6 +152,18 @@ def test_validation_share_is_taken_of_each_client():
     assert (share - 0.25).abs().max() < 0.01
 
 
+def test_shared_validation_is_what_was_kept_of_everybody():
+    table = {"partition": "classes", "class_groups": (5, 5), "clients": 2, "validation_share": 0.2}
+    own, shared = (digits(**table, validation=kind).load(["client-0", "client-1"]) for kind in ("own", "shared"))
+    kept = [rows(own, client, "validation") for client in (0, 1)]
+    assert rows(shared, 0, "validation") == rows(shared, 1, "validation") == sorted(kept[0] + kept[1])
+    batch = everything(shared, "validation")
+    assert sorted(set(batch.targets[0].tolist())) == list(range(10)), "all classes, of which a client trains on five"
+    assert [rows(shared, client, "train") for client in (0, 1)] == [rows(own, client, "train") for client in (0, 1)]
+    with pytest.raises(ExperimentError, match='validation = "shared" needs a validation-share above 0'):
+        parse(ImageSettings, {"set": "digits", "validation": "shared", "validation-share": 0.0}, "[data]")
+
+
 def test_limit_is_balanced_over_classes():
     source = digits(limit=200, partition="iid", clients=4, validation_share=0.0)
     assert source.load(source.client_names()).label_counts.sum(0).tolist() == [20] * 10
