@@ -76,7 +76,11 @@ def run(
         summaries = [run_one(folder, grid, nodes, data_dir, console) for folder in folders]
     console.print(results_table(summaries))
     console.print(sentence(summaries))
-    for folder in folders:
+    for folder, summary in zip(folders, summaries, strict=True):
+        for note in summary.get("notes", ()):
+            console.print(f"Note: {note}.", markup=False, soft_wrap=True)
+        if "model_file" in summary:
+            console.print(f"Model: {folder.path / summary['model_file']}", markup=False, soft_wrap=True)
         console.print(f"Run folder: {folder.path}", soft_wrap=True)
     if json_ is not None:
         json_.write_text(json.dumps(summaries if len(summaries) > 1 else summaries[0], indent=2) + "\n")

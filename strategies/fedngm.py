@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from flwr.app import ArrayRecord, Message, RecordDict
@@ -111,7 +111,7 @@ class FedNGM(PhasedStrategy):
         network, parameters = self._global_model(scaling, self._graph(scaling))
         graph = FeatureGraph.from_adjacency(self._common.names, network.adjacency)
         write_feature_graph(graph, self.plan.folder.path / "feature-graph.json")
-        self._write_model(network, parameters, scaling)
+        written = self._write_model(network, parameters, scaling)
         self._write_dependencies(network, parameters)
         request = self._request("finish", scaling=scaling, graph=graph, parameters=parameters)
         scores = self._phase(request, lambda text, _: scores_from_text(text))
@@ -122,6 +122,7 @@ class FedNGM(PhasedStrategy):
         )
         private = {name: list(own) for name, own in agreement.private.items() if own}
         facts = {"features": len(self._common.features), "private_features": private, "graph_edges": len(graph.edges)}
+        facts |= written
         outcome = Outcome(
             self._members.names, self._members.data, measured, _stacked([scores[name] for name in self._members.names]),
             parameters[0], rounds=self.settings.rounds, absent=self._members.absent, facts=facts,
@@ -278,13 +279,22 @@ class FedNGM(PhasedStrategy):
             raise ExperimentError(f"[fedngm] {what} needs public rows, which this data set has not")
         return read_values(table, self._common, schema_settings(self._source))
 
-    def _write_model(self, network: Network, parameters: Tensor, scaling: Scaling) -> None:
-        """The global model, unless every client has ranges of its own, so that there is no way back to values."""
-        if self.settings.scaling.source == "own":
-            log.info("clients have ranges of their own, so that the global model is kept at the clients alone")
-            return
-        encoding = Encoding(self._common, scaling, self.settings.scaling.outside)
-        GraphicalModel(network, parameters[0], encoding).save(self.plan.folder.path / "graphical-model.safetensors")
+    def _write_model(self, network: Network, parameters: Tensor, scaling: Scaling) -> dict[str, Any]:
+        """The global model as a file, and what ``summary.json`` says of it.
+
+        Where clients have ranges of their own, it cannot tell of those numbers, but of all else.
+        """
+        settings, name = self.settings.scaling, "graphical-model.safetensors"
+        encoding = Encoding(self._common, scaling, settings.outside, settings.source == "own")
+        GraphicalModel(network, parameters[0], encoding).save(self.plan.folder.path / name)
+        if not encoding.without_range:
+            return {"model_file": name}
+        lacking = ", ".join(encoding.without_range)
+        note = (
+            f"the model file has no range of {lacking}, each client having its own: it takes and tells only the other "
+            "features, unless GraphicalModel.load is given ranges; for common ones, set source of [fedngm.scaling]"
+        )
+        return {"model_file": name, "notes": [note]}
 
     def _write_dependencies(self, network: Network, parameters: Tensor) -> None:
         """What the global model predicts each feature from, by its derivatives at samples of its own."""

@@ -5,6 +5,7 @@ Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -20,6 +21,15 @@ from fedgraph.graphical.schema import Schema
 from fedgraph.graphical.unit_scale import UnitScale
 from fedgraph.graphical.values import check_shape
 
+
+class _Scales(dict[str, UnitScale]):
+    def __missing__(self, name: str) -> UnitScale:
+        raise DataError(
+            f"'{name}' is in a range of its own at every client, which this model does not have: leave it unknown, or "
+            f"give one client's range, GraphicalModel.load(path, ranges={{'{name}': (low, high)}})"
+        )
+
+
 _DIGITS = 6
 """Of a range, that a float32 unit holds."""
 
@@ -34,17 +44,28 @@ class Encoding:
     from 0 to 1, binary features one unit, 0 or 1, categorical ones a unit per category. Units are NaN where a value is
     missing, all of them for a category or an embedding.
 
-    outside : see ``ScalingSettings``.
+    outside    : see ``ScalingSettings``.
+    own_ranges : numbers without a range here have another one at every client, which is known there alone: they can
+                 neither be given nor told, while all else can.
     """
 
     schema: Schema
     scaling: Scaling
     outside: Literal["keep", "clip"] = "keep"
+    own_ranges: bool = False
+
+    @property
+    def without_range(self) -> tuple[str, ...]:
+        """Numbers of which only their clients know the range."""
+        lacking = (part.name for part in self.schema.features if needs_range(part))
+        return tuple(name for name in lacking if self.own_ranges and name not in self.scaling.ranges)
 
     @cached_property
-    def scales(self) -> dict[str, UnitScale]:
-        """By feature. Raises DataError when one has no range."""
-        return dict(zip(self.schema.names, self.scaling.scales(self.schema), strict=True))
+    def scales(self) -> Mapping[str, UnitScale]:
+        """By feature. Raises DataError when one has no range, or is asked for that only clients know."""
+        unknown = self.without_range
+        known = self.schema.select([name for name in self.schema.names if name not in unknown])
+        return _Scales(zip(known.names, self.scaling.scales(known), strict=True))
 
     def encode(self, values: Floats) -> Tensor:
         """Units of values.
@@ -61,7 +82,9 @@ class Encoding:
         for part in self.schema.features:
             own, block = values[:, self.schema.value_slices[part.name]], units[self.schema.slices[part.name]]
             column = own[:, 0]
-            if part.kind == "embedding":
+            if part.name in self.without_range and np.isnan(own).all():
+                block[:] = np.nan
+            elif part.kind == "embedding":
                 block[:] = self._scaled(own.T, part.name)
                 block[:, np.isnan(own).any(1)] = np.nan
             elif part.kind == "categorical":
@@ -91,7 +114,7 @@ class Encoding:
 
         Integers and ordinals are rounded, a binary feature is its second category from 0.5 on, a categorical one the
         category with the largest unit. A category is missing where any of its units is NaN. Real numbers are rounded
-        to a millionth of their range or less, which is about what a unit can tell.
+        to a millionth of their range or less, which is about what a unit can tell. Numbers without a range are missing.
 
         Raises DataError for another number of units than the schema has.
         """
@@ -104,6 +127,9 @@ class Encoding:
         values = np.empty((len(units), self.schema.num_values), order="F")
         for part in self.schema.features:
             block, place = given[self.schema.slices[part.name]], self.schema.value_slices[part.name].start
+            if part.name in self.without_range:
+                values[:, self.schema.value_slices[part.name]] = np.nan
+                continue
             if part.kind == "embedding":
                 own = self.scales[part.name].values(block.astype(np.float64))
                 own[:, np.isnan(own).any(0)] = np.nan

@@ -25,7 +25,7 @@ from fedgraph.graphical.network import Network
 from fedgraph.graphical.ngm_settings import NGMSettings
 from fedgraph.graphical.rows import Rows, values_of
 from fedgraph.graphical.sampling import SamplingSettings, draw
-from fedgraph.graphical.scaling import Scaling, ScalingSettings
+from fedgraph.graphical.scaling import Range, Scaling, ScalingSettings
 from fedgraph.graphical.schema import Feature, Schema
 from fedgraph.graphical.schema_json import schema_as_json, schema_from_json
 from fedgraph.graphical.stitched_network import StitchedNetwork
@@ -221,6 +221,7 @@ class GraphicalModel:
             "schema": schema_as_json(self.encoding.schema),
             "ranges": self.encoding.scaling.as_json(),
             "outside": self.encoding.outside,
+            "own_ranges": self.encoding.own_ranges,
             "settings": {key: settings[key] for key in NGMSettings.keys()},  # noqa: SIM118
             "adjacency": self.network.adjacency,
             "parameters": self.parameters,
@@ -230,8 +231,14 @@ class GraphicalModel:
         save_state(path, state)
 
     @classmethod
-    def load(cls, path: Path) -> GraphicalModel:
-        """Read a model. Raises RunError for a file that is missing, damaged or no such model."""
+    def load(cls, path: Path, ranges: Mapping[str, Range] | None = None) -> GraphicalModel:
+        """Read a model.
+
+        ranges : of numbers that have another range at every client (scaling ``source = "own"``), those of the client
+                 whose units are meant; without them such numbers can only be unknown, and are not told.
+
+        Raises RunError for a file that is missing, damaged or no such model.
+        """
         state = load_state(path)
         if state.get("format") != FORMAT:
             raise RunError(f"{path} is no graphical model of this version: its format is {state.get('format')!r}")
@@ -241,7 +248,8 @@ class GraphicalModel:
             if not bool(state["parameters"].isfinite().all()):
                 raise GraphError("some of its parameters are not finite")
             outside = ScalingSettings(outside=state["outside"]).outside
-            encoding = Encoding(schema, Scaling.from_json(state["ranges"]), outside)
+            scaling = Scaling.from_json(state["ranges"]).completed(Scaling(dict(ranges or {})))
+            encoding = Encoding(schema, scaling, outside, bool(state.get("own_ranges", False)))
             return cls(network, state["parameters"], encoding)
         except Exception as error:  # what a changed file leads to can be anything
             raise RunError(f"{path} is a damaged graphical model: {error}") from None

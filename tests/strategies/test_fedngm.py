@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 from flwr.app import Message
 from sklearn.metrics import roc_auc_score
+from typer.testing import CliRunner
 
 from clients.app import app as client_app
+from fedgraph import cli
 from fedgraph.data import open_source
 from fedgraph.data.client_tables import client_table_source, rows_of
 from fedgraph.errors import DataError, ExperimentError, RunError
@@ -126,6 +130,55 @@ def test_every_client_keeps_a_model_that_can_be_asked(table_tables, run_experime
         ill = np.array(rows.column("ill").to_pylist()) == "y"
         auc = roc_auc_score(ill, model.predict_proba(rows, "ill")[:, 1])
         assert auc == pytest.approx(scores[f"ill-auc{suffix}"][name], abs=1e-6)
+
+
+def test_with_ranges_of_clients_the_model_tells_all_but_those_numbers(table_tables, run_experiment):
+    table_tables["fedngm"] |= {"scaling": {"source": "own", "ranges": {"stay": [0, 10]}}}
+    folder = run_experiment(table_tables, nodes=1)
+    summary = folder.summary()
+    (note,) = summary["notes"]
+    assert "has no range of height, weight, each client" in note
+    path = folder.path / summary["model_file"]
+    model = GraphicalModel.load(path)
+    few, many = (model.predict_proba({"stay": stay}, "ward")[0] for stay in (2, 7))
+    assert few[0] > 0.5 > many[0], "two days are a stay in ward a"
+    assert 0 < model.predict({"ward": "a"}, "stay")[0] < 5
+    for ask in (lambda: model.predict({"ill": "y"}, "weight"), lambda: model.predict_proba({"height": 180}, "ill")):
+        with pytest.raises(DataError, match=r"range of its own at every client.*load\(path, ranges"):
+            ask()
+    drawn = model.sample(20)
+    assert drawn.column("weight").null_count == 20
+    assert drawn.column("stay").null_count == 0
+    model = GraphicalModel.load(path, ranges={"height": (145, 195), "weight": (40, 100)})
+    assert 60 < model.predict({"ill": "y", "height": 170}, "weight")[0] < 90
+
+
+@pytest.mark.usefixtures("leave_no_trace")
+def test_a_run_says_where_its_model_lies(table_tables, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    table_tables["fedngm"] |= {"scaling": {"source": "own"}, "ngm": {"epochs": 2, "hidden": 4}}
+    (tmp_path / "tables.toml").write_text(tomli_w.dumps(table_tables))
+    result = CliRunner().invoke(cli.app, ["run", str(tmp_path / "tables.toml"), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    (path,) = (tmp_path / "out").glob("*/graphical-model.safetensors")
+    assert f"Model: {path}" in result.output
+    assert "Note: the model file has no range of height, weight, stay" in result.output
+    assert GraphicalModel.load(path).encoding.schema.names == COMMON
+
+
+def test_categories_alone_need_no_ranges(run_experiment, data_dir):
+    tables = tomllib.loads((Path(__file__).parents[2] / "simulations/fedngm/asia.toml").read_text())
+    if not (data_dir / tables["data"]["path"]).exists():
+        pytest.skip("needs asia.bif.gz")
+    tables["data"]["rows"] = 500
+    tables["fedngm"] = {"ngm": {"epochs": 20}, "distillation": {"samples": 2000}, "sampling": {"sweeps": 5}}
+    folder = run_experiment(tables)
+    summary = folder.summary()
+    assert "notes" not in summary
+    model = GraphicalModel.load(folder.path / summary["model_file"])
+    breathless, other = (model.predict_proba({"dysp": answer}, "bronc") for answer in ("yes", "no"))
+    yes = model.encoding.schema["bronc"].categories.index("yes")
+    assert breathless[0, yes] > other[0, yes] + 0.2
 
 
 def test_results_do_not_depend_on_packing(table_tables, run_experiment):
