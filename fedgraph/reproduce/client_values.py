@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedgraph.reproduce.quantity import PEERS, ROUNDS, Quantity
+from fedgraph.reproduce.quantity import PEERS, ROUNDS, RUN, Quantity
 from fedgraph.run import RunFolder
 
 ClientValues = dict[str, float | None]
@@ -24,6 +24,8 @@ def value_of(summary: Mapping[str, Any] | None, quantity: Quantity) -> float | N
     if statistic in ROUNDS:
         rounds = summary.get("rounds_to_target", {}).get(f"{split}/{name}", {}).get(ROUNDS[statistic])
         return None if rounds is None else float(rounds)
+    if split == RUN:
+        return _took(summary, name)
     if client is not None:
         value = at_the_end(summary, quantity).get(client)
     elif split == PEERS:
@@ -33,6 +35,14 @@ def value_of(summary: Mapping[str, Any] | None, quantity: Quantity) -> float | N
     else:
         value = summary["metrics"].get(split, {}).get(name, {}).get(statistic)
     return None if value is None or not math.isfinite(value) else float(value)
+
+
+def _took(summary: Mapping[str, Any], what: str) -> float | None:
+    """Of ``quantity.TOOK``; None where a run, or one of an earlier version, does not say."""
+    if what == "bytes":
+        return float(summary["bytes_down"] + summary["bytes_up"])
+    found = summary.get("training", {}).get(what) if what != "rounds" else summary["rounds"]
+    return None if found is None else float(found)
 
 
 def at_the_end(summary: Mapping[str, Any], quantity: Quantity) -> ClientValues:

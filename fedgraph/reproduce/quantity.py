@@ -24,6 +24,14 @@ PEERS = "peers"
 """Stands in place of a split before what two peers differ by, the mean over all pairs."""
 
 
+RUN = "run"
+"""Stands in place of a split before what a whole run took."""
+
+TOOK = ("rounds", "minibatches", "passes", "bytes")
+"""Rounds; minibatches of all clients, and how often those are all that everybody has (``LocalWork``); bytes that went
+down to the nodes and came up from them (``Traffic``)."""
+
+
 class Quantity(NamedTuple):
     """What a metric of a table reads from a run's summary.
 
@@ -39,16 +47,20 @@ class Quantity(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Quantity:
-        """Read ``<split>/<metric>[:statistic][@group]`` or ``peers/<measure>``. Raises ValueError for anything else."""
+        """Read ``<split>/<metric>[:statistic][@group]``, ``peers/<measure>`` or ``run/<what it took>``.
+
+        Raises ValueError for anything else.
+        """
         first, _, measure = text.partition("/")
-        if first == PEERS and measure in MEASURES:
-            return cls(PEERS, measure, "mean", None)
+        if (first == PEERS and measure in MEASURES) or (first == RUN and measure in TOOK):
+            return cls(first, measure, "mean", None)
         found = _VALUE.fullmatch(text)
         if found is None:
             raise ValueError(
                 "is '<split>/<metric>', if need be with ':mean', ':std', ':best5' or ':worst5' (over clients) and "
                 "with '@group', with ':rounds' or ':first-rounds' (until the target is reached), or with ':fairness' "
-                f"(against [table] stand-alone); or 'peers/' and one of {', '.join(MEASURES)}; got '{text}'"
+                f"(against [table] stand-alone); or 'peers/' and one of {', '.join(MEASURES)}; or 'run/' and one of "
+                f"{', '.join(TOOK)}; got '{text}'"
             )
         if found["group"] and found["statistic"] in ROUNDS:
             raise ValueError(f"'{text}': rounds to a target are counted for all clients, not for a group")
@@ -61,10 +73,12 @@ class Quantity(NamedTuple):
         return cls(found["split"], found["metric"], found["statistic"] or "mean", found["group"])
 
     def at(self, client: str | None, suffix: str) -> Quantity:
-        """The same of one client, and of the model whose metrics end with ``suffix``.
+        """The same of one client, and of the model whose metrics end with ``suffix``; what a run took is of all.
 
         Raises ValueError where there is no such thing.
         """
+        if self.split == RUN:
+            return self
         if suffix and self.split == PEERS:
             raise ValueError(
                 f"'{self}' has no suffix '{suffix}': it compares the peers' models, whatever they measured"
@@ -85,17 +99,19 @@ class Quantity(NamedTuple):
     @property
     def has_course(self) -> bool:
         """Whether a run has a value of it after every round that it measured, and not one in the end alone."""
-        return self.split != PEERS and self.statistic not in (*ROUNDS, FAIRNESS)
+        return self.split not in (PEERS, RUN) and self.statistic not in (*ROUNDS, FAIRNESS)
 
     @property
     def is_count(self) -> bool:
-        """Whether a run has a whole number of it: rounds, or examples."""
+        """Whether a run has a whole number of it: rounds, minibatches, or examples."""
+        if self.split == RUN:
+            return self.metric in ("rounds", "minibatches")
         return self.statistic in ROUNDS or (self.split == PEERS and self.metric in COUNTS)
 
     @property
     def better(self) -> Literal["higher", "lower"] | None:
         """Which values are the better ones; None for a quantity that has no better and worse."""
-        if self.split == PEERS or self.statistic == "std":
+        if self.split in (PEERS, RUN) or self.statistic == "std":
             return None
         if self.statistic in ROUNDS:
             return "lower"

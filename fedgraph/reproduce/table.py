@@ -52,7 +52,9 @@ class MetricTable(Settings):
              with what they reach in the row that ``stand-alone`` names, at the end of a run of the same seed.
              Or, of runs with ``[evaluation] compare-peers``, the mean over pairs of peers: ``peers/l1``, ``peers/l2``
              (distances of their parameters), ``peers/hamming``, ``peers/both-right`` or ``peers/both-wrong`` (test
-             examples that they predict differently, right, wrong).
+             examples that they predict differently, right, wrong). Or what a run took: ``run/rounds``,
+             ``run/minibatches`` (of all clients), ``run/passes`` (over everybody's examples) or ``run/bytes`` (down and
+             up, of all nodes).
     factor : what a run's value is multiplied with to be in the unit of the published one, e.g. 100 for per cent.
     rounds : ``[first, last]``: for fairness each client's mean over those of these rounds in which it was measured; by
              default its value at the end.

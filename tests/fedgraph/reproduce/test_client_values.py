@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from fedgraph.reproduce.client_values import at_the_end, averaged, by_round
+from fedgraph.reproduce.client_values import at_the_end, averaged, by_round, value_of
 from fedgraph.reproduce.quantity import Quantity
 
 ACCURACY, LOSS = Quantity.of("test/accuracy"), Quantity.of("test/loss:fairness")
@@ -31,6 +31,16 @@ def test_at_the_end():
     summary = {"per_client": {"test": {"loss": {"a": 1.0, "b": None}}}}
     assert at_the_end(summary, LOSS) == {"a": 1.0, "b": None}
     assert at_the_end(summary, ACCURACY) == at_the_end({}, LOSS) == {}
+
+
+def test_what_a_run_took():
+    summary = {"rounds": 7, "bytes_down": 30, "bytes_up": 12, "training": {"minibatches": 140, "passes": 2.5}}
+    took = {
+        what: value_of(summary, Quantity.of(f"run/{what}")) for what in ("rounds", "minibatches", "passes", "bytes")
+    }
+    assert took == {"rounds": 7.0, "minibatches": 140.0, "passes": 2.5, "bytes": 42.0}
+    del summary["training"]
+    assert value_of(summary, Quantity.of("run/passes")) is None, "a run of an earlier version"
 
 
 def test_by_round_without_restored_models(run):

@@ -16,9 +16,12 @@ def test_quantities():
         Quantity.of("test/accuracy:first-rounds@cold")
     assert Quantity.of("peers/both-right") == ("peers", "both-right", "mean", None, None)
     assert (Quantity.of("peers/hamming").better, Quantity.of("test/accuracy:std").better) == (None, None)
-    with pytest.raises(ValueError, match="or 'peers/' and one of l1, l2, hamming, both-right, both-wrong; got"):
+    with pytest.raises(ValueError, match="or 'peers/' and one of l1, l2, hamming, both-right, both-wrong; or 'run/'"):
         Quantity.of("peers/examples")
+    assert Quantity.of("run/passes") == ("run", "passes", "mean", None, None)
     for text in (
+        "run/seconds",
+        "run/rounds:std",
         "mae",
         "tests/mae",
         "peers/accuracy",
@@ -45,11 +48,12 @@ def test_one_client_and_one_of_several_models():
             ValueError, match=f"'{text}' is of several clients, so that there is none of client 'north'"
         ):
             Quantity.of(text).at("north", "")
+    assert Quantity.of("run/bytes").at("north", "-local") == Quantity.of("run/bytes"), "of the whole run"
     with pytest.raises(ValueError, match="'peers/l1' has no suffix '-local'"):
         Quantity.of("peers/l1").at(None, "-local")
 
 
 def test_they_are_said_as_they_are_written():
-    for text in ("test/mae-60min", "validation/accuracy:worst5@cold", "test/accuracy:rounds", "peers/l1"):
+    for text in ("test/mae-60min", "validation/accuracy:worst5@cold", "test/accuracy:rounds", "peers/l1", "run/bytes"):
         assert str(Quantity.of(text)) == text
     assert str(Quantity.of("test/mae").at("north", "-local")) == "test/mae-local of north"
