@@ -89,7 +89,7 @@ class Choice:
         return min(having, key=lambda trial: (trial.value or 0.0) * (1 if lower else -1), default=None)
 
     def words(self, best: Trial, where: str = "") -> str:
-        """What was chosen ``where`` from what; whether a number is at the end of those tried, beyond which may be better."""
+        """What was chosen ``where`` from what; whether a number is at the end of those tried: there may be better."""
         parts = []
         for key, value in best.settings:
             numbers = [one for one in self.tried[key] if isinstance(one, int | float) and not isinstance(one, bool)]
