@@ -42,9 +42,11 @@ def test_no_two_rows_of_a_column_are_the_same(name, profile, tmp_path):
 def test_figure_3_uses_the_runs_of_tables_2_and_3(profile, tmp_path):
     figure = cells_of("sfl-fig3", profile, tmp_path)
     tables = [cell for name in ("sfl-table2", "sfl-table3") for cell in cells_of(name, profile, tmp_path)]
-    paths = {(cell.row, cell.column): cell.path for cell in tables}
     assert {cell.column for cell in figure} == {cell.column for cell in tables}
-    assert [cell.path for cell in figure] == [paths[cell.row, cell.column] for cell in figure]
+    drawn = {cell.row for cell in figure}
+    # Of each row and column every trial of what is chosen.
+    runs = [{(cell.row, cell.column, cell.path) for cell in cells if cell.row in drawn} for cells in (figure, tables)]
+    assert runs[0] == runs[1]
 
 
 @pytest.mark.parametrize("profile", ["small", "full"])
@@ -56,12 +58,27 @@ def test_figure_4_uses_the_runs_of_tables_1_and_2_where_they_have_them(profile, 
     assert figure <= {cell.path for cell in tables}
 
 
-def test_the_small_tables_of_images_train_every_method_at_one_rate(tmp_path):
-    """But for the row that says otherwise; what one method is given at a rate of its own is told in its row."""
+def test_the_rows_of_tables_of_images_choose_among_the_same_rates(tmp_path):
+    """On validation data. SCAFFOLD has one more, since it is unstable at these."""
     for name in ("sfl-table2", "sfl-table3", "sfl-fig3"):
+        table = load_table(name)[1]
+        assert table.table.choose_by == "validation/accuracy"
+        for row in (row for row in table.rows if row.method is not None):
+            *lower, usual, twice = row.choose["train.learning-rate-factor"]
+            assert (usual, twice) == (1.0, 2.0), row.label
+            assert bool(lower) == (row.method == "scaffold"), row.label
         rates = {cell.row: cell.experiment.train.learning_rate for cell in cells_of(name, "small", tmp_path)}
-        assert rates.pop("FedAvg at a rate of 0.1", 0.1) == 0.1
         assert set(rates.values()) == {0.05}
+
+
+def test_claims_about_a_graph_have_their_controls():
+    """Beside the true graph of SFL stand a permuted one, a complete one and none."""
+    for name, method in (("sfl-table1", "sfl"), ("sfl-table2", "sfl"), ("sfl-cold-start", "sfl-cold-start")):
+        rows = [row for row in load_table(name)[1].rows if row.method == method]
+        overrides = [" ".join(row.set) for row in rows]
+        assert any("graph.permute-seed={seed}" in text for text in overrides), name
+        assert any('graph.source="complete"' in text for text in overrides), name
+        assert method != "sfl" or any("sfl.alpha=0.0" in text and "updates" not in text for text in overrides), name
 
 
 def test_a_seed_deals_the_images_anew(tmp_path):
