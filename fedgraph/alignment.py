@@ -19,7 +19,19 @@ _SMALLEST = 1e-12
 """Entries of the squared matrix below this count as this: the logarithm of 0 would be infinite."""
 
 
-class NoAlignment(nn.Module):
+class Alignment(nn.Module):
+    """What makes owners' embeddings comparable."""
+
+    def matrices(self) -> Tensor:
+        """All P_i, ``[owners, aligned, size]``."""
+        raise NotImplementedError
+
+    def penalty(self) -> Tensor | float:
+        """What it adds to the loss in training."""
+        return 0.0
+
+
+class NoAlignment(Alignment):
     """Embeddings as they are. Owners with shorter ones than others are filled up with zeros, as they come."""
 
     def __init__(self, owners: int, size: int) -> None:
@@ -35,17 +47,13 @@ class NoAlignment(nn.Module):
         return torch.eye(self.size).expand(self.owners, -1, -1)
 
 
-class _Alignment(nn.Module):
+class _Products(Alignment):
     def forward(self, embeddings: Tensor) -> Tensor:
         """``[batch, owners, size]`` -> ``[batch, owners, aligned]``, row i multiplied by P_i (eq. 7)."""
         return torch.bmm(embeddings.transpose(0, 1), self.matrices().mT).transpose(0, 1)
 
-    def matrices(self) -> Tensor:
-        """All P_i, ``[owners, aligned, size]``."""
-        raise NotImplementedError
 
-
-class SoftAlignment(_Alignment):
+class SoftAlignment(_Products):
     """Every P_i is a free matrix, drawn from Xavier's uniform distribution over the owner's own size.
 
     sizes     : int64 ``[owners]``, the length of each owner's embedding; columns of P_i beyond it are 0 and stay 0.
@@ -69,13 +77,14 @@ class SoftAlignment(_Alignment):
         return self.matrix
 
 
-class HardAlignment(_Alignment):
+class HardAlignment(_Products):
     """Every P_i is nearly doubly stochastic, ``diag(r) K0 diag(c)`` after so many steps of Sinkhorn-Knopp (eq. 21).
 
     size             : rows and columns of every P_i; all owners' embeddings must have this length.
     generator        : draws the first M, from Xavier's uniform distribution.
     parameterisation : ``K0 = M * M`` (square), or ``K0 = exp(sigmoid(M) / temperature)`` (sigmoid).
     iterations       : T of eq. 21; afterwards rows sum to 1, columns nearly so.
+    entropy          : weight of the mean entropy of rows, in nats, in the loss: the less, the nearer to permutations.
 
     Raises ExperimentError for owners with different sizes: a permutation has as many rows as columns.
     """
@@ -90,6 +99,7 @@ class HardAlignment(_Alignment):
         iterations: int = 10,
         temperature: float = 0.01,
         trained: bool = True,
+        entropy: float = 0.0,
     ) -> None:
         super().__init__()
         if aligned != size or not bool((sizes == size).all()):
@@ -102,6 +112,7 @@ class HardAlignment(_Alignment):
         self.parameterisation = parameterisation
         self.iterations = iterations
         self.temperature = temperature
+        self.entropy = entropy
         uniform = 2 * torch.rand(len(sizes), size, size, generator=generator) - 1
         self.matrix = nn.Parameter((3 / size) ** 0.5 * uniform, requires_grad=trained)
 
@@ -114,6 +125,13 @@ class HardAlignment(_Alignment):
     def matrices(self) -> Tensor:
         """All P_i, ``[owners, size, size]``."""
         return sinkhorn(self.log_start(), self.iterations).exp()
+
+    def penalty(self) -> Tensor | float:
+        """See :class:`Alignment`."""
+        if self.entropy == 0:
+            return 0.0
+        logarithms = sinkhorn(self.log_start(), self.iterations)
+        return -self.entropy * (logarithms.exp() * logarithms).sum(-1).mean()
 
 
 def sinkhorn(log_start: Tensor, iterations: int) -> Tensor:

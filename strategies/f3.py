@@ -92,7 +92,9 @@ class F3(OwnersStrategy):
         )  # fmt: skip
         fusion.write(self.plan.folder.path / "fusion.safetensors")
         self._write_learned(fusion)
-        prediction = predict(found.network, joined.embeddings, joined.present, self.settings.draws, self.plan.seed)
+        prediction = predict(
+            found.network, joined.embeddings, joined.present, self.settings.draws, self.plan.seed, self.settings.average
+        )
         facts = {
             "fusion": {
                 "learning_rate": found.learning_rate,
@@ -158,7 +160,7 @@ class F3(OwnersStrategy):
                 folder / "learned-graph.npz",
             )
         if self.settings.alignment != "none":
-            matrices: Tensor = network.alignment.matrices().detach().cpu()  # type: ignore[operator]
+            matrices = network.alignment.matrices().detach().cpu()
             with replacing(folder / "alignment.npz") as path, path.open("wb") as stream:
                 np.savez(stream, owners=np.array(fusion.owners), matrices=matrices.numpy())
 

@@ -69,7 +69,8 @@ class F3Inference(OwnersStrategy):
         refuse_unfit(fusion, joined, sent=True)
         # Where nobody with a long embedding answered, what came is shorter than the fusion model expects.
         embeddings = pad(joined.embeddings, (0, int(fusion.sizes.max()) - joined.embeddings.shape[2]))
-        prediction = predict(fusion.network, embeddings, joined.present, settings.draws, self.plan.seed)
+        average = fusion.settings.average
+        prediction = predict(fusion.network, embeddings, joined.present, settings.draws, self.plan.seed, average)
         return predicted(self, fusion, joined, prediction, {"bytes_per_owner": bytes_per_owner(joined)})
 
 

@@ -79,7 +79,10 @@ class F3Secret(OwnersStrategy):
         """
         settings = self.settings
         fusion = FittedFusion.read(fusion_file(settings.run))
-        secret = SecretFusion(fusion.network, fusion.sizes, fusion.owners, settings, settings.draws, self.plan.seed)
+        secret = SecretFusion(
+            fusion.network, fusion.sizes, fusion.owners, settings, settings.draws, self.plan.seed,
+            fusion.settings.average,
+        )  # fmt: skip
         answers = self._introductions(grid)
         introduced = {node: answer.owners for node, answer in answers.items()}
         joined = join(introduced, fusion.owners, self.plan.tolerant, embedded=False)

@@ -23,7 +23,7 @@ from fedgraph.fusion.build import refuse_misfits
 from fedgraph.fusion.network import FusionNetwork
 from fedgraph.fusion.scores import log_loss
 from fedgraph.fusion.settings import Rate
-from fedgraph.fusion.training import learn
+from fedgraph.fusion.training import class_weights, learn, optimizer_of
 from fedgraph.joined_samples import JoinedSamples
 from fedgraph.local_models.stage import LocalModelSettings
 from fedgraph.methods import VERTICAL_CLIENT
@@ -126,8 +126,7 @@ class Vertical(OwnersStrategy):
         device = settings.torch_device()
         network = build_network(settings, joined.sizes, len(joined.classes), given, self.plan.seed).to(device)
         steps = VerticalSteps(OrderedGrid(grid, joined.federation(), self.traffic), self.plan, joined)
-        trained = [each for each in network.parameters() if each.requires_grad]
-        optimizer = torch.optim.Adam(trained, lr=settings.learning_rates[0])
+        optimizer = optimizer_of(network, settings, settings.learning_rates[0])
         training = joined.of_split("train")
         held_out = torch.cat([joined.of_split(name) for name in ("validation", "test")])
         validation = torch.arange(len(joined.of_split("validation")))
@@ -135,6 +134,7 @@ class Vertical(OwnersStrategy):
             if not len(rows):
                 raise DataError(f"there are no {name} samples to learn from: check the shares of splits")
         warn_of_unaligned(settings, joined)
+        weights = class_weights(settings, joined.labels[training], len(joined.classes))
         learnt = _Learnt()
         if saved is not None:
             learnt = _Learnt.of_state(saved["learnt"])
@@ -147,7 +147,7 @@ class Vertical(OwnersStrategy):
             if len(learnt.epochs) - learnt.best_epoch >= settings.patience:
                 break
             total, prediction = self._epoch(epoch, network, optimizer, steps, joined, training, held_out)
-            loss_there = log_loss(prediction.probabilities[validation], joined.labels[held_out][validation])
+            loss_there = log_loss(prediction.probabilities[validation], joined.labels[held_out][validation], weights)
             if not (math.isfinite(total) and math.isfinite(loss_there)):
                 raise RunError(
                     f"learning together diverged in epoch {epoch}: the training loss is {total / len(training)}, the "
@@ -182,6 +182,7 @@ class Vertical(OwnersStrategy):
         """One pass over the training samples; the sum of their losses, and the prediction of those held out."""
         settings, seed = self.settings, self.plan.seed
         device = settings.torch_device()
+        weights = class_weights(settings, joined.labels[training], len(joined.classes))
         random = generator(seed, "fusion epoch", epoch)
         order = training[torch.randperm(len(training), generator=random)]
         total = 0.0
@@ -190,7 +191,7 @@ class Vertical(OwnersStrategy):
             embeddings = steps.embed(rows, training=True).to(device).requires_grad_()
             present, labels = joined.present[rows].to(device), joined.labels[rows].to(device)
             with pinned_threads(1):
-                loss = learn(network.train(), optimizer, embeddings, present, labels, random)
+                loss = learn(network.train(), optimizer, embeddings, present, labels, random, weights)
             assert embeddings.grad is not None
             steps.send_back(rows, embeddings.grad.cpu())
             seen.append(embeddings.detach())
@@ -198,7 +199,8 @@ class Vertical(OwnersStrategy):
         # Evaluated by embeddings of the same moment, so that nothing need be kept for the best epoch but these.
         embeddings = steps.embed(held_out, training=False)
         network.settle(torch.cat(seen), joined.present[order].to(device))
-        return total, predict(network, embeddings, joined.present[held_out], settings.draws, seed)
+        prediction = predict(network, embeddings, joined.present[held_out], settings.draws, seed, settings.average)
+        return total, prediction
 
     def _save(
         self,

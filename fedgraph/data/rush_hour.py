@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field
 from fedgraph.client_graph import ClientGraph
 from fedgraph.data.base import CatalogueEntry
 from fedgraph.data.series_files import regular_times
-from fedgraph.data.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
+from fedgraph.data.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource, block_splits
 from fedgraph.data.traffic import TRAFFIC, MetrLaSettings, PemsBaySettings, TrafficSource
 from fedgraph.data.windows import num_steps
 from fedgraph.errors import DataError
@@ -61,12 +61,18 @@ class RushHourSettings(SharedSampleSettings):
     lacks_empty_windows : whether a client lacks a window of which it has no reading at all; the paper counts it as
                           there.
     first_steps         : use only so many five-minute steps from the beginning.
+    split               : ``hours``, each hour drawn by itself as in the paper, so that its neighbours may stand in another
+                          split; ``blocks``, whole blocks of days drawn by split_seed; ``in-order``, the blocks in order of
+                          time: the first are trained on, the last tested on.
+    block_days          : days of a block, from the first day on.
     """
 
     rush_hours: Annotated[tuple[tuple[int, int], ...], AfterValidator(_some_hours)] = ((7, 10), (16, 19))
     missing: float | None = 0.0
     lacks_empty_windows: bool = False
     first_steps: int | None = Field(None, ge=1)
+    split: Literal["hours", "blocks", "in-order"] = "hours"
+    block_days: int = Field(7, ge=1)
 
 
 class MetrLaRushHourSettings(RushHourSettings):
@@ -111,6 +117,11 @@ class RushHourSource(SharedSampleSource):
             read &= speeds != self.settings.missing
         speeds = np.where(read, speeds, np.float32(np.nan))
         present = read.any(2) if self.settings.lacks_empty_windows else np.ones(read.shape[:2], dtype=bool)
+        parts = None
+        if self.settings.split != "hours":
+            days = hours.astype("datetime64[D]").astype(np.int64)
+            blocks = torch.from_numpy((days - days[0]) // self.settings.block_days)
+            parts = block_splits(blocks, self.settings, self.settings.split == "in-order", self.title)
         hour_of_day = hours.astype(np.int64) % 24
         rush = np.zeros(len(hours), dtype=bool)
         for start, end in self.settings.rush_hours:
@@ -122,6 +133,7 @@ class RushHourSource(SharedSampleSource):
             inputs=tuple(torch.from_numpy(speeds)[..., None]),
             present=torch.from_numpy(present),
             features=(("speed",),) * len(names),
+            parts=parts,
         )
 
     def every_graph(self) -> ClientGraph | None:

@@ -67,6 +67,7 @@ class Holdings:
     features : for each client the names of its features; empty where they have none.
     scaled   : for each client bool ``[features]``, the features that may be scaled; None: all of all clients.
     is_test  : bool ``[samples]``, the test samples of a set that comes with its own; None: it does not.
+    parts    : int8 ``[samples]``, the split of each where it does not follow from its key, see ``block_splits``.
     """
 
     keys: tuple[str, ...]
@@ -77,6 +78,7 @@ class Holdings:
     features: tuple[tuple[str, ...], ...]
     scaled: tuple[Tensor, ...] | None = None
     is_test: Tensor | None = None
+    parts: Tensor | None = None
 
 
 class SharedSampleSource(ABC):
@@ -139,7 +141,7 @@ class SharedSampleSource(ABC):
         present = found.present & ~_lacking(found.keys, names, self.settings)
         order = torch.tensor(sorted(range(len(found.keys)), key=found.keys.__getitem__), dtype=torch.int64)
         order = order[present[:, order].any(0)]
-        split = sample_splits(found.keys, self.settings, found.is_test)[order]
+        split = sample_splits(found.keys, self.settings, found.is_test, found.parts)[order]
         labels = found.labels[order]
         split[labels == NO_LABEL] = SAMPLE_SPLITS.index("new")
         labels = labels.masked_fill(split == SAMPLE_SPLITS.index("new"), NO_LABEL)
@@ -185,20 +187,50 @@ class SharedSampleSource(ABC):
         return f"{self.title}, {clients}, {len(found.keys):,} samples of {len(found.classes)} classes"
 
 
-def sample_splits(keys: tuple[str, ...], settings: SharedSampleSettings, is_test: Tensor | None = None) -> Tensor:
+def sample_splits(
+    keys: tuple[str, ...],
+    settings: SharedSampleSettings,
+    is_test: Tensor | None = None,
+    parts: Tensor | None = None,
+) -> Tensor:
     """The split of each sample, int8 ``[samples]`` into ``SAMPLE_SPLITS``, from its key and the settings alone.
 
-    ``is_test`` are the test samples of a set that comes with its own, bool ``[samples]``.
+    ``is_test`` are the test samples of a set that comes with its own, bool ``[samples]``; ``parts`` the splits of one
+    whose samples are not drawn one by one, of which new ones are held back all the same.
     """
     numbers = _key_numbers(keys)
     edges = torch.tensor(settings.shares, dtype=torch.float64).cumsum(0)
     draws = _uniform(numbers, derive_seed(settings.split_seed, "split"))
-    if is_test is None:
+    if parts is not None:
+        split = parts.long()
+    elif is_test is None:
         split = torch.searchsorted(edges / edges[2], draws, right=True)
     else:
         split = (draws >= edges[0] / edges[1]).long().masked_fill(is_test, 2)
     new = _uniform(numbers, derive_seed(settings.split_seed, "new")) < settings.new_share
     return split.masked_fill(new, SAMPLE_SPLITS.index("new")).to(torch.int8)
+
+
+def block_splits(blocks: Tensor, settings: SharedSampleSettings, in_order: bool, title: str) -> Tensor:
+    """The split of each sample, int8 ``[samples]``, where whole blocks go to one split.
+
+    blocks   : int64 ``[samples]``, the block of each, in order of time.
+    in_order : the first blocks are trained on and the last are tested on; else ``split_seed`` draws them.
+
+    Raises DataError where there are too few blocks for every split with a share.
+    """
+    known, block = blocks.unique(return_inverse=True)
+    edges = (torch.tensor(settings.shares, dtype=torch.float64).cumsum(0) / sum(settings.shares) * len(known)).round()
+    number = edges.diff(prepend=torch.zeros(1, dtype=torch.float64))
+    for name, share, blocks_there in zip(SAMPLE_SPLITS, settings.shares, number.tolist(), strict=False):
+        if share > 0 and blocks_there == 0:
+            raise DataError(
+                f"{title}: {len(known)} blocks are too few for {name} samples of the share {share}; make block-days smaller"
+            )
+    place = torch.arange(len(known))
+    if not in_order:
+        place = _uniform(known, derive_seed(settings.split_seed, "block")).argsort().argsort()
+    return torch.searchsorted(edges, place.double(), right=True)[block].to(torch.int8)
 
 
 def _lacking(keys: tuple[str, ...], names: Sequence[str], settings: SharedSampleSettings) -> Tensor:

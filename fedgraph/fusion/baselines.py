@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedgraph.alignment import Alignment
 from fedgraph.fusion.network import FusionNetwork, glorot
 
 
@@ -66,9 +67,11 @@ class TransformerFusion(FusionNetwork):
     Dropout acts on the outputs of attention and of both feed-forward layers, not on attention weights.
     """
 
+    alignment: Alignment
+
     def __init__(
         self,
-        alignment: nn.Module,
+        alignment: Alignment,
         aligned: int,
         classes: int,
         generator: torch.Generator,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedgraph.alignment import HardAlignment, NoAlignment, SoftAlignment
+from fedgraph.alignment import Alignment, HardAlignment, NoAlignment, SoftAlignment
 from fedgraph.errors import ExperimentError
 from fedgraph.fusion.baselines import ConcatenationFusion, TransformerFusion
 from fedgraph.fusion.consensus import Consensus, DrawnConsensus, GivenConsensus, NeighbourConsensus
@@ -74,7 +74,7 @@ def _network(settings: FusionSettings, sizes: Tensor, classes: int, given: Tenso
     return GraphFusion(alignment, consensus, aligned, settings.hidden, classes, layers, zeros_count)
 
 
-def _alignment(settings: FusionSettings, sizes: Tensor, size: int, seed: int) -> tuple[nn.Module, int]:
+def _alignment(settings: FusionSettings, sizes: Tensor, size: int, seed: int) -> tuple[Alignment, int]:
     """The alignment, and the length of what comes out of it."""
     if settings.aligned_size is not None and settings.alignment != "soft":
         raise ExperimentError(
@@ -88,7 +88,7 @@ def _alignment(settings: FusionSettings, sizes: Tensor, size: int, seed: int) ->
     if settings.alignment == "hard":
         return HardAlignment(
             sizes, size, aligned, random, settings.sinkhorn, settings.sinkhorn_iterations,
-            settings.sinkhorn_temperature, trained,
+            settings.sinkhorn_temperature, trained, settings.sinkhorn_entropy,
         ), size  # fmt: skip
     return NoAlignment(len(sizes), size), size
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedgraph.alignment import Alignment
 from fedgraph.fusion.consensus import Consensus
 from fedgraph.fusion.scaling import EmbeddingScaling
 from fedgraph.privacy.first_stage import project
@@ -28,10 +29,12 @@ class FusionNetwork(nn.Module):
 
     stochastic = False
     scaling: EmbeddingScaling | None
+    alignment: Alignment | None
 
     def __init__(self) -> None:
         super().__init__()
         self.register_module("scaling", None)
+        self.register_module("alignment", None)
 
     def scaled(self, embeddings: Tensor, present: Tensor) -> Tensor:
         """Embeddings as ``forward`` and ``draws`` want them, ``[batch, owners, size]``."""
@@ -56,6 +59,19 @@ class FusionNetwork(nn.Module):
 
     def constrain(self) -> None:
         """Put parameters back into their range; called after every step of the optimiser."""
+
+    def penalty(self) -> Tensor | float:
+        """What the alignment adds to the loss in training."""
+        return 0.0 if self.alignment is None else self.alignment.penalty()
+
+    def trained(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        """Weights, which decay may shrink, and all else that is trained: biases, and what the graph is learned by."""
+        weights: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
+        for name, each in self.named_parameters():
+            if each.requires_grad:
+                (others if each.ndim < 2 or name.startswith("consensus.") else weights).append(each)
+        return weights, others
 
 
 @dataclass(frozen=True)
@@ -83,9 +99,11 @@ class GraphFusion(FusionNetwork):
                   not there.
     """
 
+    alignment: Alignment
+
     def __init__(
         self,
-        alignment: nn.Module,
+        alignment: Alignment,
         consensus: Consensus | None,
         aligned: int,
         hidden: int,
@@ -127,8 +145,7 @@ class GraphFusion(FusionNetwork):
         f_i is that of the scaling. Together with ``offsets``, ``mixing`` and ``finish`` this is ``scaled`` and then
         :meth:`draws` in parts, of which all but the last are linear.
         """
-        matrices: Tensor = self.alignment.matrices()  # type: ignore[operator]
-        first = project(matrices, self.weights[0])
+        first = project(self.alignment.matrices(), self.weights[0])
         return first if self.scaling is None else first * self.scaling.factor[:, None, None]
 
     def offsets(self, projections: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ their order. The paper draws graphs anew; each sample's average has the same dis
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from fedgraph.fusion.network import FusionNetwork
 from fedgraph.seeding import generator
 from fedgraph.threads import pinned_threads
 
+Average = Literal["probabilities", "logits"]
+"""What is averaged over draws."""
+
 _BLOCK_SAMPLES = 512
 
 
@@ -22,22 +26,29 @@ _BLOCK_SAMPLES = 512
 class Prediction:
     """What a fusion network says of some samples.
 
-    probabilities : float32 ``[samples, classes]``, mean over draws.
-    deviation     : float32 ``[samples, classes]``, standard deviation over draws (of the population); 0 where nothing
-                    is drawn.
+    probabilities : float32 ``[samples, classes]``, mean over draws, or those of mean logits.
+    deviation     : float32 ``[samples, classes]``, standard deviation of probabilities over draws (of the population);
+                    0 where nothing is drawn.
     """
 
     probabilities: Tensor
     deviation: Tensor
 
 
-def predict(network: FusionNetwork, embeddings: Tensor, present: Tensor, draws: int = 10, seed: int = 0) -> Prediction:
+def predict(
+    network: FusionNetwork,
+    embeddings: Tensor,
+    present: Tensor,
+    draws: int = 10,
+    seed: int = 0,
+    average: Average = "probabilities",
+) -> Prediction:
     """Predict, in evaluation mode, with one intra-op thread.
 
     embeddings : float32 ``[samples, owners, size]``; present : bool ``[samples, owners]``. The result is on the CPU.
-    draws      : graphs, keyed by ``seed`` and their number.
+    draws      : graphs, keyed by ``seed`` and their number; ``average`` what is averaged over them.
     """
-    return averaged(_logits(network, embeddings, present, draws, seed))
+    return averaged(_logits(network, embeddings, present, draws, seed), average)
 
 
 def graph_draws(draws: int, seed: int) -> list[torch.Generator]:
@@ -45,11 +56,12 @@ def graph_draws(draws: int, seed: int) -> list[torch.Generator]:
     return [generator(seed, "graph draw", draw) for draw in range(draws)]
 
 
-def averaged(logits: Tensor) -> Prediction:
+def averaged(logits: Tensor, average: Average = "probabilities") -> Prediction:
     """The prediction of logits ``[draws, samples, classes]``."""
     probabilities = logits.softmax(-1)
     mean = probabilities.mean(0)
-    return Prediction(mean, (probabilities - mean).square().mean(0).sqrt())
+    deviation = (probabilities - mean).square().mean(0).sqrt()
+    return Prediction(mean if average == "probabilities" else logits.mean(0).softmax(-1), deviation)
 
 
 def _logits(network: FusionNetwork, embeddings: Tensor, present: Tensor, draws: int, seed: int) -> Tensor:

@@ -29,9 +29,12 @@ def scores(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
     return {name: float(values) for name, values in found.items()}
 
 
-def log_loss(probabilities: Tensor, labels: Tensor) -> float:
-    """Cross-entropy of predictions in nats, NaN where they are: ``[samples, classes]``, int64 ``[samples]``."""
-    return float(nll_loss(probabilities.clamp(min=_SMALLEST_PROBABILITY).log(), labels))
+def log_loss(probabilities: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
+    """Cross-entropy of predictions in nats, NaN where they are: ``[samples, classes]``, int64 ``[samples]``.
+
+    weights : of the classes, ``[classes]``; none are all the same.
+    """
+    return float(nll_loss(probabilities.clamp(min=_SMALLEST_PROBABILITY).log(), labels, weights))
 
 
 def owner_scores(predictions: Tensor, present: Tensor, labels: Tensor) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedgraph.errors import ExperimentError
 from fedgraph.fusion.network import FusionNetwork, GraphFusion
-from fedgraph.fusion.prediction import Prediction, averaged, graph_draws
+from fedgraph.fusion.prediction import Average, Prediction, averaged, graph_draws
 from fedgraph.privacy.first_stage import FirstStage, error_bound, outcome, quantised, refuse_leaks
 from fedgraph.privacy.shamir import ShareSettings, reconstruct
 from fedgraph.threads import pinned_threads
@@ -52,7 +52,7 @@ class SecretFusion:
 
     sizes  : int64 ``[owners]``, length of each owner's embedding.
     owners : names, for messages.
-    draws, seed : graphs, as :func:`fedgraph.fusion.predict` draws them.
+    draws, seed, average : as :func:`fedgraph.fusion.predict` takes them.
 
     Raises
     ------
@@ -68,6 +68,7 @@ class SecretFusion:
         settings: ShareSettings,
         draws: int,
         seed: int,
+        average: Average = "probabilities",
     ) -> None:
         if not isinstance(network, GraphFusion):
             raise ExperimentError(
@@ -76,7 +77,7 @@ class SecretFusion:
             )
         self.network = network.eval()
         self.sizes, self.owners, self.settings = sizes, tuple(owners), settings
-        self.draws, self.seed = draws, seed
+        self.draws, self.seed, self.average = draws, seed, average
 
     def stages(self, present: Tensor) -> Stages:
         """The maps of samples that these owners have, bool ``[samples, owners]``.
@@ -116,7 +117,7 @@ class SecretFusion:
         first = found.transpose(1, 2).float() + stages.constant[:, stages.patterns]
         second = stages.second[:, stages.patterns]
         with torch.no_grad(), pinned_threads(1):
-            return averaged(self.network.finish(first, second, stages.present))
+            return averaged(self.network.finish(first, second, stages.present), self.average)
 
     def error_bound(self, stages: Stages) -> float:
         """How far a probability may be off that without shares, at most, for embeddings up to ``settings.largest``.

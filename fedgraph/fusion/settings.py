@@ -8,6 +8,7 @@ import torch
 from pydantic import Field
 
 from fedgraph.errors import ExperimentError
+from fedgraph.fusion.prediction import Average
 from fedgraph.fusion.scaling import Scaling
 from fedgraph.settings import Settings
 
@@ -28,6 +29,8 @@ class FusionSettings(Settings):
     alignment_trained    : false keeps the matrices as they were drawn.
     sinkhorn             : what a hard alignment starts from: ``square`` (M * M) or ``sigmoid`` (exp(sigmoid(M) / T)).
     sinkhorn_iterations, sinkhorn_temperature : steps of normalising columns and rows; T.
+    sinkhorn_entropy     : weight, in the loss, of the entropy of the rows of all hard alignments (mean, in nats), which
+        draws them to permutations; 0.01 in the released program, not in the paper.
     aligned_size         : length of an aligned embedding; None: that of the longest embedding of any owner.
     graph : ``icdf``: learned edge probabilities, drawn by the inverse CDF; ``gumbel``: by Gumbel-Softmax;
         ``neighbours``: the nearest by learned features; ``given``: the client graph of [graph]; ``none``.
@@ -37,6 +40,7 @@ class FusionSettings(Settings):
     temperature          : tau; the smaller, the nearer drawn edges are to 0 or 1.
     draw_per             : in training, a graph for each ``sample`` or one for a whole ``batch``.
     draws                : graphs over which predictions are averaged; the same for all samples.
+    average              : what is averaged over them: ``probabilities``, or ``logits`` as in the released program.
     neighbours, neighbour_features : neighbours of each owner, and the number of features by which they are found.
     absent               : owners that lack a sample are ``left-out`` of the graph and of the mean, as if they were not
         there, or count as owners with ``zeros`` for features.
@@ -47,6 +51,8 @@ class FusionSettings(Settings):
     monitor              : what is better in validation: a lower ``loss``, or a higher ``auc``.
     learning_rates       : each is tried; the one with the best validation is kept, of those that do not diverge.
     batch_size           : samples of a training step.
+    weight_decay         : of weights, not of biases and graphs, as in AdamW.
+    class_weights        : of samples in the training loss: ``none``; ``balanced``, so that all classes count the same.
     workers              : threads that draw graphs; None takes the cores that there are. No result depends on it.
     device               : ``cpu``, ``cuda``, or ``auto``, a GPU where there is one.
     """
@@ -58,6 +64,7 @@ class FusionSettings(Settings):
     sinkhorn: Literal["square", "sigmoid"] = "square"
     sinkhorn_iterations: int = Field(default=10, ge=1)
     sinkhorn_temperature: float = Field(default=0.01, ge=1e-6, allow_inf_nan=False)
+    sinkhorn_entropy: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     aligned_size: int | None = Field(default=None, ge=1)
     graph: Literal["icdf", "gumbel", "neighbours", "given", "none"] = "icdf"
     reference: str = "Normal"
@@ -65,6 +72,7 @@ class FusionSettings(Settings):
     temperature: float = Field(default=0.1, ge=1e-6, allow_inf_nan=False)
     draw_per: Literal["sample", "batch"] = "sample"
     draws: int = Field(default=10, ge=1)
+    average: Average = "probabilities"
     neighbours: int = Field(default=10, ge=1)
     neighbour_features: int = Field(default=8, ge=1)
     absent: Literal["left-out", "zeros"] = "left-out"
@@ -80,6 +88,8 @@ class FusionSettings(Settings):
     monitor: Literal["loss", "auc"] = "loss"
     learning_rates: tuple[Rate, ...] = Field(default=(0.01, 0.001), min_length=1)
     batch_size: int = Field(default=100, ge=1)
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    class_weights: Literal["none", "balanced"] = "none"
     workers: int | None = Field(default=None, ge=1)
     device: Literal["cpu", "auto", "cuda"] = "auto"
 

@@ -113,6 +113,7 @@ def fit(
     device = settings.torch_device()
     training = tuple(part.to(device) for part in data.of_split("train"))
     validation = data.of_split("validation")
+    weights = class_weights(settings, training[2], data.classes)
     history: list[FusionEpoch] = []
     diverged: dict[float, _DivergedError] = {}
     best: FusionFit | None = None
@@ -125,7 +126,7 @@ def fit(
     for rate in settings.learning_rates:
         network = build_network(settings, data.sizes, data.classes, data.given, seed).to(device)
         try:
-            found = _fit_at(rate, network, settings, training, validation, seed, record)
+            found = _fit_at(rate, network, settings, training, validation, seed, weights, record)
         except _DivergedError as error:
             diverged[rate] = error
             log.warning("%s; this learning rate is left out", error)
@@ -150,6 +151,7 @@ def _fit_at(
     training: tuple[Tensor, ...],
     validation: tuple[Tensor, Tensor, Tensor],
     seed: int,
+    weights: Tensor | None,
     record: Callable[[FusionEpoch], None],
 ) -> FusionFit:
     """Train ``network`` at one learning rate; raises _DivergedError."""
@@ -157,14 +159,15 @@ def _fit_at(
     if network.scaling is not None:
         network.scaling.fit(embeddings, present)
     training = network.scaled(embeddings, present), present, labels
-    optimizer = torch.optim.Adam([each for each in network.parameters() if each.requires_grad], lr=rate, fused=True)
+    optimizer = optimizer_of(network, settings, rate, fused=True)
     kept: dict[str, Tensor] = {}
     best, best_epoch, best_loss = float("-inf"), 0, float("inf")
     for epoch in range(1, settings.epochs + 1):
         with pinned_threads(1):
-            loss = _epoch(network, optimizer, training, settings.batch_size, generator(seed, "fusion epoch", epoch))
+            random = generator(seed, "fusion epoch", epoch)
+            loss = _epoch(network, optimizer, training, settings.batch_size, random, weights)
             network.settle(*training[:2])
-        validation_loss, quality = _validated(network, validation, settings, seed)
+        validation_loss, quality = _validated(network, validation, settings, seed, weights)
         if not (math.isfinite(loss) and math.isfinite(validation_loss)):
             raise _DivergedError(
                 f"fusion training diverged in epoch {epoch} at the learning rate {rate}: the training loss is {loss}, "
@@ -186,6 +189,7 @@ def _epoch(
     training: tuple[Tensor, ...],
     batch_size: int,
     random: torch.Generator,
+    weights: Tensor | None = None,
 ) -> float:
     """One pass over the training samples in a random order; the mean loss per sample."""
     embeddings, present, labels = training
@@ -193,8 +197,32 @@ def _epoch(
     order = torch.randperm(len(labels), generator=random).to(labels.device)
     total = torch.zeros((), device=labels.device)
     for rows in order.split(batch_size):
-        total += learn(network, optimizer, embeddings[rows], present[rows], labels[rows], random) * len(rows)
+        loss = learn(network, optimizer, embeddings[rows], present[rows], labels[rows], random, weights)
+        total += loss * len(rows)
     return float(total) / len(labels)
+
+
+def optimizer_of(
+    network: FusionNetwork, settings: FusionSettings, rate: float, fused: bool = False
+) -> torch.optim.Optimizer:
+    """Adam; weights decay past its moments, as in AdamW, and nothing else that is trained does."""
+    if settings.weight_decay == 0:
+        return torch.optim.Adam([each for each in network.parameters() if each.requires_grad], lr=rate, fused=fused)
+    weights, others = network.trained()
+    groups = [{"params": weights, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=rate, fused=fused)
+
+
+def class_weights(settings: FusionSettings, labels: Tensor, classes: int) -> Tensor | None:
+    """Weights of the classes in the loss, ``[classes]``, by the labels of training samples; None where all are the same.
+
+    Of ``balanced`` ones the mean over samples is 1; a class without samples gets 0.
+    """
+    if settings.class_weights == "none":
+        return None
+    number = torch.bincount(labels.cpu(), minlength=classes)
+    there = (number > 0).sum()
+    return torch.where(number > 0, len(labels) / (there * number.clamp(min=1)), 0.0)
 
 
 def learn(
@@ -204,12 +232,17 @@ def learn(
     present: Tensor,
     labels: Tensor,
     random: torch.Generator,
+    weights: Tensor | None = None,
 ) -> Tensor:
     """One step of the optimizer along the gradient of the mean loss of some samples; that loss.
 
     Of embeddings that ask for it the gradient is kept, as by ``Tensor.backward``.
+
+    weights : of the classes, ``[classes]``; none are all the same.
     """
-    loss = functional.cross_entropy(network(embeddings, present, random), labels)
+    logits = network(embeddings, present, random)
+    entropy = functional.cross_entropy(logits, labels, None if weights is None else weights.to(logits.device))
+    loss = entropy + network.penalty()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -218,12 +251,16 @@ def learn(
 
 
 def _validated(
-    network: FusionNetwork, validation: tuple[Tensor, Tensor, Tensor], settings: FusionSettings, seed: int
+    network: FusionNetwork,
+    validation: tuple[Tensor, Tensor, Tensor],
+    settings: FusionSettings,
+    seed: int,
+    weights: Tensor | None,
 ) -> tuple[float, float]:
     """The validation loss, and how good that is by ``settings.monitor``, the larger the better."""
     embeddings, present, labels = validation
-    probabilities = predict(network, embeddings, present, settings.draws, seed).probabilities
-    loss = log_loss(probabilities, labels)
+    probabilities = predict(network, embeddings, present, settings.draws, seed, settings.average).probabilities
+    loss = log_loss(probabilities, labels, weights)
     if settings.monitor == "loss" or not math.isfinite(loss):
         return loss, -loss
     area = area_under_roc(probabilities, labels)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -52,12 +53,18 @@ def initial_models(model: StackedModel, seed: int, names: Sequence[str], tied_he
     return rows
 
 
-def pretrain(cohort: Cohort, initial: Tensor, max_epochs: int, patience: int) -> Pretrained:
+def pretrain(
+    cohort: Cohort,
+    initial: Tensor,
+    max_epochs: int,
+    patience: int,
+    monitor: Literal["accuracy", "loss"] = "accuracy",
+) -> Pretrained:
     """Train every classifier from its row of ``initial`` ``[clients, parameters]`` for itself, to its own best epoch.
 
-    A client stops after ``patience`` epochs in a row without a validation accuracy above its best, or after
-    ``max_epochs``; it then gets the parameters of its best epoch, the first of several that are equally good. Clients
-    without validation examples go by their training loss. The optimiser's moments are kept from epoch to epoch, and
+    A client stops after ``patience`` epochs in a row without a validation accuracy above its best, or a validation loss
+    below it, as ``monitor`` says, or after ``max_epochs``; it then gets the parameters of its best epoch, the first of
+    several that are equally good. Clients without validation examples go by their training loss. The optimiser's moments are kept from epoch to epoch, and
     what ``[train]`` says of rounds (decay of the learning rate) applies to epochs; its own number of epochs or steps
     does not count. No client's result depends on which others are there.
 
@@ -80,8 +87,10 @@ def pretrain(cohort: Cohort, initial: Tensor, max_epochs: int, patience: int) ->
     for epoch in range(1, max_epochs + 1):
         result = training.train(parameters, epoch, optimizer_state=moments)
         parameters, moments = result.parameters, result.optimizer_state
-        reached = training.evaluate(parameters, "validation")["accuracy"].float()
-        score = torch.where(reached.isnan(), -result.loss, reached)
+        validated = training.evaluate(parameters, "validation")
+        reached = validated["accuracy"].float()
+        quality = reached if monitor == "accuracy" else -validated["loss"].float()
+        score = torch.where(reached.isnan(), -result.loss, quality)
         is_better = going[rows] & (score > best_score[rows]) & finite_rows(parameters)
         better = rows[is_better]
         best[better], best_score[better] = parameters[is_better], score[is_better]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import PositiveInt
@@ -44,13 +44,15 @@ _TRIED = 16
 class LocalModelSettings(Settings):
     """Keys about the owners' own models; ``[train] local-epochs`` is the most that an owner trains its model for.
 
-    local_patience : epochs without a better accuracy on its own validation samples after which an owner stops training;
+    local_patience : epochs without a better result on its own validation samples after which an owner stops training;
                      it keeps its best model.
+    local_monitor  : what is better there: a higher ``accuracy``, or a lower ``loss``.
     tied_output    : all owners train with the same output layer, drawn at random and frozen, which ties the meaning of
                      their embeddings together (row J of table 2).
     """
 
     local_patience: PositiveInt = 20
+    local_monitor: Literal["accuracy", "loss"] = "accuracy"
     tied_output: bool = False
 
 
@@ -213,7 +215,10 @@ class LocalStage:
         if missing:
             chosen = torch.tensor(missing)
             part = Cohort(cohort.model, some_clients(cohort.data, chosen), cohort.settings, cohort.seed)
-            trained = pretrain(part, initial[chosen], self.train.local_epochs or 0, self.settings.local_patience)
+            settings = self.settings
+            trained = pretrain(
+                part, initial[chosen], self.train.local_epochs or 0, settings.local_patience, settings.local_monitor
+            )
             result[chosen] = trained.parameters
             log.info(
                 "local models trained: %d, best after %d to %d epochs, validation accuracy %.3f to %.3f",

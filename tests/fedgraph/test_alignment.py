@@ -111,3 +111,11 @@ def test_no_alignment_changes_nothing_and_has_nothing_to_learn():
     assert alignment(values) is values
     assert not list(alignment.parameters())
     assert torch.equal(alignment.matrices(), torch.eye(5).expand(3, 5, 5))
+
+
+def test_hard_alignment_may_cost_the_mean_entropy_of_its_rows():
+    alignment = HardAlignment(torch.full((3,), 5), 5, 5, random(), entropy=0.5)
+    rows = alignment.matrices().detach().double().numpy()
+    assert float(alignment.penalty().detach()) == pytest.approx(-0.5 * (rows * np.log(rows)).sum(-1).mean(), rel=1e-4)
+    assert HardAlignment(torch.full((3,), 5), 5, 5, random()).penalty() == 0.0
+    assert SoftAlignment(SIZES, 5, 5, random()).penalty() == NoAlignment(3, 5).penalty() == 0.0

@@ -146,3 +146,37 @@ def test_the_published_number_of_windows_of_pems_bay():
     assert {"2017-03-12T01", "2017-03-12T03"} <= set(data.keys)
     assert "2017-03-12T02" not in data.keys
     assert torch.equal(data.labels, torch.tensor([int(key[-2:]) in (7, 8, 9, 16, 17, 18) for key in data.keys]).long())
+
+
+def splits_of_days(folder, **changed):
+    """By day, which splits its hours stand in."""
+    settings = MetrLaRushHourSettings(**{"split": "blocks", "block_days": 2, "shares": (0.5, 0.2, 0.3), **changed})
+    data = RushHourSource(settings, folder).load_owners(["11"])
+    days: dict[str, set[int]] = {}
+    for key, split in zip(data.keys, data.split.tolist(), strict=True):
+        days.setdefault(key[:10], set()).add(split)
+    return [days[day] for day in sorted(days)]
+
+
+def test_blocks_of_days_stand_in_one_split(tmp_path):
+    write(tmp_path, steps=20 * 288)
+    found = [splits_of_days(tmp_path, split_seed=seed) for seed in range(4)]
+    for days in found:
+        assert all(len(splits) == 1 for splits in days)
+        assert days[::2] == days[1::2]
+        assert [days.count({split}) for split in range(3)] == [10, 4, 6]
+    assert len({str(days) for days in found}) > 1
+    # Hours drawn one by one stand beside hours of other splits.
+    assert max(len(splits) for splits in splits_of_days(tmp_path, split="hours")) == 3
+
+
+def test_blocks_in_order_end_with_those_to_be_tested(tmp_path):
+    write(tmp_path, steps=20 * 288)
+    days = splits_of_days(tmp_path, split="in-order", split_seed=3)
+    assert days == [{0}] * 10 + [{1}] * 4 + [{2}] * 6
+
+
+def test_too_few_blocks_for_a_split(tmp_path):
+    write(tmp_path, steps=20 * 288)
+    with pytest.raises(DataError, match="3 blocks are too few for validation samples.*make block-days smaller"):
+        splits_of_days(tmp_path, block_days=7, shares=(0.7, 0.1, 0.2))

@@ -29,6 +29,19 @@ def test_mean_and_deviation_are_over_draws():
     torch.testing.assert_close(longer.probabilities.sum(1), torch.ones(8))
 
 
+def test_logits_may_be_averaged_instead():
+    graphs = network()
+    embeddings, present = samples()
+    with torch.no_grad():
+        graphs.eval()
+        logits = graphs.draws(embeddings * present[..., None], present, prediction_module.graph_draws(3, 5))
+    found = predict(graphs, embeddings, present, 3, 5, average="logits")
+    torch.testing.assert_close(found.probabilities, logits.mean(0).softmax(-1))
+    usual = predict(graphs, embeddings, present, 3, 5)
+    assert torch.equal(found.deviation, usual.deviation)
+    assert (found.probabilities - usual.probabilities).abs().max() > 1e-4
+
+
 @pytest.mark.parametrize("changed", [{}, {"graph": "gumbel"}, {"graph": "none"}, {"fusion": "transformer"}], ids=str)
 def test_a_prediction_depends_on_nobody_else(changed, monkeypatch):
     found = network(**changed).train()

@@ -92,6 +92,15 @@ def test_on_shares_it_is_the_prediction_within_its_bound(changed):
     assert float(expected.probabilities.std()) > 0.05
 
 
+def test_logits_are_averaged_on_shares_too():
+    found, (embeddings, present) = network(), samples()
+    secret = SecretFusion(found, SIZES, NAMES, ShareSettings(largest=2.0, map_bits=12), DRAWS, SEED, "logits")
+    prediction = secret.prediction(*on_some_shares(secret, embeddings, present))
+    expected, other = (predict(found, embeddings, present, DRAWS, SEED, each) for each in ("logits", "probabilities"))
+    error = float((prediction.probabilities - expected.probabilities).abs().max())
+    assert error < 0.2 * float((prediction.probabilities - other.probabilities).abs().max())
+
+
 def test_too_few_and_wrong_shares():
     secret = SecretFusion(network(), SIZES, NAMES, ShareSettings(), DRAWS, SEED)
     stages, shares, points = on_some_shares(secret, *samples(), points=(1, 2, 3))

@@ -117,6 +117,60 @@ def test_scaling_takes_in_what_owners_measure_in_other_units():
     assert accuracy(fit(settings(scaling="owner"), changed, 0), changed) > 0.95
 
 
+def test_the_entropy_of_rows_draws_hard_alignment_to_permutations():
+    samples = data()
+
+    def largest(weight):
+        found = fit(settings(alignment="hard", graph="none", epochs=30, sinkhorn_entropy=weight), samples, 0)
+        return float(found.network.alignment.matrices().detach().max(-1).values.mean())
+
+    assert largest(1.0) > 0.95
+    assert largest(0.0) < 0.8
+
+
+def test_what_is_averaged_counts_in_validation_too():
+    samples = data()
+    found = fit(settings(average="logits", epochs=3), samples, 0)
+    embeddings, present, labels = samples.of_split("validation")
+    loss = [
+        scores(predict(found.network, embeddings, present, 10, 0, average).probabilities, labels)["loss"]
+        for average in ("logits", "probabilities")
+    ]
+    assert found.validation_loss == pytest.approx(loss[0], rel=1e-5)
+    assert abs(loss[0] - loss[1]) > 1e-4
+
+
+@pytest.mark.parametrize("changed", [{}, {"fusion": "concatenation"}, {"fusion": "transformer"}], ids=str)
+def test_weights_decay_and_nothing_else_does(changed):
+    # Samples of which nothing can be learned: what changes beyond Adam's steps is decay.
+    samples = replace(data(), embeddings=torch.zeros(240, OWNERS, SIZE))
+    before = fit(settings(epochs=1, learning_rates=(1e-9,), **changed), samples, 0).network.state_dict()
+    after = fit(settings(epochs=1, learning_rates=(1e-9,), weight_decay=1e8, **changed), samples, 0)
+    steps = 3
+    for name, value in after.network.named_parameters():
+        decays = value.ndim > 1 and not name.startswith("consensus.")
+        expected = before[name] * (0.9**steps if decays else 1.0)
+        torch.testing.assert_close(value.data, expected, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_balanced_classes_count_the_same():
+    samples = data(number=480)
+    rare = (samples.labels == 1) & (torch.arange(480) % 16 >= 4)
+    skewed = replace(samples, split=torch.where(rare, SAMPLE_SPLITS.index("new"), samples.split).to(torch.int8))
+    skewed = replace(skewed, embeddings=torch.randn(480, OWNERS, SIZE, generator=torch.Generator().manual_seed(1)))
+    embeddings, present, labels = skewed.of_split("train")
+    share = float((labels == 1).double().mean())
+    assert share < 0.4
+
+    def mean(kind):
+        # Embeddings say nothing, so that what is learned is how often the classes are.
+        found = fit(settings(class_weights=kind, graph="none", hidden=2, epochs=40, weight_decay=1.0), skewed, 0)
+        return float(predict(found.network, embeddings, present).probabilities[:, 1].mean())
+
+    assert mean("none") == pytest.approx(share, abs=0.05)
+    assert mean("balanced") == pytest.approx(0.5, abs=0.05)
+
+
 def test_training_stops_without_a_better_epoch_for_so_long():
     found = fit(settings(epochs=300, patience=3, learning_rates=(0.3,)), data(), 0)
     assert len(found.history) == found.epoch + 3 < 300
@@ -146,6 +200,9 @@ def test_an_epoch_sees_every_sample_once():
 
         def constrain(self):
             seen.append("constrained")
+
+        def penalty(self):
+            return 0.0
 
     spy = Spy()
     marked = torch.arange(50.0)[:, None, None].expand(50, OWNERS, SIZE)

@@ -136,6 +136,22 @@ def test_clients_without_validation_examples_go_by_their_training_loss():
     torch.testing.assert_close(found.parameters[1], after[best], atol=1e-5, rtol=1e-4)
 
 
+def test_the_best_epoch_can_be_that_of_the_lowest_validation_loss():
+    cohort = cohort_of(make_data())
+    initial = initial_models(cohort.model, 7, NAMES)
+    found = pretrain(cohort, initial, max_epochs=12, patience=12, monitor="loss")
+    single = Cohort(cohort.model, cohort.data, SETTINGS.model_copy(update={"keep_optimizer": True}), cohort.seed)
+    parameters, moments, losses = initial, None, []
+    for epoch in range(1, 13):
+        result = single.train(parameters, epoch, optimizer_state=moments)
+        parameters, moments = result.parameters, result.optimizer_state
+        losses.append(single.evaluate(parameters, "validation")["loss"])
+    best = torch.stack(losses).argmin(0) + 1
+    assert torch.equal(found.best_epochs, best)
+    by_accuracy = pretrain(cohort, initial, max_epochs=12, patience=12)
+    assert not torch.equal(by_accuracy.best_epochs, best), "else the test shows nothing"
+
+
 def test_learning_rate_decays_from_epoch_to_epoch():
     cohort = cohort_of(make_data(), settings=SETTINGS.model_copy(update={"learning_rate_decay": 1e-9}))
     initial = initial_models(cohort.model, 7, NAMES)
