@@ -61,9 +61,9 @@ class RushHourSettings(SharedSampleSettings):
     lacks_empty_windows : whether a client lacks a window of which it has no reading at all; the paper counts it as
                           there.
     first_steps         : use only so many five-minute steps from the beginning.
-    split               : ``hours``, each hour drawn by itself as in the paper, so that its neighbours may stand in another
-                          split; ``blocks``, whole blocks of days drawn by split_seed; ``in-order``, the blocks in order of
-                          time: the first are trained on, the last tested on.
+    split               : ``hours``, each drawn by itself as in the paper, so that its neighbours may stand in another
+                          split; ``blocks``, whole blocks of days drawn by split_seed; ``in-order``, the blocks in their
+                          order: the first are trained on, the last tested on.
     block_days          : days of a block, from the first day on.
     """
 

@@ -225,7 +225,8 @@ def block_splits(blocks: Tensor, settings: SharedSampleSettings, in_order: bool,
     for name, share, blocks_there in zip(SAMPLE_SPLITS, settings.shares, number.tolist(), strict=False):
         if share > 0 and blocks_there == 0:
             raise DataError(
-                f"{title}: {len(known)} blocks are too few for {name} samples of the share {share}; make block-days smaller"
+                f"{title}: {len(known)} blocks are too few for {name} samples of the share {share}; make block-days "
+                "smaller"
             )
     place = torch.arange(len(known))
     if not in_order:

@@ -214,7 +214,7 @@ def optimizer_of(
 
 
 def class_weights(settings: FusionSettings, labels: Tensor, classes: int) -> Tensor | None:
-    """Weights of the classes in the loss, ``[classes]``, by the labels of training samples; None where all are the same.
+    """Weights of the classes in the loss, ``[classes]``, by the labels of training samples; None where all are alike.
 
     Of ``balanced`` ones the mean over samples is 1; a class without samples gets 0.
     """

@@ -64,9 +64,9 @@ def pretrain(
 
     A client stops after ``patience`` epochs in a row without a validation accuracy above its best, or a validation loss
     below it, as ``monitor`` says, or after ``max_epochs``; it then gets the parameters of its best epoch, the first of
-    several that are equally good. Clients without validation examples go by their training loss. The optimiser's moments are kept from epoch to epoch, and
-    what ``[train]`` says of rounds (decay of the learning rate) applies to epochs; its own number of epochs or steps
-    does not count. No client's result depends on which others are there.
+    several that are equally good. Clients without validation examples go by their training loss. The optimiser's
+    moments are kept from epoch to epoch, and what ``[train]`` says of rounds (decay of the learning rate) applies to
+    epochs; its own number of epochs or steps does not count. No client's result depends on which others are there.
 
     Raises
     ------
