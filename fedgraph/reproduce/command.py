@@ -20,6 +20,7 @@ from fedgraph.reproduce.choosing import plan_cells, plan_choices, trials_csv
 from fedgraph.reproduce.execution import Execution, run_cells
 from fedgraph.reproduce.figures import draw
 from fedgraph.reproduce.files import Profile, files_that_come_along, read_file
+from fedgraph.reproduce.paired import paired_csv
 from fedgraph.reproduce.result_file import export, refuse_overrides
 from fedgraph.reproduce.results import Results, long_csv, look, summary_csv
 from fedgraph.reproduce.study import parse_study
@@ -120,6 +121,9 @@ def reproduce(
         if choices:
             write_atomically(target / "trials.csv", trials_csv(choices).encode())
             files.append("trials.csv")
+        if table.table.compare:
+            write_atomically(target / "differences.csv", paired_csv(final).encode())
+            files.append("differences.csv")
         if draw(final, target / "figure.png"):
             files.append("figure.png")
         for shown in terminal_tables(final, labels, keys):

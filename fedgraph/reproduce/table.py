@@ -99,6 +99,8 @@ class TableTable(Settings):
     set     : overrides of every experiment, ``table.key=value``; ``{seed}`` in one stands for the seed.
     seeds   : every row is run with each of them.
     stand_alone : the label of the row in which each client trains alone; the other rows' fairness is against it.
+    compare : the label of the row that all others are compared with, seed by seed, with 95 % intervals.
+    overlap : where seeds split one data set anew, test samples per training sample; widens those intervals.
     choose_in    : the key of the column in which they are chosen for all columns; by default each chooses for itself.
     choose_by    : what the settings of rows with ``choose`` are compared by, a value on validation data, e.g.
               ``validation/accuracy``.
@@ -116,6 +118,8 @@ class TableTable(Settings):
     set: tuple[str, ...] = ()
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(0, 1, 2), min_length=1)
     stand_alone: str = ""
+    compare: str = ""
+    overlap: float = Field(default=0.0, ge=0)
     choose_in: str = ""
     choose_by: _ChooseBy = ""
     choose_seeds: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(default=None, min_length=1)
@@ -261,13 +265,19 @@ class PublishedTable(Settings):
 
     def _check_stand_alone(self) -> None:
         label, ran = self.table.stand_alone, [row.label for row in self.rows if row.method is not None]
-        if label and label not in ran:
-            raise ValueError(f"stand-alone names a row '{label}'; the rows that are run are {', '.join(ran)}")
+        for key, named in (("stand-alone", label), ("compare", self.table.compare)):
+            if named and named not in ran:
+                raise ValueError(f"{key} names a row '{named}'; the rows that are run are {', '.join(ran)}")
         values = [metric for column in self.columns for metric in self.metrics_of(column)]
         wanted = [metric.value for metric in values if metric.quantity.statistic == FAIRNESS]
         wanted += [f'figure = "{FAIRNESS}"'] if self.table.figure == FAIRNESS else []
         if wanted and not label:
             raise ValueError(f"{wanted[0]} needs [table] stand-alone, the label of the row to compare with")
+
+    @property
+    def reference(self) -> RowTable | None:
+        """The row that others are compared with; None where none is."""
+        return next((row for row in self.rows if row.label == self.table.compare), None)
 
     def metrics_of(self, column: ColumnTable) -> tuple[MetricTable, ...]:
         """The metrics of a column."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from rich.markup import escape
 from rich.table import Table
 
 from fedgraph.reproduce.numbers import markdown_line
+from fedgraph.reproduce.paired import Difference, differences, explanation
 from fedgraph.reproduce.results import Results, Spread, commits
 from fedgraph.reproduce.table import ColumnTable, PublishedValue, RowTable
 
@@ -45,6 +46,14 @@ def _section(results: Results, column: ColumnTable) -> Iterator[str]:
         remark = "; ".join(filter(None, (results.trouble(row, column), results.differs(row, column))))
         yield markdown_line([_label(row, column), *_entries(results, row, column, "**{}**"), remark])
     yield ""
+    compared = list(differences(results, column))
+    if compared:
+        yield from (explanation(results), "")
+        yield markdown_line([f"{results.table.table.compare} less", *(metric.title for metric in metrics)])
+        yield markdown_line(["---", *("---:" for _ in metrics)])
+        for row, found in compared:
+            yield markdown_line([row.label, *("-" if each is None else str(each) for each in found)])
+        yield ""
 
 
 def _label(row: RowTable, column: ColumnTable) -> str:
@@ -90,6 +99,9 @@ def terminal_tables(results: Results, rows: Collection[str], columns: Collection
     for column in results.columns:
         if column.key in columns:
             yield _terminal_table(results, column, rows)
+            compared = [(row, found) for row, found in differences(results, column) if row.label in rows]
+            if compared:
+                yield _terminal_differences(results, column, compared)
 
 
 def _terminal_table(results: Results, column: ColumnTable, rows: Collection[str]) -> Table:
@@ -111,6 +123,19 @@ def _terminal_table(results: Results, column: ColumnTable, rows: Collection[str]
             )
             entries = _entries(results, row, column, "[bold]{}[/bold]")
             table.add_row(escape(row.label), *entries, escape(remark))
+    return table
+
+
+def _terminal_differences(
+    results: Results, column: ColumnTable, compared: Sequence[tuple[RowTable, Sequence[Difference | None]]]
+) -> Table:
+    table = Table(title=escape(explanation(results)), title_justify="left")
+    table.add_column(escape(f"{results.table.table.compare} less"), overflow="fold")
+    for metric in results.table.metrics_of(column):
+        table.add_column(escape(metric.title), justify="right", no_wrap=True)
+    for row, found in compared:
+        # Brackets of an interval are no markup.
+        table.add_row(escape(row.label), *("-" if each is None else escape(str(each)) for each in found))
     return table
 
 

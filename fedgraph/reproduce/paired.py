@@ -1,0 +1,101 @@
+"""How far rows of a table are from one of them, seed by seed: paired differences with an interval.
+
+Nadeau, Bengio: Inference for the Generalization Error (Machine Learning 52, 2003), where seeds split one data set anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t as student
+
+from fedgraph.csv_text import as_csv
+from fedgraph.reproduce.results import Results
+from fedgraph.reproduce.table import ColumnTable, MetricTable, RowTable
+
+_LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The reference row less another one, over the seeds that both have.
+
+    margin : half the width of the 95 % interval of the mean; None for a single seed.
+    above  : seeds for which the reference has the larger value.
+    """
+
+    values: dict[int, float]
+    mean: float
+    margin: float | None
+    above: int
+
+    @classmethod
+    def of(cls, values: dict[int, float], overlap: float) -> Difference:
+        """By Student's t; the variance of the mean is that of a difference times ``1 / seeds + overlap``."""
+        every, count = np.array(list(values.values())), len(values)
+        margin = None
+        if count > 1:
+            quantile = float(student.ppf((1 + _LEVEL) / 2, count - 1))
+            margin = quantile * float(every.std(ddof=1)) * math.sqrt(1 / count + overlap)
+        return cls(values, float(every.mean()), margin, int((every > 0).sum()))
+
+    def __str__(self) -> str:
+        """``+0.012 [-0.003, +0.027] 4/5``: the mean, its interval, and how often the reference is above."""
+        interval = ""
+        if self.margin is not None:
+            interval = f" [{self.mean - self.margin:+.3f}, {self.mean + self.margin:+.3f}]"
+        return f"{self.mean:+.3f}{interval} {self.above}/{len(self.values)}"
+
+
+def difference(results: Results, row: RowTable, column: ColumnTable, metric: MetricTable) -> Difference | None:
+    """The reference row less ``row``; None for the reference itself, and where no seed has both."""
+    reference = results.table.reference
+    if reference is None or reference.label == row.label:
+        return None
+    ours, other = (results.ours(each, column, metric) for each in (reference, row))
+    if ours is None or other is None:
+        return None
+    both = {seed: value - other.values[seed] for seed, value in ours.values.items() if seed in other.values}
+    return Difference.of(both, results.table.table.overlap) if both else None
+
+
+def differences(results: Results, column: ColumnTable) -> Iterator[tuple[RowTable, list[Difference | None]]]:
+    """The rows that can be compared, each with a difference for every metric of the column."""
+    for row in results.rows(column):
+        found = [difference(results, row, column, metric) for metric in results.table.metrics_of(column)]
+        if any(found):
+            yield row, found
+
+
+def explanation(results: Results) -> str:
+    """What differences are, in words."""
+    overlap = results.table.table.overlap
+    wider = (
+        " Seeds split the same samples anew, so that they are not independent: intervals are widened for it (Nadeau "
+        f"and Bengio 2003, {overlap:.3g} test samples per training sample)."
+        if overlap
+        else ""
+    )
+    return (
+        f"{results.table.table.compare} less each other row, seed by seed: mean, 95 % interval of the mean (Student's "
+        f"t), and for how many seeds it is the larger.{wider}"
+    )
+
+
+def paired_csv(results: Results) -> str:
+    """One line per row, column and metric."""
+    lines: list[tuple[object, ...]] = [
+        ("table", "profile", "column", "metric", "reference", "row", "mean", "low", "high", "above", "seeds", "values")
+    ]
+    for column in results.columns:
+        for row, found in differences(results, column):
+            for metric, each in zip(results.table.metrics_of(column), found, strict=True):
+                if each is not None:
+                    low, high = (None if each.margin is None else each.mean + sign * each.margin for sign in (-1, 1))
+                    where = (results.name, results.profile_name, column.key, metric.title, results.table.table.compare)
+                    values = " ".join(f"{seed}:{value}" for seed, value in each.values.items())
+                    lines.append((*where, row.label, each.mean, low, high, each.above, len(each.values), values))
+    return as_csv(lines)
