@@ -48,5 +48,6 @@ def open_federation(
     graph = given_graph(experiment.graph, federation, lambda: open_source(experiment.data, data_dir), data_dir)
     if graph is not None:
         write_graph(graph, folder.path / "graph.npz")
+        log.info("client graph: %s", graph.describe())
     federation = replace(federation, graph=graph)
     return federation, with_shared_scales(experiment, federation, folder.path).client_part(settings)

@@ -191,6 +191,17 @@ class ClientGraph:
         """Row sums of A, float32 ``[N]``; ``binarised().degree()`` counts edges."""
         return torch.zeros(self.num_clients).index_add(0, self.edge_index[0], self.weights)
 
+    def describe(self) -> str:
+        """How many others a client listens to, how many listen to nobody, and how much of itself one hop leaves it."""
+        others = self.without_self_loops()
+        heard = torch.bincount(others.edge_index[0], minlength=self.num_clients)
+        walk = self.normalised("random-walk")
+        kept = walk.weights[walk.edge_index[0] == walk.edge_index[1]].sum() / self.num_clients
+        return (
+            f"{self.num_clients} clients with {float(heard.double().mean()):.1f} neighbours on average, "
+            f"{int((heard == 0).sum())} of them with none; one hop leaves a client {float(kept):.0%} of itself"
+        )
+
     def reindex(
         self,
         names: Sequence[str],

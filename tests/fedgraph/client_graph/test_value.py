@@ -229,3 +229,14 @@ def test_a_graph_of_ten_thousand_clients_stays_sparse():
     assert ring.num_edges == count
     assert ring.weights.numel() == 2 * count
     assert ring.reindex(named(count)[::-1]).neighbours("client-0") == ("client-9999", "client-1")
+
+
+def test_what_is_said_of_a_graph_is_what_one_hop_does():
+    weights = torch.tensor([[2.0, 1, 1, 0], [3, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0.5]])
+    graph = ClientGraph.from_dense(tuple("abcd"), weights, directed=True)
+    # Self loops: 2 of 4, an added 1 of 4, and two clients alone.
+    kept = (2 / 4 + 1 / 4 + 1 + 1) / 4
+    assert graph.describe() == (
+        f"4 clients with 0.8 neighbours on average, 2 of them with none; one hop leaves a client {kept:.0%} of itself"
+    )
+    assert kept == pytest.approx(float(graph.propagate(torch.eye(4), 1, "random-walk").diagonal().mean()))
