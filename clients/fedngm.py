@@ -5,7 +5,6 @@ Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from clients.node import Assignment, Node
 from clients.table_rows import TableRows
-from fedgraph.atomic import write_atomically
+from clients.table_statistics import TableStatistics
 from fedgraph.client_state import ClientState
 from fedgraph.data.client_tables import client_table_source
 from fedgraph.errors import IdentityError, ReplyError
@@ -36,7 +35,6 @@ from fedgraph.graphical.ngr import fit_ngr
 from fedgraph.graphical.recovery import UnitTable, recover
 from fedgraph.graphical.schema import Schema
 from fedgraph.graphical.schema_json import schema_as_json
-from fedgraph.graphical.shared_statistics import SharedStatistics, check_consent, shared_statistics
 from fedgraph.graphical.stitching import ClientRows, GlobalModel, stitch_ngm, stitch_ngr
 from fedgraph.graphical.target_scores import score_targets
 from fedgraph.graphical.yardsticks import Yardstick, predict_targets
@@ -62,10 +60,13 @@ class FedNGMClient:
             "the parameters of each client's model of the common features",
         ]
         consent, noise = node.consent, experiment.method_table.get("statistics", {}).get("noise")
+        recovery = experiment.method_table.get("recovery", {})
+        with_noise = ", with noise" if noise else ""
         if consent.ranges:
-            told.append(
-                f"ranges of numbers (low, high, median), as this node consents to{', with noise' if noise else ''}"
-            )
+            told.append(f"ranges of numbers (low, high, median), as this node consents to{with_noise}")
+        if consent.sums and recovery.get("source") == "summed-statistics":
+            masked = ", which the server sees summed over all clients alone" if recovery.get("masks") else ""
+            told[1] = f"sums over each client's rows of every two units, as this node consents to{with_noise}{masked}"
         return told
 
     def __init__(self, node: Node, request: PhaseRequest) -> None:
@@ -76,6 +77,7 @@ class FedNGMClient:
         self.source = client_table_source(node.source(self.assignment), "fedngm")
         self.clients = tuple(sorted(node.hosted(self.assignment)))
         self._held = TableRows(self.source, self.clients, self.settings.scaling, request.scaling)
+        self._public_scores: dict[str, dict[str, float]] = {}
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:
@@ -87,17 +89,20 @@ class FedNGMClient:
         partition = self.node.partition()
         if not self.clients:
             return PhaseReply.of_nobody(partition)
-        nothing = torch.zeros(len(self.clients), 0)
+        nothing, sums = torch.zeros(len(self.clients), 0), None
         if self.request.phase == "fit":
             texts, parameters = self.fit()
         else:
             asked: dict[str, Callable[[], list[str]]] = {
                 "schema": self.schemas,
-                "statistics": self.statistics,
+                "statistics": lambda: self._statistics.ranges(),
                 "graph": self.graphs,
+                "keys": lambda: self._statistics.keys(),
+                "sums": lambda: [""] * len(self.clients),
                 "finish": self.finish,
             }
             texts, parameters = asked[self.request.phase](), nothing
+            sums = self._statistics.sums() if self.request.phase == "sums" else None
         return PhaseReply(
             clients=self.clients,
             partition=partition,
@@ -105,6 +110,7 @@ class FedNGMClient:
             num_rows=tuple(len(self._held.tables[name].rows("train")) for name in self.clients),
             texts=tuple(texts),
             parameters=parameters,
+            sums=sums,
         )
 
     # ---- phases ----------------------------------------------------------------------------------------------------
@@ -112,10 +118,6 @@ class FedNGMClient:
     def schemas(self) -> list[str]:
         """Of each client: names and types of its features."""
         return [schema_as_json(self._held.schema(name)) for name in self.clients]
-
-    def statistics(self) -> list[str]:
-        """Of each client: what it tells of the common features, as far as this node consents."""
-        return [self._told(name).as_json() for name in self.clients]
 
     def graphs(self) -> list[str]:
         """Of each client: its feature graph among the common features, recovered from all of its features."""
@@ -186,7 +188,7 @@ class FedNGMClient:
             for suffix, model in models.items():
                 schema = model.encoding.schema
                 own = values if schema == self.common else self._more(name, schema, split, values)
-                scores |= _named(split, suffix, score_model(model, own, self._targets(schema)))
+                scores |= self._scored(split, suffix, model, own)
             for yardstick in get_args(Yardstick) if self.settings.yardsticks else ():
                 targets = [each for each in self._targets(self.common) if self.common[each].kind != "embedding"]
                 found = predict_targets(
@@ -197,6 +199,17 @@ class FedNGMClient:
                 quality = score_samples(given, values, name, self.assignment.seed, self.settings.sampling)
                 scores |= _named(split, "", {"samples": quality})
         return scores
+
+    def _scored(self, split: str, suffix: str, model: GraphicalModel, values: Floats) -> dict[str, float]:
+        """Scores of a model; those of the global one in public rows are the same for all with the same ranges."""
+        shared = split == "public" and not suffix
+        scaling = json_digest(model.encoding.scaling.as_json())
+        if not shared or scaling not in self._public_scores:
+            found = _named(split, suffix, score_model(model, values, self._targets(model.encoding.schema)))
+            if not shared:
+                return found
+            self._public_scores[scaling] = found
+        return self._public_scores[scaling]
 
     def _personal(self, name: str, model: GraphicalModel) -> GraphicalModel | None:
         """The client's model from the global one; None where it would be the same."""
@@ -233,23 +246,6 @@ class FedNGMClient:
         more[:, : values.shape[1]] = values
         return more
 
-    def _told(self, name: str) -> SharedStatistics:
-        """What a client tells; with noise, the same whenever it is asked the same of the same rows."""
-        settings, consent = self.settings, self.node.consent
-        # What was told once may be no longer.
-        check_consent(settings.scaling, settings.statistics, consent)
-        values = self._held.rows(name, self.common).values["train"]
-        rows = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
-        asked = [name, rows, schema_as_json(self.common)]
-        digest = json_digest([*asked, settings.scaling.as_table(), settings.statistics.as_table()])
-        kept = self.node.released_dir / "statistics" / f"{digest}.json"
-        if kept.is_file():
-            return SharedStatistics.from_json(kept.read_text(encoding="utf-8"), self.common)
-        told = shared_statistics(values, self.common, settings.scaling, settings.statistics, consent)
-        if settings.statistics.noise is not None:
-            write_atomically(kept, told.as_json().encode())
-        return told
-
     def _recovered(self, schemas: Mapping[str, Schema]) -> dict[str, FeatureGraph]:
         """The graph of each client's training rows, from all features of its schema."""
         tables = []
@@ -257,7 +253,8 @@ class FedNGMClient:
             units = self._held.rows(name, schema).units("train")
             embeddings = tuple(feature.name for feature in schema.features if feature.kind == "embedding")
             tables.append(UnitTable(name, schema.names, units, schema.unit_feature, embeddings))
-        found = recover(self.settings.recovery, tables, self.assignment.seed)
+        targets = self.settings.targets or self.common.names
+        found = recover(self.settings.recovery, tables, self.assignment.seed, targets=targets)
         return {name: each.graph for name, each in zip(schemas, found, strict=True)}
 
     def _fitted(self, training: list[Tensor], held_out: list[Tensor], names: list[str]) -> NGMFit:
@@ -297,6 +294,11 @@ class FedNGMClient:
             return self._network
         features = len(self.common.features)
         return Network(self.common, torch.ones(features, features, dtype=torch.bool), self.settings.network)
+
+    @cached_property
+    def _statistics(self) -> TableStatistics:
+        settings, seen = self.settings, self.common
+        return TableStatistics(self.node, self.request, self.clients, settings, seen, self._held)
 
     @property
     def _state(self) -> ClientState:

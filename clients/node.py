@@ -134,7 +134,7 @@ class Node:
         """What this node lets its clients tell of their values (node config ``consent``, else ``FEDGRAPH_CONSENT``).
 
         A list of what is told, by default empty; an empty one in the node config is nothing, whatever the environment
-        says. As yet there are ``ranges`` alone. ``consent-epsilon``, ``consent-delta`` and ``consent-rows`` are the
+        says. There are ``ranges`` and ``sums``. ``consent-epsilon``, ``consent-delta`` and ``consent-rows`` are the
         limits of :class:`fedgraph.graphical.shared_statistics.Consent`.
 
         Raises
@@ -143,9 +143,11 @@ class Node:
             For anything else.
         """
         given = [entry.strip() for entry in listed(str(self.config.get("consent", os.environ.get(_CONSENT, ""))))]
-        unknown = [entry for entry in given if entry not in ("", "ranges")]
+        unknown = [entry for entry in given if entry not in ("", "ranges", "sums")]
         if unknown:
-            raise IdentityError(f"node config 'consent' names {', '.join(unknown)}; a node can consent to ranges")
+            raise IdentityError(
+                f"node config 'consent' names {', '.join(unknown)}; a node can consent to ranges and sums"
+            )
         limits = {"consent-epsilon": "max_epsilon", "consent-delta": "max_delta", "consent-rows": "least_rows"}
         try:
             numbers = {name: float(self.config[key]) for key, name in limits.items() if key in self.config}
@@ -157,7 +159,7 @@ class Node:
             raise IdentityError(f"node config {', '.join(limits)} must be finite numbers above 0")
         if "least_rows" in numbers:
             numbers["least_rows"] = math.ceil(numbers["least_rows"])
-        return Consent(ranges="ranges" in given, **numbers)  # type: ignore[arg-type]
+        return Consent(ranges="ranges" in given, sums="sums" in given, **numbers)  # type: ignore[arg-type]
 
     def prove(self, challenge: str, node: int, clients: Sequence[str]) -> bytes:
         """That this node, which Flower knows as ``node``, may host ``clients``: a signature with its ``private-key``.

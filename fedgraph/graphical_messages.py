@@ -1,8 +1,8 @@
 """The exchanges of federated graphical models: what the server asks in each phase, and what a node answers.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, figures 2 to 4. Of data, messages hold names
-and types of features, numbers of rows and, if a node consents, ranges; beside them graphs, parameters of models and how
-well these predict. There is no room for rows.
+and types of features, numbers of rows and, if a node consents, ranges and sums over rows; beside them graphs,
+parameters of models and how well these predict. There is no room for rows.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ from fedgraph.graphical.schema_json import refuse_long, schema_as_json, schema_f
 from fedgraph.messages import Request, told_hosts, unpacking_request
 from fedgraph.parameters import finite_rows
 
-Phase = Literal["schema", "statistics", "graph", "fit", "finish"]
+Phase = Literal["schema", "statistics", "graph", "keys", "sums", "fit", "finish"]
 """``schema``: features and rows of every client. ``statistics``: what it consents to tell of the common ones.
-``graph``: its feature graph. ``fit``: a model of its rows. ``finish``: a model of its own from the global one, and how
-well all of them predict."""
+``graph``: its feature graph; or, where one is recovered for all, ``sums`` over its rows, and before them the ``keys``
+of masks that hide them. ``fit``: a model of its rows. ``finish``: a model of its own from the global one, and how well
+all of them predict."""
 
 MESSAGE = "query"
 """The message type of all requests."""
 
 _PARAMETERS = "parameters"
+_SUMS = "sums"
 _MOST_ROWS = 1 << 40
 
 
@@ -47,6 +49,7 @@ class PhaseRequest(Request):
     scaling    : their ranges, as far as they are common.
     graph      : the consensus graph over them.
     parameters : the global model, float32 ``[1, parameters]``.
+    keys       : of masks: by client its public key, in hexadecimal digits.
     """
 
     phase: Phase
@@ -55,6 +58,7 @@ class PhaseRequest(Request):
     scaling: Scaling | None = None
     graph: FeatureGraph | None = None
     parameters: Tensor | None = None
+    keys: Mapping[str, str] | None = None
 
     def pack(self) -> RecordDict:
         """The request as Flower records."""
@@ -62,6 +66,7 @@ class PhaseRequest(Request):
             "common": None if self.common is None else schema_as_json(self.common),
             "scaling": None if self.scaling is None else self.scaling.as_json(),
             "graph": None if self.graph is None else json.dumps(self.graph.as_json()),
+            "keys": None if self.keys is None else json.dumps(dict(self.keys)),
         }
         config = ConfigRecord({**self.header(), "phase": self.phase, "round": self.round})
         for name, text in known.items():
@@ -87,6 +92,7 @@ class PhaseRequest(Request):
                 scaling=Scaling.from_json(str(config["scaling"])) if "scaling" in config else None,
                 graph=FeatureGraph.from_json(json.loads(str(config["graph"]))) if "graph" in config else None,
                 parameters=shared.get(_PARAMETERS),
+                keys=keys_from_text(str(config["keys"])) if "keys" in config else None,
             )
 
 
@@ -99,6 +105,8 @@ class PhaseReply:
     num_rows   : of each client, for training.
     texts      : for each client what the phase asks for, as JSON.
     parameters : of the clients' models, float32 ``[clients, parameters]``; ``[clients, 0]`` where none are asked for.
+    sums       : over each client's rows (:class:`fedgraph.graphical.recovery.summed.UnitSums`), int64 ``[clients,
+                 numbers]``; None where none are asked for.
     """
 
     clients: tuple[str, ...]
@@ -107,6 +115,7 @@ class PhaseReply:
     num_rows: tuple[int, ...]
     texts: tuple[str, ...]
     parameters: Tensor
+    sums: Tensor | None = None
 
     @classmethod
     def of_nobody(cls, partition: tuple[int, int] | None) -> PhaseReply:
@@ -124,13 +133,15 @@ class PhaseReply:
                 "texts": list(self.texts),
             }
         )
-        return RecordDict({"config": config, "stacked": to_record({_PARAMETERS: self.parameters})})
+        arrays = {_PARAMETERS: self.parameters} | ({} if self.sums is None else {_SUMS: self.sums})
+        return RecordDict({"config": config, "stacked": to_record(arrays)})
 
     @classmethod
-    def unpack(cls, content: RecordDict, width: int = 0) -> PhaseReply:
-        """Check a node's answer; ``texts`` are not looked into.
+    def unpack(cls, content: RecordDict, width: int = 0, sums: int = 0) -> PhaseReply:
+        """Check a node's answer; ``texts`` are not looked into, nor what sums say.
 
         width : parameters of a model.
+        sums  : numbers of a client's sums.
 
         Raises
         ------
@@ -151,10 +162,13 @@ class PhaseReply:
             raise ReplyError("the answer does not say something of each of its clients")
         if not all(0 < count <= _MOST_ROWS for count in num_rows):
             raise ReplyError(f"the answer gives a client rows outside 1 to {_MOST_ROWS:,}")
-        parameters = checked_arrays(stacked, {_PARAMETERS: (len(clients), width)})[_PARAMETERS]
+        expected = {_PARAMETERS: (len(clients), width)} | ({_SUMS: (len(clients), sums)} if sums and clients else {})
+        arrays = checked_arrays(stacked, expected, {_SUMS: "int64"})
+        parameters = arrays[_PARAMETERS]
         if not bool(finite_rows(parameters).all()):
             raise ReplyError("the parameters of a model hold NaN or infinite values")
-        return cls(clients, partition, data, num_rows, texts, parameters.clone())
+        told = arrays[_SUMS].clone() if _SUMS in arrays else None
+        return cls(clients, partition, data, num_rows, texts, parameters.clone(), told)
 
 
 def graph_from_text(text: str, common: Schema) -> FeatureGraph:
@@ -167,6 +181,18 @@ def graph_from_text(text: str, common: Schema) -> FeatureGraph:
     if set(graph.names) != set(common.names):
         raise ReplyError("the feature graph is over other features than the common ones")
     return graph
+
+
+def keys_from_text(text: str) -> dict[str, str]:
+    """By client its public key. Raises ReplyError when it is none of that."""
+    refuse_long(text, "the keys of clients")
+    try:
+        keys = json.loads(text)
+    except ValueError as error:
+        raise ReplyError(f"the keys of clients are malformed ({error})") from None
+    if not isinstance(keys, dict) or not all(isinstance(key, str) for key in keys.values()):
+        raise ReplyError("the keys of clients are not text by name")
+    return keys
 
 
 def scores_from_text(text: str) -> dict[str, float]:

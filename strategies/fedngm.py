@@ -32,6 +32,7 @@ from fedgraph.graphical.fedngm_settings import FedNGMSettings
 from fedgraph.graphical.merge import merge
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.network import Network
+from fedgraph.graphical.recovery.summed import UnitSums, recover_from_sums
 from fedgraph.graphical.sampling import draw
 from fedgraph.graphical.scaling import Scaling, agreed_scaling
 from fedgraph.graphical.schema import Schema
@@ -122,7 +123,7 @@ class FedNGM(PhasedStrategy):
         )
         private = {name: list(own) for name, own in agreement.private.items() if own}
         facts = {"features": len(self._common.features), "private_features": private, "graph_edges": len(graph.edges)}
-        facts |= written
+        facts |= {**written, "notes": [*_lonely(graph, self._targets), *written.get("notes", ())]}
         outcome = Outcome(
             self._members.names, self._members.data, measured, _stacked([scores[name] for name in self._members.names]),
             parameters[0], rounds=self.settings.rounds, absent=self._members.absent, facts=facts,
@@ -158,14 +159,40 @@ class FedNGM(PhasedStrategy):
             return FeatureGraph.from_adjacency(names, every)
         if "graph" in self._kept:
             return FeatureGraph.from_json(self._kept["graph"])
-        request = self._request("graph", scaling=scaling)
-        graphs = self._phase(request, lambda text, _: graph_from_text(text, self._common))
-        rows = dict(zip(self._members.names, self._members.num_rows, strict=True))
-        graph = merge(self.settings.merge, graphs, rows).subgraph(names)
-        for name, own in graphs.items():
-            log.info("client %s has %d edges, the consensus graph %d", name, len(own.edges), len(graph.edges))
+        if self.settings.recovery.source == "summed-statistics":
+            graph = self._joint_graph(scaling)
+        else:
+            request = self._request("graph", scaling=scaling)
+            graphs = self._phase(request, lambda text, _: graph_from_text(text, self._common))
+            rows = dict(zip(self._members.names, self._members.num_rows, strict=True))
+            graph = merge(self.settings.merge, graphs, rows).subgraph(names)
+            for name, own in graphs.items():
+                log.info("client %s has %d edges, the consensus graph %d", name, len(own.edges), len(graph.edges))
         self._keep({"graph": graph.as_json()})
         return graph
+
+    def _joint_graph(self, scaling: Scaling) -> FeatureGraph:
+        """One graph of everybody's rows, from their sums. Clients that are lost take their masks with them: then the
+        others begin again."""
+        settings, common = self.settings.recovery, self._common
+        exact = self.settings.statistics.noise is None
+
+        def sums_of(_: str, flat: Tensor) -> Tensor:
+            if exact and not settings.masks:
+                UnitSums.from_flat(flat, common).check(common, max(self._members.num_rows))
+            return flat
+
+        while True:
+            keys = self._phase(self._request("keys"), lambda text, _: text) if settings.masks else None
+            asked, request = self._members.names, self._request("sums", scaling=scaling, keys=keys)
+            found = self._phase(request, sums_of, sums=UnitSums.width(common))
+            if not settings.masks or self._members.names == asked:
+                break
+        # Masks add up to nothing modulo 2^64, as int64 does.
+        sums = UnitSums.from_flat(torch.stack(list(found.values())).sum(0), common)
+        if exact:
+            sums.check(common, sum(self._members.num_rows))
+        return recover_from_sums(settings, common, sums, self._targets).graph
 
     def _global_model(self, scaling: Scaling, graph: FeatureGraph) -> tuple[Network, Tensor]:
         """Its network, and its parameters ``[1, parameters]``."""
@@ -208,8 +235,11 @@ class FedNGM(PhasedStrategy):
             return Network(self._common, found.adjacency[0], settings.ngr), found.fit.parameters
         return network, distil_ngm(self._common, network.adjacency, *rows, settings.ngm, seed).parameters
 
-    def _phase(self, request: PhaseRequest, read: Callable[[str, Tensor], Answer], width: int = 0) -> dict[str, Answer]:
-        """One exchange with the nodes of all members: what ``read`` makes of the text and parameters of each client.
+    def _phase(
+        self, request: PhaseRequest, read: Callable[[str, Tensor], Answer], width: int = 0, sums: int = 0
+    ) -> dict[str, Answer]:
+        """One exchange with the nodes of all members: what ``read`` makes of the text and the parameters of each
+        client, ``width`` numbers; or its ``sums``, if as many are asked for.
 
         Members whose answer cannot be used are absent from then on, if that is tolerated.
         """
@@ -219,10 +249,11 @@ class FedNGM(PhasedStrategy):
         messages = [Message(request.pack(), node, MESSAGE) for node in hosted]
 
         def unpacked(node: int, content: RecordDict) -> dict[str, tuple[str, Tensor]]:
-            reply = PhaseReply.unpack(content, width)
+            reply = PhaseReply.unpack(content, width, sums)
             if not set(hosted[node]) <= set(reply.clients):
                 raise ReplyError("the answer lacks some of the node's clients")
-            rows = {name: (reply.texts[place], reply.parameters[place]) for place, name in enumerate(reply.clients)}
+            told = reply.parameters if reply.sums is None else reply.sums
+            rows = {name: (reply.texts[place], told[place]) for place, name in enumerate(reply.clients)}
             return {name: rows[name] for name in hosted[node]}
 
         replies, problems = usable(grid.send_and_receive(messages, timeout=self.plan.timeout), hosted, unpacked)
@@ -245,6 +276,11 @@ class FedNGM(PhasedStrategy):
         return PhaseRequest(plan.client, plan.experiment, plan.folder.name, phase, common=common, **known)  # type: ignore[arg-type]
 
     # ---- what may not be ------------------------------------------------------------------------------------------
+
+    @property
+    def _targets(self) -> list[str]:
+        """What is predicted to measure models."""
+        return [name for name in self._common.names if name in (self.settings.targets or self._common.names)]
 
     def _refuse_absent(self) -> None:
         """After every answer, and so before whatever is sent next."""
@@ -322,6 +358,20 @@ class FedNGM(PhasedStrategy):
     def _keep(self, found: State) -> None:
         self._kept |= found
         save_state(self.plan.folder.checkpoint, {**self._kept, **self.counters()})
+
+
+def _lonely(graph: FeatureGraph, targets: Sequence[str]) -> list[str]:
+    """What a person should know of a graph in which targets, or all features, have no neighbour."""
+    advice = (
+        'lower deviations or threshold of [fedngm.recovery], set source = "summed-statistics", or give them '
+        "target-neighbours"
+    )
+    if not graph.edges:
+        return [f"the consensus graph has no edge, so that every feature is predicted by its mean alone: {advice}"]
+    alone = [name for name in targets if not any(name in edge for edge in graph.edges)]
+    if not alone:
+        return []
+    return [f"{', '.join(alone)} has no neighbour in the consensus graph, and is predicted by its mean alone: {advice}"]
 
 
 def _stacked(scores: Sequence[Mapping[str, float]]) -> dict[str, Tensor]:

@@ -26,6 +26,31 @@ class FedNGMScaling(ScalingSettings):
     source: Literal["given", "own", "shared-ranges", "public"] = "own"  # type: ignore[assignment]
 
 
+class FedNGMRecovery(RecoverySettings):
+    """How the graph of the common features is found; the other keys as for one table.
+
+    source : ``own-rows``: every client recovers a graph, and the server merges them, as in the paper;
+             ``summed-statistics``: the server recovers one graph from sums over the rows of all clients
+             (:mod:`fedgraph.graphical.recovery.summed`), for which nodes have to consent, and which finds what is
+             rare at each of many small clients. It is that of the rows pooled. ``[fedngm.statistics] noise`` is on
+             each client's sums.
+    masks  : the server gets nothing but the sum over all clients: each adds to its own what the others take away
+             (:mod:`fedgraph.privacy.masks`), for an exchange more.
+    target_neighbours : of the targets of ``[fedngm]``.
+    """
+
+    source: Literal["own-rows", "summed-statistics"] = "own-rows"
+    masks: bool = False
+
+    @model_validator(mode="after")
+    def _sums_are_of_the_lasso(self) -> FedNGMRecovery:
+        if self.source == "summed-statistics" and self.method != "graphical-lasso":
+            raise ValueError('source = "summed-statistics" is for method = "graphical-lasso"')
+        if self.masks and self.source == "own-rows":
+            raise ValueError('masks are of sums: set source = "summed-statistics"')
+        return self
+
+
 class FedNGMSettings(Settings):
     """``[fedngm]``: graphs, models, and how the clients' models become one.
 
@@ -56,7 +81,7 @@ class FedNGMSettings(Settings):
     yardsticks: bool = False
     sample_quality: bool = False
     disputes: Literal["error", "private"] = "error"
-    recovery: RecoverySettings = Field(default_factory=RecoverySettings)
+    recovery: FedNGMRecovery = Field(default_factory=FedNGMRecovery)
     merge: MergeSettings = Field(default_factory=MergeSettings)
     scaling: FedNGMScaling = Field(default_factory=FedNGMScaling)
     statistics: StatisticsSettings = Field(default_factory=StatisticsSettings)

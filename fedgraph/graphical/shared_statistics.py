@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -51,6 +51,7 @@ class Consent:
     """What a node lets its clients tell; by default nothing.
 
     ranges      : quantiles of numbers, of skewed ones the median among them.
+    sums        : sums over rows, from which one graph of all clients' rows is recovered.
     max_epsilon : only with noise of at most this epsilon, and of at most ``max_delta``.
     least_rows  : nothing is told of a number that fewer rows have; with noise, that its noisy counts say fewer have.
     """
@@ -59,17 +60,21 @@ class Consent:
     max_epsilon: float | None = None
     max_delta: float = 1e-5
     least_rows: int = 10
+    sums: bool = False
 
-    def check(self, noise: CountNoiseSettings | None) -> None:
-        """Raise DataError unless this lets ranges with such noise be told."""
-        if not self.ranges:
-            raise DataError("the experiment asks for ranges of the data, and this node does not consent to that")
+    def check(self, noise: CountNoiseSettings | None, asked: Literal["ranges", "sums"] = "ranges") -> None:
+        """Raise DataError unless this lets ranges, or sums, with such noise be told."""
+        if not getattr(self, asked):
+            raise DataError(
+                f"the experiment asks for {asked} of the data, and this node does not consent to that (node config "
+                f'consent = "{asked}")'
+            )
         if self.max_epsilon is None:
             return
         if noise is None or noise.epsilon > self.max_epsilon:
             asked_for = "without noise" if noise is None else f"at epsilon {noise.epsilon:g}"
             raise DataError(
-                f"the experiment asks for ranges {asked_for}, and this node consents to an epsilon of at most "
+                f"the experiment asks for {asked} {asked_for}, and this node consents to an epsilon of at most "
                 f"{self.max_epsilon:g}"
             )
         if noise.mechanism == "gaussian" and noise.delta > self.max_delta:
@@ -82,7 +87,8 @@ class Consent:
 class StatisticsSettings(Settings):
     """How clients tell their ranges, where ``source = "shared-ranges"`` of the scaling asks for them.
 
-    noise  : on everything that is told.
+    noise  : on everything that is told: on ranges, and on the sums of ``[fedngm.recovery] source =
+             "summed-statistics"``, each with the whole epsilon.
     bounds : ``[low, high]`` by feature, known without looking at data; values beyond count as the bound. Ranges with
              noise need them.
     cells  : in which values between the bounds are counted.

@@ -1,4 +1,4 @@
-"""Protection of embeddings, updates and counts: noise, secret shares, a fusion layer on shares; what each leaves open.
+"""Protection of embeddings, updates, counts and sums: noise, masks, shares, a fusion layer on shares; what is left open.
 
 Nothing here is on by default: without it the server holds every embedding that F3 (Ma, Hoang, Chen; UAI 2023) sends,
 and every peer's parameters in IPA.
@@ -39,6 +39,15 @@ which quantiles are then read.
 - A person with several rows has a loss so many times as large, and each release with fresh noise adds its own. Columns
   do not add to it: the noise grows with their number.
 - Does not hide the number of rows, the names of columns, nor the categories themselves.
+
+**Sums** (``masks``; ``[fedngm.recovery] masks``). Clients add to whole numbers what others take away (Bonawitz et al.
+2017), so that the server learns the sum over all of them and nothing else.
+
+- Protects: one client's numbers, against a server that does what it should, and against fewer than all the others.
+- Does not protect: all others together, who can take their own from the sum; of two clients each can, if it comes to
+  see the sum. What the sum itself tells is not hidden: noise does that, and each client adds its own.
+- The server hands out the public keys. One that invents clients sees through the masks of the others.
+- Keys are used once. When a client is lost, the others begin again with new ones.
 
 **Shares** (``shamir``, ``sealed``). An owner splits a quantised embedding into n shares for n aggregators.
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
-from flwr.app import Message
+from flwr.app import Array, Message
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
@@ -23,6 +23,9 @@ from fedgraph.errors import DataError, ExperimentError, RunError
 from fedgraph.experiment import parse_experiment
 from fedgraph.graphical.feature_graph_files import read_feature_graph
 from fedgraph.graphical.model import GraphicalModel
+from fedgraph.graphical.recovery import RecoverySettings
+from fedgraph.graphical.recovery.summed import UnitSums, recover_from_sums
+from fedgraph.graphical.values import read_values
 from fedgraph.graphical_messages import PhaseReply, PhaseRequest
 from fedgraph.messages import error_content
 from fedgraph.run import RunFolder
@@ -153,6 +156,20 @@ def test_with_ranges_of_clients_the_model_tells_all_but_those_numbers(table_tabl
     assert 60 < model.predict({"ill": "y", "height": 170}, "weight")[0] < 90
 
 
+def test_targets_without_a_neighbour_are_named_and_can_be_given_some(table_tables, run_experiment):
+    table_tables["fedngm"] |= {"ngm": {"epochs": 2, "hidden": 4}, "recovery": {"threshold": 0.9}}
+    (note,) = run_experiment(table_tables, nodes=1).summary()["notes"]
+    assert "the consensus graph has no edge, so that every feature is predicted by its mean alone" in note
+    table_tables["fedngm"]["recovery"] = {"threshold": 0.73}
+    (note,) = run_experiment(table_tables, nodes=1).summary()["notes"]
+    assert note.startswith("ill, ward has no neighbour in the consensus graph")
+    table_tables["fedngm"]["recovery"] |= {"target-neighbours": 1}
+    folder = run_experiment(table_tables, nodes=1)
+    assert folder.summary()["notes"] == []
+    edges = read_feature_graph(folder.path / "feature-graph.json").edges
+    assert {("ill", "ward"), ("ward", "stay")} <= set(edges)
+
+
 @pytest.mark.usefixtures("leave_no_trace")
 def test_a_run_says_where_its_model_lies(table_tables, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
@@ -174,7 +191,7 @@ def test_categories_alone_need_no_ranges(run_experiment, data_dir):
     tables["fedngm"] = {"ngm": {"epochs": 60}, "distillation": {"samples": 2000}, "sampling": {"sweeps": 5}}
     folder = run_experiment(tables)
     summary = folder.summary()
-    assert "notes" not in summary
+    assert not any("range" in note for note in summary["notes"])
     model = GraphicalModel.load(folder.path / summary["model_file"])
     breathless, other = (model.predict_proba({"dysp": answer}, "bronc") for answer in ("yes", "no"))
     yes = model.encoding.schema["bronc"].categories.index("yes")
@@ -402,3 +419,86 @@ def test_other_data_is_refused(table_tables, run_experiment):
     table_tables["fedngm"].pop("scaling")
     with pytest.raises((DataError, ExperimentError, Exception), match="needs clients with tables of their own"):
         run_experiment(table_tables)
+
+
+@pytest.fixture
+def summed(table_tables, monkeypatch):
+    """An experiment that recovers one graph from sums, with consent."""
+    monkeypatch.setenv("FEDGRAPH_CONSENT", "sums")
+    table_tables["fedngm"] |= {"recovery": {"source": "summed-statistics"}, "ngm": {"epochs": 2, "hidden": 4}}
+    return table_tables
+
+
+def test_a_graph_from_sums_is_that_of_pooled_rows(summed, run_experiment, tmp_path):
+    plain, hidden = Listener(), Listener()
+    folder = run_experiment(summed, nodes=2, client=plain)
+    assert [request.phase for request in plain.requests][::2] == ["schema", "sums", "fit", "finish"]
+    graph = read_feature_graph(folder.path / "feature-graph.json")
+    assert {("height", "weight"), ("weight", "ill")} <= set(graph.edges)
+    source = client_table_source(open_source(parse_experiment(summed).data, tmp_path), "fedngm")
+    model = GraphicalModel.load(folder.path / "graphical-model.safetensors")
+    common = model.encoding.schema
+    tables = [source.load_table(name) for name in NAMES]
+    rows = np.concatenate([read_values(rows_of(held.table, held.rows("train")), common) for held in tables])
+    pooled = UnitSums.of(model.encoding.encode(rows), common)
+    assert recover_from_sums(RecoverySettings(), common, pooled).graph == graph
+    summed["fedngm"]["recovery"]["masks"] = True
+    assert read_feature_graph(run_experiment(summed, nodes=3, client=hidden).path / "feature-graph.json") == graph
+    assert [request.phase for request in hidden.requests][::3] == ["schema", "keys", "sums", "fit", "finish"]
+    told = [content.array_records["stacked"]["sums"].numpy() for content in hidden.replies[6:9]]
+    assert all((np.abs(each.astype(float)) > 2**53).mean() > 0.95 for each in told), "no client's own sums are seen"
+    exact = UnitSums.from_flat(torch.from_numpy(np.concatenate(told)).sum(0), common)
+    assert torch.equal(exact.counts, pooled.counts)
+    assert torch.equal(exact.products, pooled.products)
+
+
+def test_sums_go_with_consent_and_noise_alone(summed, run_experiment, monkeypatch):
+    monkeypatch.setenv("FEDGRAPH_CONSENT", "ranges")
+    with pytest.raises(RunError, match="asks for sums of the data, and this node does not consent"):
+        run_experiment(summed, nodes=1)
+    monkeypatch.setenv("FEDGRAPH_CONSENT", "sums")
+    configs = [{"clients": ",".join(NAMES), "consent-epsilon": 2}]
+    with pytest.raises(
+        RunError, match="asks for sums without noise, and this node consents to an epsilon of at most 2"
+    ):
+        run_experiment(summed, node_configs=configs)
+    summed["fedngm"]["statistics"] = {"noise": {"mechanism": "gaussian", "epsilon": 2.0}}
+    listener = Listener()
+    run_experiment(summed, node_configs=configs, client=listener)
+    told = listener.replies[1].array_records["stacked"]["sums"].numpy()
+    assert (told < 0).any(), "there is noise on what is nothing"
+    with pytest.raises(RunError, match="fewer than 500 rows, and its node tells sums of no fewer"):
+        run_experiment(summed, node_configs=[{"clients": ",".join(NAMES), "consent-rows": 500}])
+
+
+@pytest.mark.parametrize("spoilt", [np.int64(-1), np.int64(2**40)])
+def test_sums_that_none_have_are_refused_with_the_name_of_their_client(summed, run_experiment, spoilt):
+    def change(request, content):
+        if request.phase == "sums":
+            stacked = content.array_records["stacked"]
+            sums = stacked["sums"].numpy().copy()
+            sums[1, 3] = spoilt
+            stacked["sums"] = Array(sums)
+        return content
+
+    with pytest.raises(RunError, match="north: the sums are not those of 168 rows"):
+        run_experiment(summed, nodes=1, client=Listener(change))
+    summed["experiment"] |= {"on-missing": "skip", "min-clients": 2}
+    summary = run_experiment(summed, nodes=1, client=Listener(change)).summary()
+    assert list(summary["per_client"]["test"]["weight-mae"]) == ["east", "west"]
+
+
+def test_who_is_lost_takes_its_masks_with_it_and_the_others_begin_again(summed, run_experiment):
+    def fail(request, content):
+        lost = request.phase == "sums" and content.config_records["config"]["clients"] == ["west"]
+        return error_content("the disk is full") if lost else content
+
+    summed["experiment"] |= {"on-missing": "skip", "min-clients": 2}
+    summed["fedngm"]["recovery"]["masks"] = True
+    listener = Listener(fail)
+    folder = run_experiment(summed, nodes=3, client=listener)
+    asked = [request for request in listener.requests if request.phase in ("keys", "sums")]
+    assert [request.phase for request in asked] == ["keys"] * 3 + ["sums"] * 3 + ["keys"] * 2 + ["sums"] * 2
+    assert set(asked[-1].keys) == {"east", "north"}
+    assert not set(asked[-1].keys.values()) & set(asked[3].keys.values()), "keys are used once"
+    assert ("height", "weight") in read_feature_graph(folder.path / "feature-graph.json").edges

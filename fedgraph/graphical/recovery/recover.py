@@ -14,6 +14,7 @@ from fedgraph.errors import ExperimentError, RunError
 from fedgraph.graphical.feature_graph import FeatureGraph
 from fedgraph.graphical.feature_graph_files import read_feature_graph
 from fedgraph.graphical.recovery.correlation import (
+    Moments,
     correlation,
     moments,
     normal_scores,
@@ -63,13 +64,18 @@ class Recovered:
 
 
 def recover(
-    settings: RecoverySettings, tables: Sequence[UnitTable], seed: int, device: torch.device | None = None
+    settings: RecoverySettings,
+    tables: Sequence[UnitTable],
+    seed: int,
+    device: torch.device | None = None,
+    targets: Sequence[str] = (),
 ) -> list[Recovered]:
     """The feature graph of each client, from its own table alone.
 
     Categories of one feature share one node. Features that hardly vary have no edges, of which the log warns.
 
-    device : where uGLAD computes; its clients with equally many units are learned at once.
+    device  : where uGLAD computes; its clients with equally many units are learned at once.
+    targets : features that have at least ``target-neighbours`` neighbours, where graphs are read from correlations.
 
     Raises GraphError for an expert's graph that cannot be read or lacks a feature, ExperimentError where a library is
     not installed, RunError where a solver fails.
@@ -92,7 +98,9 @@ def recover(
         precisions = _uglad(settings, samples, seed, device or torch.device("cpu"))
     else:
         precisions = [_lasso(settings, sample, seed) for sample in samples]
-    return [sample.recovered(settings, precision) for sample, precision in zip(samples, precisions, strict=True)]
+    return [
+        sample.recovered(settings, precision, targets) for sample, precision in zip(samples, precisions, strict=True)
+    ]
 
 
 class _Sample:
@@ -121,16 +129,45 @@ class _Sample:
                 len(table.units),
             )
 
-    def recovered(self, settings: RecoverySettings, precision: Tensor) -> Recovered:
+    def recovered(self, settings: RecoverySettings, precision: Tensor, targets: Sequence[str]) -> Recovered:
         """The graph that a precision matrix float64 ``[kept units, kept units]`` stands for."""
-        partial = partial_correlations(precision)
-        sizes, names = partial.abs(), self.table.names
-        linked = (sizes > settings.threshold) & (sizes * self.sums.counts.sqrt() > settings.deviations)
-        adjacency = collapsed(linked.double(), self.unit_feature, len(names)) > 0
-        every = torch.full((len(self.kept), len(self.kept)), torch.nan, dtype=torch.float64)
-        every[self.kept.nonzero(), self.kept.nonzero()[:, 0]] = partial
-        strengths = collapsed(sizes, self.unit_feature, len(names))
-        return Recovered(FeatureGraph.from_adjacency(names, adjacency), every, strengths)
+        table = self.table
+        return linked(settings, table.names, self.kept, table.unit_feature, self.sums, precision, targets)
+
+
+def linked(
+    settings: RecoverySettings,
+    names: Sequence[str],
+    kept: Tensor,
+    unit_feature: Tensor,
+    sums: Moments,
+    precision: Tensor,
+    targets: Sequence[str] = (),
+) -> Recovered:
+    """The graph over ``names`` that a precision matrix float64 ``[kept units, kept units]`` stands for.
+
+    kept         : which units that is of, bool ``[units]``.
+    unit_feature : of all units.
+    sums         : of the kept ones.
+    targets      : of which each has at least ``target-neighbours`` neighbours: its strongest, and where the lasso has
+                   left too few, those with which it is correlated most.
+    """
+    partial, of = partial_correlations(precision), unit_feature[kept]
+    sizes = partial.abs()
+    beyond = (sizes > settings.threshold) & (sizes * sums.counts.sqrt() > settings.deviations)
+    adjacency = collapsed(beyond.double(), of, len(names)) > 0
+    strengths = collapsed(sizes, of, len(names))
+    if settings.target_neighbours:
+        # In standard errors: of pairs that few rows have, nothing is known.
+        evidence = collapsed(correlation(sums).abs() * sums.counts.sqrt(), of, len(names))
+        for place in (place for place, name in enumerate(names) if name in targets):
+            order = (strengths[place] + 1e-6 * evidence[place]).argsort(descending=True, stable=True)
+            order = torch.cat([order[adjacency[place][order]], order[~adjacency[place][order]]])
+            chosen = [other for other in order[: settings.target_neighbours].tolist() if evidence[place, other] > 0]
+            adjacency[place, chosen] = adjacency[chosen, place] = True
+    every = torch.full((len(kept), len(kept)), torch.nan, dtype=torch.float64)
+    every[kept.nonzero(), kept.nonzero()[:, 0]] = partial
+    return Recovered(FeatureGraph.from_adjacency(names, adjacency), every, strengths)
 
 
 def _lasso(settings: RecoverySettings, sample: _Sample, seed: int) -> Tensor:

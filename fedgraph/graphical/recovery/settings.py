@@ -20,6 +20,8 @@ class RecoverySettings(Settings):
         neither outliers nor monotone transformations count, or ``none``. Units of two values stay as they are.
     threshold  : features are linked if a partial correlation between their units is beyond it,
     deviations : and beyond so many standard errors of a correlation, ``1 / sqrt(rows)``, of chance in small tables.
+    target_neighbours : features that are to be predicted get so many neighbours at least, the strongest of those that
+        are not beyond the thresholds; in small tables they may have none. Not for ``hill-climbing`` and ``expert``.
     min_count  : a unit is left out that differs from its commonest value in fewer rows.
     penalty    : of the graphical lasso, on the scale of correlations; None: by cross-validation.
     folds      : of the cross-validation.
@@ -37,6 +39,7 @@ class RecoverySettings(Settings):
     transform: Literal["normal-scores", "none"] = "normal-scores"
     threshold: float = Field(default=0.05, ge=0, lt=1)
     deviations: float = Field(default=3.0, ge=0, allow_inf_nan=False)
+    target_neighbours: int = Field(default=0, ge=0)
     min_count: int = Field(default=5, ge=1)
     penalty: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     folds: int = Field(default=5, ge=2)

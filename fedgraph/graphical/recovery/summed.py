@@ -1,0 +1,209 @@
+"""One graph of the rows of all clients, from sums over rows that add up over clients, so that no client shows a row.
+
+What few of a client's rows hold, as a rare disease, tells of no dependence there, and the union of graphs lacks what
+none of them found. In the sums it counts as often as it occurs in all rows together: the graph is that of pooled rows,
+bit for bit, however they are dealt to clients.
+
+The sums are those of which correlations between pairs of units consist where values are missing
+(:mod:`fedgraph.graphical.recovery.correlation`). Units are cut to [0, 1] and rounded to 1/256, so that sums are whole
+numbers: they are the same in every order, masks add up to nothing (:mod:`fedgraph.privacy.masks`), and one row moves
+them by a bounded amount, which noise can hide (:mod:`fedgraph.privacy.counts`). Ranks of pooled rows are in no sums:
+numbers are correlated in their units.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from sklearn.covariance import log_likelihood
+from torch import Tensor
+
+from fedgraph.errors import ReplyError, RunError
+from fedgraph.graphical.recovery.correlation import Moments, correlation, positive_definite
+from fedgraph.graphical.recovery.lasso import lasso_precision
+from fedgraph.graphical.recovery.recover import Recovered, linked
+from fedgraph.graphical.recovery.settings import RecoverySettings
+from fedgraph.graphical.schema import Schema
+from fedgraph.privacy.counts import CountNoiseSettings
+from fedgraph.privacy.entropy import standard_normal
+from fedgraph.privacy.gaussian import noise_multiplier_for
+
+STEPS = 256
+"""Of a unit from 0 to 1."""
+
+_PENALTIES = tuple(10 ** (-exponent / 4) for exponent in range(1, 13))
+_GAMMA = 0.5
+"""Of the extended BIC (Foygel, Drton 2010): how much more an edge costs among many units."""
+
+
+@dataclass(frozen=True)
+class UnitSums:
+    """Sums over rows, whole numbers.
+
+    counts   : rows that know both of two features, int64 ``[features, features]``.
+    sums     : of each unit, in steps, over the rows that know its feature and another, int64 ``[units, features]``.
+    products : of two units, in steps squared, int64 ``[units, units]``.
+    """
+
+    counts: Tensor
+    sums: Tensor
+    products: Tensor
+
+    @classmethod
+    def of(cls, units: Tensor, schema: Schema) -> UnitSums:
+        """Those of the rows of ``units`` ``[rows, units]``, NaN for missing."""
+        unit_feature, features = schema.unit_feature, len(schema.features)
+        first = torch.searchsorted(unit_feature, torch.arange(features))
+        # Sums in float64 are exact up to 2^53, far beyond any table.
+        known = (~units.isnan())[:, first].double()
+        steps = (units.double().clamp(0, 1) * STEPS).round().nan_to_num(0.0)
+        return cls((known.T @ known).long(), (steps.T @ known).long(), (steps.T @ steps).long())
+
+    @classmethod
+    def width(cls, schema: Schema) -> int:
+        """Numbers of ``flat``."""
+        units, features = len(schema.unit_feature), len(schema.features)
+        return features * (features + 1) // 2 + units * features + units * (units + 1) // 2
+
+    def flat(self) -> Tensor:
+        """All of them once, int64 ``[numbers]``: the upper halves of what is symmetric."""
+        halves = [each[*torch.triu_indices(*each.shape)] for each in (self.counts, self.products)]
+        return torch.cat([halves[0], self.sums.flatten(), halves[1]])
+
+    @classmethod
+    def from_flat(cls, flat: Tensor, schema: Schema) -> UnitSums:
+        """What ``flat`` was taken from; symmetric whatever it holds. Raises ReplyError for another number of them."""
+        units, features = len(schema.unit_feature), len(schema.features)
+        if flat.shape != (cls.width(schema),) or flat.dtype != torch.int64:
+            raise ReplyError(f"the sums are {flat.dtype} {list(flat.shape)}, not int64 [{cls.width(schema)}]")
+        ends = features * (features + 1) // 2, units * features, units * (units + 1) // 2
+        counts, sums, products = flat.split(ends)
+        return cls(_whole(counts, features), sums.reshape(units, features), _whole(products, units))
+
+    def check(self, schema: Schema, rows: int) -> UnitSums:
+        """Themselves, if they can be those of so many rows. Raises ReplyError for what no rows add up to."""
+        own = self.counts.diagonal()
+        of_unit = self.counts[schema.unit_feature]
+        of_pair = of_unit[:, schema.unit_feature]
+        fits = [
+            bool((own <= rows).all()) and bool((self.counts >= 0).all()),
+            bool((self.counts <= torch.minimum(own, own[:, None])).all()),
+            bool(((self.sums >= 0) & (self.sums <= STEPS * of_unit)).all()),
+            bool(((self.products >= 0) & (self.products <= STEPS * STEPS * of_pair)).all()),
+        ]
+        if not all(fits):
+            raise ReplyError(f"the sums are not those of {rows:,} rows: there are counts or sums that none have")
+        return self
+
+    def moments(self, schema: Schema) -> tuple[Moments, Tensor]:
+        """Those of standardised units, and the variances of the units, float64 ``[units]``.
+
+        Sums with noise may be those of no rows: then counts are at least 1 and variances not below 0.
+        """
+        of = schema.unit_feature
+        counts = self.counts[of][:, of].double().clamp(min=1)
+        sums, products = self.sums[:, of].double() / STEPS, self.products.double() / STEPS**2
+        mean = sums.diagonal() / counts.diagonal()
+        spread = products - mean * sums - (mean * sums).T + counts * mean * mean[:, None]
+        variance = (spread.diagonal() / counts.diagonal()).clamp(min=0)
+        scale = torch.where(variance > 0, variance.rsqrt(), 0.0)
+        return Moments(spread * scale * scale[:, None], counts), variance
+
+
+def with_noise(
+    sums: UnitSums, schema: Schema, noise: CountNoiseSettings, generator: torch.Generator | None = None
+) -> UnitSums:
+    """Sums that may leave, with the guarantee of ``noise`` for a row; whole numbers still.
+
+    In units of 1 a row is a vector of which the counts, the sums and the products have norms of at most F, the number
+    of features, embeddings counted once for each of their numbers: its units of a feature have a norm of at most 1. As
+    no entry is negative, another row in its place moves the vector by at most ``sqrt(6) F``. For Laplace noise, that is
+    in the L1 norm, in which the entries of a row sum to at most 3 F^2.
+    """
+    size = sum(feature.size for feature in schema.features)
+    if noise.mechanism == "gaussian":
+        deviation = noise_multiplier_for(noise.epsilon, noise.delta) * math.sqrt(6) * size
+    else:
+        deviation = 6 * size**2 / noise.epsilon
+    flat, factor = (
+        sums.flat(),
+        UnitSums(
+            torch.ones_like(sums.counts), torch.full_like(sums.sums, STEPS), torch.full_like(sums.products, STEPS**2)
+        ).flat(),
+    )
+    drawn = standard_normal(flat.shape, generator)
+    if noise.mechanism == "laplace":
+        # Half the squared length of a normal pair is exponential; the difference of two such is Laplace.
+        pairs = [standard_normal((2, *flat.shape), generator).square().sum(0) / 2 for _ in range(2)]
+        drawn = pairs[0] - pairs[1]
+    return UnitSums.from_flat(flat + (deviation * drawn * factor).round().long(), schema)
+
+
+def recover_from_sums(
+    settings: RecoverySettings, schema: Schema, sums: UnitSums, targets: Sequence[str] = ()
+) -> Recovered:
+    """The graph of all rows together: the graphical lasso, its penalty by the extended BIC, and the thresholds of
+    ``settings``.
+
+    Raises RunError where the solver fails for every penalty.
+    """
+    moments, variance = sums.moments(schema)
+    kept = _varying(sums, schema, variance, settings.min_count)
+    moments = Moments(moments.products[kept][:, kept], moments.counts[kept][:, kept])
+    count = int(kept.sum())
+    precision = torch.eye(count, dtype=torch.float64)
+    if count > 1:
+        precision = _by_ebic(moments) if settings.penalty is None else lasso_precision(moments, settings.penalty)
+    return linked(settings, schema.names, kept, schema.unit_feature, moments, precision, targets)
+
+
+def _varying(sums: UnitSums, schema: Schema, variance: Tensor, min_count: int) -> Tensor:
+    """Which units to correlate, as :func:`fedgraph.graphical.recovery.correlation.varying_units`, but of numbers all
+    that vary."""
+    place = torch.arange(len(schema.unit_feature))
+    of_rows = sums.counts.diagonal()[schema.unit_feature]
+    ones = sums.sums[place, schema.unit_feature] / STEPS
+    kept = variance > 1e-8
+    for feature, own in zip(schema.features, schema.slices.values(), strict=True):
+        if not feature.is_scaled:
+            kept[own] &= torch.minimum(ones[own], of_rows[own] - ones[own]) >= min_count
+            if feature.width > 1:
+                kept[own.start + int(ones[own].argmax())] = False
+    return kept
+
+
+def _by_ebic(moments: Moments) -> Tensor:
+    """The precision of the penalty with the least extended BIC, among shares of the largest correlation.
+
+    ``n (tr(S P) - log det P) + E log n + 4 gamma E log p`` of p units and E pairs of them, where n is the mean of the
+    rows that pairs have.
+    """
+    found = positive_definite(correlation(moments))
+    rows, size = float(moments.counts.mean()), len(found)
+    largest = float((found - torch.eye(size)).abs().max())
+    best, least = None, math.inf
+    for share in _PENALTIES:
+        try:
+            precision = lasso_precision(moments, share * largest)
+        except FloatingPointError:
+            break
+        edges = int((precision.triu(1).abs() > 1e-9).sum())
+        # The library's likelihood is that of a row, without the constant and halved.
+        fit = -2 * rows * float(log_likelihood(np.asarray(found), precision.numpy()))
+        score = fit + edges * (math.log(rows) + 4 * _GAMMA * math.log(size))
+        if score < least:
+            best, least = precision, score
+    if best is None:
+        raise RunError("the graphical lasso fails for sums over all clients: set a larger penalty of [fedngm.recovery]")
+    return best
+
+
+def _whole(half: Tensor, size: int) -> Tensor:
+    """The symmetric matrix of which ``half`` is the upper half."""
+    matrix = half.new_zeros(size, size)
+    matrix[*torch.triu_indices(size, size)] = half
+    return matrix + matrix.triu(1).T
