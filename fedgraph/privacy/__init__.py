@@ -1,4 +1,4 @@
-"""Protection of embeddings, updates, counts and sums: noise, masks, shares, a fusion layer on shares; what is left open.
+"""Protection of embeddings, updates, counts and sums: noise, masks, shares, a fusion layer on shares; what is open.
 
 Nothing here is on by default: without it the server holds every embedding that F3 (Ma, Hoang, Chen; UAI 2023) sends,
 and every peer's parameters in IPA.
