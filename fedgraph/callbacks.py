@@ -14,6 +14,7 @@ from fedgraph.batches import num_steps, steps_per_epoch
 from fedgraph.errors import ExperimentError
 from fedgraph.metrics import LAST, direction
 from fedgraph.state_file import State
+from fedgraph.traffic import Traffic
 from fedgraph.train_settings import TrainSettings
 
 
@@ -24,7 +25,7 @@ class Training:
     loss    : mean training loss of each client, ``[clients]``, NaN for those who are absent.
     absent  : clients without a usable reply and why.
     seconds : wall-clock time of the exchange and the aggregation.
-    bytes_down, bytes_up : bytes of the arrays in the requests and replies of that exchange; see ``Traffic``.
+    traffic : what went in that exchange.
     models  : ``[clients, parameters]`` as the round left them.
     """
 
@@ -33,8 +34,7 @@ class Training:
     loss: Tensor
     absent: Mapping[str, str]
     seconds: float
-    bytes_down: int = 0
-    bytes_up: int = 0
+    traffic: Traffic = field(default_factory=Traffic)
     models: Tensor | None = None
 
 
@@ -243,23 +243,40 @@ class LocalWork(Callback):
 
 
 class RoundsToTarget(Callback):
-    """Notes after how many rounds metrics reached their targets.
+    """Notes after how many rounds metrics reached their targets, what was sent until then and how long it took.
 
     targets : value by ``<split>/<metric>``; an error reaches it from above.
     stop_at : end the run once all are reached by the ``mean`` over clients, or by the ``first`` client; None: go on.
+    seconds : what the run has taken so far.
 
-    Gorbett, Shirazi, Ray (IEEE Big Data 2023), table I, count those of the first.
+    Gorbett, Shirazi, Ray (IEEE Big Data 2023), table I, count rounds of the first.
     """
 
-    def __init__(self, targets: Mapping[str, float], stop_at: Literal["mean", "first"] | None = None) -> None:
+    def __init__(
+        self,
+        targets: Mapping[str, float],
+        stop_at: Literal["mean", "first"] | None = None,
+        seconds: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self.targets = dict(targets)
         self.stop_at = stop_at
+        self._seconds = seconds
         self._reached: dict[str, dict[str, int]] = {name: {} for name in targets}
+        # After a round: bytes per client of all training until then, each on a node of its own, and seconds.
+        self._spent: dict[int, tuple[float, float]] = {0: (0.0, 0.0)}
 
     @property
     def stopped(self) -> bool:
         """Whether all targets are reached that end the run."""
         return self.stop_at is not None and all(self.stop_at in found for found in self._reached.values())
+
+    def on_training(self, training: Training) -> None:
+        """Add up what rounds take. A round is measured after this call, or just before it (IPA)."""
+        before, sent = self._spent.get(training.round - 1, (0.0, 0.0))[0], training.traffic
+        per_client = (sent.bytes_down_alone + sent.bytes_up_alone) / len(training.names)
+        needed = {training.round - 1, *(number for found in self._reached.values() for number in found.values())}
+        self._spent = {number: spent for number, spent in self._spent.items() if number in needed}
+        self._spent[training.round] = (before + per_client, self._seconds())
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
         """Note what is reached for the first time; clients that did not answer count for nothing."""
@@ -276,21 +293,35 @@ class RoundsToTarget(Callback):
         return self.stopped
 
     def summary(self) -> dict[str, Any]:
-        """By metric: the ``target``, and after how many rounds ``mean`` and ``first`` reached it; None for never."""
+        """By metric: the ``target``, and after how many rounds ``mean`` and ``first`` reached it; None for never.
+
+        ``bytes_to_target``: what each client, on a node of its own, got and sent to be trained in these rounds, without
+        what only measures models; ``seconds_to_target``: what they took, with all measuring until then.
+        """
+        rounds = {name: {who: self._reached[name].get(who) for who in ("mean", "first")} for name in self.targets}
+        spent = {
+            name: {who: self._spent.get(-1 if number is None else number) for who, number in by.items()}
+            for name, by in rounds.items()
+        }
         return {
-            "rounds_to_target": {
-                name: {"target": target, **{who: self._reached[name].get(who) for who in ("mean", "first")}}
-                for name, target in self.targets.items()
-            }
+            "rounds_to_target": {name: {"target": self.targets[name], **by} for name, by in rounds.items()},
+            "bytes_to_target": {
+                name: {who: taken and taken[0] for who, taken in by.items()} for name, by in spent.items()
+            },
+            "seconds_to_target": {
+                name: {who: taken and taken[1] for who, taken in by.items()} for name, by in spent.items()
+            },
         }
 
     def state(self) -> State:
-        """What was reached so far."""
-        return {"reached": self._reached}
+        """What was reached so far, and what it took."""
+        spent = {str(number): list(taken) for number, taken in self._spent.items()}
+        return {"reached": self._reached, "spent": spent}
 
     def load_state(self, state: State) -> None:
         """Take back what ``state`` gave, for those targets that still are."""
         self._reached = {name: dict(state["reached"].get(name, {})) for name in self.targets}
+        self._spent = {int(number): (sent, seconds) for number, (sent, seconds) in state.get("spent", {}).items()}
 
 
 def _sign(name: str) -> float:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedgraph.errors import IdentityError, ReplyError
@@ -47,6 +47,7 @@ class OrderedGrid(Grid):
     def __init__(self, grid: Grid, federation: Federation, traffic: Traffic | None = None) -> None:
         self._grid = grid
         self.traffic = Traffic() if traffic is None else traffic
+        self._num_clients = {node: len(rows) for node, rows in federation.hosts.items()}
         self._rank = {
             node: rank for rank, node in enumerate(sorted(federation.hosts, key=lambda n: federation.clients_of(n)[0]))
         }
@@ -86,24 +87,15 @@ class OrderedGrid(Grid):
             return []
         self.traffic.exchanges += 1
         replies = self._ordered(self._grid.send_and_receive(outgoing, timeout=timeout))
-        _count_bytes(self.traffic, outgoing, replies)
+        self.traffic.count(outgoing, replies, self._hosted)
         return replies
+
+    def _hosted(self, node: int) -> int:
+        return self._num_clients.get(node, 1)
 
     def _ordered(self, replies: Iterable[Message]) -> list[Message]:
         known = [reply for reply in replies if reply.metadata.src_node_id in self._rank]
         return sorted(known, key=lambda reply: self._rank[reply.metadata.src_node_id])
-
-
-def _count_bytes(traffic: Traffic, sent: Iterable[Message], received: Iterable[Message]) -> None:
-    traffic.bytes_down += sum(_array_bytes(message) for message in sent)
-    traffic.bytes_up += sum(_array_bytes(message) for message in received)
-
-
-def _array_bytes(message: Message) -> int:
-    if not message.has_content():
-        return 0
-    records = (record for record in message.content.values() if isinstance(record, ArrayRecord))
-    return sum(len(array.data) for record in records for array in record.values())
 
 
 def usable(
@@ -203,7 +195,7 @@ def ask_everybody(
         messages = [Message(content, node, message_type) for node in unknown]
         if messages:
             replies = list(grid.send_and_receive(messages, timeout=max(wait, timeout)))
-            _count_bytes(traffic, messages, replies)
+            traffic.count(messages, replies)
             for reply in replies:
                 node = reply.metadata.src_node_id
                 silent.discard(node)

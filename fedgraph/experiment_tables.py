@@ -88,7 +88,9 @@ class EvaluationTable(Settings):
     monitor  : metric watched for early stopping as ``<split>/<metric>``, e.g. ``validation/mae``; needs ``patience``,
                the number of evaluations without a better mean over clients after which the run ends.
     targets  : value by metric, e.g. ``{"test/accuracy" = 0.98}``; ``rounds_to_target`` in ``summary.json`` tells after
-               how many rounds the mean over clients reached it, and after how many the first client did.
+               how many rounds the mean over clients reached it, and after how many the first client did;
+               ``bytes_to_target`` and ``seconds_to_target`` what each client was sent and sent for that, and how long
+               it took.
     stop_at_targets : end the run once all targets are reached, by the ``mean`` or by the ``first`` client.
     compare_peers : compare the models that the run ends with, pair by pair: their parameters, and the classes that
                they predict for the test examples, which must be the same for all clients (``[data] test = "shared"``)

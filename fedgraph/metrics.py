@@ -55,6 +55,15 @@ def _measure(metric: str) -> str | None:
     return next((part for part in reversed(parts) if part in DIRECTION), None)
 
 
+EXTREMES = {"best5": "best 5 %", "worst5": "worst 5 %"}
+"""Statistics over few of the clients, and what they are called; see ``num_extreme``."""
+
+
+def num_extreme(clients: int) -> int:
+    """How many clients are the best or the worst 5 %: one at least, so that of fewer than 40 it is a single client."""
+    return max(1, clients // 20)
+
+
 def summarise(values: Tensor | Mapping[str, float], metric: str) -> dict[str, float]:
     """Mean, standard deviation, and mean over the best and worst 5 % of clients (at least one client).
 
@@ -69,7 +78,7 @@ def summarise(values: Tensor | Mapping[str, float], metric: str) -> dict[str, fl
         return dict.fromkeys(("mean", "std", "best5", "worst5"), math.nan)
     best = worst = math.nan
     if _measure(metric):
-        few = max(1, len(present) // 20)
+        few = num_extreme(len(present))
         ranked = present.sort(descending=direction(metric) == "higher").values
         best, worst = ranked[:few].mean().item(), ranked[-few:].mean().item()
     return {"mean": present.mean().item(), "std": present.std(correction=0).item(), "best5": best, "worst5": worst}

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fedgraph.callbacks import Callback, Evaluation, Training
-from fedgraph.metrics import AFTER_TURN, LAST
+from fedgraph.metrics import AFTER_TURN, EXTREMES, LAST, num_extreme
 
 log = logging.getLogger("fedgraph")
 
@@ -26,6 +26,8 @@ _METRICS_OF_MANY = 3
 """Metrics that fit where every run is a row."""
 
 _MOST_GROUPS = 20
+
+_DOWN, _UP = "MB down, per client", "MB up, per client"
 
 LISTENERS: list[Callback] = []
 """Callbacks that this process wants told of every run it serves, such as a live display."""
@@ -131,17 +133,64 @@ def results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
         f"On {split} data" if any("measured" in each for each in summaries) else f"On each client's own {split} data"
     )
     runs = [summary["method"] for summary in summaries]
+    took = _took(summaries)
+    if len(summaries) > _MOST_COLUMNS:
+        results = _results(summaries, split, _mean, most=_METRICS_OF_MANY)
+        return _row_per_run(title, runs, {**results, _UP: took[_UP], "seconds": took["seconds"]})
+    return _column_per_run(title, runs, _results(summaries, split, _spread), _targets(summaries), took)
+
+
+def _took(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """What the runs took. Bytes of a client are those of one that has a node to itself: what nodes of several send in
+    all is not to be compared between methods of which some answer with a mean and others with every client's own."""
+    nodes = list(dict.fromkeys(summary["nodes"] for summary in summaries if summary.get("nodes")))
     took = {
         "rounds": [str(summary["rounds"]) for summary in summaries],
         "exchanges": [str(summary["exchanges"]) for summary in summaries],
-        "MB down": [_megabytes(summary.get("bytes_down")) for summary in summaries],
-        "MB up": [_megabytes(summary.get("bytes_up")) for summary in summaries],
+        "models moved a round": [_one_decimal(summary.get("models_per_round")) for summary in summaries],
+        _DOWN: [_megabytes(summary.get("bytes_down_per_client")) for summary in summaries],
+        _UP: [_megabytes(summary.get("bytes_up_per_client")) for summary in summaries],
+        f"MB in all, {_plural(nodes[0], 'node')}" if len(nodes) == 1 else "MB in all (nodes)": [
+            _in_all(summary, with_nodes=len(nodes) > 1) for summary in summaries
+        ],
         "seconds": [f"{summary['seconds']:.1f}" for summary in summaries],
     }
-    if len(summaries) > _MOST_COLUMNS:
-        results = _results(summaries, split, _mean, most=_METRICS_OF_MANY)
-        return _row_per_run(title, runs, {**results, "MB up": took["MB up"], "seconds": took["seconds"]})
-    return _column_per_run(title, runs, _results(summaries, split, _spread), took)
+    if not any(summary.get("models_per_round") for summary in summaries):
+        del took["models moved a round"]
+    return took
+
+
+def _in_all(summary: Mapping[str, Any], with_nodes: bool) -> str:
+    if summary.get("bytes_down") is None or summary.get("bytes_up") is None:
+        return "-"
+    nodes = f" ({summary.get('nodes') or '?'})" if with_nodes else ""
+    return f"{_megabytes(summary['bytes_down'] + summary['bytes_up'])}{nodes}"
+
+
+def _targets(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """For each target the rounds, the bytes per client and the seconds until the mean over clients reached it, and in
+    brackets until the first client did."""
+    wanted = {
+        (name, reached["target"])
+        for summary in summaries
+        for name, reached in summary.get("rounds_to_target", {}).items()
+    }
+    rows = {}
+    for name, target in sorted(wanted):
+        for key, label, shown in (
+            ("rounds_to_target", "rounds", str),
+            ("bytes_to_target", "MB per client", lambda value: _megabytes(value)),
+            ("seconds_to_target", "seconds", lambda value: f"{value:.1f}"),
+        ):
+            rows[f"{label} to {name} {target:g} (first)"] = [
+                _mean_and_first(summary.get(key, {}).get(name, {}), shown) for summary in summaries
+            ]
+    return rows
+
+
+def _mean_and_first(reached: Mapping[str, Any], shown: Callable[[Any], str]) -> str:
+    mean, first = ("-" if reached.get(who) is None else shown(reached[who]) for who in ("mean", "first"))
+    return f"{mean} ({first})"
 
 
 def _results(
@@ -162,12 +211,24 @@ def _results(
     if not shown:
         return results
     first = shown[0]
-    for key, label in (("best5", "best 5 %"), ("worst5", "worst 5 %")):
-        results[f"{first}, {label}"] = [_number(values.get(first, {}).get(key)) for values in measured]
+    over = extreme_clients(summaries, split, first)
+    for key, label in EXTREMES.items():
+        results[f"{first}, {label}, {over}"] = [_number(values.get(first, {}).get(key)) for values in measured]
     for group in _groups(summaries, split):
         values = [summary.get("per_group", {}).get(split, {}).get(group, {}).get(first) for summary in summaries]
         results[f"{first}, {group}"] = [shows(each) for each in values]
     return results
+
+
+def extreme_clients(summaries: Sequence[Mapping[str, Any]], split: str, metric: str) -> str:
+    """How many clients the best and the worst 5 % are in some runs, in words: ``1 client``."""
+    counts = set()
+    for summary in summaries:
+        values = summary.get("per_client", {}).get(split, {}).get(metric)
+        known = summary["clients"] if values is None else sum(value is not None for value in values.values())
+        counts.add(num_extreme(known))
+    few = sorted(counts)
+    return f"{' or '.join(map(str, few))} client{'' if few == [1] else 's'}"
 
 
 def _column_per_run(title: str, runs: Sequence[str], *parts: Mapping[str, Sequence[str]]) -> Table:
@@ -206,7 +267,22 @@ def sentence(summaries: Sequence[Mapping[str, Any]]) -> str:
         f"{summaries[0]['clients']} clients, each measured on its own {split} data with the model it holds at the end"
     )
     measured = dict.fromkeys(summary.get("measured", usual) for summary in summaries)
-    return f"{'; '.join(measured)}. Data: {data}."
+    return f"{'; '.join(measured)}. Data: {data}.{_about_bytes(summaries)}"
+
+
+def _about_bytes(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """What bytes per client are, and where nodes of several clients have sent less than these together."""
+    saved = []
+    counted = [summary for summary in summaries if summary.get("bytes_down_per_client") is not None]
+    for summary in counted:
+        alone = summary["clients"] * (summary["bytes_down_per_client"] + summary["bytes_up_per_client"])
+        if summary["bytes_down"] + summary["bytes_up"] < 0.95 * alone:
+            saved.append(f"{summary['method']} {_in_all(summary, with_nodes=False)} in place of {_megabytes(alone)}")
+    if not counted:
+        return ""
+    return " MB per client: of a client that has a node to itself." + (
+        f" Nodes of several clients send less where these share a model: {', '.join(saved)} MB in all." if saved else ""
+    )
 
 
 def as_text(summary: Mapping[str, Any]) -> str:
@@ -228,7 +304,15 @@ def _mean(values: Mapping[str, float | None] | None) -> str:
     return _number(values["mean"]) if values else "-"
 
 
-def _megabytes(value: int | None) -> str:
+def _one_decimal(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def _megabytes(value: float | None) -> str:
     return "-" if value is None else f"{value / 1e6:.2f}"
 
 

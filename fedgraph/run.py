@@ -141,9 +141,16 @@ class RunFolder:
 
         Without that of models that were restored at the end: they are those of an earlier round.
         """
-        for line in map(json.loads, self.metrics.read_text(encoding="utf-8").splitlines()):
+        for line in self._lines():
             if line["phase"] == "evaluation" and line["split"] == split and not line.get("restored"):
                 yield line
+
+    def trainings(self) -> Iterator[dict[str, Any]]:
+        """The lines of ``metrics.jsonl`` that are of a round of training."""
+        return (line for line in self._lines() if line["phase"] == "training")
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        yield from map(json.loads, self.metrics.read_text(encoding="utf-8").splitlines())
 
     def summary(self) -> dict[str, Any]:
         """What ``summary.json`` says. Raises RunError when the run is not finished."""
@@ -191,8 +198,7 @@ class Recorder(Callback):
                 **_values(training.names, {"loss": training.loss}),
                 "absent": dict(training.absent),
                 "seconds": round(training.seconds, 6),
-                "bytes_down": training.bytes_down,
-                "bytes_up": training.bytes_up,
+                **{name: count for name, count in vars(training.traffic).items() if name != "exchanges"},
             }
         )
 
@@ -281,13 +287,14 @@ def summary_of(
     seconds: float,
     evaluation: Evaluation | None,
     sha256: str,
+    nodes: int | None = None,
     groups: Sequence[str] | None = None,
     noted: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The content of ``summary.json``; what ``bytes_down`` and ``bytes_up`` count, see ``Traffic``.
+    """The content of ``summary.json``; what ``bytes_down``, ``bytes_up`` and these per client count, see ``Traffic``.
 
-    ``groups`` is a word per client; where there are any, metrics are summarised over each group too. ``noted`` are
-    further entries, such as what callbacks have to say.
+    ``nodes`` is how many host the clients. ``groups`` is a word per client; where there are any, metrics are summarised
+    over each group too. ``noted`` are further entries, such as what callbacks have to say.
     """
     split_metrics = by_split(evaluation.metrics) if evaluation is not None else {}
     values = {split: _values(names, metrics) for split, metrics in split_metrics.items()}
@@ -300,6 +307,8 @@ def summary_of(
         "exchanges": traffic.exchanges,
         "bytes_down": traffic.bytes_down,
         "bytes_up": traffic.bytes_up,
+        "nodes": nodes,
+        **traffic.per_client(len(names)),
         "seconds": round(seconds, 3),
         "metrics": {split: value["metrics"] for split, value in values.items()},
         "per_client": {split: value["per_client"] for split, value in values.items()},

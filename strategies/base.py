@@ -394,8 +394,7 @@ class CohortStrategy(Strategy):
             loss,
             replies.absent,
             seconds,
-            bytes_down=self._traffic.bytes_down - self._traffic_before.bytes_down,
-            bytes_up=self._traffic.bytes_up - self._traffic_before.bytes_up,
+            self._traffic.since(self._traffic_before),
             models=self.models,
         )
         for callback in self.plan.callbacks:

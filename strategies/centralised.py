@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from fedgraph.errors import ExperimentError
@@ -26,3 +28,7 @@ class Centralised(GlobalModelStrategy):
     def update(self, server_round: int, replies: Replies) -> Tensor:
         """The one model, which every client of the node has sent."""
         return replies.parameters[0]
+
+    def facts(self) -> dict[str, Any]:
+        """The clients cannot be apart, so that nothing can be said of what each of them would send."""
+        return {"bytes_down_per_client": None, "bytes_up_per_client": None, "models_per_round": None}

@@ -85,6 +85,7 @@ def conduct_phases(grid: Grid, experiment: Experiment, method: ChosenMethod, dat
                 seconds=strategy.seconds,
                 evaluation=evaluation,
                 sha256=weights_sha256(("server",), outcome.parameters[None]),
+                nodes=strategy.nodes,
             ),
             "measured": outcome.measured,
             **outcome.facts,

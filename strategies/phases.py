@@ -102,6 +102,7 @@ class PhasedStrategy(Strategy):
         self.settings: Any = settings
         self.plan = plan
         self.traffic = Traffic()
+        self.nodes = 0
         self.outcome: Outcome | None = None
         self._began = time.monotonic()
 
@@ -155,7 +156,7 @@ class PhasedStrategy(Strategy):
     ) -> dict[int, SomeAnswer]:
         """One exchange with every node; what ``read`` makes of their answers, by node. See ``ask_everybody``."""
         plan = self.plan
-        return ask_everybody(
+        answers = ask_everybody(
             grid,
             content,
             message_type,
@@ -166,6 +167,8 @@ class PhasedStrategy(Strategy):
             on_wait=lambda text: log.info("waiting for nodes: %s", text),
             traffic=self.traffic,
         )
+        self.nodes = max(self.nodes, sum(bool(answer.clients) for answer in answers.values()))
+        return answers
 
     def refuse_absent(self, absent: Mapping[str, str], present: int, word: str = "client") -> None:
         """Log why there is nothing of clients, and go on with those who are ``present`` if the plan lets them.

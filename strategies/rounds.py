@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
@@ -53,20 +55,14 @@ def conduct_rounds(grid: Grid, experiment: Experiment, method: ChosenMethod, dat
     architectures = Architectures.of(choice, federation.task, federation.names)
     ordered = OrderedGrid(grid, federation, traffic)
     evaluation = experiment.evaluation
-    watched = _watched(experiment, federation, folder)
-    earlier: dict[str, float] = {"seconds": 0.0, "exchanges": 0, "bytes_down": 0, "bytes_up": 0}
-    recorder = Recorder(
-        folder,
-        federation.names,
-        experiment.output.checkpoint_every,
-        watched=watched,
-        counters=lambda: {
-            "seconds": earlier["seconds"] + time.monotonic() - began,
-            "exchanges": earlier["exchanges"] + traffic.exchanges,
-            "bytes_down": earlier["bytes_down"] + traffic.bytes_down,
-            "bytes_up": earlier["bytes_up"] + traffic.bytes_up,
-        },
-    )
+    earlier: dict[str, float] = {}
+
+    def counters() -> dict[str, float]:
+        now = {"seconds": time.monotonic() - began, **vars(traffic)}
+        return {name: earlier.get(name, 0) + count for name, count in now.items()}
+
+    watched = _watched(experiment, federation, folder, lambda: counters()["seconds"])
+    recorder = Recorder(folder, federation.names, experiment.output.checkpoint_every, watched, counters)
     plan = RunPlan(
         layout=architectures.layout,
         client=method.client,
@@ -109,7 +105,9 @@ def conduct_rounds(grid: Grid, experiment: Experiment, method: ChosenMethod, dat
     _write_results(experiment, folder, federation, strategy, recorder, peers)
 
 
-def _watched(experiment: Experiment, federation: Federation, folder: RunFolder) -> list[Callback]:
+def _watched(
+    experiment: Experiment, federation: Federation, folder: RunFolder, seconds: Callable[[], float]
+) -> list[Callback]:
     """What the experiment has an eye on from round to round, and a resumed run needs to know of."""
     evaluation, fairness = experiment.evaluation, experiment.fairness
     watched: list[Callback] = [LocalWork(federation.num_examples["train"], experiment.train)]
@@ -118,7 +116,7 @@ def _watched(experiment: Experiment, federation: Federation, folder: RunFolder) 
     if evaluation.average_last is not None:
         watched.append(AverageLast(evaluation.average_last, experiment.experiment.rounds))
     if evaluation.targets:
-        watched.append(RoundsToTarget(evaluation.targets, evaluation.stop_at_targets))
+        watched.append(RoundsToTarget(evaluation.targets, evaluation.stop_at_targets, seconds))
     if fairness is not None:
         alone = stand_alone_values(fairness, experiment, federation.names)
         watched.append(Fairness(fairness.metric, alone, fairness.stop_below, folder.append))
@@ -178,6 +176,7 @@ def _write_results(
     if peers is not None:
         peers.write(folder.path / FILE)
     noted = {key: entry for callback in strategy.plan.callbacks for key, entry in callback.summary().items()}
+    noted["models_per_round"] = _models_per_round(folder, strategy)
     noted |= strategy.facts() | ({} if peers is None else {"peers": peers.summary()})
     totals = recorder.counters()
     folder.write_summary(
@@ -186,10 +185,11 @@ def _write_results(
             federation.names,
             federation.data,
             rounds=strategy.finished_rounds,
-            traffic=Traffic(int(totals["exchanges"]), int(totals["bytes_down"]), int(totals["bytes_up"])),
+            traffic=Traffic(**{name: int(totals[name]) for name in vars(Traffic())}),
             seconds=totals["seconds"],
             evaluation=recorder.last,
             sha256=weights_sha256(federation.names, strategy.models),
+            nodes=len(federation.hosts),
             groups=federation.groups,
             noted=noted,
         )
@@ -198,3 +198,13 @@ def _write_results(
         "finished: %s; %d exchanges, %.1f MB down, %.1f MB up", folder.path / "summary.json",
         totals["exchanges"], totals["bytes_down"] / 1e6, totals["bytes_up"] / 1e6,
     )  # fmt: skip
+
+
+def _models_per_round(folder: RunFolder, strategy: CohortStrategy) -> float | None:
+    """How many models' worth of numbers a round of training moves down and up, with a node for every client.
+
+    2 N of N clients with FedAvg, some 2 N^2 with IPA, whose peers are each sent the models of all. None without rounds.
+    """
+    lines = folder.trainings() if strategy.finished_rounds else ()
+    moved = [line["bytes_down_alone"] + line["bytes_up_alone"] for line in lines]
+    return fmean(moved) / (4 * strategy.plan.layout.num_parameters) if moved else None

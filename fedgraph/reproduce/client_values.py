@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedgraph.reproduce.quantity import PEERS, ROUNDS, RUN, Quantity
+from fedgraph.reproduce.quantity import PEERS, RUN, TO_TARGET, Quantity
 from fedgraph.run import RunFolder
 
 ClientValues = dict[str, float | None]
@@ -21,9 +21,10 @@ def value_of(summary: Mapping[str, Any] | None, quantity: Quantity) -> float | N
     split, name, statistic, group, client = quantity
     if summary is None:
         return None
-    if statistic in ROUNDS:
-        rounds = summary.get("rounds_to_target", {}).get(f"{split}/{name}", {}).get(ROUNDS[statistic])
-        return None if rounds is None else float(rounds)
+    if statistic in TO_TARGET:
+        where, who = TO_TARGET[statistic]
+        taken = summary.get(where, {}).get(f"{split}/{name}", {}).get(who)
+        return None if taken is None else float(taken)
     if split == RUN:
         return _took(summary, name)
     if client is not None:
@@ -41,7 +42,12 @@ def _took(summary: Mapping[str, Any], what: str) -> float | None:
     """Of ``quantity.TOOK``; None where a run, or one of an earlier version, does not say."""
     if what == "bytes":
         return float(summary["bytes_down"] + summary["bytes_up"])
-    found = summary.get("training", {}).get(what) if what != "rounds" else summary["rounds"]
+    if what == "bytes-per-client":
+        both = [summary.get(f"bytes_{way}_per_client") for way in ("down", "up")]
+        return None if None in both else float(sum(both))
+    found: Any = summary.get("training", {}).get(what)
+    if what in ("rounds", "models-per-round"):
+        found = summary.get(what.replace("-", "_"))
     return None if found is None else float(found)
 
 

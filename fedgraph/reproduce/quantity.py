@@ -11,11 +11,18 @@ from fedgraph.peer_comparison import COUNTS, MEASURES
 
 _VALUE = re.compile(
     r"(?P<split>train|validation|test|public)/(?P<metric>[^:@/]+)"
-    r"(:(?P<statistic>mean|std|best5|worst5|rounds|first-rounds|fairness))?(@(?P<group>.+))?"
+    r"(:(?P<statistic>mean|std|best5|worst5|(first-)?(rounds|bytes|seconds)|fairness))?(@(?P<group>.+))?"
 )
 
-ROUNDS = {"rounds": "mean", "first-rounds": "first"}
-"""Statistics that count rounds, and who must reach the target."""
+TO_TARGET = {
+    "rounds": ("rounds_to_target", "mean"),
+    "first-rounds": ("rounds_to_target", "first"),
+    "bytes": ("bytes_to_target", "mean"),
+    "first-bytes": ("bytes_to_target", "first"),
+    "seconds": ("seconds_to_target", "mean"),
+    "first-seconds": ("seconds_to_target", "first"),
+}
+"""Statistics of what it took to reach a target: where ``summary.json`` has them, and who must reach it."""
 
 FAIRNESS = "fairness"
 """The statistic that correlates clients with what they reach in the stand-alone row."""
@@ -23,13 +30,13 @@ FAIRNESS = "fairness"
 PEERS = "peers"
 """Stands in place of a split before what two peers differ by, the mean over all pairs."""
 
-
 RUN = "run"
 """Stands in place of a split before what a whole run took."""
 
-TOOK = ("rounds", "minibatches", "passes", "bytes")
+TOOK = ("rounds", "minibatches", "passes", "bytes", "bytes-per-client", "models-per-round")
 """Rounds; minibatches of all clients, and how often those are all that everybody has (``LocalWork``); bytes that went
-down to the nodes and came up from them (``Traffic``)."""
+down to the nodes of the run and came up from them, which depends on who shares a node (``Traffic``); bytes down and up
+of a client that has a node to itself, and models that a round of training moves then, which are the method's."""
 
 
 class Quantity(NamedTuple):
@@ -58,12 +65,13 @@ class Quantity(NamedTuple):
         if found is None:
             raise ValueError(
                 "is '<split>/<metric>', if need be with ':mean', ':std', ':best5' or ':worst5' (over clients) and "
-                "with '@group', with ':rounds' or ':first-rounds' (until the target is reached), or with ':fairness' "
+                "with '@group', with ':rounds', ':bytes' or ':seconds' (until the mean reaches the target) or "
+                "':first-rounds' and so on (until the first client does), or with ':fairness' "
                 f"(against [table] stand-alone); or 'peers/' and one of {', '.join(MEASURES)}; or 'run/' and one of "
                 f"{', '.join(TOOK)}; got '{text}'"
             )
-        if found["group"] and found["statistic"] in ROUNDS:
-            raise ValueError(f"'{text}': rounds to a target are counted for all clients, not for a group")
+        if found["group"] and found["statistic"] in TO_TARGET:
+            raise ValueError(f"'{text}': what it takes to a target is counted for all clients, not for a group")
         if found["group"] and found["statistic"] == FAIRNESS:
             raise ValueError(f"'{text}': fairness is that of all clients, not of a group")
         try:
@@ -99,20 +107,20 @@ class Quantity(NamedTuple):
     @property
     def has_course(self) -> bool:
         """Whether a run has a value of it after every round that it measured, and not one in the end alone."""
-        return self.split not in (PEERS, RUN) and self.statistic not in (*ROUNDS, FAIRNESS)
+        return self.split not in (PEERS, RUN) and self.statistic not in (*TO_TARGET, FAIRNESS)
 
     @property
     def is_count(self) -> bool:
         """Whether a run has a whole number of it: rounds, minibatches, or examples."""
         if self.split == RUN:
             return self.metric in ("rounds", "minibatches")
-        return self.statistic in ROUNDS or (self.split == PEERS and self.metric in COUNTS)
+        return self.statistic in ("rounds", "first-rounds") or (self.split == PEERS and self.metric in COUNTS)
 
     @property
     def better(self) -> Literal["higher", "lower"] | None:
         """Which values are the better ones; None for a quantity that has no better and worse."""
         if self.split in (PEERS, RUN) or self.statistic == "std":
             return None
-        if self.statistic in ROUNDS:
+        if self.statistic in TO_TARGET:
             return "lower"
         return "higher" if self.statistic == FAIRNESS else direction(self.metric)

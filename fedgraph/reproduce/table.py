@@ -47,14 +47,17 @@ class MetricTable(Settings):
     title  : its heading.
     value  : ``<split>/<metric>``, e.g. ``test/mae-60min``: the mean over clients; with ``:std``, ``:best5`` or
              ``:worst5`` another statistic over clients, with ``@group`` over the clients of one group. With ``:rounds``
-             the rounds until the mean over clients reached its target (``[evaluation] targets``), with
-             ``:first-rounds`` until the first client did. With ``:fairness`` 100 times the correlation, over clients,
-             with what they reach in the row that ``stand-alone`` names, at the end of a run of the same seed.
+             the rounds until the mean over clients reached its target (``[evaluation] targets``), with ``:bytes`` what
+             each client, with a node to itself, got and sent to be trained for that, with ``:seconds`` how long it
+             took; with ``:first-rounds``, ``:first-bytes`` and ``:first-seconds`` until the first client did. With
+             ``:fairness`` 100 times the correlation, over clients, with what they reach in the row that
+             ``stand-alone`` names, at the end of a run of the same seed.
              Or, of runs with ``[evaluation] compare-peers``, the mean over pairs of peers: ``peers/l1``, ``peers/l2``
              (distances of their parameters), ``peers/hamming``, ``peers/both-right`` or ``peers/both-wrong`` (test
              examples that they predict differently, right, wrong). Or what a run took: ``run/rounds``,
-             ``run/minibatches`` (of all clients), ``run/passes`` (over everybody's examples) or ``run/bytes`` (down and
-             up, of all nodes).
+             ``run/minibatches`` (of all clients), ``run/passes`` (over everybody's examples), ``run/bytes`` (down and
+             up, of all nodes, which depends on how many share one), ``run/bytes-per-client`` or ``run/models-per-round``
+             (with a node for each client).
     factor : what a run's value is multiplied with to be in the unit of the published one, e.g. 100 for per cent.
     rounds : ``[first, last]``: for fairness each client's mean over those of these rounds in which it was measured; by
              default its value at the end.

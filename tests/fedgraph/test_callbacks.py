@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from fedgraph.callbacks import (
 )
 from fedgraph.errors import ExperimentError
 from fedgraph.state_file import load_state, save_state
+from fedgraph.traffic import Traffic
 from fedgraph.train_settings import TrainSettings
 
 NAMES = ("a", "b")
@@ -152,16 +155,41 @@ def test_rounds_until_the_mean_and_the_first_client_reach_a_target():
             number, NAMES, {"test/accuracy": torch.tensor([a, b]), "test/loss": torch.tensor([c, d])}, torch.ones(2, 3)
         )
         assert not targets.on_evaluation(found)
-    assert targets.summary() == {
-        "rounds_to_target": {
-            "test/accuracy": {"target": 0.8, "mean": 2, "first": 1},
-            "test/loss": {"target": 0.3, "mean": 2, "first": 1},
-        }
+    assert targets.summary()["rounds_to_target"] == {
+        "test/accuracy": {"target": 0.8, "mean": 2, "first": 1},
+        "test/loss": {"target": 0.3, "mean": 2, "first": 1},
     }
     again = RoundsToTarget({"test/accuracy": 0.8, "test/f1": 0.5})
     again.load_state(targets.state())
     assert again.summary()["rounds_to_target"]["test/accuracy"] == {"target": 0.8, "mean": 2, "first": 1}
     assert again.summary()["rounds_to_target"]["test/f1"] == {"target": 0.5, "mean": None, "first": None}
+
+
+@pytest.mark.parametrize("measured_first", [False, True])
+def test_bytes_of_a_client_and_seconds_until_a_target_is_reached(measured_first):
+    """Whether a round is measured after it was told that it is over, or just before, as by IPA; and over a resume."""
+    clock = iter([1.5, 3.0, 4.5])
+    targets = RoundsToTarget({"test/accuracy": 0.8, "test/f1": 0.9}, seconds=lambda: next(clock))
+    for number, values in enumerate([(0.1, 0.9), (0.9, 0.9), (0.9, 0.9)], 1):
+        found = {"test/accuracy": torch.tensor(values), "test/f1": torch.zeros(2)}
+        # In nodes of several clients less is sent, of which nothing is to be seen here.
+        traffic = Traffic(1, 5, 5, 1000 * number, 200)
+        training = Training(number, NAMES, torch.zeros(2), {}, 0.1, traffic)
+        evaluation = Evaluation(number, NAMES, found, torch.ones(2, 3))
+        if measured_first:
+            targets.on_evaluation(evaluation)
+        targets.on_training(training)
+        if not measured_first:
+            targets.on_evaluation(evaluation)
+        again = RoundsToTarget(targets.targets, seconds=lambda: next(clock))
+        again.load_state(json.loads(json.dumps(targets.state())))
+        targets = again
+    summary = targets.summary()
+    never = {"mean": None, "first": None}
+    assert summary["bytes_to_target"] == {
+        "test/accuracy": {"mean": (1200 + 2200) / 2, "first": 1200 / 2}, "test/f1": never
+    }  # fmt: skip
+    assert summary["seconds_to_target"] == {"test/accuracy": {"mean": 3.0, "first": 1.5}, "test/f1": never}
 
 
 @pytest.mark.parametrize(("stop_at", "ends"), [("first", 1), ("mean", 2), (None, None)])

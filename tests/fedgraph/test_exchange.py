@@ -1,5 +1,6 @@
 import random
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -89,10 +90,28 @@ def test_exchanges_and_bytes_are_counted():
     assert ordered.traffic == Traffic(0, 0, 0)
     ordered.send_and_receive(to_all(ordered))
     array = Array(numbers(1).numpy())
-    assert ordered.traffic == Traffic(1, 0, 4 * len(array.data))
+    assert ordered.traffic == Traffic(1, 0, 4 * len(array.data), 0, 4 * len(array.data))
     sent = RecordDict({"x": ArrayRecord({"a": array, "b": array})})
     ordered.send_and_receive([Message(sent, 1000, "train")])
-    assert ordered.traffic == Traffic(2, 2 * len(array.data), 5 * len(array.data))
+    assert ordered.traffic == Traffic(2, *(number * len(array.data) for number in (2, 5, 2, 5)))
+
+
+def test_what_a_node_gets_or_gives_once_counts_for_each_of_its_clients_where_they_are_taken_apart():
+    array = Array(numbers(1).numpy())
+
+    def mean(message, context):
+        return Message(RecordDict({"arrays": ArrayRecord({"x": array})}), reply_to=message)
+
+    ordered = OrderedGrid(LocalGrid(mean, [{}] * 6), federation_of(HOSTS))
+    size = len(array.data)
+    model = RecordDict({"shared": ArrayRecord({"x": array}), "stacked": ArrayRecord({"x": array})})
+    ordered.send_and_receive([Message(model, 1000, "train"), Message(model, 1001, "train")])
+    assert ordered.traffic == Traffic(1, 4 * size, 2 * size, (2 + 1 + 1 + 1) * size, (2 + 1) * size)
+    # A request to one of the clients of a node, as of a peer that takes its turn, counts for this one.
+    turn = RecordDict({"shared": ArrayRecord({"x": array}), "config": ConfigRecord({"clients": ["e"]})})
+    before = replace(ordered.traffic)
+    ordered.send_and_receive([Message(turn, 1000, "train")])
+    assert ordered.traffic.since(before) == Traffic(1, size, size, size, size)
 
 
 def test_lost_replies_and_strangers_are_left_out():
@@ -204,7 +223,7 @@ def test_label_counts_of_the_opening_query_are_counted():
 
     traffic = Traffic(exchanges=2, bytes_down=5, bytes_up=11)
     ask(LocalGrid(with_labels, [{}] * 3), min_clients=3, traffic=traffic)
-    assert traffic == Traffic(3, 5, 11 + 3 * (7 * 8 + 128))
+    assert traffic == Traffic(3, 5, 11 + 3 * (7 * 8 + 128), 0, 3 * (7 * 8 + 128))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ NAMES = ("a", "b")
 
 def summary(method, metrics, **changes):
     base = {"method": method, "data": "Digits", "clients": 2, "rounds": 3, "exchanges": 5, "seconds": 1.25,
-            "bytes_down": 2_345_678, "bytes_up": 49_999}  # fmt: skip
+            "bytes_down": 2_345_678, "bytes_up": 49_999, "nodes": 2, "bytes_down_per_client": 1_172_839.0,
+            "bytes_up_per_client": 24_999.5, "models_per_round": 4.04}  # fmt: skip
     return {**base, "metrics": metrics, **changes}
 
 
@@ -36,17 +37,20 @@ def test_a_column_per_run_and_a_row_per_metric():
         results_table([
             summary("sfl", {"test": {"accuracy": spread(0.5), "loss": spread(12345.678)}}),
             summary(
-                "fedavg", {"test": {"accuracy": spread(None, std=None)}}, exchanges=7, seconds=100.0, bytes_down=1.234e9
+                "fedavg", {"test": {"accuracy": spread(None, std=None)}}, exchanges=7, seconds=100.0,
+                bytes_down_per_client=1.234e9,
             ),
         ])
     )  # fmt: skip
     assert [cell.strip() for cell in row(shown, "accuracy ")] == ["0.500 ± 0.250", "- ± -"]
     assert [cell.strip() for cell in row(shown, "loss ")] == ["1.235e+04 ± 0.250", "-"]
-    assert [cell.strip() for cell in row(shown, "accuracy, best 5 %")] == ["0.900", "0.900"]
-    assert [cell.strip() for cell in row(shown, "accuracy, worst 5 %")] == ["0.100", "0.100"]
+    assert [cell.strip() for cell in row(shown, "accuracy, best 5 %, 1 client ")] == ["0.900", "0.900"]
+    assert [cell.strip() for cell in row(shown, "accuracy, worst 5 %, 1 client ")] == ["0.100", "0.100"]
     assert [cell.strip() for cell in row(shown, "exchanges")] == ["5", "7"]
-    assert [cell.strip() for cell in row(shown, "MB down")] == ["2.35", "1234.00"]
-    assert [cell.strip() for cell in row(shown, "MB up")] == ["0.05", "0.05"]
+    assert [cell.strip() for cell in row(shown, "models moved a round")] == ["4.0", "4.0"]
+    assert [cell.strip() for cell in row(shown, "MB down, per client")] == ["1.17", "1234.00"]
+    assert [cell.strip() for cell in row(shown, "MB up, per client")] == ["0.02", "0.02"]
+    assert [cell.strip() for cell in row(shown, "MB in all, 2 nodes")] == ["2.40", "2.40"]
     assert [cell.strip() for cell in row(shown, "seconds")] == ["1.2", "100.0"]
     assert "On each client's own test data" in shown
 
@@ -72,8 +76,52 @@ def test_a_row_for_fairness_where_it_was_followed():
 
 def test_a_run_of_which_the_bytes_were_not_counted():
     old = summary("sfl", {})
-    del old["bytes_down"], old["bytes_up"]
-    assert [cell.strip() for cell in row(text(results_table([old])), "MB down")] == ["-"]
+    for key in ("bytes_down", "bytes_up", "nodes", "bytes_down_per_client", "bytes_up_per_client", "models_per_round"):
+        del old[key]
+    shown = text(results_table([old]))
+    assert [cell.strip() for cell in row(shown, "MB down, per client")] == ["-"]
+    assert [cell.strip() for cell in row(shown, "MB in all")] == ["-"]
+    assert "models moved" not in shown
+    assert "MB" not in sentence([old])
+
+
+def test_runs_over_other_numbers_of_nodes_say_over_how_many():
+    shown = text(results_table([summary("sfl", {}), summary("centralised", {}, nodes=1)]))
+    assert [cell.strip() for cell in row(shown, "MB in all (nodes)")] == ["2.40 (2)", "2.40 (1)"]
+
+
+def test_what_nodes_of_several_clients_save_is_told():
+    packed = summary("fedavg", {}, bytes_down=500_000, bytes_up=100_000)
+    told = sentence([summary("sfl", {}), packed])
+    assert "send less where these share a model: fedavg 0.60 in place of 2.40 MB in all" in told
+    assert "sfl 2" not in told
+    assert "send less" not in sentence([summary("sfl", {})])
+
+
+def test_the_best_and_the_worst_say_how_many_clients_they_are():
+    per_client = {"test": {"mae": {**{f"c{n}": 1.0 for n in range(60)}, "absent": None}}}
+    metrics = {"test": {"mae": spread(0.5)}}
+    assert "mae, worst 5 %, 3 clients" in text(
+        results_table([summary("a", metrics, clients=61, per_client=per_client)])
+    )
+    both = [summary("a", metrics, clients=40), summary("b", metrics, clients=20)]
+    assert "mae, worst 5 %, 1 or 2 clients" in text(results_table(both))
+
+
+def test_rounds_bytes_and_seconds_to_a_target():
+    reached = {
+        "rounds_to_target": {"test/accuracy": {"target": 0.75, "mean": 12, "first": 3}},
+        "bytes_to_target": {"test/accuracy": {"mean": 4.5e6, "first": 1.5e6}},
+        "seconds_to_target": {"test/accuracy": {"mean": 60.04, "first": 20.0}},
+    }
+    never = {"rounds_to_target": {"test/accuracy": {"target": 0.75, "mean": None, "first": 3}}}
+    shown = text(results_table([summary("ipa", {}, **reached), summary("fedavg", {}, **never), summary("local", {})]))
+    for label, *expected in (
+        ("rounds to test/accuracy 0.75", "12 (3)", "- (3)", "- (-)"),
+        ("MB per client to test/accuracy 0.75", "4.50 (1.50)", "- (-)", "- (-)"),
+        ("seconds to test/accuracy 0.75", "60.0 (20.0)", "- (-)", "- (-)"),
+    ):
+        assert [cell.strip() for cell in row(shown, label)] == expected
 
 
 def test_a_run_that_measured_nothing_still_has_a_table():
@@ -86,7 +134,8 @@ def test_the_sentence_says_what_was_measured_on_what():
     measured = {"train": {"loss": spread(1.0)}, "validation": {"loss": spread(1.0)}}
     said = sentence([summary("a", measured), summary("b", measured), summary("c", measured, data="Other")])
     assert said == (
-        "2 clients, each measured on its own validation data with the model it holds at the end. Data: Digits / Other."
+        "2 clients, each measured on its own validation data with the model it holds at the end. Data: Digits / Other. "
+        "MB per client: of a client that has a node to itself."
     )
 
 
@@ -144,7 +193,7 @@ def test_many_runs_become_rows_that_fit_a_terminal():
         metrics = {f"m{metric}": values for metric in range(5)}
         return {
             "method": f"method-{number}", "clients": 3, "data": "d", "rounds": 2, "exchanges": 4, "seconds": 1.0,
-            "bytes_down": 1, "bytes_up": 2_000_000, "metrics": {"test": metrics},
+            "bytes_down": 1, "bytes_up": 2_000_000, "bytes_up_per_client": 2e6, "metrics": {"test": metrics},
         }  # fmt: skip
 
     console = Console(file=io.StringIO(), width=80, color_system=None)

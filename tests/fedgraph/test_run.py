@@ -22,7 +22,8 @@ from fedgraph.traffic import Traffic
 
 NAMES = ("a", "b")
 SUMMARY_KEYS = [
-    "experiment", "method", "data", "clients", "rounds", "exchanges", "bytes_down", "bytes_up", "seconds",
+    "experiment", "method", "data", "clients", "rounds", "exchanges", "bytes_down", "bytes_up", "nodes",
+    "bytes_down_per_client", "bytes_up_per_client", "seconds",
     "metrics", "per_client", "weights_sha256",
 ]  # fmt: skip
 
@@ -37,7 +38,7 @@ def lines(folder):
 
 
 def training(server_round, loss=(1.0, 2.0), absent=None):
-    return Training(server_round, NAMES, torch.tensor(loss), absent or {}, 0.25, bytes_down=40, bytes_up=30)
+    return Training(server_round, NAMES, torch.tensor(loss), absent or {}, 0.25, Traffic(1, 40, 30, 80, 60))
 
 
 def evaluation(server_round, **metrics):
@@ -168,6 +169,8 @@ def test_lines_of_metrics(folder):
         "seconds": 0.25,
         "bytes_down": 40,
         "bytes_up": 30,
+        "bytes_down_alone": 80,
+        "bytes_up_alone": 60,
     }
     assert list(validation) == ["round", "phase", "split", "metrics", "per_client", "absent"]
     assert validation["per_client"] == {"loss": {"a": 1.0, "b": None}}
@@ -240,8 +243,8 @@ def test_what_was_measured_is_read_back_round_by_round(folder):
 
 def test_schema_of_the_summary(digits_tables):
     measured = evaluation(3, validation__loss=[1.0, float("inf")], test__loss=[1.0, float("nan")])
-    traffic = Traffic(5, 600, 70)
-    summary = summary_of(parse_experiment(digits_tables), NAMES, "some data", 3, traffic, 1.23456, measured, "abc")
+    traffic = Traffic(5, 600, 70, 1000, 80)
+    summary = summary_of(parse_experiment(digits_tables), NAMES, "some data", 3, traffic, 1.23456, measured, "abc", 4)
     assert list(summary) == SUMMARY_KEYS
     assert summary["metrics"]["test"] == {"loss": {"mean": 1.0, "std": 0.0, "best5": 1.0, "worst5": 1.0}}
     assert summary["per_client"] == {
@@ -249,6 +252,7 @@ def test_schema_of_the_summary(digits_tables):
         "test": {"loss": {"a": 1.0, "b": None}},
     }
     assert (summary["exchanges"], summary["bytes_down"], summary["bytes_up"]) == (5, 600, 70)
+    assert (summary["nodes"], summary["bytes_down_per_client"], summary["bytes_up_per_client"]) == (4, 500.0, 40.0)
     assert (summary["experiment"], summary["method"], summary["clients"], summary["seconds"]) == (
         "small",
         "sfl",
@@ -258,7 +262,7 @@ def test_schema_of_the_summary(digits_tables):
     json.dumps(summary, allow_nan=False)
     noted = {"fairness": {"last": 1.0}}
     again = summary_of(
-        parse_experiment(digits_tables), NAMES, "some data", 3, traffic, 1.23456, measured, "abc", noted=noted
+        parse_experiment(digits_tables), NAMES, "some data", 3, traffic, 1.23456, measured, "abc", 4, noted=noted
     )
     assert again == {**summary, **noted}
 
@@ -271,7 +275,7 @@ def test_metrics_of_each_group_in_the_summary(digits_tables):
     }
     measured = Evaluation(3, names, metrics, torch.zeros(4, 1))
     experiment = parse_experiment(digits_tables)
-    summary = summary_of(experiment, names, "some data", 3, Traffic(), 1.0, measured, "abc", groups)
+    summary = summary_of(experiment, names, "some data", 3, Traffic(), 1.0, measured, "abc", groups=groups)
     assert summary["groups"] == {"a": "warm", "b": "cold", "c": "warm", "d": "cold"}
     assert summary["per_group"] == {
         "validation": {
@@ -321,7 +325,7 @@ def test_what_a_whole_run_leaves_behind(digits_tables, run_experiment, method):
     }
     assert files == expected | {"models.safetensors", "summary.json", "logs", ".lock"}
     summary = json.loads((folder.path / "summary.json").read_text())
-    assert set(summary) == {*SUMMARY_KEYS, "training"}
+    assert set(summary) == {*SUMMARY_KEYS, "training", "models_per_round"}
     names = [f"client-{i}" for i in range(6)]
     assert (summary["clients"], summary["rounds"]) == (6, 2)
     for split in ("validation", "test"):

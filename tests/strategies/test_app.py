@@ -135,6 +135,38 @@ def test_bytes_are_those_of_the_arrays_that_were_sent(digits_tables, run_experim
     assert recorded == [(round_down, round_up)] * 3
 
 
+@pytest.mark.parametrize("method", ["fedavg", "sfl", "scaffold", "fedper"])
+def test_bytes_of_a_client_are_those_with_a_node_to_itself_however_clients_are_packed(
+    digits_tables, run_experiment, method
+):
+    """All but the 128 bytes that stand before the numbers of an array, once for a node."""
+    digits_tables["model"]["hidden"] = [64]
+    packed, apart = (summary_of(run_experiment(of(method, digits_tables), nodes=nodes)) for nodes in (2, 6))
+    assert (packed["nodes"], apart["nodes"]) == (2, 6)
+    for way in ("down", "up"):
+        assert apart[f"bytes_{way}_per_client"] == pytest.approx(apart[f"bytes_{way}"] / 6)
+        assert packed[f"bytes_{way}_per_client"] == pytest.approx(apart[f"bytes_{way}"] / 6, rel=0.05)
+    assert packed["models_per_round"] == pytest.approx(apart["models_per_round"], rel=0.05)
+
+
+def test_models_that_a_round_moves(digits_tables, run_experiment):
+    """2 N with FedAvg and 2 N^2 with IPA, each of whose N peers is sent the models of all and sends them back."""
+    digits_tables["model"]["hidden"] = [64]
+    moved = {m: summary_of(run_experiment(of(m, digits_tables)))["models_per_round"] for m in ("fedavg", "ipa")}
+    assert moved == {"fedavg": pytest.approx(2 * 6, rel=0.05), "ipa": pytest.approx(2 * 6**2, rel=0.05)}
+
+
+def test_what_a_run_sent_until_its_target_is_what_its_rounds_sent(digits_tables, run_experiment):
+    digits_tables["evaluation"] = {"targets": {"test/accuracy": 0.6}}
+    folder = run_experiment(of("sfl", digits_tables, rounds=12))
+    summary = summary_of(folder)
+    rounds = summary["rounds_to_target"]["test/accuracy"]["mean"]
+    rows = lines(folder, phase="training")[:rounds]
+    sent = sum(line["bytes_down_alone"] + line["bytes_up_alone"] for line in rows)
+    assert summary["bytes_to_target"]["test/accuracy"]["mean"] == pytest.approx(sent / summary["clients"])
+    assert 0 < summary["seconds_to_target"]["test/accuracy"]["mean"] < summary["seconds"]
+
+
 def test_bytes_of_a_stock_strategy(digits_tables, run_experiment):
     """One model to the node and back, whatever its clients; evaluations are exchanges of their own."""
     del digits_tables["graph"]

@@ -39,6 +39,10 @@ def test_what_a_run_took():
         what: value_of(summary, Quantity.of(f"run/{what}")) for what in ("rounds", "minibatches", "passes", "bytes")
     }
     assert took == {"rounds": 7.0, "minibatches": 140.0, "passes": 2.5, "bytes": 42.0}
+    assert value_of(summary, Quantity.of("run/bytes-per-client")) is None, "a run of an earlier version"
+    summary |= {"bytes_down_per_client": 20.0, "bytes_up_per_client": 12.5, "models_per_round": 6.0}
+    assert value_of(summary, Quantity.of("run/bytes-per-client")) == 32.5
+    assert value_of(summary, Quantity.of("run/models-per-round")) == 6
     del summary["training"]
     assert value_of(summary, Quantity.of("run/passes")) is None, "a run of an earlier version"
 

@@ -9,6 +9,10 @@ def test_quantities():
     assert Quantity.of("test/mae-60min") == ("test", "mae-60min", "mean", None, None)
     assert Quantity.of("validation/accuracy:worst5@cold") == ("validation", "accuracy", "worst5", "cold", None)
     assert (Quantity.of("test/accuracy").better, Quantity.of("test/accuracy:rounds").better) == ("higher", "lower")
+    taken = [Quantity.of(f"test/loss:{what}") for what in ("rounds", "first-bytes", "seconds")]
+    assert [each.better for each in taken] == ["lower"] * 3
+    assert [each.is_count for each in taken] == [True, False, False]
+    assert not Quantity.of("test/loss:bytes").has_course
     assert (Quantity.of("test/loss").better, Quantity.of("test/loss:fairness").better) == ("lower", "higher")
     with pytest.raises(ValueError, match="fairness is that of all clients, not of a group"):
         Quantity.of("test/accuracy:fairness@cold")

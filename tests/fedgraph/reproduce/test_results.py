@@ -133,6 +133,22 @@ def test_rounds_to_a_target(made, table):
     assert " | 20 | 12.0 ± 2.0 | " in lines["| FedAvg"].replace("**", ""), "whole where there is one seed"
 
 
+def test_bytes_and_seconds_to_a_target(made, table):
+    table["table"]["metrics"] = [
+        {"title": "MB", "value": "test/accuracy:bytes", "factor": 1e-6},
+        {"title": "seconds", "value": "test/accuracy:first-seconds"},
+    ]
+    table["rows"][0]["published"], table["rows"][2]["published"] = {}, {}
+    took = {
+        "bytes_to_target": {"test/accuracy": {"mean": 2.5e6, "first": 1e6}},
+        "seconds_to_target": {"test/accuracy": {"mean": 9.0, "first": 4.0}},
+    }
+    results = made({("FedAvg", 0): summary(0.5, **took), ("SFL", 0): summary(0.5)})
+    row, column, metrics = parts(results)
+    assert [results.ours(row, column, metric).mean for metric in metrics] == [2.5, 4.0]
+    assert results.trouble(results.table.rows[1], column).startswith("not run")
+
+
 def test_how_different_peers_are(made, table):
     table["table"]["metrics"] = [
         {"title": "Hamming", "value": "peers/hamming"},
