@@ -56,7 +56,7 @@ class MetricTable(Settings):
              (distances of their parameters), ``peers/hamming``, ``peers/both-right`` or ``peers/both-wrong`` (test
              examples that they predict differently, right, wrong). Or what a run took: ``run/rounds``,
              ``run/minibatches`` (of all clients), ``run/passes`` (over everybody's examples), ``run/bytes`` (down and
-             up, of all nodes, which depends on how many share one), ``run/bytes-per-client`` or ``run/models-per-round``
+             up, of all nodes, which depends on who shares one), ``run/bytes-per-client`` or ``run/models-per-round``
              (with a node for each client).
     factor : what a run's value is multiplied with to be in the unit of the published one, e.g. 100 for per cent.
     rounds : ``[first, last]``: for fairness each client's mean over those of these rounds in which it was measured; by
