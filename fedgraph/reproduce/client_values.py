@@ -43,8 +43,8 @@ def _took(summary: Mapping[str, Any], what: str) -> float | None:
     if what == "bytes":
         return float(summary["bytes_down"] + summary["bytes_up"])
     if what == "bytes-per-client":
-        both = [summary.get(f"bytes_{way}_per_client") for way in ("down", "up")]
-        return None if None in both else float(sum(both))
+        down, up = (summary.get(f"bytes_{way}_per_client") for way in ("down", "up"))
+        return None if down is None or up is None else float(down + up)
     found: Any = summary.get("training", {}).get(what)
     if what in ("rounds", "models-per-round"):
         found = summary.get(what.replace("-", "_"))
