@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,10 +15,12 @@ import numpy as np
 
 from fedgraph.csv_text import as_csv
 from fedgraph.fairness import fairness
+from fedgraph.metrics import EXTREMES
+from fedgraph.report import extreme_clients
 from fedgraph.reproduce.cells import Cell
 from fedgraph.reproduce.client_values import at_the_end, averaged, value_of
 from fedgraph.reproduce.execution import failure, missing_data
-from fedgraph.reproduce.quantity import FAIRNESS, PEERS, Quantity
+from fedgraph.reproduce.quantity import FAIRNESS, PEERS, RUN, Quantity
 from fedgraph.reproduce.table import (
     NOT_PRINTED,
     ColumnTable,
@@ -140,6 +143,32 @@ class Results:
         value = NOT_PRINTED if printed is None else printed[self.table.metrics_of(column).index(metric)]
         return None if isinstance(value, str) else value
 
+    def heading(self, column: ColumnTable, metric: MetricTable) -> str:
+        """What stands above ours: the title, over how many clients where they are few, over how many nodes where it
+        matters."""
+        summaries = [
+            outcome.summary for row in self.rows(column) for outcome in self.at(row, column) if outcome.summary
+        ]
+        quantity = metric.quantity
+        if quantity.statistic in EXTREMES and summaries:
+            return f"{metric.title}, {extreme_clients(summaries, quantity.split, quantity.metric)}"
+        if (quantity.split, quantity.metric) == (RUN, "bytes"):
+            nodes = sorted({summary["nodes"] for summary in summaries if summary.get("nodes")})
+            return f"{metric.title}, {' or '.join(map(str, nodes)) or 'unknown'} nodes in all"
+        return metric.title
+
+    def published_of(self, column: ColumnTable) -> str:
+        """What the paper measured, where it is not known to be what our runs did; empty where it is the same."""
+        data = column.published_data
+        if not data:
+            return ""
+        found = self.descriptions(column)
+        return "" if found and all(is_same_data(data, text) for text in found) else data
+
+    def published_heading(self, column: ColumnTable) -> str:
+        """What stands above published values."""
+        return ", ".join(filter(None, ("published", self.published_of(column))))
+
     def has_published(self, column: ColumnTable) -> bool:
         """Whether the paper prints anything for a column."""
         return any(column.key in row.published for row in self.table.rows)
@@ -201,6 +230,15 @@ class Results:
         return (min if better == "lower" else max)(means, key=lambda label: means[label])
 
 
+def is_same_data(published: str, ours: str) -> bool:
+    """Whether a run that describes its data as ``ours`` had what a paper measured, all of it.
+
+    published : the beginning of such a description, see ``published-data`` of ``[[columns]]``.
+    """
+    begins = re.match(rf"{re.escape(published)}(?![\w-])", ours) is not None
+    return begins and "not comparable" not in ours and re.search(r"\d of [\d,]+ ", ours) is None
+
+
 def look(cells: Sequence[Cell], data_dir: Path) -> tuple[Outcome, ...]:
     """The outcome of every cell as its folder has it now."""
     return tuple(_outcome(cell, data_dir) for cell in cells)
@@ -247,7 +285,7 @@ def summary_csv(results: Results) -> str:
     """One line per row, column and metric: ours over seeds beside the published value."""
     lines: list[tuple[Any, ...]] = [
         ("table", "profile", "row", "column", "metric", "value", "factor", "mean", "deviation", "seeds",
-         "published", "published deviation", "differs", "missing because")
+         "published", "published deviation", "published data", "differs", "missing because")
     ]  # fmt: skip
     for column in results.columns:
         for row in results.rows(column):
@@ -260,6 +298,7 @@ def summary_csv(results: Results) -> str:
                         str(results.table.quantity(row, column, metric)), metric.factor,
                         ours.mean if ours else None, ours.deviation if ours else None,
                         " ".join(map(str, ours.values)) if ours else None, number, deviation,
+                        column.published_data or None,
                         results.differs(row, column), results.trouble(row, column),
                     )
                 )  # fmt: skip

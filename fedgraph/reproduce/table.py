@@ -139,6 +139,9 @@ class ColumnTable(Settings):
     differs    : how its data or setting differ from the published, in plain words; ``{data}`` in it stands for what
                  the runs say their data was.
     choose_by  : in place of the table's.
+    published_data : what the paper measured, in the words with which a run on the same data describes its own, as far
+                 as they say which it is: ``CIFAR-10``, ``METR-LA, 207 sensors``. Where ours are of other data, or of a
+                 part of it, published values say so and stand apart in pictures.
     """
 
     key: _Key
@@ -149,6 +152,7 @@ class ColumnTable(Settings):
     client: str | None = None
     differs: str = ""
     choose_by: _ChooseBy = ""
+    published_data: str = ""
 
 
 class RowTable(Settings):

@@ -35,11 +35,14 @@ def _paper(results: Results) -> str:
 
 def _section(results: Results, column: ColumnTable) -> Iterator[str]:
     metrics = results.table.metrics_of(column)
-    beside = ["published"] if results.has_published(column) else []
-    heads = ["method", *(head for metric in metrics for head in (metric.title, *beside)), "what differs"]
+    beside = [results.published_heading(column)] if results.has_published(column) else []
+    titles = [results.heading(column, metric) for metric in metrics]
+    heads = ["method", *(head for title in titles for head in (title, *beside)), "what differs"]
     yield from (f"## {column.title}", "")
     for description in results.descriptions(column):
         yield from (f"Data: {description}.", "")
+    if beside and results.published_of(column):
+        yield from (f"Published values are of {results.published_of(column)}, not of these data.", "")
     yield markdown_line(heads)
     yield markdown_line(["---", *("---:" for _ in heads[1:-1]), "---"])
     for row in results.rows(column):
@@ -109,9 +112,10 @@ def _terminal_table(results: Results, column: ColumnTable, rows: Collection[str]
     table = Table(title=escape(f"{column.title}{f' ({differs})' if differs else ''}"), title_justify="left")
     table.add_column("method", overflow="fold")
     for metric in results.table.metrics_of(column):
-        table.add_column(escape(metric.title), justify="right", no_wrap=True)
+        table.add_column(_folded(results.heading(column, metric)), justify="right", no_wrap=True)
         if results.has_published(column):
-            table.add_column("published", justify="right", style="dim", no_wrap=True)
+            heading = _folded(results.published_heading(column))
+            table.add_column(heading, justify="right", style="dim", no_wrap=True)
     table.add_column("what differs", style="dim")
     for row in results.rows(column):
         if row.label in rows:
@@ -137,6 +141,11 @@ def _terminal_differences(
         # Brackets of an interval are no markup.
         table.add_row(escape(row.label), *("-" if each is None else escape(str(each)) for each in found))
     return table
+
+
+def _folded(heading: str) -> str:
+    """A line per part, since numbers below are narrow."""
+    return escape(heading.replace(", ", ",\n"))
 
 
 def number(ours: Spread | None, decimals: int = 3) -> str:

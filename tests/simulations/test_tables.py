@@ -95,6 +95,16 @@ def test_methods_without_a_graph_are_given_none():
                 assert 'graph.source="none"' in row.set, (name, row.label)
 
 
+def test_every_column_with_published_values_says_of_which_data_they_are():
+    for name in table_files():
+        _, table, _ = load_table(name)
+        for column in table.columns:
+            if any(column.key in row.published for row in table.rows):
+                assert column.published_data, f"{name}, {column.key}: published-data is missing"
+    _, table, _ = load_table("sfl-table2")
+    assert {column.published_data for column in table.columns} == {"CIFAR-10"}
+
+
 def test_published_values_as_printed():
     """Some of each table, typed in a second time."""
     printed = {

@@ -1,19 +1,32 @@
-"""The first metric of every row: bars or dots, with the published value beside them."""
+"""The first metric of every row: bars or dots, with the published value beside them; apart where of other data."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from fedgraph.reproduce.figures.panels import panels
 from fedgraph.reproduce.results import Results, Spread
-from fedgraph.reproduce.table import PublishedValue
+from fedgraph.reproduce.table import MetricTable, PublishedValue
 
 _HIGHLIGHTED, _OTHERS, _PUBLISHED = "#1f6fb4", "#9aa7b3", "#c04a1d"
 
 
+class _Panel(NamedTuple):
+    """Its title, what is drawn, and per row: label, whether it is highlighted, ours and the published value."""
+
+    title: str
+    metric: MetricTable
+    lines: Sequence[tuple[str, bool, Spread | None, PublishedValue | None]]
+
+
 def by_row(results: Results, bars: bool) -> Any:
-    """A line per row: ours with the deviation over seeds, and the published value as an open diamond."""
-    drawn, table = [], results.table.table
+    """A line per row: ours with the deviation over seeds, and the published value as an open diamond.
+
+    Published values of other data than ours have a panel of their own, which names them.
+    """
+    drawn: list[_Panel] = []
+    table = results.table.table
     for column in results.columns:
         metric = results.table.metrics_of(column)[0]
         every = (
@@ -21,28 +34,37 @@ def by_row(results: Results, bars: bool) -> Any:
              results.published(row, column, metric))
             for row in results.rows(column)
         )  # fmt: skip
-        lines = [line for line in every if line[2] is not None or line[3] is not None]
-        if any(ours is not None for _, _, ours, _ in lines):
-            drawn.append((column, metric, lines))
+        shown = [line for line in every if line[2] is not None or line[3] is not None]
+        if not any(ours is not None for _, _, ours, _ in shown):
+            continue
+        elsewhere = results.published_of(column)
+        if elsewhere and any(published is not None for *_, published in shown):
+            ours_alone = [(label, own, ours, None) for label, own, ours, _ in shown if ours is not None]
+            theirs = [(label, own, None, printed) for label, own, _, printed in shown if printed is not None]
+            drawn.append(_Panel(column.title, metric, ours_alone))
+            drawn.append(_Panel(f"published, {elsewhere}", metric, theirs))
+        else:
+            drawn.append(_Panel(column.title, metric, shown))
     if not drawn:
         return None
-    figure, axes = panels(len(drawn), width=6.4, height=1.3 + 0.27 * max(len(lines) for _, _, lines in drawn))
-    for axis, (column, metric, lines) in zip(axes, drawn, strict=True):
+    figure, axes = panels(len(drawn), width=6.4, height=1.3 + 0.27 * max(len(panel.lines) for panel in drawn))
+    for axis, (title, metric, lines) in zip(axes, drawn, strict=True):
         for height, line in enumerate(lines):
             _draw_line(axis, height, *line, bars=bars)
         if any(published is not None for *_, published in lines):
             axis.plot([], [], "D", markerfacecolor="none", markeredgecolor=_PUBLISHED, label="published")
         marker, several = "s" if bars else "o", any(highlighted for _, highlighted, *_ in lines)
-        if several:
-            axis.plot([], [], marker, color=_HIGHLIGHTED, label=f"ours, {table.method}")
-        axis.plot([], [], marker, color=_OTHERS, label="ours, others" if several else "ours")
+        if any(ours is not None for _, _, ours, _ in lines):
+            if several:
+                axis.plot([], [], marker, color=_HIGHLIGHTED, label=f"ours, {table.method}")
+            axis.plot([], [], marker, color=_OTHERS, label="ours, others" if several else "ours")
         axis.legend(fontsize=7, frameon=False, loc="lower center", bbox_to_anchor=(0.4, 1), ncols=3, columnspacing=1.2)
         axis.set_yticks(range(len(lines)), [label for label, *_ in lines], fontsize=8)
         axis.set_ylim(len(lines) - 0.4, -0.6)
         axis.margins(x=0.12)
         better = f" ({metric.quantity.better} is better)" if metric.quantity.better else ""
         axis.set_xlabel(f"{metric.title}{better}", fontsize=8)
-        axis.set_title(column.title, fontsize=10, pad=20, fontweight="bold")
+        axis.set_title(title, fontsize=10, pad=20, fontweight="bold")
         axis.grid(axis="x", color="0.9", zorder=0)
         axis.spines[["top", "right", "left"]].set_visible(False)
         axis.tick_params(axis="x", labelsize=8)
@@ -77,3 +99,8 @@ def _draw_line(
     if published is not None:
         number = published[0] if isinstance(published, tuple) else published
         axis.plot(number, height, "D", markerfacecolor="none", markeredgecolor=_PUBLISHED, markersize=6, zorder=6)
+    if published is not None and ours is None:
+        axis.annotate(
+            f"{number:g}", (number, height), xytext=(7, 0), textcoords="offset points", va="center", fontsize=7.5,
+            color=_PUBLISHED,
+        )  # fmt: skip

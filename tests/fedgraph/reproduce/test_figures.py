@@ -49,11 +49,25 @@ def figure_of(table, plan, execute, results_of, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["bars", "dots"])
+def test_published_values_of_other_data_have_an_axis_of_their_own(kind, table, figure_of):
+    table["columns"][0]["published-data"] = "CIFAR-10"
+    _, figure, _ = figure_of(kind)
+    ours, theirs = figure.axes
+    assert [axis.get_title() for axis in figure.axes] == ["Digits", "published, CIFAR-10"]
+    assert [label.get_text() for label in ours.get_yticklabels()] == ["FedAvg", "SFL"]
+    assert [label.get_text() for label in theirs.get_yticklabels()] == ["FedAvg", "Oracle"]
+    diamonds = [[line for line in axis.lines if line.get_marker() == "D"] for axis in figure.axes]
+    assert diamonds[0] == []
+    assert [line.get_xdata()[0] for line in diamonds[1] if len(line.get_xdata())] == [12.5, 99.0]
+
+
+@pytest.mark.parametrize("kind", ["bars", "dots"])
 @pytest.mark.parametrize(
     ("highlight", "legend"), [({}, ["ours"]), ({"method": "S", "highlight": ["SF"]}, ["ours, S", "ours, others"])]
 )
 def test_rows_are_drawn_at_their_means(kind, highlight, legend, table, figure_of):
     table["table"] |= highlight
+    table["columns"][0]["published-data"] = "digits"
     path, figure, results = figure_of(kind)
     assert ink(path) > 0.02
     (axis,) = figure.axes

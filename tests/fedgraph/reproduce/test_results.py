@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedgraph.reproduce.cells import Cell
-from fedgraph.reproduce.results import Outcome, Results, commits, long_csv, summary_csv
+from fedgraph.reproduce.results import Outcome, Results, commits, is_same_data, long_csv, summary_csv
 from fedgraph.reproduce.table import PublishedTable
 from fedgraph.reproduce.text import markdown
 
@@ -15,6 +15,10 @@ def summary(mean, worst=0.0, **more):
     return {
         "data": "Toy, 3 of 9 clients: not comparable",
         "seconds": 1.5,
+        "clients": 3,
+        "rounds": 1,
+        "bytes_down": 2_000_000,
+        "bytes_up": 1_000_000,
         "metrics": {"test": {"accuracy": {"mean": mean, "std": 0.1, "best5": None, "worst5": worst}}},
         **more,
     }
@@ -51,6 +55,42 @@ def test_mean_and_sample_deviation_over_seeds_in_the_unit_of_the_paper(made):
     assert ours.mean == pytest.approx(130 / 3)
     assert ours.deviation == pytest.approx(np.std([20, 50, 60], ddof=1))
     assert results.ours(row, column, worst).mean == 0
+
+
+@pytest.mark.parametrize(
+    ("ours", "same"),
+    [
+        ("CIFAR-10 (60,000 images 32x32, 103 of them approximate), 100 clients, 2 shards each", True),
+        ("CIFAR-100 (60,000 images 32x32), 20 clients", False),
+        ("CIFAR-10 (60,000 images 32x32, 2,500 of 50,000 training images), 50 clients", False),
+        ("Fashion-MNIST (70,000 images 28x28), 50 clients", False),
+    ],
+)
+def test_data_are_the_published_ones_where_a_run_says_so_and_had_all_of_them(ours, same):
+    assert is_same_data("CIFAR-10", ours) == same
+    assert is_same_data("MNIST", "Fashion-MNIST (70,000 images 28x28)") is False
+    assert is_same_data("METR-LA, 207 sensors", "METR-LA, 207 sensors, 34,272 five-minute steps")
+    week = "METR-LA, 207 sensors, 2,016 five-minute steps: not comparable with published tables over all time steps"
+    assert not is_same_data("METR-LA, 207 sensors", week)
+    assert not is_same_data("METR-LA, 207 sensors", "METR-LA, 29 of 207 sensors, 34,272 five-minute steps")
+
+
+def test_what_is_not_known_to_be_the_published_data_is_taken_for_other(made, table):
+    table["columns"][0]["published-data"] = "Toy"
+    nothing, something = made({}), made({("FedAvg", 0): summary(0.5)})
+    assert nothing.published_heading(nothing.columns[0]) == "published, Toy"
+    assert something.published_heading(something.columns[0]) == "published, Toy", "3 of 9 clients"
+    whole = made({("FedAvg", 0): {**summary(0.5), "data": "Toy, 9 clients"}})
+    assert whole.published_heading(whole.columns[0]) == "published"
+
+
+def test_few_clients_and_bytes_over_nodes_are_named_in_headings(made, table):
+    table["table"]["metrics"].append({"title": "MB", "value": "run/bytes", "factor": 1e-6})
+    table["rows"][0]["published"], table["rows"][2]["published"] = {}, {}
+    results = made({("FedAvg", 0): summary(0.5, clients=50, nodes=2)})
+    column = results.columns[0]
+    headings = [results.heading(column, metric) for metric in results.table.metrics_of(column)]
+    assert headings == ["mean", "worst, 2 clients", "MB, 2 nodes in all"]
 
 
 def test_one_seed_has_no_deviation_and_none_no_value(made):

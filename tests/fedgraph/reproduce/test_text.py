@@ -99,3 +99,17 @@ def test_the_terminal_names_a_value_that_is_missing_in_full(table, finished, res
     table["table"]["metrics"] = [{"title": "rounds", "value": "test/loss:rounds"}]
     table["rows"][0]["published"] = table["rows"][2]["published"] = {}
     assert "its runs have no test/loss:rounds" in shown(terminal_tables(results_of(table), ["SFL"], ["digits"]))
+
+
+def test_published_values_of_other_data_name_them(table, results_of, finished):
+    assert "| published |" in markdown(finished)
+    table["columns"][0]["published-data"] = "CIFAR-10"
+    results = results_of(table)
+    assert "| mean | published, CIFAR-10 | worst, 1 client | published, CIFAR-10 |" in markdown(results)
+    assert "Published values are of CIFAR-10, not of these data." in markdown(results)
+    told = shown(terminal_tables(results, ["SFL"], ["digits"]))
+    assert "published," in told
+    assert "CIFAR-10" in told
+    table["columns"][0]["published-data"] = "digits"
+    assert "| mean | published | worst, 1 client | published |" in markdown(results_of(table))
+    assert "digits" not in shown(terminal_tables(results_of(table), ["SFL"], ["digits"])).split("what differs")[1]
