@@ -37,7 +37,7 @@ def test_markdown_shows_ours_beside_the_published(finished):
     text = markdown(finished)
     column = finished.columns[0]
     lines = {cells_of(line)[0]: cells_of(line) for line in text.splitlines() if line.startswith("|")}
-    assert lines["method"] == ["method", "mean", "published", "worst", "published", "what differs"]
+    assert lines["method"] == ["method", "mean", "published", "worst, 1 client", "published", "what differs"]
     fedavg, sfl = finished.table.rows[:2]
     mean, _worst = finished.table.metrics_of(column)
     ours = finished.ours(sfl, column, mean)
