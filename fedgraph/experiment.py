@@ -136,10 +136,17 @@ def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
         evaluation=evaluation,
         output=parse(OutputTable, _table(tables, "output"), "[output]"),
         method=method,
-        method_tables={name: dict(_table(tables, name)) for name in tables if name not in fixed},
+        method_tables=_method_tables(
+            {name: dict(_table(tables, name)) for name in tables if name not in fixed}, method
+        ),
         fairness=_fairness(_table(tables, "fairness"), evaluation) if "fairness" in tables else None,
         clients=parse(ClientsTable, _table(tables, "clients"), "[clients]"),
     )
+
+
+def _method_tables(given: dict[str, dict[str, Any]], method: Method) -> dict[str, dict[str, Any]]:
+    """Those that are given, and defaults of the method that runs where its strategy has others."""
+    return given | ({method.name: {**method.defaults, **given.get(method.name, {})}} if method.defaults else {})
 
 
 def _fairness(table: Mapping[str, Any], evaluation: EvaluationTable) -> FairnessTable:

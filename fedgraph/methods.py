@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from fedgraph.errors import ExperimentError
 
@@ -13,6 +15,7 @@ class Method:
 
     needs : what a run of it must be given beyond data and model, in words for ``fedgraph methods``.
     own_models : its own table says what is trained, and an experiment has no table ``[model]``.
+    defaults : what its table says of keys that are not given, where the strategy's own defaults make it another method.
     """
 
     name: str
@@ -22,6 +25,7 @@ class Method:
     needs: str
     paper: str = ""
     own_models: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 STOCK_CLIENT = "clients.stock:StockClient"
@@ -157,8 +161,9 @@ BUILT_IN: dict[str, Method] = {
             title="FedAvg with a proximal term, Flower's own strategy",
             strategy="flwr.serverapp.strategy:FedProx",
             client=STOCK_CLIENT,
-            needs="[fedprox] proximal-mu; with Flower's default of 0 it is FedAvg",
+            needs="nothing; [fedprox] proximal-mu is 0.1 unless given (0.001 to 1 in the paper; with 0 it is FedAvg)",
             paper="https://arxiv.org/abs/1812.06127",
+            defaults={"proximal-mu": 0.1},
         ),
         Method(
             name="fedper",
@@ -273,4 +278,5 @@ def resolve(method: str | None, strategy: str | None, client: str | None) -> Met
         needs=known.needs if known else "",
         paper=known.paper if known and strategy is None else "",
         own_models=known is not None and known.own_models,
+        defaults=known.defaults if known and strategy is None else {},
     )

@@ -132,12 +132,18 @@ def results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     title = (
         f"On {split} data" if any("measured" in each for each in summaries) else f"On each client's own {split} data"
     )
-    runs = [summary["method"] for summary in summaries]
+    runs = [_named(summary) for summary in summaries]
     took = _took(summaries)
     if len(summaries) > _MOST_COLUMNS:
         results = _results(summaries, split, _mean, most=_METRICS_OF_MANY)
         return _row_per_run(title, runs, {**results, _UP: took[_UP], "seconds": took["seconds"]})
     return _column_per_run(title, runs, _results(summaries, split, _spread), _targets(summaries), took)
+
+
+def _named(summary: Mapping[str, Any]) -> str:
+    """The method, and what must be known of it to read its numbers."""
+    remark = f"\n({summary['remark']})" if summary.get("remark") else ""
+    return escape(f"{summary['method']}{remark}")
 
 
 def _took(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

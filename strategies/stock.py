@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import FedProx, Strategy
 from torch import Tensor
 
 from fedgraph.array_records import checked_arrays, from_record, to_record
@@ -104,6 +104,11 @@ class StockStrategy(CohortStrategy):
         """Take back what ``state`` gave."""
         self.begin(to_record(state["global"]))
         load_stock_state(self.stock, state["stock"])
+
+    def facts(self) -> dict[str, Any]:
+        """That a method is another one with these settings."""
+        without_term = isinstance(self.stock, FedProx) and self.stock.proximal_mu == 0
+        return {"remark": "mu 0: the same as fedavg"} if without_term else {}
 
     def _remember(self, messages: Iterable[Message], training: bool) -> list[Message]:
         remembered = list(messages)

@@ -177,7 +177,10 @@ class Results:
         """In plain words, how our runs differ from the published row; empty for a row that is only published."""
         if not row.runs_in(column.key):
             return ""
-        return "; ".join(filter(None, (self.differs_as_a_whole(column), row.differs, self.chosen(row, column))))
+        remarks = dict.fromkeys((outcome.summary or {}).get("remark", "") for outcome in self.at(row, column))
+        return "; ".join(
+            filter(None, (self.differs_as_a_whole(column), row.differs, *remarks, self.chosen(row, column)))
+        )
 
     def chosen(self, row: RowTable, column: ColumnTable) -> str:
         """Which settings of a row were chosen from what, in words."""

@@ -205,3 +205,8 @@ def test_many_runs_become_rows_that_fit_a_terminal():
     assert row.replace("│", " ").split() == ["method-4", "0.400", "0.400", "0.400", "0.900", "0.100", "2.00", "1.0"]
     assert "m0" not in text
     assert "m4" in text
+
+
+def test_a_method_that_is_another_one_with_its_settings_says_so():
+    shown = text(results_table([summary("fedprox", {}, remark="mu 0: the same as fedavg"), summary("fedavg", {})]))
+    assert "(mu 0: the same as fedavg)" in shown

@@ -1,3 +1,4 @@
+import itertools
 import json
 import random
 from pathlib import Path
@@ -9,6 +10,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from fedgraph.data import open_source, parse_data
 from fedgraph.errors import ExperimentError
+from fedgraph.methods import BUILT_IN
 from fedgraph.model_file import load_models
 from strategies.stock import build_stock, load_stock_state, stock_state
 
@@ -164,3 +166,35 @@ def test_a_node_of_untrained_clients_has_no_part_in_the_average(run_experiment, 
     for name, tensor in model.items():
         torch.testing.assert_close(tensor, other[name], rtol=0, atol=0)
     assert all(value is not None for value in with_cold.summary()["per_client"]["test"]["mae"].values())
+
+
+def test_fedprox_has_a_proximal_term_unless_told_otherwise(digits_tables, run_experiment):
+    """With Flower's default of 0 it was FedAvg, under another name."""
+    del digits_tables["graph"]
+
+    def run(**changes):
+        tables = {**digits_tables, **changes, "experiment": {**digits_tables["experiment"], "method": "fedprox"}}
+        return run_experiment(tables).path
+
+    usual, without = run(), run(fedprox={"proximal-mu": 0.0})
+    assert "proximal-mu = 0.1" in (usual / "experiment.toml").read_text()
+    told = [json.loads((path / "summary.json").read_text()) for path in (usual, without)]
+    assert told[0]["weights_sha256"] != told[1]["weights_sha256"]
+    assert [summary.get("remark") for summary in told] == [None, "mu 0: the same as fedavg"]
+    digits_tables["experiment"]["method"] = "fedavg"
+    assert run_experiment(digits_tables).summary()["weights_sha256"] == told[1]["weights_sha256"]
+
+
+def test_no_built_in_method_is_another_one_by_default(digits_tables, run_experiment):
+    """All that are of rounds, as ``--compare`` runs them: what clients are measured with is nowhere the same."""
+    digits_tables["graph"] = {"source": "complete"}
+    measured = {}
+    for name, method in BUILT_IN.items():
+        if method.own_models or name in ("f3", "f3-inference", "f3-secret", "vfl", "sfl-cold-start"):
+            continue
+        digits_tables["experiment"] |= {"method": name, "rounds": 3}
+        summary = run_experiment(digits_tables, nodes=1).summary()
+        measured[name] = json.dumps(summary["per_client"]["test"]["loss"], sort_keys=True)
+    same = [(a, b) for a, b in itertools.combinations(measured, 2) if measured[a] == measured[b]]
+    assert len(measured) >= 15
+    assert not same
