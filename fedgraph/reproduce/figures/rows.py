@@ -42,7 +42,7 @@ def by_row(results: Results, bars: bool) -> Any:
             ours_alone = [(label, own, ours, None) for label, own, ours, _ in shown if ours is not None]
             theirs = [(label, own, None, printed) for label, own, _, printed in shown if printed is not None]
             drawn.append(_Panel(column.title, metric, ours_alone))
-            drawn.append(_Panel(f"published, {elsewhere}", metric, theirs))
+            drawn.append(_Panel(f"{column.title}:\npublished, {elsewhere}", metric, theirs))
         else:
             drawn.append(_Panel(column.title, metric, shown))
     if not drawn:

@@ -53,7 +53,7 @@ def test_published_values_of_other_data_have_an_axis_of_their_own(kind, table, f
     table["columns"][0]["published-data"] = "CIFAR-10"
     _, figure, _ = figure_of(kind)
     ours, theirs = figure.axes
-    assert [axis.get_title() for axis in figure.axes] == ["Digits", "published, CIFAR-10"]
+    assert [axis.get_title() for axis in figure.axes] == ["Digits", "Digits:\npublished, CIFAR-10"]
     assert [label.get_text() for label in ours.get_yticklabels()] == ["FedAvg", "SFL"]
     assert [label.get_text() for label in theirs.get_yticklabels()] == ["FedAvg", "Oracle"]
     diamonds = [[line for line in axis.lines if line.get_marker() == "D"] for axis in figure.axes]
