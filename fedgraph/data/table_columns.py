@@ -38,6 +38,7 @@ class TableColumnSettings(SharedSampleSettings):
     owners         : columns by client, e.g. ``{ hospital = ["age", "weight"], lab = ["glucose"] }``. Without them all
                      columns of a node's own file are the one client's that the node names.
     num_owners     : in place of owners, deal the columns in their order to so many clients, ``owner-0`` and so on.
+    first_rows     : use only so many rows from the beginning.
     missing        : texts that mark a missing value. A missing category is all zeros.
     categories     : the values of categorical columns, the label's included; by default those found in the file. Nodes
                      with files of their own must agree on a list. A numeric column named here becomes categorical.
@@ -53,6 +54,7 @@ class TableColumnSettings(SharedSampleSettings):
     key_column: str | None = None
     owners: dict[str, tuple[str, ...]] | None = None
     num_owners: PositiveInt | None = None
+    first_rows: PositiveInt | None = None
     missing: tuple[str, ...] = ("", "?", "NA", "nan")
     categories: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     max_categories: PositiveInt = 200
@@ -144,9 +146,13 @@ class TableColumnSource(SharedSampleSource):
     def _table(self) -> Table:
         settings = self.settings
         if settings.bundled is not None:
-            return bundled_table(settings.bundled)
-        path = place_of(settings.path, self.data_dir, self.own)
-        return read_table(path, settings.columns, settings.missing, settings.delimiter)
+            table = bundled_table(settings.bundled)
+        else:
+            path = place_of(settings.path, self.data_dir, self.own)
+            table = read_table(path, settings.columns, settings.missing, settings.delimiter)
+        if settings.first_rows is None:
+            return table
+        return Table({name: column[: settings.first_rows] for name, column in table.columns.items()}, table.where)
 
     def _as_table(self, columns: tuple[str, ...] | None) -> TableSettings:
         """The keys under which the set ``table`` would read the columns of one client."""

@@ -46,13 +46,14 @@ class LocalModelSettings(Settings):
 
     local_patience : epochs without a better result on its own validation samples after which an owner stops training;
                      it keeps its best model.
-    local_monitor  : what is better there: a higher ``accuracy``, or a lower ``loss``.
+    local_monitor  : what is better there: a higher ``accuracy``, as in the released program, or a lower ``loss``. Few
+                     columns often predict the largest class alone, whose accuracy does not tell what was learned.
     tied_output    : all owners train with the same output layer, drawn at random and frozen, which ties the meaning of
                      their embeddings together (row J of table 2).
     """
 
     local_patience: PositiveInt = 20
-    local_monitor: Literal["accuracy", "loss"] = "accuracy"
+    local_monitor: Literal["accuracy", "loss"] = "loss"
     tied_output: bool = False
 
 

@@ -119,3 +119,11 @@ def test_tables_that_cannot_be(folder):
         load({}, CSV.replace("p2,", "p1,"))
     with pytest.raises(DataError, match="has no column 'height'"):
         load({"owners": {"lab": ["height"]}})
+
+
+def test_the_first_rows_alone(folder):
+    table = {**TABLE, "first-rows": 4, "shares": [1.0, 0.0, 0.0]}
+    data = open_source(parse_data(table), folder).load_owners(["hospital", "sugar"])
+    assert data.keys == ("p1", "p2", "p3", "p9")
+    bundled = {"set": "table-columns", "bundled": "breast-cancer", "num-owners": 4, "first-rows": 100}
+    assert len(open_source(parse_data(bundled), folder).holdings(()).keys) == 100
