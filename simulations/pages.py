@@ -23,7 +23,8 @@ by its label; without ``rows`` all rows of the file are shown.
 ``show`` is text with numbers in braces, ``{row|column|metric:format}``; what is left out, from the left or between the
 bars, is that of the place in the table. A format is ``.3``, the decimals; before them ``±``, the deviation over seeds
 too, where there are several; ``,`` separates thousands. No decimals leave a number as it stands. ``seed 0`` before all
-of it is that seed alone, ``published`` the paper's value; ``seeds`` is how many there are. A number that is not there
+of it is that seed alone, ``published`` the paper's value; ``seeds`` is how many there are, ``compared`` by how much
+the row that the table compares with is above, with its interval (see ``[table] compare``). A number that is not there
 is ``-``; where the first of them is not, ``otherwise``, more text of this kind, stands in place of the whole.
 
 A number in a sentence stands between two markers as well::
@@ -53,7 +54,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 _TABLE = re.compile(r"(<!-- table (?P<file>\S+)\n(?P<about>.*?)\n-->\n)(.*?)(?P<end><!-- end of table -->)", re.DOTALL)
 _NUMBER = re.compile(r"(<!-- (?P<file>[\w./-]+)\s+(?P<show>[^<>]*\{[^<>]*) -->)[^<>]*(?P<end><!-- end -->)")
 _FIELD = re.compile(r"\{(?P<place>[^{}]*):(?P<format>[^{}:]*)\}")
-_FORMAT = re.compile(r"(published ?|seed (?P<seed>\d+) ?)?(?P<spread>±)?(?P<thousands>,)?(\.(?P<decimals>\d))?|seeds")
+_FORMAT = re.compile(
+    r"(published ?|seed (?P<seed>\d+) ?)?(?P<spread>±)?(?P<thousands>,)?(\.(?P<decimals>\d))?|seeds|compared"
+)
 _ABSENT = "-"
 
 
@@ -196,6 +199,9 @@ def _number(file: ResultFile, found: re.Match[str], place: Sequence[str | None],
         raise ExperimentError(f"{where} does not say row, column and metric, nor does the place where it stands")
     if strict:
         file.refuse_unknown(row, column, metric)
+    if how[0] == "compared":
+        difference = file.compared(row, column, metric)
+        return None if difference is None else str(difference)
     if how[0].startswith("published"):
         printed = file.published(row, column, metric)
         if printed is None:

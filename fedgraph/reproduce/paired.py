@@ -13,7 +13,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from fedgraph.csv_text import as_csv
-from fedgraph.reproduce.results import Results
+from fedgraph.reproduce.results import Results, Spread
 from fedgraph.reproduce.table import ColumnTable, MetricTable, RowTable
 
 _LEVEL = 0.95
@@ -33,8 +33,15 @@ class Difference:
     above: int
 
     @classmethod
-    def of(cls, values: dict[int, float], overlap: float) -> Difference:
-        """By Student's t; the variance of the mean is that of a difference times ``1 / seeds + overlap``."""
+    def between(cls, reference: Spread, other: Spread, overlap: float) -> Difference | None:
+        """By Student's t; the variance of the mean is that of a difference times ``1 / seeds + overlap``.
+
+        None where no seed has both.
+        """
+        both = reference.values.keys() & other.values.keys()
+        if not both:
+            return None
+        values = {seed: reference.values[seed] - other.values[seed] for seed in sorted(both)}
         every, count = np.array(list(values.values())), len(values)
         margin = None
         if count > 1:
@@ -58,8 +65,7 @@ def difference(results: Results, row: RowTable, column: ColumnTable, metric: Met
     ours, other = (results.ours(each, column, metric) for each in (reference, row))
     if ours is None or other is None:
         return None
-    both = {seed: value - other.values[seed] for seed, value in ours.values.items() if seed in other.values}
-    return Difference.of(both, results.table.table.overlap) if both else None
+    return Difference.between(ours, other, results.table.table.overlap)
 
 
 def differences(results: Results, column: ColumnTable) -> Iterator[tuple[RowTable, list[Difference | None]]]:

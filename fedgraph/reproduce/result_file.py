@@ -26,6 +26,7 @@ from fedgraph.errors import ExperimentError
 from fedgraph.experiment import find_experiment
 from fedgraph.naming import json_digest
 from fedgraph.reproduce.files import Profile, read_file
+from fedgraph.reproduce.paired import Difference
 from fedgraph.reproduce.results import Results, Spread
 from fedgraph.reproduce.table import ColumnTable, MetricTable, PublishedTable, PublishedValue, RowTable, load_table
 
@@ -117,6 +118,14 @@ class ResultFile:
         lines = self._measured.get((row, column, metric), [])
         single = sum(bool(line.seed) for line in lines)
         return single or max((len(line.seeds.split()) for line in lines), default=0)
+
+    def compared(self, row: str, column: str, metric: str) -> Difference | None:
+        """By how much the row that the table compares with is above; None without one, or without seeds of both."""
+        about = None if self._table is None else self._table.table
+        if about is None or not about.compare:
+            return None
+        reference, other = (self.spread(each, column, metric) for each in (about.compare, row))
+        return None if reference is None or other is None else Difference.between(reference, other, about.overlap)
 
     def published(self, row: str, column: str, metric: str) -> PublishedValue | None:
         """What the paper prints, where it prints something."""

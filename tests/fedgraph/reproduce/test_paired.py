@@ -10,9 +10,12 @@ from scipy import stats
 from fedgraph.errors import ExperimentError
 from fedgraph.reproduce.cells import Cell
 from fedgraph.reproduce.paired import difference, paired_csv
+from fedgraph.reproduce.result_file import ResultFile
 from fedgraph.reproduce.results import Outcome, Results
 from fedgraph.reproduce.table import PublishedTable, load_table
 from fedgraph.reproduce.text import markdown, terminal_tables
+from simulations.pages import Results as PageResults
+from simulations.pages import written_anew
 
 OURS, OTHER = {0: 0.5, 1: 0.7, 2: 0.4, 3: 0.9}, {0: 0.4, 1: 0.4, 2: 0.5, 4: 0.1}
 
@@ -28,6 +31,7 @@ def results(table, tmp_path):
             for seed, value in reached.items():
                 summary = {
                     "data": "Toy",
+                    "clients": 2,
                     "seconds": 1.0,
                     "metrics": {"test": {"accuracy": {"mean": value, "worst5": 0.0}}},
                 }
@@ -73,6 +77,24 @@ def test_they_are_shown_below_the_table_and_written(results):
     first = next(iter(csv.DictReader(io.StringIO(paired_csv(found)))))
     assert (first["row"], first["reference"], first["above"], first["seeds"]) == ("FedAvg", "SFL", "2", "3")
     assert float(first["mean"]) == pytest.approx(10.0)
+
+
+def test_pages_have_them_from_result_files(results, table, write, tmp_path):
+    for folder in ("tables", "results"):
+        (tmp_path / "toy" / folder).mkdir(parents=True)
+    table["table"]["compare"] = "SFL"
+    write(table, tmp_path / "toy" / "tables" / "tiny.toml")
+    path = tmp_path / "toy" / "results" / "tiny-small.csv"
+    lines = [f"SFL,digits,mean,{seed},{100 * value},,,," for seed, value in OURS.items()]
+    lines += [f"FedAvg,digits,mean,{seed},{100 * value},,,," for seed, value in OTHER.items()]
+    path.write_text("row,column,metric,seed,value,deviation,seeds,settings,source\n" + "\n".join(lines) + "\n")
+    found = ResultFile(path)
+    assert str(found.compared("FedAvg", "digits", "mean")) == str(between(results())[0])
+    assert found.compared("SFL", "digits", "worst") is None
+    known = PageResults(tmp_path)
+    known.named = lambda name: found
+    page = "<!-- toy/tiny-small {FedAvg|digits|mean:compared} -->1<!-- end -->"
+    assert str(between(results())[0]) in written_anew(page, known)
 
 
 def test_without_a_reference_there_is_nothing_to_show(results):
