@@ -41,6 +41,13 @@ def test_on_traffic(run_experiment, data_dir, name):
     assert "rush hours" in summary["data"]
 
 
+def test_experiments_of_the_paper_say_where_the_defaults_are_others():
+    for name in ("metr-la", "pems-bay", "pmu"):
+        assert load_experiment(f"f3/{name}.toml").method_table["local-monitor"] == "accuracy"
+    # "For missing data, we impute the node features by using zero" (appendix F).
+    assert load_experiment("f3/pmu.toml").method_table["absent"] == "zeros"
+
+
 def test_on_a_panel_of_ones_own(run_experiment, tmp_path):
     draw = np.random.default_rng(0)
     values = draw.normal(size=(120, 3, 5, 4)).astype(np.float32)

@@ -25,7 +25,7 @@ def test_figure_3_is_of_the_votes_of_table_2(profile, tmp_path):
 @pytest.mark.parametrize("profile", ["small", "full"])
 def test_figure_4_is_of_the_hard_alignments_of_table_5(profile, tmp_path):
     assert load_table("f3-fig4")[1].table.figure == "permutations"
-    rows = ["hard alignment", "hard alignment by exp of sigmoid"]
+    rows = ["hard alignment", "hard alignment without entropy", "hard alignment by exp of sigmoid"]
     hard = paths("f3-table5", tmp_path, profile, rows)
     assert hard
     assert paths("f3-fig4", tmp_path, profile) == hard
