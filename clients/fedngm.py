@@ -192,7 +192,7 @@ class FedNGMClient:
             for yardstick in get_args(Yardstick) if self.settings.yardsticks else ():
                 targets = [each for each in self._targets(self.common) if self.common[each].kind != "embedding"]
                 found = predict_targets(
-                    yardstick, self.common, rows.values["train"], values, targets, self.assignment.seed
+                    yardstick, self.common, self._yardstick_rows(name), values, targets, self.assignment.seed
                 )
                 scores |= _named(split, f"-{yardstick}", score_targets(self.common, values, found))
             if self.settings.sample_quality:
@@ -210,6 +210,11 @@ class FedNGMClient:
                 return found
             self._public_scores[scaling] = found
         return self._public_scores[scaling]
+
+    def _yardstick_rows(self, name: str) -> Floats:
+        """What yardsticks learn from: the client's training rows, or everybody's where models are pooled."""
+        names = self.clients if self.settings.global_model == "pooled" else [name]
+        return np.concatenate([self._held.rows(each, self.common).values["train"] for each in names])
 
     def _personal(self, name: str, model: GraphicalModel) -> GraphicalModel | None:
         """The client's model from the global one; None where it would be the same."""
@@ -253,8 +258,7 @@ class FedNGMClient:
             units = self._held.rows(name, schema).units("train")
             embeddings = tuple(feature.name for feature in schema.features if feature.kind == "embedding")
             tables.append(UnitTable(name, schema.names, units, schema.unit_feature, embeddings))
-        targets = self.settings.targets or self.common.names
-        found = recover(self.settings.recovery, tables, self.assignment.seed, targets=targets)
+        found = recover(self.settings.recovery, tables, self.assignment.seed, targets=self.settings.targets)
         return {name: each.graph for name, each in zip(schemas, found, strict=True)}
 
     def _fitted(self, training: list[Tensor], held_out: list[Tensor], names: list[str]) -> NGMFit:

@@ -123,7 +123,10 @@ class FedNGM(PhasedStrategy):
         )
         private = {name: list(own) for name, own in agreement.private.items() if own}
         facts = {"features": len(self._common.features), "private_features": private, "graph_edges": len(graph.edges)}
-        facts |= {**written, "notes": [*_lonely(graph, self._targets), *written.get("notes", ())]}
+        facts |= {
+            **written,
+            "notes": [*_lonely(graph, self.settings.targets or self._common.names), *written.get("notes", ())],
+        }
         outcome = Outcome(
             self._members.names, self._members.data, measured, _stacked([scores[name] for name in self._members.names]),
             parameters[0], rounds=self.settings.rounds, absent=self._members.absent, facts=facts,
@@ -192,7 +195,7 @@ class FedNGM(PhasedStrategy):
         sums = UnitSums.from_flat(torch.stack(list(found.values())).sum(0), common)
         if exact:
             sums.check(common, sum(self._members.num_rows))
-        return recover_from_sums(settings, common, sums, self._targets).graph
+        return recover_from_sums(settings, common, sums, self.settings.targets).graph
 
     def _global_model(self, scaling: Scaling, graph: FeatureGraph) -> tuple[Network, Tensor]:
         """Its network, and its parameters ``[1, parameters]``."""
@@ -276,11 +279,6 @@ class FedNGM(PhasedStrategy):
         return PhaseRequest(plan.client, plan.experiment, plan.folder.name, phase, common=common, **known)  # type: ignore[arg-type]
 
     # ---- what may not be ------------------------------------------------------------------------------------------
-
-    @property
-    def _targets(self) -> list[str]:
-        """What is predicted to measure models."""
-        return [name for name in self._common.names if name in (self.settings.targets or self._common.names)]
 
     def _refuse_absent(self) -> None:
         """After every answer, and so before whatever is sent next."""

@@ -6,12 +6,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from pydantic import Field, PositiveInt, model_validator
 
+from fedgraph.data.client_tables import rows_of
 from fedgraph.data.dealt_tables import DealtTableSettings, DealtTableSource
 from fedgraph.data.own import CLIENT, OwnData, place_of, title_of
 from fedgraph.data.table_files import Table, read_table
 from fedgraph.errors import DataError
+from fedgraph.seeding import generator
 
 
 class MixedTableSettings(DealtTableSettings):
@@ -27,6 +32,9 @@ class MixedTableSettings(DealtTableSettings):
     delimiter      : what separates the columns of a CSV file.
     missing        : texts that mark a missing value.
     public         : a file of the same columns for everybody to see, in place of a part of the rows.
+    limit          : so many rows of a single file are used, drawn at random.
+    gaps           : this share of its cells is made missing at random, to see what gaps do.
+    whole          : columns in which none are.
     """
 
     set: Literal["mixed-table"] = "mixed-table"
@@ -34,6 +42,9 @@ class MixedTableSettings(DealtTableSettings):
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
     missing: tuple[str, ...] = ("", "?", "NA", "nan")
     public: str | None = None
+    limit: PositiveInt | None = None
+    gaps: float = Field(default=0.0, ge=0, lt=1)
+    whole: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _files_fit(self) -> MixedTableSettings:
@@ -44,6 +55,8 @@ class MixedTableSettings(DealtTableSettings):
             raise ValueError("public rows are those of a file (public) or a part of all (public-share), not both")
         if a_file_each and self.public_share:
             raise ValueError("public-share is a part of a single file; with a file for each client, give public")
+        if (a_file_each or self.path is None) and (self.limit is not None or self.gaps):
+            raise ValueError("limit and gaps are of one file for all: give its path")
         return self
 
 
@@ -112,7 +125,24 @@ class MixedTableSource(DealtTableSource):
 
     @cached_property
     def _table(self) -> Table:
-        return self._read(self._place)
+        return self._thinned(self._read(self._place))
+
+    def _thinned(self, table: Table) -> Table:
+        """Some rows of a table, some of their cells missing."""
+        settings = self.settings
+        if settings.limit is not None and settings.limit < table.num_rows:
+            order = torch.randperm(table.num_rows, generator=generator(settings.partition_seed, "limit"))
+            table = rows_of(table, order[: settings.limit].sort().values)
+        for name in settings.whole:
+            table.column(name)
+        if not settings.gaps:
+            return table
+        columns = {}
+        for name, column in table.columns.items():
+            drawn = torch.rand(table.num_rows, generator=generator(settings.partition_seed, "gaps", name))
+            lost = pa.array((drawn < (0 if name in settings.whole else settings.gaps)).numpy())
+            columns[name] = pc.if_else(lost, pa.scalar(None, column.type), column)
+        return Table(columns, table.where)
 
     def _read(self, path: Path) -> Table:
         settings = self.settings

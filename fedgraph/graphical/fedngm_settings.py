@@ -36,10 +36,12 @@ class FedNGMRecovery(RecoverySettings):
              each client's sums.
     masks  : the server gets nothing but the sum over all clients: each adds to its own what the others take away
              (:mod:`fedgraph.privacy.masks`), for an exchange more.
-    target_neighbours : of the targets of ``[fedngm]``.
+    target_neighbours : of the targets that ``[fedngm]`` names; 0, as in the paper, leaves a target of small tables
+             without any neighbour, to be predicted by its mean.
     """
 
     source: Literal["own-rows", "summed-statistics"] = "own-rows"
+    target_neighbours: int = Field(default=4, ge=0)
     masks: bool = False
 
     @model_validator(mode="after")
@@ -65,8 +67,9 @@ class FedNGMSettings(Settings):
                    ``none``.
     rounds       : of an average.
     targets      : features that are predicted from all others to measure models; by default every common one.
-    yardsticks   : measure what gradient-boosted trees and linear models predict too, which each client trains on its
-                   own rows for every target.
+    yardsticks   : measure what gradient-boosted trees, with classes weighted or not, and linear models predict too,
+                   which each client trains on its own rows for every target; with ``global-model = "pooled"`` they are
+                   trained on everybody's rows.
     sample_quality : compare samples of the global model with each client's test rows, and with public rows.
     disputes     : features that clients do not agree on are an error, or private to each (``private``).
     statistics   : what nodes are asked to tell, a table ``[fedngm.statistics]``.

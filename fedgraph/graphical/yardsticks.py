@@ -17,8 +17,9 @@ from fedgraph.graphical.target_scores import Predictions
 from fedgraph.graphical.values import check_shape
 from fedgraph.seeding import derive_seed
 
-Yardstick = Literal["trees", "linear"]
-"""``trees``: a histogram gradient boosting; ``linear``: a ridge or logistic regression."""
+Yardstick = Literal["trees", "weighted-trees", "linear"]
+"""``trees``: a histogram gradient boosting; ``weighted-trees``: the same with every class of as much weight as others,
+for categories alone; ``linear``: a ridge or logistic regression."""
 
 _MOST_CATEGORIES = 255
 """That trees take as categories; of features with more, positions count as numbers."""
@@ -84,25 +85,33 @@ def fit_target(yardstick: Yardstick, schema: Schema, values: Floats, target: str
     if (wanted == wanted[0]).all():
         return TargetModel(schema, feature, inputs, None, float(wanted[0]))
     of_column = [part for part in schema.features for _ in range(part.size)]
-    make = _trees if yardstick == "trees" else _linear
-    estimator = make([of_column[each] for each in inputs], feature, derive_seed(seed, "yardstick", target) % 2**32)
+    random, parts = derive_seed(seed, "yardstick", target) % 2**32, [of_column[each] for each in inputs]
+    if yardstick == "linear":
+        estimator = _linear(parts, feature, random)
+    else:
+        estimator = _trees(parts, feature, random, "balanced" if yardstick == "weighted-trees" else None)
     return TargetModel(schema, feature, inputs, estimator.fit(rows[:, inputs], wanted), float("nan"))
 
 
 def predict_targets(
     yardstick: Yardstick, schema: Schema, training: Floats, rows: Floats, targets: list[str], seed: int = 0
 ) -> Predictions:
-    """Predictions of each target for ``rows`` by models that were fitted to ``training``, both ``[rows, features]``."""
+    """Predictions of each target for ``rows`` by models that were fitted to ``training``, both ``[rows, features]``.
+
+    A number has no classes to weight, and is not predicted by ``weighted-trees``.
+    """
+    if yardstick == "weighted-trees":
+        targets = [name for name in targets if not schema[name].is_number]
     return {name: fit_target(yardstick, schema, training, name, seed).predict(rows) for name in targets}
 
 
-def _trees(inputs: list[Feature], target: Feature, seed: int) -> Any:
+def _trees(inputs: list[Feature], target: Feature, seed: int, weights: Literal["balanced"] | None) -> Any:
     from sklearn import ensemble  # takes a second to import
 
     few = [not feature.is_scaled and len(feature.categories) <= _MOST_CATEGORIES for feature in inputs]
     if target.is_number:
         return ensemble.HistGradientBoostingRegressor(categorical_features=few, random_state=seed)
-    return ensemble.HistGradientBoostingClassifier(categorical_features=few, random_state=seed)
+    return ensemble.HistGradientBoostingClassifier(categorical_features=few, random_state=seed, class_weight=weights)
 
 
 def _linear(inputs: list[Feature], target: Feature, seed: int) -> Any:

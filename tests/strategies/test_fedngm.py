@@ -157,10 +157,13 @@ def test_with_ranges_of_clients_the_model_tells_all_but_those_numbers(table_tabl
 
 
 def test_targets_without_a_neighbour_are_named_and_can_be_given_some(table_tables, run_experiment):
-    table_tables["fedngm"] |= {"ngm": {"epochs": 2, "hidden": 4}, "recovery": {"threshold": 0.9}}
+    table_tables["fedngm"] |= {
+        "ngm": {"epochs": 2, "hidden": 4},
+        "recovery": {"threshold": 0.9, "target-neighbours": 0},
+    }
     (note,) = run_experiment(table_tables, nodes=1).summary()["notes"]
     assert "the consensus graph has no edge, so that every feature is predicted by its mean alone" in note
-    table_tables["fedngm"]["recovery"] = {"threshold": 0.73}
+    table_tables["fedngm"]["recovery"] = {"threshold": 0.73, "target-neighbours": 0}
     (note,) = run_experiment(table_tables, nodes=1).summary()["notes"]
     assert note.startswith("ill, ward has no neighbour in the consensus graph")
     table_tables["fedngm"]["recovery"] |= {"target-neighbours": 1}
@@ -441,7 +444,8 @@ def test_a_graph_from_sums_is_that_of_pooled_rows(summed, run_experiment, tmp_pa
     tables = [source.load_table(name) for name in NAMES]
     rows = np.concatenate([read_values(rows_of(held.table, held.rows("train")), common) for held in tables])
     pooled = UnitSums.of(model.encoding.encode(rows), common)
-    assert recover_from_sums(RecoverySettings(), common, pooled).graph == graph
+    settings = RecoverySettings(target_neighbours=4)
+    assert recover_from_sums(settings, common, pooled, ["weight", "ill", "ward"]).graph == graph
     summed["fedngm"]["recovery"]["masks"] = True
     assert read_feature_graph(run_experiment(summed, nodes=3, client=hidden).path / "feature-graph.json") == graph
     assert [request.phase for request in hidden.requests][::3] == ["schema", "keys", "sums", "fit", "finish"]

@@ -159,3 +159,20 @@ def test_methods_for_one_label_are_told_so(folder):
         source(folder, clients=2).load(["client-0"])
     with pytest.raises(DataError, match="sets that do: mixed-table, linked-deaths, bayesian-network"):
         client_table_source(ImageSource(ImageSettings(set="digits"), folder), "fedngm")
+
+
+def test_rows_and_cells_can_be_left_out_to_see_what_gaps_do(folder):
+    keys = {"clients": 3, "limit": 300, "gaps": 0.333, "whole": ["id"], "public-share": 0.5}
+    found = source(folder, **keys)
+    tables = [found.load_table(name).table for name in found.client_names()] + [found.public_table()]
+    assert sum(table.num_rows for table in tables) == 300
+    assert len(set.union(*map(numbers, tables))) == 300
+    assert all(table.column("id").null_count == 0 for table in tables)
+    lost = sum(table.column("sex").null_count for table in tables)
+    assert 75 < lost < 125
+    again, other = source(folder, **keys), source(folder, **keys, **{"partition-seed": 1})
+    assert numbers(again.public_table()) == numbers(tables[-1]) != numbers(other.public_table())
+    with pytest.raises(DataError, match="no column 'name'"):
+        source(folder, clients=3, whole=["name"]).load_table("client-0")
+    with pytest.raises(ExperimentError, match="limit and gaps are of one file for all"):
+        source(folder, path="{client}.csv", clients=["a", "b"], gaps=0.1)

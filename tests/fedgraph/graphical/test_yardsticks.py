@@ -81,7 +81,7 @@ def test_a_target_that_does_not_vary_is_what_it_is(table):
 
 def test_what_cannot_be_fitted_is_refused(table):
     schema, values = table
-    with pytest.raises(DataError, match="no yardstick 'forest'; there are trees, linear"):
+    with pytest.raises(DataError, match="no yardstick 'forest'; there are trees, weighted-trees, linear"):
         fit_target("forest", schema, values, "age")
     with pytest.raises(DataError, match="there is no feature 'height'"):
         fit_target("trees", schema, values, "height")
@@ -91,3 +91,17 @@ def test_what_cannot_be_fitted_is_refused(table):
         DataError, match="'age' needs rows in which it is known, and other features known in them; there are 0 and 0"
     ):
         fit_target("trees", schema, unknown, "age")
+
+
+def test_weighted_trees_give_a_rare_class_as_much_weight_as_the_others():
+    random = np.random.default_rng(0)
+    schema = Schema((Feature("x", "real"), Feature("rare", "binary", ("n", "y")), Feature("z", "real")))
+    x = random.normal(size=4000)
+    rare = random.random(4000) < 0.2 * (x > 0)
+    values = np.stack([x, rare, random.normal(size=4000)], 1)
+    plain, weighted = (
+        predict_targets(kind, schema, values[:2000], values[2000:], ["rare"])["rare"][:, 1].mean()
+        for kind in ("trees", "weighted-trees")
+    )
+    assert plain < 0.13 < weighted
+    assert predict_targets("weighted-trees", schema, values[:50], values[50:60], ["x"]) == {}, "numbers have no classes"
