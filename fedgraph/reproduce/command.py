@@ -66,9 +66,9 @@ def reproduce(
         overrides, folder = set_ or [], data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
         chosen_seeds = tuple(map(_seed, _parts(seeds) or ()))
         if given.is_study:
-            _refuse_for_study(given.name, rows=rows, columns=columns, results=results_dir, keep_models=keep_models)
+            _refuse_for_study(given.name, rows=rows, columns=columns, keep_models=keep_models)
             see_plugins(plugins)
-            call = StudyCall(profile, chosen_seeds or None, tuple(overrides), out, folder, list_)
+            call = StudyCall(profile, chosen_seeds or None, tuple(overrides), out, folder, list_, results_dir)
             reproduce_study(given, call, console)
             return
         short, table, file = load_table(name)

@@ -28,6 +28,7 @@ from fedgraph.naming import json_digest
 from fedgraph.reproduce.files import Profile, read_file
 from fedgraph.reproduce.paired import Difference
 from fedgraph.reproduce.results import Results, Spread
+from fedgraph.reproduce.study import StudyPage
 from fedgraph.reproduce.table import ColumnTable, MetricTable, PublishedTable, PublishedValue, RowTable, load_table
 
 PUBLISHED = "published"
@@ -198,11 +199,43 @@ def export(results: Results, beside: Path, folder: Path) -> Path:
     path = folder / f"{results.name.removeprefix(paper)}-{results.profile_name}.csv"
     old = read_lines(path) if path.exists() else []
     lines = merged(old, _measured(results, beside), order=_places(results))
+    _write(path, lines)
+    return path
+
+
+def _write(path: Path, lines: Iterable[ResultLine]) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, as_csv([_HEADINGS, *(astuple(line) for line in lines)]).encode())
     except OSError as error:
         raise ExperimentError(f"--results: cannot write {path}: {error}") from None
+
+
+def export_study(
+    name: str, profile: str, page: StudyPage, seeds: Sequence[int], commit: str | None, folder: Path
+) -> Path:
+    """The same of a study, whose result file is written anew: the numbers of its page's tables.
+
+    A line of such a table is a row, called by the words in it, and of one seed where it has a number of that heading;
+    the table's name is the column, and a heading the metric.
+    """
+    path = folder / f"{name}-{profile}.csv"
+    every, source = " ".join(map(str, seeds)), f"commit {commit[:12]}" if commit else "commit unknown"
+    lines = []
+    for table in (page.summary, *page.tables):
+        for entries in table.lines:
+            row = ", ".join(entry for entry in entries if isinstance(entry, str))
+            numbers = {
+                heading: entry
+                for heading, entry in zip(table.headings, entries, strict=True)
+                if isinstance(entry, int | float) and not isinstance(entry, bool) and np.isfinite(entry)
+            }
+            seed = str(numbers.pop("seed", ""))
+            over = {"seed": seed, "seeds": "" if seed else every, "source": source}
+            lines += [
+                ResultLine(row, table.name, name, value=f"{value:.9g}", **over) for name, value in numbers.items()
+            ]
+    _write(path, lines)
     return path
 
 

@@ -16,6 +16,7 @@ from fedgraph.atomic import write_atomically
 from fedgraph.errors import ExperimentError
 from fedgraph.reproduce.cells import text_digest
 from fedgraph.reproduce.files import TableFile
+from fedgraph.reproduce.result_file import export_study, refuse_overrides
 from fedgraph.reproduce.study import (
     Study,
     StudyContext,
@@ -39,6 +40,7 @@ class StudyCall:
     overrides : ``options.key=value``.
     out       : the folder that the page's own folder is in.
     only_list : say what there is, and make nothing.
+    results   : the folder whose result file gets the numbers of the page; None: none does.
     """
 
     profile: str
@@ -47,6 +49,7 @@ class StudyCall:
     out: Path
     data_dir: Path
     only_list: bool = False
+    results: Path | None = None
 
 
 def reproduce_study(file: TableFile, call: StudyCall, console: Console) -> None:
@@ -60,6 +63,8 @@ def reproduce_study(file: TableFile, call: StudyCall, console: Console) -> None:
     study = parse_study(file)
     profile = study.profile(call.profile, file.name)
     options = merged_options(study, profile, call.overrides)
+    if call.results is not None:
+        refuse_overrides(call.overrides)
     if call.only_list:
         console.print(_progress(file.name, study, call.out))
         return
@@ -81,8 +86,12 @@ def reproduce_study(file: TableFile, call: StudyCall, console: Console) -> None:
         write_atomically(folder / f"{table.name}.csv", table.csv().encode())
     write_atomically(folder / _PAGE, _markdown(study, page, about).encode())
     console.print(page.summary.for_terminal())
-    for written in (_PAGE, f"{page.summary.name}.csv"):
-        console.print(f"{folder / written}", markup=False, soft_wrap=True, highlight=False)
+    written = [folder / _PAGE, folder / f"{page.summary.name}.csv"]
+    if call.results is not None:
+        commit = environment().get("commit")
+        written.append(export_study(file.path.stem, call.profile, page, seeds, commit, call.results))
+    for path in written:
+        console.print(f"{path}", markup=False, soft_wrap=True, highlight=False)
 
 
 def _markdown(study: Study, page: StudyPage, about: Sequence[str]) -> str:

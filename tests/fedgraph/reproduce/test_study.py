@@ -8,6 +8,7 @@ import tomli_w
 from typer.testing import CliRunner
 
 from fedgraph import cli
+from fedgraph.reproduce.result_file import ResultFile
 from fedgraph.reproduce.study import StudyProfileTable, StudyTable
 
 MODULE = """\
@@ -87,6 +88,19 @@ def test_profile_and_command_line_have_the_last_word(study, call):
     assert "--profile full --seeds 1 --set options.size=7" in (folder / "page.md").read_text()
     assert call(study, "--profile", "full", "--seeds", "4,5").exit_code == 0
     assert len(list(Path("out").iterdir())) == 2
+
+
+def test_numbers_of_a_study_are_exported(study, call):
+    result = call(study, "--seeds", "3,4", "--results", "kept")
+    assert result.exit_code == 0, result.output
+    assert "kept/mine-small.csv" in result.output
+    kept = ResultFile(Path("kept/mine-small.csv"))
+    assert (kept.spread("", "summary", "size").mean, kept.num_seeds("", "summary", "size")) == (4.0, 2)
+    assert kept.spread("", "all", "size").values == {3: 2.0, 4: 2.0}
+    refused = call(study, "--results", "other", "--set", "options.size=3")
+    assert refused.exit_code == 1
+    assert "--results goes with the settings of the table alone" in refused.output
+    assert not Path("other").exists()
 
 
 def test_the_state_is_listed_and_nothing_is_made(study, call):
