@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedgraph.errors import IdentityError, ReplyError
@@ -31,6 +31,9 @@ _POLL_SECONDS = 0.5
 _REMIND_SECONDS = 10.0
 _ANSWER_SECONDS = 300.0
 """How long a node that is connected may take to load its libraries and its data before it answers the opening query."""
+
+_ONCE_PER_NODE = frozenset({"shared", "arrays"})
+"""Records of which a node gets or gives one for all its clients: in the others, every client has arrays of its own."""
 
 SomeReply = TypeVar("SomeReply")
 
@@ -87,7 +90,7 @@ class OrderedGrid(Grid):
             return []
         self.traffic.exchanges += 1
         replies = self._ordered(self._grid.send_and_receive(outgoing, timeout=timeout))
-        self.traffic.count(outgoing, replies, self._hosted)
+        _count(self.traffic, outgoing, replies, self._hosted)
         return replies
 
     def _hosted(self, node: int) -> int:
@@ -96,6 +99,45 @@ class OrderedGrid(Grid):
     def _ordered(self, replies: Iterable[Message]) -> list[Message]:
         known = [reply for reply in replies if reply.metadata.src_node_id in self._rank]
         return sorted(known, key=lambda reply: self._rank[reply.metadata.src_node_id])
+
+
+def _count(
+    traffic: Traffic,
+    sent: Iterable[Message],
+    received: Iterable[Message],
+    hosted: Callable[[int], int] = lambda node: 1,
+) -> None:
+    """Add the requests and replies of an exchange to ``traffic``.
+
+    hosted : how many clients a node has; a request that names clients speaks to those alone.
+    """
+    asked: dict[int, int] = {}
+    for message in sent:
+        node = message.metadata.dst_node_id
+        asked[node] = _clients_named(message) or hosted(node)
+        once, own = _array_bytes(message)
+        traffic.bytes_down += once + own
+        traffic.bytes_down_alone += asked[node] * once + own
+    for message in received:
+        once, own = _array_bytes(message)
+        traffic.bytes_up += once + own
+        traffic.bytes_up_alone += asked.get(message.metadata.src_node_id, 1) * once + own
+
+
+def _clients_named(message: Message) -> int:
+    config: Any = message.content.config_records.get("config", {}) if message.has_content() else {}
+    named = config.get("clients")
+    return len(named) if isinstance(named, list) else 0
+
+
+def _array_bytes(message: Message) -> tuple[int, int]:
+    """Bytes of the arrays that the node's clients have in common, and of those that each has for itself."""
+    once = own = 0
+    for name, record in message.content.items() if message.has_content() else ():
+        if isinstance(record, ArrayRecord):
+            size = sum(len(array.data) for array in record.values())
+            once, own = (once + size, own) if name in _ONCE_PER_NODE else (once, own + size)
+    return once, own
 
 
 def usable(
@@ -195,7 +237,7 @@ def ask_everybody(
         messages = [Message(content, node, message_type) for node in unknown]
         if messages:
             replies = list(grid.send_and_receive(messages, timeout=max(wait, timeout)))
-            traffic.count(messages, replies)
+            _count(traffic, messages, replies)
             for reply in replies:
                 node = reply.metadata.src_node_id
                 silent.discard(node)

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
-
-from flwr.app import ArrayRecord, Message
-
-_ONCE_PER_NODE = frozenset({"shared", "arrays"})
-"""Records of which a node gets or gives one for all its clients: in the others, every client has arrays of its own."""
 
 
 @dataclass
@@ -34,25 +27,6 @@ class Traffic:
     bytes_down_alone: int = 0
     bytes_up_alone: int = 0
 
-    def count(
-        self, sent: Iterable[Message], received: Iterable[Message], hosted: Callable[[int], int] = lambda node: 1
-    ) -> None:
-        """Add the requests and replies of an exchange.
-
-        hosted : how many clients a node has; a request that names clients speaks to those alone.
-        """
-        asked: dict[int, int] = {}
-        for message in sent:
-            node = message.metadata.dst_node_id
-            asked[node] = _clients_named(message) or hosted(node)
-            once, own = _array_bytes(message)
-            self.bytes_down += once + own
-            self.bytes_down_alone += asked[node] * once + own
-        for message in received:
-            once, own = _array_bytes(message)
-            self.bytes_up += once + own
-            self.bytes_up_alone += asked.get(message.metadata.src_node_id, 1) * once + own
-
     def since(self, before: Traffic) -> Traffic:
         """What was added since it was ``before``."""
         return Traffic(**{name: value - getattr(before, name) for name, value in vars(self).items()})
@@ -63,19 +37,3 @@ class Traffic:
             "bytes_down_per_client": self.bytes_down_alone / clients,
             "bytes_up_per_client": self.bytes_up_alone / clients,
         }
-
-
-def _clients_named(message: Message) -> int:
-    config: Any = message.content.config_records.get("config", {}) if message.has_content() else {}
-    named = config.get("clients")
-    return len(named) if isinstance(named, list) else 0
-
-
-def _array_bytes(message: Message) -> tuple[int, int]:
-    """Bytes of the arrays that the node's clients have in common, and of those that each has for itself."""
-    once = own = 0
-    for name, record in message.content.items() if message.has_content() else ():
-        if isinstance(record, ArrayRecord):
-            size = sum(len(array.data) for array in record.values())
-            once, own = (once + size, own) if name in _ONCE_PER_NODE else (once, own + size)
-    return once, own
