@@ -1,20 +1,39 @@
-"""The distribution of some features given any others: a mixture over what the features that are unknown may be."""
+"""The distribution of some features given any others: a mixture over what the features that are unknown may be.
+
+Where all neighbours of what is asked for are known, it is what the network says. Elsewhere rows are drawn given what is
+known (:mod:`fedgraph.graphical.asking.particles`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedgraph.errors import DataError
-from fedgraph.graphical.gibbs import Gibbs
-from fedgraph.graphical.inference import ROWS, Scale, check_units
+from fedgraph.graphical.asking.full_conditionals import FullConditionals, SharedNoise
+from fedgraph.graphical.asking.joint_rows import SamplingSettings
+from fedgraph.graphical.asking.kept_rows import KeptRows
+from fedgraph.graphical.asking.particles import NOWHERE, cloud, distinct_rows
+from fedgraph.graphical.asking.relevance import Relevant, relevant_to
+from fedgraph.graphical.inference import ROWS, check_units
 from fedgraph.graphical.network import Network
-from fedgraph.graphical.network_parts import parts_of
-from fedgraph.graphical.sampling import SamplingSettings, centring, in_chunks
+from fedgraph.seeding import generator
+from fedgraph.threads import available_cores, side_by_side
 
+log = logging.getLogger("fedgraph")
+
+DRAWS = 512
+"""Of what is unknown in each row."""
+
+FEW = 50
+"""Effective sample size below which an answer is not to be relied on: a probability may be off by 0.07 and more."""
+
+_TOGETHER = 2**16
+"""Rows that are drawn at once, which bounds the memory."""
 _HALVINGS = 50
 _FARTHEST = 10.0
 """Deviations from the components of a mixture within which its quantiles are looked for."""
@@ -28,11 +47,14 @@ class Conditional:
     units    : of these features, int64 ``[units]``, positions in the schema.
     expected : expectations of numbers and probabilities of categories, ``[clients, rows, draws, units]``.
     noise    : deviation of numbers around them, ``[clients, units]``.
+    effective : effective sample size, ``[clients, rows]``: by how many independent rows of the model's joint
+               distribution the answer is as good as given; infinite where it is exact.
     """
 
     units: Tensor
     expected: Tensor
     noise: Tensor
+    effective: Tensor
 
     @property
     def mean(self) -> Tensor:
@@ -71,53 +93,115 @@ def conditional(
     targets: Sequence[str],
     names: Sequence[str],
     seed: int,
-    draws: int = 100,
+    draws: int = DRAWS,
     settings: SamplingSettings | None = None,
+    kept: Callable[[], KeptRows] | None = None,
 ) -> Conditional:
     """The distribution of each of ``targets`` given what is known in ``units`` ``[clients, rows, units]``, NaN for
     missing; what is known of the targets themselves does not count.
 
     parameters : ``[clients, parameters]`` of the clients ``names``.
-    draws      : of the unknown features of each row, by Gibbs sampling. None are needed where all neighbours of the
-                 targets are known: that is exact.
+    draws      : of the unknown features of each row. None are needed in rows in which all neighbours of the targets
+                 are known: there the answer is exact.
+    kept       : gives rows of the same models, with the same seed and settings, if they are needed; None: they are
+                 drawn then.
+
+    An answer does not depend, to float tolerance, on the other rows that are asked for together with it. Where it is
+    not to be relied on, since what is known is too rare in the model, that is logged, once for all rows.
 
     Raises
     ------
     DataError
         When a target is no feature, or ``units`` do not fit.
     """
-    settings = settings or SamplingSettings()
     check_units(network, parameters, units)
     parameters, schema = parameters.detach(), network.schema
     wanted = torch.zeros(len(schema.features), dtype=torch.bool)
     wanted[[schema.names.index(schema[name].name) for name in targets]] = True
     units = units.masked_fill(wanted[schema.unit_feature], torch.nan)
-    unknown = units[..., network.first_units].isnan().flatten(0, 1).any(0)
-    graph = network.adjacency.any(0) if network.adjacency.dim() == 3 else network.adjacency
-    # The paper's network may look beyond its graph.
-    seen = graph[wanted].any(0) if network.masked else torch.ones_like(wanted)
-    if int(wanted.sum()) == 1:
-        seen = seen & ~wanted
-    exact = not bool((seen & unknown).any())
-    draws = 1 if exact else draws
-    shift = None if exact else centring(network, parameters, names, seed, settings)
+    unknown = units[..., network.first_units].isnan()
+    relevant = relevant_to(network, wanted.expand_as(unknown), unknown)
+    exact = _is_exact(network, wanted, relevant)
+    draws = 1 if bool(exact.all()) else draws
     positions = wanted[schema.unit_feature].nonzero()[:, 0]
-    mean, scale = network.state(parameters)["mean"][:, None], Scale(network, parameters)
-    parts = parts_of(network, parameters, wanted, shift)
-
-    def expected(some: Tensor, random: Sequence[torch.Generator]) -> Tensor:
-        if exact:
-            rows = torch.where(some.isnan(), mean, some)
-        else:
-            chains = Gibbs(network, parameters, some.repeat_interleave(draws, 1), random, settings.bounded, shift)
-            chains.run(settings.sweeps, settings.overrelaxation)
-            rows = chains.rows
-        inputs = scale.inputs(rows.transpose(1, 2))
-        predictions = torch.empty_like(inputs)
-        for part in parts:
-            predictions[:, part.units] = part(inputs)
-        return predictions[:, positions].transpose(1, 2).unflatten(1, (-1, draws))
-
-    found = in_chunks(expected, units, names, seed, "conditional", max(1, ROWS // draws))
+    conditionals = FullConditionals(network, parameters, wanted)
+    expected = units.new_empty(*units.shape[:2], draws, len(positions))
+    effective = torch.full(units.shape[:2], torch.inf)
+    if bool(exact.any()):
+        once = _predicted(conditionals, units, positions)
+        expected[:, exact] = once[:, exact][:, :, None]
+    if not bool(exact.all()):
+        rows = kept() if kept else KeptRows.drawn(network, parameters, names, seed, settings or SamplingSettings())
+        some = ~exact
+        own = Relevant(relevant.unknown[:, some], relevant.known[:, some])
+        found, effective[:, some] = _by_draws(rows, conditionals, units[:, some], own, positions, draws)
+        expected[:, some] = found
+        _warn(effective)
     noise = network.state(parameters)["residual"].clamp(min=0).sqrt()
-    return Conditional(positions, found, noise[:, positions])
+    return Conditional(positions, expected, noise[:, positions], effective)
+
+
+def _is_exact(network: Network, wanted: Tensor, relevant: Relevant) -> Tensor:
+    """In which rows nothing that is unknown has an influence on what is asked for, for all clients: bool ``[rows]``."""
+    graph = network.adjacency.any(0) if network.adjacency.dim() == 3 else network.adjacency
+    if bool(graph[wanted][:, wanted].any()) or (not network.masked and int(wanted.sum()) > 1):
+        return torch.zeros(relevant.unknown.shape[1], dtype=torch.bool)
+    return ~(relevant.unknown & ~wanted).any(2).any(0)
+
+
+def _predicted(conditionals: FullConditionals, units: Tensor, positions: Tensor) -> Tensor:
+    """What the network says of the units at ``positions`` in one pass, ``[clients, rows, positions]``."""
+    mean = conditionals.mean.transpose(1, 2)
+
+    def some(rows: Tensor) -> Tensor:
+        inputs = conditionals.scale.inputs(torch.where(rows.isnan(), mean, rows).transpose(1, 2))
+        return _of_parts(conditionals, inputs, None)[:, positions].transpose(1, 2)
+
+    return torch.cat(side_by_side(some, units.split(ROWS, 1), available_cores(), 1), 1)
+
+
+def _of_parts(conditionals: FullConditionals, inputs: Tensor, shift: Tensor | None) -> Tensor:
+    found = torch.empty_like(inputs)
+    for part in conditionals.parts:
+        found[:, part.units] = part(inputs, shift=shift)
+    return found
+
+
+def _by_draws(
+    kept: KeptRows, conditionals: FullConditionals, units: Tensor, relevant: Relevant, positions: Tensor, draws: int
+) -> tuple[Tensor, Tensor]:
+    """What is expected with each of the draws, ``[clients, rows, draws, positions]``, and effective sample sizes.
+
+    Rows that differ in nothing that is relevant are asked once.
+    """
+    unit_feature = kept.network.schema.unit_feature
+    known = units.masked_fill(~relevant.known[..., unit_feature], torch.nan)
+    key = torch.cat([known.nan_to_num(NOWHERE), relevant.unknown.float()], 2)
+    place, first = distinct_rows(key)
+    counts = (units.shape[2], len(kept.network.first_units))
+
+    def noise(sweep: int) -> SharedNoise:
+        random = [generator(kept.seed, "conditional", name, sweep) for name in kept.names]
+        return SharedNoise(random, counts, draws)
+
+    def some(rows: Tensor) -> tuple[Tensor, Tensor]:
+        drawn = cloud(kept, known[:, rows], Relevant(*(each[:, rows] for each in relevant)), draws, noise)
+        inputs = conditionals.scale.inputs(drawn.units)
+        found = _of_parts(conditionals, inputs, kept.shift)[:, positions]
+        return found.transpose(1, 2).unflatten(1, (-1, draws)), drawn.effective
+
+    chunks = side_by_side(some, first.split(max(1, _TOGETHER // draws)), available_cores(), 1)
+    expected, effective = (torch.cat(each, 1) for each in zip(*chunks, strict=True))
+    return expected[:, place], effective[:, place]
+
+
+def _warn(effective: Tensor) -> None:
+    few = effective < FEW
+    if bool(few.any()):
+        log.warning(
+            "what is known of %d of %d rows is rare in the model: answers rest on effectively %.0f draws of it where "
+            "they rest on fewest, and may be far off; more rows kept with the model (sampling: kept) help",
+            int(few.sum()),
+            few.numel(),
+            float(effective.min()),
+        )

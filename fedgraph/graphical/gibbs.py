@@ -1,140 +1,148 @@
 """Gibbs sampling from graphical models: every feature is drawn anew given all others, again and again.
 
-A category is drawn by its probability, a number from a normal distribution around its prediction, with the error in
-held-out rows as variance. Not in the papers on neural graphical models; overrelaxation: Adler, Physical Review D 23
-(1981) 2901.
+Not in the papers on neural graphical models; overrelaxation: Adler, Physical Review D 23 (1981) 2901; dependences that
+grow from sweep to sweep: Neal, Statistics and Computing 11 (2001) 125.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fedgraph.graphical.categories import one_of_each
-from fedgraph.graphical.inference import Scale
+from fedgraph.graphical.asking.full_conditionals import FullConditionals, Noise, OwnNoise, random_values
 from fedgraph.graphical.network import Network
-from fedgraph.graphical.network_parts import Part, parts_of
 
-FARTHEST = 4.0
-"""Standard deviations from its mean that a number is drawn within: networks that contradict each other could drift off
-for ever, and on a logarithmic scale a little farther is far off."""
+
+@dataclass(frozen=True)
+class Course:
+    """What the sweeps of a run are like, one after the other.
+
+    strengths : of all dependences, of each sweep; 1 in the end.
+    shifts    : added to outputs in each sweep, ``[clients, units, 1]``; none where there are none.
+    """
+
+    strengths: tuple[float, ...]
+    shifts: tuple[Tensor, ...] = ()
+
+    @classmethod
+    def annealed(cls, sweeps: int, share: float) -> Course:
+        """In this share of the sweeps, dependences grow evenly from none; from then on they are what they are."""
+        rising = min(int(share * sweeps), sweeps - 1)
+        return cls(tuple(min(1.0, (sweep + 1) / (rising + 1)) for sweep in range(sweeps)))
+
+    @property
+    def last_shift(self) -> Tensor | None:
+        """Of the sweeps of full strength, the mean."""
+        full = [shift for strength, shift in zip(self.strengths, self.shifts, strict=False) if strength == 1]
+        return torch.stack(full).mean(0) if full else None
+
+    def steadied(self) -> Course:
+        """With the mean shift in all sweeps of full strength: what it varies by is due to the rows that it is from."""
+        last = self.last_shift
+        shifts = zip(self.strengths, self.shifts, strict=False)
+        return replace(
+            self,
+            shifts=tuple(last if strength == 1 and last is not None else shift for strength, shift in shifts),
+        )
 
 
 class Gibbs:
-    """Rows of some models while they are drawn; they start with features that are independent of each other.
+    """Rows of some models while they are drawn.
 
-    given   : ``[clients, rows, units]``, NaN for what is drawn.
-    random  : a generator for each client.
-    bounded : what would lie outside the range of an integer or ordinal is drawn as the end of the range.
-    shift   : what :meth:`centring` of other rows told.
+    units   : ``[clients, units, rows]``, without gaps.
+    unknown : what of them is drawn, bool alike; it may be replaced.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        parameters: Tensor,
-        given: Tensor,
-        random: Sequence[torch.Generator],
-        bounded: bool = False,
-        shift: Tensor | None = None,
-    ) -> None:
-        unknown = given.isnan()
-        state = network.state(parameters)
-        self._random = random
-        features = unknown[..., network.first_units].flatten(0, 1).any(0)
-        self._parts = parts_of(network, parameters, features, shift)
-        self._mean, deviation = state["mean"][:, :, None], state["deviation"][:, :, None]
-        self._noise = state["residual"].clamp(min=0).sqrt()[:, :, None]
-        self._lowest, self._highest = self._mean - FARTHEST * deviation, self._mean + FARTHEST * deviation
-        if bounded:
-            kinds = [feature.kind in ("integer", "ordinal") for feature in network.schema.features]
-            whole = torch.tensor(kinds)[network.schema.unit_feature][:, None]
-            # A model may have means outside the ranges, such as those that others took.
-            self._lowest = torch.where(whole, self._mean.clamp(max=0), self._lowest)
-            self._highest = torch.where(whole, self._mean.clamp(min=1), self._highest)
-        self._scale = Scale(network, parameters)
-        self._units = given.transpose(1, 2).contiguous()
-        self._unknown = unknown.transpose(1, 2)
-        for part in self._parts:
-            start = self._mean[:, part.units].expand(-1, -1, given.shape[1])
-            self._fill(part, _drawn(part, start, deviation[:, part.units], random))
-        self._inputs = self._scale.inputs(self._units)
+    def __init__(self, conditionals: FullConditionals, units: Tensor, unknown: Tensor) -> None:
+        self._conditionals = conditionals
+        self._inputs = conditionals.scale.inputs(units)
+        self.units, self.unknown = units, unknown
+
+    @classmethod
+    def of_independent(cls, conditionals: FullConditionals, given: Tensor, noise: Noise) -> Gibbs:
+        """Rows whose features are drawn regardless of each other, where ``given`` ``[clients, rows, units]`` is NaN."""
+        unknown = given.transpose(1, 2).isnan()
+        units = given.transpose(1, 2).contiguous()
+        for part in conditionals.parts:
+            mean, deviation = conditionals.mean[:, part.units], conditionals.deviation[:, part.units]
+            start = random_values(part, mean.expand(-1, -1, given.shape[1]), deviation, noise)
+            units[:, part.units] = torch.where(unknown[:, part.units], start, units[:, part.units])
+        return cls(conditionals, units, unknown)
 
     @property
     def rows(self) -> Tensor:
         """As they are now, ``[clients, rows, units]``."""
-        return self._units.transpose(1, 2)
+        return self.units.transpose(1, 2)
 
-    def run(self, sweeps: int, overrelaxation: float) -> None:
-        """Draw everything so many times.
+    @property
+    def inputs(self) -> Tensor:
+        """The same as networks take them, ``[clients, units, rows]``."""
+        return self._inputs
+
+    def run(self, course: Course, overrelaxation: float, noise: Noise) -> None:
+        """Draw everything once in each sweep.
 
         The first sweep is without overrelaxation: it forgets where numbers started, so that those whose neighbours are
         known need no second.
         """
-        for sweep in range(sweeps):
-            for part in self._parts:
-                self._draw(part, part(self._inputs), overrelaxation if sweep else 0.0)
+        for sweep, strength in enumerate(course.strengths):
+            shift = course.shifts[sweep] if course.shifts else None
+            self.sweep(noise, overrelaxation if sweep else 0.0, strength, shift)
 
-    def centring(self, sweeps: int, overrelaxation: float) -> Tensor:
-        """The same, with every prediction shifted so that what is drawn has the mean of the training rows.
+    def sweep(
+        self, noise: Noise, overrelaxation: float = 0.0, strength: float = 1.0, shift: Tensor | None = None
+    ) -> None:
+        """Draw everything once."""
+        for part in self._conditionals.parts:
+            predicted = part(self._inputs, strength, shift)
+            before = self.units[:, part.units]
+            drawn = self._conditionals.drawn(part, predicted, before, noise, overrelaxation, strength)
+            self._put(part.units, drawn, self.unknown[:, part.units])
 
-        Returns by how much outputs were shifted, on average over the second half of the sweeps, ``[clients, units]``.
+    def centring(self, course: Course, overrelaxation: float, noise: Noise) -> Course:
+        """The same run, with predictions shifted in every sweep so that rows have the means of the training rows.
+
+        Returns the course with these shifts. They are small where dependences grow slowly: what a relation fixes that
+        no single draw can change, such as which of two features that determine each other are 1, is settled while it is
+        weak, and then by rows whose means are right.
         """
-        total = torch.zeros_like(self._mean)
-        current = torch.zeros_like(self._mean)
-        for sweep in range(sweeps):
-            for part in self._parts:
-                expected = self._expected(part, part(self._inputs))
-                current[:, part.units] += part.centre(expected, self._mean[:, part.units])
-                self._draw(part, part(self._inputs), overrelaxation if sweep else 0.0)
-            if sweep >= sweeps // 2:
-                total += current
-        return total[..., 0] / (sweeps - sweeps // 2)
+        conditionals = self._conditionals
+        shift = torch.zeros_like(conditionals.mean)
+        shifts = []
+        for sweep, strength in enumerate(course.strengths):
+            for part in conditionals.parts:
+                outputs = part.outputs(self._inputs, strength)
+                expected = conditionals.expected(part, part.predictions(outputs, shift))
+                shift[:, part.units] += part.centre(expected, conditionals.mean[:, part.units])
+                predicted = part.predictions(outputs, shift)
+                before, share = self.units[:, part.units], overrelaxation if sweep else 0.0
+                drawn = conditionals.drawn(part, predicted, before, noise, share, strength)
+                self._put(part.units, drawn, self.unknown[:, part.units])
+            shifts.append(shift.clone())
+        return replace(course, shifts=tuple(shifts)).steadied()
 
-    def _expected(self, part: Part, predicted: Tensor) -> Tensor:
-        """Of what is drawn: numbers beyond their bounds are drawn as these.
+    def put(self, values: Tensor, chosen: Tensor) -> None:
+        """Replace what is chosen, bool, by values, both ``[clients, units, rows]``."""
+        every = torch.arange(values.shape[1])
+        self._put(every, values, chosen)
 
-        E[min(max(x, a), b)] = a + s (G((m - a) / s) - G((m - b) / s)) of x normal around m, G(z) = z P(z) + p(z).
-        """
-        noise = self._noise[:, part.units].clamp(min=1e-6)
-        lowest, highest = self._lowest[:, part.units], self._highest[:, part.units]
-        above = _mean_above_zero((predicted - lowest) / noise) - _mean_above_zero((predicted - highest) / noise)
-        return torch.where(part.is_number[:, None], lowest + noise * above, predicted)
+    def select(self, rows: Tensor) -> None:
+        """Go on with these rows, int64 ``[clients, rows]``, of which some may be there several times."""
+        index = rows[:, None].expand(-1, self.units.shape[1], -1)
+        self.units, self._inputs = self.units.gather(2, index), self._inputs.gather(2, index)
 
-    def _draw(self, part: Part, predicted: Tensor, overrelaxation: float) -> None:
-        chosen = part.units
-        if overrelaxation:
-            beyond = predicted + overrelaxation * (predicted - self._units[:, chosen])
-            predicted = torch.where(part.is_number[:, None], beyond, predicted)
-        drawn = _drawn(part, predicted, self._noise[:, chosen] * (1 - overrelaxation**2) ** 0.5, self._random)
-        self._fill(part, drawn.clamp(self._lowest[:, chosen], self._highest[:, chosen]))
-        self._inputs[:, chosen] = self._scale.of_units(self._units[:, chosen], chosen)
-
-    def _fill(self, part: Part, values: Tensor) -> None:
-        self._units[:, part.units] = torch.where(self._unknown[:, part.units], values, self._units[:, part.units])
+    def _put(self, units: Tensor, values: Tensor, chosen: Tensor) -> None:
+        self.units[:, units] = torch.where(chosen, values, self.units[:, units])
+        self._inputs[:, units] = self._conditionals.scale.of_units(self.units[:, units], units)
 
 
-def _drawn(part: Part, expected: Tensor, deviation: Tensor, random: Sequence[torch.Generator]) -> Tensor:
-    """Numbers around their expectation, and one category of each feature by its probability.
-
-    ``expected`` is ``[clients, units of the part, rows]``; ``deviation`` lacks the rows and counts for numbers alone.
-    """
-    numbers, indicators = part.is_number.nonzero()[:, 0], (~part.is_number).nonzero()[:, 0]
-    rows = expected.shape[2]
-    drawn = expected.clone()
-    if len(numbers):
-        normal = torch.stack([torch.randn(len(numbers), rows, generator=one) for one in random])
-        drawn[:, numbers] += deviation[:, numbers] * normal
-    if len(indicators):
-        owner = part.owner[indicators].unique_consecutive(return_inverse=True)[1]
-        uniform = torch.stack([torch.rand(int(owner[-1]) + 1, rows, generator=one) for one in random])
-        drawn[:, indicators] = one_of_each(expected[:, indicators], owner, uniform)
-    return drawn
-
-
-def _mean_above_zero(mean: Tensor) -> Tensor:
-    """Expectation of max(x, 0), x normal around ``mean`` with deviation 1."""
-    return mean * torch.special.ndtr(mean) + torch.exp(-0.5 * mean.square()) / math.sqrt(2 * math.pi)
+def chains(
+    network: Network, parameters: Tensor, given: Tensor, random: Sequence[torch.Generator], bounded: bool = False
+) -> tuple[Gibbs, Noise]:
+    """Rows with independent features to start from, and noise for them; ``given`` is NaN where something is drawn."""
+    features = given[..., network.first_units].isnan().flatten(0, 1).any(0)
+    noise = OwnNoise(random)
+    return Gibbs.of_independent(FullConditionals(network, parameters, features, bounded), given, noise), noise

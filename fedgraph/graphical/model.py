@@ -16,8 +16,9 @@ from torch import Tensor
 
 from fedgraph.data.table_files import Table
 from fedgraph.errors import DataError, GraphError, RunError
+from fedgraph.graphical.asking.kept_rows import KeptRows
 from fedgraph.graphical.columns import Floats
-from fedgraph.graphical.conditional import conditional
+from fedgraph.graphical.conditional import DRAWS, Conditional, conditional
 from fedgraph.graphical.encoding import Encoding
 from fedgraph.graphical.feature_graph import FeatureGraph
 from fedgraph.graphical.inference import InferenceSettings, infer
@@ -44,11 +45,14 @@ class Numbers:
 
     mean, deviation : ``[rows]``.
     quantiles       : by level, ``[rows]``.
+    effective       : effective sample size, ``[rows]``: by how many independent rows of the model's joint distribution
+                      the answer is as good as given; infinite where it is exact.
     """
 
     mean: Floats
     deviation: Floats
     quantiles: Mapping[float, Floats]
+    effective: Floats
 
 
 @dataclass(frozen=True)
@@ -56,10 +60,12 @@ class Categories:
     """The distribution of a binary or categorical feature in each of some rows.
 
     probabilities : ``[rows, categories]``.
+    effective     : effective sample size, ``[rows]``, as of :class:`Numbers`.
     """
 
     categories: tuple[str, ...]
     probabilities: Floats
+    effective: Floats
 
 
 @dataclass(frozen=True)
@@ -102,44 +108,57 @@ class GraphicalModel:
         return FeatureGraph.from_adjacency(self.encoding.schema.names, self.network.adjacency)
 
     def predict(
-        self, rows: Rows, target: str, settings: InferenceSettings | None = None
+        self,
+        rows: Rows,
+        target: str,
+        plug_in: InferenceSettings | None = None,
+        draws: int = DRAWS,
+        seed: int = 0,
+        sampling: SamplingSettings | None = None,
     ) -> NDArray[np.float64] | NDArray[np.str_]:
         """The expectation of a number, not rounded, or the most probable category, ``[rows]``; of an embedding ``[rows,
-        numbers]``.
+        numbers]``. It takes into account what all that is unknown may be, as :meth:`conditional` does.
+
+        plug_in : instead, single values stand for what is unknown, which these settings say how to find
+                  (:func:`fedgraph.graphical.inference.infer`). That is faster, and wrong where features nearly
+                  determine each other: what is unlikely by itself is then taken for impossible.
 
         Of a number on a logarithmic scale it is the value whose unit is expected, which is about the median.
         Values of the target in ``rows`` do not count. Raises DataError for rows that cannot be used.
         """
         feature, units = self._asked(rows, [target])
-        found = infer(self.network, self.parameters[None], units, settings)[0]
+        found = self._expected(units, target, plug_in, draws, seed, sampling)
         if feature.kind == "embedding":
-            return self._in_own_units(found[:, self._slice(target)], target)
+            return self._in_own_units(found, target)
         if feature.is_number and not feature.categories:
-            return self._in_own_units(found[:, self._slice(target)][:, 0], target)
+            return self._in_own_units(found[:, 0], target)
         if feature.is_number:
-            codes = self.encoding.decode(found)[:, self.encoding.schema.value_slices[target].start].astype(int)
-        else:
-            codes = self.network.probabilities(found, target).argmax(-1).numpy()
-        return np.array(feature.categories)[codes]
+            codes = self.encoding.scales[target].values(_floats(found[:, 0])).round()
+            return np.array(feature.categories)[codes.clip(0, len(feature.categories) - 1).astype(int)]
+        return np.array(feature.categories)[_of_all_categories(found).argmax(1)]
 
-    def predict_proba(self, rows: Rows, target: str, settings: InferenceSettings | None = None) -> Floats:
-        """Of the categories of a binary or categorical feature, in the order of the schema, ``[rows, categories]``.
-
-        With neighbours of the target unknown, these are probabilities where those are as expected; :meth:`conditional`
-        takes into account what else they may be.
-        """
+    def predict_proba(
+        self,
+        rows: Rows,
+        target: str,
+        plug_in: InferenceSettings | None = None,
+        draws: int = DRAWS,
+        seed: int = 0,
+        sampling: SamplingSettings | None = None,
+    ) -> Floats:
+        """Of the categories of a binary or categorical feature, in the order of the schema, ``[rows, categories]``;
+        otherwise as :meth:`predict`."""
         feature, units = self._asked(rows, [target])
         if feature.is_scaled:
             raise DataError(f"'{target}' is {feature.kind} and has no probabilities: ask predict or conditional")
-        found = infer(self.network, self.parameters[None], units, settings)[0]
-        return _floats(self.network.probabilities(found, target))
+        return _of_all_categories(self._expected(units, target, plug_in, draws, seed, sampling))
 
     def conditional(
         self,
         rows: Rows,
         targets: Sequence[str],
         quantiles: Sequence[float] = (0.05, 0.5, 0.95),
-        draws: int = 100,
+        draws: int = DRAWS,
         seed: int = 0,
         settings: SamplingSettings | None = None,
     ) -> dict[str, Numbers | Categories]:
@@ -148,7 +167,8 @@ class GraphicalModel:
         _, units = self._asked(rows, targets)
         if wide := [name for name in targets if self.encoding.schema[name].kind == "embedding"]:
             raise DataError(f"{', '.join(wide)}: of embeddings there are no distributions; ask predict, or sample")
-        found = conditional(self.network, self.parameters[None], units, targets, [_NAME], seed, draws, settings)
+        found = self._conditional(units, targets, draws, seed, settings)
+        effective = _floats(found.effective[0])
         asked = self.encoding.schema.slices
         position = {unit: place for place, unit in enumerate(found.units.tolist())}
         mean, levels = found.mean[0], found.quantiles(quantiles)[0]
@@ -165,11 +185,11 @@ class GraphicalModel:
                         level: self._in_own_units(levels[:, place, column], name)
                         for place, level in enumerate(quantiles)
                     },
+                    effective=effective,
                 )
                 continue
-            shares = _floats(mean[:, column : column + feature.width])
-            both = np.concatenate([1 - shares, shares], 1) if feature.width == 1 else shares
-            result[name] = Categories(feature.categories, both)
+            shares = _of_all_categories(mean[:, column : column + feature.width])
+            result[name] = Categories(feature.categories, shares, effective)
         return result
 
     def marginals(self) -> dict[str, Numbers | Categories]:
@@ -179,6 +199,7 @@ class GraphicalModel:
         """
         state = {name: values[0] for name, values in self.network.state(self.parameters[None]).items()}
         result: dict[str, Numbers | Categories] = {}
+        exact = np.array([np.inf])
         for feature in self.encoding.schema.features:
             if feature.kind == "embedding":
                 continue
@@ -188,10 +209,10 @@ class GraphicalModel:
                 # What is constant is not scaled, which the buffer says by a 1.
                 deviation = float(scale.masked_fill(scale == 1, 0.0))
                 moments = self.encoding.scales[feature.name].moments(_floats(mean)[:, None], deviation)
-                result[feature.name] = Numbers(*moments, {})
+                result[feature.name] = Numbers(*moments, {}, exact)
             else:
                 shares = self.network.probabilities(state["mean"][None], feature.name)
-                result[feature.name] = Categories(feature.categories, _floats(shares))
+                result[feature.name] = Categories(feature.categories, _floats(shares), exact)
         return result
 
     def sample(
@@ -207,8 +228,9 @@ class GraphicalModel:
         known = np.full((1, schema.num_values), np.nan) if given is None else values_of(given, schema)
         if len(known) not in (1, count):
             raise DataError(f"{len(known):,} rows are given: give one for all {count:,} rows to draw, or as many")
+        kept = None if np.isnan(known).all() else self._kept(seed, settings)
         units = draw(
-            self.network, self.parameters[None], count, [_NAME], seed, self.encoding.encode(known)[None], settings
+            self.network, self.parameters[None], count, [_NAME], seed, self.encoding.encode(known)[None], settings, kept
         )
         values = self.encoding.decode(units[0])
         return as_table(np.where(np.isnan(known), values, known), schema, "the samples")
@@ -263,6 +285,47 @@ class GraphicalModel:
         values = values_of(rows, schema, ignored=targets)
         return features[0], self.encoding.encode(values)[None]
 
+    def _expected(
+        self,
+        units: Tensor,
+        target: str,
+        plug_in: InferenceSettings | None,
+        draws: int,
+        seed: int,
+        sampling: SamplingSettings | None,
+    ) -> Tensor:
+        """Of the units of the target, ``[rows, its units]``."""
+        if plug_in is None:
+            return self._conditional(units, [target], draws, seed, sampling).mean[0]
+        found = infer(self.network, self.parameters[None], units, plug_in)[0]
+        if self.encoding.schema[target].is_scaled:
+            return found[:, self._slice(target)]
+        shares = self.network.probabilities(found, target)
+        return shares[:, 1:] if self.encoding.schema[target].width == 1 else shares
+
+    def _conditional(
+        self, units: Tensor, targets: Sequence[str], draws: int, seed: int, settings: SamplingSettings | None
+    ) -> Conditional:
+        def kept() -> KeptRows:
+            return self._kept(seed, settings)
+
+        return conditional(self.network, self.parameters[None], units, targets, [_NAME], seed, draws, settings, kept)
+
+    def _kept(self, seed: int, settings: SamplingSettings | None) -> KeptRows:
+        """Rows of the joint distribution, which stay with the model for further questions."""
+        settings = settings or SamplingSettings()
+        key = (seed, settings.model_dump_json())
+        if key not in self._kept_rows:
+            drawn = KeptRows.drawn(self.network, self.parameters[None], [_NAME], seed, settings)
+            # Only the last: those of one seed are asked again and again.
+            self._kept_rows.clear()
+            self._kept_rows[key] = drawn
+        return self._kept_rows[key]
+
+    @cached_property
+    def _kept_rows(self) -> dict[tuple[int, str], KeptRows]:
+        return {}
+
     def _slice(self, name: str) -> slice:
         return self.encoding.schema.slices[name]
 
@@ -277,6 +340,12 @@ def _network(schema: Schema, state: State) -> Network:
         return Network(schema, adjacency, settings)
     features, hidden = state["common_size"]
     return StitchedNetwork.rebuilt(schema, adjacency, settings, (features, hidden))
+
+
+def _of_all_categories(shares: Tensor) -> Floats:
+    """Probabilities of all categories from those of a feature's units, of which a binary one has one."""
+    found = _floats(shares)
+    return np.concatenate([1 - found, found], 1) if found.shape[1] == 1 else found
 
 
 def _floats(values: Tensor) -> Floats:

@@ -24,39 +24,50 @@ class Part:
     units     : that are theirs, int64 ``[units of the part]``; what is said of units below is in this order.
     owner     : position of each unit's feature among those of the part.
     is_number : of each unit.
+    features  : positions in the schema.
     """
 
     units: Tensor
     owner: Tensor
     is_number: Tensor
+    features: Tensor
     _heads: Heads
     _weights: Weights
+    _marginal: Tensor
     _slots: Tensor
     _normalised: bool
 
-    def __call__(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Tensor, strength: float = 1.0, shift: Tensor | None = None) -> Tensor:
         """Expectations of numbers and probabilities of categories, ``[clients, units of the part, rows]``.
 
-        ``inputs`` are all of the network's, without missing values (:meth:`Network.inputs`).
+        inputs   : all of the network's, without missing values (:meth:`Network.inputs`).
+        strength : of all dependences. Outputs, which are numbers or logits, lie so far on the way from those that stand
+                   for the means of the training rows, 0, to the network's, 1.
+        shift    : added to outputs, ``[clients, units of the network, 1]``.
         """
+        return self.predictions(self.outputs(inputs, strength), shift)
+
+    def outputs(self, inputs: Tensor, strength: float = 1.0) -> Tensor:
+        """The same before they are shifted and read."""
         found, _ = self._weights.layers.forward(inputs)
         outputs = found.view(len(inputs), -1, inputs.shape[2]).index_select(1, self._slots) + self._weights.offset
-        predictions = self._heads.predictions(outputs)
+        return torch.lerp(self._marginal, outputs, strength) if strength < 1 else outputs
+
+    def predictions(self, outputs: Tensor, shift: Tensor | None = None) -> Tensor:
+        """What shifted outputs say."""
+        predictions = self._heads.predictions(outputs if shift is None else outputs + shift[:, self.units])
         if self._normalised:
             return predictions
         return torch.where(self.is_number[:, None], predictions, normalised(predictions, self.owner))
 
     def centre(self, predictions: Tensor, mean: Tensor) -> Tensor:
-        """Change all later predictions so that what is now ``predictions`` will have this ``mean`` over rows.
+        """By how much outputs have to be shifted so that what is now ``predictions`` will have this ``mean`` over rows.
 
-        That is exact for numbers; for categories it is a step towards it.
-
-        mean : ``[clients, units of the part, 1]``. Returns by how much outputs were changed, of the same shape.
+        That is exact for numbers; for categories it is a step towards it. ``mean`` and result are ``[clients, units of
+        the part, 1]``.
         """
         wanted, found = (self._heads.marginal(each[..., 0]) for each in (mean, predictions.mean(2, keepdim=True)))
-        shift = (wanted - found)[..., None]
-        self._weights.offset.add_(shift)
-        return shift
+        return (wanted - found)[..., None]
 
 
 def colour_classes(adjacency: Tensor) -> list[Tensor]:
@@ -73,25 +84,22 @@ def colour_classes(adjacency: Tensor) -> list[Tensor]:
     return [(colours == colour).nonzero()[:, 0] for colour in range(int(colours.max()) + 1)]
 
 
-def parts_of(
-    network: Network, parameters: Tensor, features: Tensor | None = None, shift: Tensor | None = None
-) -> list[Part]:
+def parts_of(network: Network, parameters: Tensor, features: Tensor | None = None) -> list[Part]:
     """Parts that together hold the ``features`` (bool ``[features]``; None: all), each without neighbours.
 
-    ``parameters`` ``[clients, parameters]`` are taken as they are now. ``shift`` ``[clients, units]`` is added to
-    outputs, which are numbers or logits.
+    ``parameters`` ``[clients, parameters]`` are taken as they are now.
     """
+    state = network.state(parameters)
     with torch.no_grad():
-        weights = network.weights(network.state(parameters))
-    if shift is not None:
-        weights = weights._replace(offset=weights.offset + shift[:, :, None])
+        weights = network.weights(state)
+        marginal = network.heads.marginal(state["mean"])[:, :, None]
     classes = colour_classes(network.adjacency)
     if features is not None:
         classes = [some[features[some]] for some in classes]
-    return [_part(network, weights, some) for some in classes if len(some)]
+    return [_part(network, weights, marginal, some) for some in classes if len(some)]
 
 
-def _part(network: Network, weights: Weights, features: Tensor) -> Part:
+def _part(network: Network, weights: Weights, marginal: Tensor, features: Tensor) -> Part:
     schema = network.schema
     units = torch.isin(schema.unit_feature, features).nonzero()[:, 0]
     owner = torch.searchsorted(features, schema.unit_feature[units])
@@ -119,8 +127,10 @@ def _part(network: Network, weights: Weights, features: Tensor) -> Part:
         units=units,
         owner=owner,
         is_number=network.heads.is_number[units],
+        features=features,
         _heads=Heads(Schema(tuple(schema.features[place] for place in features.tolist())), cross_entropy),
         _weights=Weights(layers, weights.offset[:, units]),
+        _marginal=marginal[:, units],
         _slots=slots,
         _normalised=cross_entropy,
     )

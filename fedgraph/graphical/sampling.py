@@ -8,52 +8,26 @@ Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Sequence
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fedgraph.errors import DataError
-from fedgraph.graphical.gibbs import Gibbs
-from fedgraph.graphical.inference import ROWS
+from fedgraph.graphical.asking.full_conditionals import OwnNoise
+from fedgraph.graphical.asking.joint_rows import SamplingSettings, in_chunks, joint_rows
+from fedgraph.graphical.asking.kept_rows import KeptRows
+from fedgraph.graphical.asking.particles import NOWHERE, cloud, distinct_rows
+from fedgraph.graphical.asking.relevance import relevant_to
 from fedgraph.graphical.network import Network
 from fedgraph.graphical.released_sampling import released_draw
-from fedgraph.seeding import generator
-from fedgraph.settings import Settings
-from fedgraph.threads import available_cores, pinned_threads, side_by_side
 
-PILOT = 4096
-"""Rows by which predictions are centred."""
+__all__ = ["SamplingSettings", "draw"]
 
-
-class SamplingSettings(Settings):
-    """How rows are drawn from a model.
-
-    method         : ``gibbs``: rows start with independent features, and every sweep draws each feature anew given all
-        others. ``released``: the procedure of the authors' program, :mod:`fedgraph.graphical.released_sampling`, for
-        comparison: it draws uniformly from ranges and adds noise of 1 % of a value, whatever the data are.
-    sweeps         : of ``gibbs``. More are needed where features nearly determine each other.
-    overrelaxation : numbers are drawn on the other side of their expectation from where they are, by this share of the
-        distance, and with so much less noise; 0: regardless of where they are. The distribution is the same, and is
-        reached in fewer sweeps.
-    bounded        : an integer or ordinal that would lie outside its range is drawn as the end of the range: most are
-        counts, or steps of a scale, and often at an end. What lies beyond a range in the data is then never drawn.
-    centred        : first shift all predictions a little, so that samples have the means of the training rows. Without
-        that a small common error of predictions becomes a large one of samples, where features depend strongly on
-        each other.
-    steps          : of the gradient method of inference, for each feature that ``released`` draws.
-    learning_rate  : of the same.
-    """
-
-    method: Literal["gibbs", "released"] = "gibbs"
-    sweeps: int = Field(default=30, ge=1)
-    overrelaxation: float = Field(default=0.5, ge=0, lt=1)
-    bounded: bool = True
-    centred: bool = True
-    steps: int = Field(default=20, ge=1)
-    learning_rate: float = Field(default=0.01, gt=0)
+_LEAST = 64
+"""Rows that are drawn given the same values, of which as many are taken as are asked for."""
+_TOGETHER = 2**16
+"""Rows that are drawn at once, which bounds the memory."""
 
 
 def draw(
@@ -64,6 +38,7 @@ def draw(
     seed: int,
     given: Tensor | None = None,
     settings: SamplingSettings | None = None,
+    kept: KeptRows | None = None,
 ) -> Tensor:
     """Draw ``count`` rows from each model of ``parameters`` ``[clients, parameters]``: ``[clients, count, units]``.
 
@@ -71,6 +46,8 @@ def draw(
         float tolerance, on its model and name, ``seed`` and ``given`` alone; its first rows are the same whatever
         ``count``, but for the last 2,048.
     given : what is known of the rows, ``[clients, count, units]`` or what expands to it, NaN for what is to be drawn.
+    kept  : rows of the same models, with the same seed and settings, from which rows with something given are made;
+        drawn if they are needed and not given.
 
     Categories come as 0 and 1 in their units, numbers as they are drawn: rounding is left to those who decode them
     (:meth:`fedgraph.graphical.encoding.Encoding.decode`), as it would only be noise to a network that learns from
@@ -91,50 +68,42 @@ def draw(
             f"known values of shape {list(given.shape if given is not None else ())} do not fit {count} rows of "
             f"{len(parameters)} models: they need {list(shape)}"
         ) from None
-    shift = None
-    if settings.method == "gibbs" and bool(known.isnan().any()):
-        shift = centring(network, parameters, names, seed, settings)
+    if settings.method == "released":
+        return in_chunks(
+            lambda some, random: released_draw(
+                network, parameters, some, random, settings.steps, settings.learning_rate
+            ),
+            known,
+            names,
+            seed,
+            "sample",
+        )
+    if given is None or bool(given.isnan().all()):
+        return joint_rows(network, parameters, count, names, seed, settings)
+    if not bool(known.isnan().any()):
+        return known.clone()
+    rows = kept or KeptRows.drawn(network, parameters, names, seed, settings)
+    return in_chunks(lambda some, random: _conditioned(rows, some, random), known, names, seed, "sample-given")
 
-    def fill(some: Tensor, random: Sequence[torch.Generator]) -> Tensor:
-        if settings.method == "released":
-            return released_draw(network, parameters, some, random, settings.steps, settings.learning_rate)
-        chains = Gibbs(network, parameters, some, random, settings.bounded, shift)
-        chains.run(settings.sweeps, settings.overrelaxation)
-        return chains.rows
 
-    return in_chunks(fill, known, names, seed, "sample")
+def _conditioned(kept: KeptRows, given: Tensor, random: Sequence[torch.Generator]) -> Tensor:
+    """Fill what is NaN in ``given`` ``[clients, rows, units]``.
 
-
-def in_chunks(
-    work: Callable[[Tensor, Sequence[torch.Generator]], Tensor],
-    units: Tensor,
-    names: Sequence[str],
-    seed: int,
-    purpose: str,
-    rows: int = ROWS,
-) -> Tensor:
-    """``work`` on so many rows of ``units`` ``[clients, rows, units]`` at a time, which bounds the memory.
-
-    ``work`` is given a generator for each client, and returns a tensor of which the second dimension are the rows.
+    Rows with the same values given are taken from one cloud, without any twice, so that they are spread over what they
+    may be as evenly as it is.
     """
-
-    def chunk(job: tuple[int, Tensor]) -> Tensor:
-        place, some = job
-        return work(some, [generator(seed, purpose, name, place) for name in names])
-
-    chunks = side_by_side(chunk, enumerate(units.split(rows, 1)), available_cores(), 1)
-    return torch.cat(chunks, 1)
-
-
-def centring(
-    network: Network, parameters: Tensor, names: Sequence[str], seed: int, settings: SamplingSettings
-) -> Tensor | None:
-    """By how much outputs of models ``[clients, parameters]`` have to be shifted, ``[clients, units]``, so that Gibbs
-    samples have the means of the training rows; None where the settings do not ask for it."""
-    if not settings.centred:
-        return None
-    blank = torch.full((len(parameters), PILOT, len(network.schema.unit_feature)), torch.nan)
-    random = [generator(seed, "centring", name) for name in names]
-    with pinned_threads(1):
-        chains = Gibbs(network, parameters, blank, random, settings.bounded)
-        return chains.centring(settings.sweeps, settings.overrelaxation)
+    place, first = distinct_rows(given.nan_to_num(NOWHERE))
+    times = place.bincount()
+    draws = max(_LEAST, int(times.max()))
+    unknown = given[..., kept.network.first_units].isnan()
+    noise = OwnNoise(random)
+    filled = torch.empty_like(given)
+    for some in torch.arange(len(first)).split(max(1, _TOGETHER // draws)):
+        rows = first[some]
+        relevant = relevant_to(kept.network, unknown[:, rows], unknown[:, rows])
+        units = cloud(kept, given[:, rows], relevant, draws, lambda sweep: noise).units.unflatten(2, (-1, draws))
+        order = torch.rand(len(some), draws, generator=random[0]).argsort(1)
+        for at, distinct in enumerate(some.tolist()):
+            wanted = (place == distinct).nonzero()[:, 0]
+            filled[:, wanted] = units[:, :, at, order[at, : len(wanted)]].transpose(1, 2)
+    return filled

@@ -65,12 +65,12 @@ def graphs_page(context: StudyContext) -> StudyPage:
     options = context.parsed_options(GraphsOptions)
     lines: dict[str, list[tuple[object, ...]]] = {"moral graph": [], "skeleton": []}
     for name in options.networks:
-        network = _network(context.data_dir, name)
+        network = truth(context.data_dir, name)
         for method in options.methods:
             context.console.print(f"{name}, {method}")
             for how, graphs in _recovered(network, method, options, context.seeds).items():
-                for what, truth in (("moral graph", network.moral_graph), ("skeleton", network.skeleton)):
-                    lines[what].append((name, method, how, *_scores(graphs, truth)))
+                for what, graph in (("moral graph", network.moral_graph), ("skeleton", network.skeleton)):
+                    lines[what].append((name, method, how, *_scores(graphs, graph)))
     context.console.print("chain, NGR")
     headings = ("network", "method", "graph", *_SCORES)
     moral, skeleton = (
@@ -117,12 +117,12 @@ def _table(network: BayesianNetwork, client: str, rows: int, seed: int) -> UnitT
 def _chain_line(options: GraphsOptions, seed: int) -> tuple[object, ...]:
     """The graph that a revealer of default settings finds."""
     names = tuple(f"x{place}" for place in range(options.chain))
-    truth = FeatureGraph(names, tuple(pairwise(names)))
+    chain = FeatureGraph(names, tuple(pairwise(names)))
     rows = _chain(options.chain, options.chain_rows, seed)
     count = round(_HELD_OUT * len(rows))
     schema = Schema(tuple(Feature(name, "real") for name in names))
     found = fit_ngr(schema, [rows[count:]], [rows[:count]], ["chain"], NGRSettings(), seed)
-    return seed, *_scores([FeatureGraph.from_adjacency(names, found.adjacency[0])], truth), RELEASED_F1
+    return seed, *_scores([FeatureGraph.from_adjacency(names, found.adjacency[0])], chain), RELEASED_F1
 
 
 def _chain(features: int, rows: int, seed: int) -> Tensor:
@@ -134,7 +134,8 @@ def _chain(features: int, rows: int, seed: int) -> Tensor:
     return 0.5 + 0.1 * torch.stack(columns, 1)
 
 
-def _network(data_dir: Path, name: str) -> BayesianNetwork:
+def truth(data_dir: Path, name: str) -> BayesianNetwork:
+    """A network of the folder ``graph-truth``."""
     folder = data_dir / "graph-truth"
     known = sorted(path.name.removesuffix(".bif.gz") for path in folder.glob("*.bif.gz"))
     if name not in known:

@@ -2,16 +2,22 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.graphical.gibbs import FARTHEST, Gibbs
+from fedgraph.graphical.asking.full_conditionals import FARTHEST
+from fedgraph.graphical.gibbs import Course, chains
 from fedgraph.graphical.network import Network
 from fedgraph.graphical.ngm_settings import NGMSettings
 from fedgraph.graphical.schema import Feature, Schema
 
 
 def sampled(network, parameters, rows, sweeps, overrelaxation):
-    chains = Gibbs(network, parameters, torch.full((1, rows, 5), torch.nan), [torch.Generator().manual_seed(0)])
-    chains.run(sweeps, overrelaxation)
-    return chains.rows[0]
+    found, noise = blank_chains(network, parameters, rows)
+    found.run(Course.annealed(sweeps, 0), overrelaxation, noise)
+    return found.rows[0]
+
+
+def blank_chains(network, parameters, rows, bounded=False):
+    blank = torch.full((1, rows, len(network.schema.unit_feature)), torch.nan)
+    return chains(network, parameters, blank, [torch.Generator().manual_seed(0)], bounded)
 
 
 @pytest.mark.parametrize("overrelaxation", [0.0, 0.5])
@@ -33,13 +39,7 @@ def test_overrelaxation_needs_fewer_sweeps(gaussian):
 def test_a_sweep_is_a_draw_of_one_class_after_the_other(gaussian):
     """x' = m - a (x - m) + sqrt(1 - a^2) s e, of the features 1, 3 given the others and then the others given them."""
     network, parameters, _ = gaussian()
-    chains, before = (
-        Gibbs(network, parameters, torch.full((1, 50_000, 5), torch.nan), [torch.Generator().manual_seed(seed)])
-        for seed in (0, 0)
-    )
-    chains.run(1, 0.5)
-    before.run(2, 0.5)
-    first, second = chains.rows[0], before.rows[0]
+    first, second = (sampled(network, parameters, 50_000, sweeps, 0.5) for sweeps in (1, 2))
     noise = network.state(parameters)["residual"][0].sqrt()
     mean = network.forward(parameters, first[None])[0, :, [1, 3]]
     left = second[:, [1, 3]] - (mean - 0.5 * (first[:, [1, 3]] - mean))
@@ -58,14 +58,15 @@ def test_what_nothing_holds_stays_near(gaussian):
     assert (samples - 1).abs().max() == pytest.approx(FARTHEST)
 
 
-def test_centring_tells_by_how_much_predictions_are_off(gaussian):
+@pytest.mark.parametrize("annealed", [0.0, 0.6])
+def test_centring_tells_by_how_much_predictions_are_off(gaussian, annealed):
     network, parameters, _ = gaussian()
     off = torch.tensor([0.1, -0.2, 0.0, 0.3, 0.0])
     state = network.state(parameters)
     state["head.bias"] = state["head.bias"] + off
-    blank = torch.full((1, 4096, 5), torch.nan)
-    chains = Gibbs(network, network.layout.flatten(state), blank, [torch.Generator().manual_seed(0)])
-    assert torch.allclose(chains.centring(30, 0.5)[0], -off, atol=0.03)
+    found, noise = blank_chains(network, network.layout.flatten(state), 8192)
+    course = found.centring(Course.annealed(30, annealed), 0.5, noise)
+    assert torch.allclose(course.last_shift[0, :, 0], -off, atol=0.04)
 
 
 def test_bounded_integers_have_their_mean_and_stay_in_their_range():
@@ -75,14 +76,32 @@ def test_bounded_integers_have_their_mean_and_stay_in_their_range():
     state = network.state(torch.zeros(1, network.layout.num_parameters))
     state["mean"][:], state["deviation"][:], state["residual"][:] = 0.1, 0.3, 0.09
     parameters = network.layout.flatten(state)
-    blank = torch.full((1, 20_000, 2), torch.nan)
-    chains = Gibbs(network, parameters, blank, [torch.Generator().manual_seed(0)], bounded=True)
-    shift = chains.centring(40, 0.0)[0]
-    count, size = chains.rows[0].T
+    found, noise = blank_chains(network, parameters, 20_000, bounded=True)
+    shift = found.centring(Course.annealed(40, 0), 0.0, noise).last_shift[0]
+    count, size = found.rows[0].T
     assert (count.min(), count.max()) == (0, 1)
     assert size.min() < -0.5
-    assert torch.allclose(chains.rows[0].mean(0), torch.tensor([0.1, 0.1]), atol=0.01)
+    assert torch.allclose(found.rows[0].mean(0), torch.tensor([0.1, 0.1]), atol=0.01)
     wanted = np.random.default_rng(0).normal(0.1 + float(shift[0]), 0.3, 20_000).clip(0, 1)
     assert float(shift[0]) < -0.05
     assert wanted.mean() == pytest.approx(0.1, abs=0.01)
     assert float((count == 0).float().mean()) == pytest.approx((wanted == 0).mean(), abs=0.02)
+
+
+def test_dependences_grow_from_none_to_what_they_are():
+    assert Course.annealed(5, 0.8).strengths == pytest.approx((0.2, 0.4, 0.6, 0.8, 1))
+    assert Course.annealed(4, 0.5).strengths == pytest.approx((1 / 3, 2 / 3, 1, 1))
+    assert Course.annealed(2, 0).strengths == (1, 1)
+    assert Course.annealed(1, 1).strengths == (1,)
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.4])
+def test_numbers_vary_as_in_the_rows_whatever_the_strength(gaussian, strength):
+    """Where dependences are none the covariance is a diagonal, and variances are 1 in any case, about."""
+    network, parameters, _ = gaussian(0.6)
+    found, noise = blank_chains(network, parameters, 20_000)
+    found.run(Course((strength,) * 10), 0.5, noise)
+    covariance = found.rows[0].T.cov()
+    assert torch.allclose(covariance.diagonal(), torch.ones(5), atol=0.1)
+    apart = (covariance - covariance.diagonal().diag()).abs().max()
+    assert (apart < 0.03) == (strength == 0)

@@ -5,7 +5,7 @@ from fedgraph.errors import DataError
 from fedgraph.graphical.network import Network
 from fedgraph.graphical.ngm import fit_ngm
 from fedgraph.graphical.ngm_settings import NGMSettings
-from fedgraph.graphical.sampling import SamplingSettings, centring, draw
+from fedgraph.graphical.sampling import SamplingSettings, draw
 
 GRAPH = torch.tensor([[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]).bool()
 
@@ -116,7 +116,6 @@ def test_centred_models_have_samples_with_the_means_of_the_rows(mixed, architect
         samples = draw(network, parameters, 8000, ["a"], 0, settings=settings)[0]
         apart.append((samples.mean(0) - rows.mean(0)).abs().max())
     assert apart[1] < 0.03 < 0.1 < apart[0]
-    assert centring(network, parameters, ["a"], 0, SamplingSettings(centred=False)) is None
 
 
 def test_what_is_given_has_to_fit(gaussian):

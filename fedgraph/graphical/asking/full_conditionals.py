@@ -1,0 +1,188 @@
+"""The distribution of each feature given all others: drawn from, and asked how likely a value is.
+
+A category has its probability, a number is normal around its prediction, with the error in held-out rows as variance,
+and what would lie beyond its bounds lies at the bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedgraph.graphical.categories import one_of_each
+from fedgraph.graphical.inference import Scale
+from fedgraph.graphical.network import CONSTANT, Network
+from fedgraph.graphical.network_parts import Part, parts_of
+
+FARTHEST = 4.0
+"""Standard deviations from its mean that a number is drawn within: networks that contradict each other could drift off
+for ever, and on a logarithmic scale a little farther is far off."""
+
+_LEAST = 1e-7
+"""Of probabilities whose logarithm is taken."""
+_FINEST = 0.01
+"""Least noise of a known number, in its deviations: what is exact could never be met by a draw."""
+
+
+class Noise(Protocol):
+    """Random numbers for the rows of a part, ``[clients, ..., rows]``: of the units and features at these positions."""
+
+    def normal(self, units: Tensor, rows: int) -> Tensor:
+        """Standard normal."""
+
+    def uniform(self, features: Tensor, rows: int) -> Tensor:
+        """In [0, 1)."""
+
+    def single(self) -> Tensor:
+        """One number in [0, 1) for each client, ``[clients, 1]``."""
+
+
+class OwnNoise:
+    """Other numbers for every row, from a generator for each client."""
+
+    def __init__(self, random: Sequence[torch.Generator]) -> None:
+        self._random = random
+
+    def normal(self, units: Tensor, rows: int) -> Tensor:
+        """See :class:`Noise`."""
+        return torch.stack([torch.randn(len(units), rows, generator=one) for one in self._random])
+
+    def uniform(self, features: Tensor, rows: int) -> Tensor:
+        """See :class:`Noise`."""
+        return torch.stack([torch.rand(len(features), rows, generator=one) for one in self._random])
+
+    def single(self) -> Tensor:
+        """See :class:`Noise`."""
+        return torch.stack([torch.rand(1, generator=one) for one in self._random])
+
+
+class SharedNoise:
+    """The same numbers for every ``draws`` rows, of one sweep: what is drawn for some rows then depends on no others.
+
+    counts : of units and of features.
+    """
+
+    def __init__(self, random: Sequence[torch.Generator], counts: tuple[int, int], draws: int) -> None:
+        self._single = torch.stack([torch.rand(1, generator=one) for one in random])
+        self._uniform = torch.stack([torch.rand(counts[1], draws, generator=one) for one in random])
+        self._normal = torch.stack([torch.randn(counts[0], draws, generator=one) for one in random])
+
+    def normal(self, units: Tensor, rows: int) -> Tensor:
+        """See :class:`Noise`."""
+        return self._normal[:, units].repeat(1, 1, rows // self._normal.shape[2])
+
+    def uniform(self, features: Tensor, rows: int) -> Tensor:
+        """See :class:`Noise`."""
+        return self._uniform[:, features].repeat(1, 1, rows // self._uniform.shape[2])
+
+    def single(self) -> Tensor:
+        """See :class:`Noise`."""
+        return self._single
+
+
+class FullConditionals:
+    """Those of the ``features`` (bool ``[features]``; None: all) of some models ``[clients, parameters]``.
+
+    parts   : features that are no neighbours, which can be drawn at once.
+    bounded : what would lie outside the range of an integer or ordinal is drawn as the end of the range.
+    """
+
+    def __init__(
+        self, network: Network, parameters: Tensor, features: Tensor | None = None, bounded: bool = False
+    ) -> None:
+        state = network.state(parameters)
+        self.network = network
+        self.parts = parts_of(network, parameters, features)
+        self.scale = Scale(network, parameters)
+        self.mean, self.deviation = state["mean"][:, :, None], state["deviation"][:, :, None]
+        self._residual = state["residual"].clamp(min=0)[:, :, None]
+        # A constant has a deviation of 1 in the model.
+        varies = (self.deviation != 1) | (self._residual > CONSTANT**2)
+        self._explained = torch.where(varies, (self.deviation.square() - self._residual).clamp(min=0), 0.0)
+        self.noise = self._residual.sqrt()
+        self.lowest, self.highest = self.mean - FARTHEST * self.deviation, self.mean + FARTHEST * self.deviation
+        if bounded:
+            kinds = [feature.kind in ("integer", "ordinal") for feature in network.schema.features]
+            whole = torch.tensor(kinds)[network.schema.unit_feature][:, None]
+            # A model may have means outside the ranges, such as those that others took.
+            self.lowest = torch.where(whole, self.mean.clamp(max=0), self.lowest)
+            self.highest = torch.where(whole, self.mean.clamp(min=1), self.highest)
+
+    def drawn(
+        self,
+        part: Part,
+        predicted: Tensor,
+        before: Tensor,
+        noise: Noise,
+        overrelaxation: float = 0.0,
+        strength: float = 1.0,
+    ) -> Tensor:
+        """Values of a part's units from predictions of such ``strength``, all ``[clients, units of the part, rows]``.
+
+        overrelaxation : numbers are drawn on the other side of their expectation from where they were ``before``, by
+                         this share of the distance, and with so much less noise.
+        """
+        units = part.units
+        if overrelaxation:
+            beyond = predicted + overrelaxation * (predicted - before)
+            predicted = torch.where(part.is_number[:, None], beyond, predicted)
+        # What is not taken from others is left to chance, so that numbers vary as in the training rows.
+        spread = (self._residual[:, units] + (1 - strength**2) * self._explained[:, units]).sqrt()
+        drawn = random_values(part, predicted, spread * (1 - overrelaxation**2) ** 0.5, noise)
+        return drawn.clamp(self.lowest[:, units], self.highest[:, units])
+
+    def expected(self, part: Part, predicted: Tensor) -> Tensor:
+        """Of what is drawn: numbers beyond their bounds are drawn as these.
+
+        E[min(max(x, a), b)] = a + s (G((m - a) / s) - G((m - b) / s)) of x normal around m, G(z) = z P(z) + p(z).
+        """
+        noise = self.noise[:, part.units].clamp(min=1e-6)
+        lowest, highest = self.lowest[:, part.units], self.highest[:, part.units]
+        above = _mean_above_zero((predicted - lowest) / noise) - _mean_above_zero((predicted - highest) / noise)
+        return torch.where(part.is_number[:, None], lowest + noise * above, predicted)
+
+    def finest(self, units: Tensor) -> Tensor:
+        """Noise by which known values of some units are judged, ``[clients, units, 1]``."""
+        return torch.maximum(self.noise[:, units], _FINEST * self.deviation[:, units])
+
+    def log_likelihood(self, part: Part, predicted: Tensor, values: Tensor) -> Tensor:
+        """Of the values of a part's units by their predictions, both ``[clients, units of the part, rows]``, but for
+        terms that do not depend on the predictions; the sum over the units of a feature is that of the feature."""
+        units = part.units
+        shares = predicted.clamp(_LEAST, 1 - _LEAST)
+        found = values * shares.log()
+        alone = (part.owner.bincount()[part.owner] == 1)[:, None]
+        found = torch.where(alone, found + (1 - values) * (-shares).log1p(), found)
+        if not bool(part.is_number.any()):
+            return found
+        noise = self.finest(units)
+        lowest, highest = self.lowest[:, units], self.highest[:, units]
+        normal = -0.5 * ((values - predicted) / noise).square()
+        normal = torch.where(values <= lowest, torch.special.log_ndtr((lowest - predicted) / noise), normal)
+        normal = torch.where(values >= highest, torch.special.log_ndtr((predicted - highest) / noise), normal)
+        return torch.where(part.is_number[:, None], normal, found)
+
+
+def random_values(part: Part, expected: Tensor, deviation: Tensor, noise: Noise) -> Tensor:
+    """Numbers around their expectation, and one category of each feature by its probability.
+
+    ``expected`` is ``[clients, units of the part, rows]``; ``deviation`` lacks the rows and counts for numbers alone.
+    """
+    numbers, indicators = part.is_number.nonzero()[:, 0], (~part.is_number).nonzero()[:, 0]
+    rows = expected.shape[2]
+    drawn = expected.clone()
+    if len(numbers):
+        drawn[:, numbers] += deviation[:, numbers] * noise.normal(part.units[numbers], rows)
+    if len(indicators):
+        places, owner = part.owner[indicators].unique_consecutive(return_inverse=True)
+        drawn[:, indicators] = one_of_each(expected[:, indicators], owner, noise.uniform(part.features[places], rows))
+    return drawn
+
+
+def _mean_above_zero(mean: Tensor) -> Tensor:
+    """Expectation of max(x, 0), x normal around ``mean`` with deviation 1."""
+    return mean * torch.special.ndtr(mean) + torch.exp(-0.5 * mean.square()) / math.sqrt(2 * math.pi)

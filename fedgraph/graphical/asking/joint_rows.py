@@ -1,0 +1,118 @@
+"""Rows drawn from the joint distribution of graphical models, nothing being known of them.
+
+A neural graphical model is made of conditional distributions, which were learned one by one and need not be those of
+any joint distribution. What is meant by its joint distribution here are rows whose features are independent at first,
+while dependences grow from sweep to sweep and all means stay those of the training rows. A Gibbs sampler of full
+strength alone would never get from one side of a near-deterministic relation to the other, and how often it is on
+either would be for tiny probabilities to say, which no model learns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedgraph.graphical.gibbs import Course, chains
+from fedgraph.graphical.inference import ROWS
+from fedgraph.graphical.network import Network
+from fedgraph.seeding import generator
+from fedgraph.settings import Settings
+from fedgraph.threads import available_cores, pinned_threads, side_by_side
+
+
+class SamplingSettings(Settings):
+    """How rows are drawn from a model, and how it answers what follows from what is known.
+
+    method         : ``gibbs``: rows start with independent features, and every sweep draws each feature anew given all
+        others. ``released``: the procedure of the authors' program, :mod:`fedgraph.graphical.released_sampling`, for
+        comparison: it draws uniformly from ranges and adds noise of 1 % of a value, whatever the data are.
+    sweeps         : of ``gibbs``. More are needed where features nearly determine each other.
+    annealed       : share of the sweeps in which dependences grow from none to what they are; 0: none. Without that
+        features which nearly determine each other stay as they happened to start.
+    overrelaxation : numbers are drawn on the other side of their expectation from where they are, by this share of the
+        distance, and with so much less noise; 0: regardless of where they are. The distribution is the same, and is
+        reached in fewer sweeps.
+    bounded        : an integer or ordinal that would lie outside its range is drawn as the end of the range: most are
+        counts, or steps of a scale, and often at an end. What lies beyond a range in the data is then never drawn.
+    centred        : shift all predictions a little, so that samples have the means of the training rows. Without
+        that a small common error of predictions becomes a large one of samples, where features depend strongly on
+        each other.
+    kept           : rows that are drawn first. By them predictions are centred; and they stay with a model: answers are
+        made of those that go with what is known. The rarer that is, the more are needed.
+    steps          : of the gradient method of inference, for each feature that ``released`` draws.
+    learning_rate  : of the same.
+    """
+
+    method: Literal["gibbs", "released"] = "gibbs"
+    sweeps: int = Field(default=30, ge=1)
+    annealed: float = Field(default=0.5, ge=0, le=1)
+    overrelaxation: float = Field(default=0.5, ge=0, lt=1)
+    bounded: bool = True
+    centred: bool = True
+    kept: int = Field(default=16_384, ge=100)
+    steps: int = Field(default=20, ge=1)
+    learning_rate: float = Field(default=0.01, gt=0)
+
+
+def pilot(
+    network: Network, parameters: Tensor, names: Sequence[str], seed: int, settings: SamplingSettings
+) -> tuple[Course, Tensor]:
+    """How rows of the models ``[clients, parameters]`` are drawn, and the first ``kept`` ones, ``[clients, rows,
+    units]``, by which all others are centred."""
+    course = Course.annealed(settings.sweeps, settings.annealed)
+    blank = torch.full((len(parameters), settings.kept, len(network.schema.unit_feature)), torch.nan)
+    random = [generator(seed, "pilot", name) for name in names]
+    with pinned_threads(1):
+        rows, noise = chains(network, parameters, blank, random, settings.bounded)
+        if settings.centred:
+            course = rows.centring(course, settings.overrelaxation, noise)
+        else:
+            rows.run(course, settings.overrelaxation, noise)
+    return course, rows.rows
+
+
+def joint_rows(
+    network: Network,
+    parameters: Tensor,
+    count: int,
+    names: Sequence[str],
+    seed: int,
+    settings: SamplingSettings,
+) -> Tensor:
+    """So many rows of each model, ``[clients, count, units]``."""
+    course = Course.annealed(settings.sweeps, settings.annealed)
+    if settings.centred:
+        course, _ = pilot(network, parameters, names, seed, settings)
+    blank = torch.full((1, 1, 1), torch.nan).expand(len(parameters), count, len(network.schema.unit_feature))
+
+    def fill(some: Tensor, random: Sequence[torch.Generator]) -> Tensor:
+        rows, noise = chains(network, parameters, some, random, settings.bounded)
+        rows.run(course, settings.overrelaxation, noise)
+        return rows.rows
+
+    return in_chunks(fill, blank, names, seed, "sample")
+
+
+def in_chunks(
+    work: Callable[[Tensor, Sequence[torch.Generator]], Tensor],
+    units: Tensor,
+    names: Sequence[str],
+    seed: int,
+    purpose: str,
+    rows: int = ROWS,
+) -> Tensor:
+    """``work`` on so many rows of ``units`` ``[clients, rows, units]`` at a time, which bounds the memory.
+
+    ``work`` is given a generator for each client, and returns a tensor of which the second dimension are the rows.
+    """
+
+    def chunk(job: tuple[int, Tensor]) -> Tensor:
+        place, some = job
+        return work(some, [generator(seed, purpose, name, place) for name in names])
+
+    chunks = side_by_side(chunk, enumerate(units.split(rows, 1)), available_cores(), 1)
+    return torch.cat(chunks, 1)

@@ -1,0 +1,231 @@
+"""Rows drawn from graphical models given what is known of them, by a sequential Monte Carlo sampler.
+
+Of rows of the joint distribution those are chosen that what is known goes with. One known feature after the other takes
+its value: each row gets a weight, how likely the value is given all else in the row; where few rows have most of the
+weight, rows are drawn anew by their weights; then a Gibbs sweep lets everything that is not yet fixed follow.
+
+Del Moral, Doucet, Jasra: Sequential Monte Carlo samplers, Journal of the Royal Statistical Society B 68 (2006) 411.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedgraph.graphical.asking.full_conditionals import FullConditionals, Noise
+from fedgraph.graphical.asking.kept_rows import KeptRows
+from fedgraph.graphical.asking.relevance import Relevant
+from fedgraph.graphical.gibbs import Gibbs
+from fedgraph.graphical.network_parts import Part, colour_classes
+
+LAST_SWEEPS = 5
+"""When all that is known has its values."""
+
+NOWHERE = -1e30
+"""Stands for unknown values where rows are compared."""
+
+_STEPS = 24
+"""Of known features there are at most about so many groups, of which each takes its values at once."""
+_FEW = 0.5
+"""Share of the rows: rows are drawn anew when as many with equal weights would say as much."""
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """Rows drawn given what is known in each of some rows that were asked; all count the same.
+
+    units     : ``[clients, units, asked * draws]``.
+    ancestors : the kept row that each comes from, int64 ``[clients, asked, draws]``.
+    """
+
+    units: Tensor
+    ancestors: Tensor
+
+    @property
+    def effective(self) -> Tensor:
+        """Effective sample size, ``[clients, asked]``: by how many kept rows so much would be said if all of them had
+        given as many of these rows.
+
+        Gibbs sweeps change what is told apart within a row, but not which side of a near-deterministic relation it is
+        on: that only different kept rows tell.
+        """
+        ordered = self.ancestors.sort(2).values
+        new = torch.ones_like(ordered, dtype=torch.bool)
+        new[..., 1:] = ordered[..., 1:] != ordered[..., :-1]
+        family = new.long().cumsum(2) - 1
+        sizes = torch.zeros(ordered.shape).scatter_add_(2, family, torch.ones(ordered.shape))
+        return ordered.shape[2] ** 2 / sizes.square().sum(2)
+
+
+class _Step(NamedTuple):
+    """Known features of one class that take their values at once, bool ``[clients, asked, features]``."""
+
+    place: int
+    features: Tensor
+
+
+def cloud(kept: KeptRows, units: Tensor, relevant: Relevant, draws: int, noise: Callable[[int], Noise]) -> Cloud:
+    """Draw for each of the rows ``units`` ``[clients, asked, units]``, NaN for unknown, what is relevant in them.
+
+    Features that are not are left as they are in the kept rows.
+
+    noise : for the sweeps, by their numbers.
+    """
+    schema = kept.network.schema
+    unit_feature, latent = schema.unit_feature, relevant.unknown | relevant.known
+    classes = colour_classes(kept.network.adjacency)
+    conditionals = kept.conditionals(latent.flatten(0, 1).any(0))
+    fixed, weights = _first(kept, units, relevant, classes, draws)
+    first = noise(0)
+    ancestors = systematic(weights, draws, first.single())
+    chosen = ancestors.flatten(1)[..., None].expand(-1, -1, kept.units.shape[2])
+    values = units.repeat_interleave(draws, 1).transpose(1, 2)
+
+    def spread(features: Tensor) -> Tensor:
+        """Bool ``[clients, asked, features]`` -> ``[clients, units, asked * draws]``."""
+        return features[..., unit_feature].repeat_interleave(draws, 1).transpose(1, 2)
+
+    chains = Gibbs(conditionals, kept.units.gather(1, chosen).transpose(1, 2).contiguous(), spread(relevant.unknown))
+    chains.put(values, spread(fixed))
+    over = kept.settings.overrelaxation
+    log_weights = torch.zeros(ancestors.shape)
+    chains.unknown = spread(latent & ~fixed)
+    if bool(fixed.any()):
+        chains.sweep(first, shift=kept.shift)
+    for step in _steps(relevant.known & ~fixed, classes):
+        log_weights = log_weights + _told(conditionals, chains, values, spread(step.features), kept.shift).view(
+            ancestors.shape
+        )
+        fixed = fixed | step.features
+        chains.put(values, spread(step.features))
+        shares = log_weights.softmax(2)
+        # A row is drawn anew where it is needed, and only where this step has told something.
+        poor = (1 / shares.square().sum(2) < _FEW * draws) & step.features.any(2)
+        moved = noise(1 + step.place)
+        if bool(poor.any()):
+            ancestors, log_weights = _redrawn(chains, ancestors, log_weights, poor, moved)
+        chains.unknown = spread((latent & ~fixed) & step.features.any(2, keepdim=True))
+        chains.sweep(moved, over, shift=kept.shift)
+    uneven = (log_weights != log_weights[..., :1]).any(2)
+    if bool(uneven.any()):
+        ancestors, log_weights = _redrawn(chains, ancestors, log_weights, uneven, noise(-1))
+    chains.unknown = spread(relevant.unknown)
+    for sweep in range(LAST_SWEEPS):
+        chains.sweep(noise(-2 - sweep), over, shift=kept.shift)
+    return Cloud(torch.where(values.isnan(), chains.units, values), ancestors)
+
+
+def systematic(weights: Tensor, draws: int, start: Tensor) -> Tensor:
+    """Places drawn by their ``weights`` ``[clients, asked, places]`` at even distances, ``[clients, asked, draws]``.
+
+    start : in [0, 1), ``[clients, asked or 1]``.
+    """
+    sums = weights.double().cumsum(2)
+    at = (torch.arange(draws) + start[..., None].double()) / draws
+    wanted = (at * sums[..., -1:]).expand(*weights.shape[:2], -1).contiguous()
+    return torch.searchsorted(sums, wanted, right=True).clamp(max=weights.shape[2] - 1)
+
+
+def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Which of the distinct ones each of ``rows`` ``[clients, rows, ...]`` is, and where each of those is first."""
+    distinct, place = rows.transpose(0, 1).flatten(1).unique(dim=0, return_inverse=True)
+    first = torch.full((len(distinct),), len(place)).scatter_reduce_(0, place, torch.arange(len(place)), "amin")
+    return place, first
+
+
+def _first(
+    kept: KeptRows, units: Tensor, relevant: Relevant, classes: list[Tensor], draws: int
+) -> tuple[Tensor, Tensor]:
+    """Known features that no longer are latent when the kept rows are chosen, and the weights of these.
+
+    Features of one class are taken as long as enough rows are left, the most surprising first: for those many rows are
+    needed, and nowhere are there more.
+    """
+    schema, known = kept.network.schema, relevant.known
+    surprise = _surprise(kept, units) * known
+    of_class = torch.stack([surprise[..., some].sum(2) for some in classes], 2)
+    class_of = torch.zeros(len(schema.features), dtype=torch.int64)
+    for place, some in enumerate(classes):
+        class_of[some] = place
+    candidates = known & (class_of == of_class.argmax(2, keepdim=True))
+    order = torch.where(candidates, surprise, -1.0).argsort(dim=2, descending=True, stable=True)
+    rank = order.argsort(2)
+    fixed = torch.zeros_like(known)
+    told = torch.zeros(*units.shape[:2], kept.units.shape[1])
+    open_rows = candidates.any(2)
+    for place in range(int(candidates.sum(2).max()) if candidates.numel() else 0):
+        feature = candidates & (rank == place) & open_rows[..., None]
+        if not bool(feature.any()):
+            break
+        more = told + kept.log_likelihood(units, feature)
+        enough = 1 / more.softmax(2).square().sum(2) >= draws
+        taken = feature.any(2) & (enough | (place == 0))
+        told = torch.where(taken[..., None], more, told)
+        fixed |= feature & taken[..., None]
+        open_rows = open_rows & taken & enough
+    return fixed, told.softmax(2)
+
+
+def _surprise(kept: KeptRows, units: Tensor) -> Tensor:
+    """How far each feature's value is from what it mostly is, ``[clients, asked, features]``, above 0."""
+    network = kept.network
+    state = network.state(kept.parameters)
+    mean, deviation = state["mean"][:, None], state["deviation"][:, None]
+    values = torch.where(units.isnan(), mean, units)
+    number = 0.5 * ((values - mean) / deviation).square()
+    shares = mean.clamp(1e-6, 1 - 1e-6)
+    alone = torch.tensor([feature.width == 1 for feature in network.schema.features])[network.schema.unit_feature]
+    category = -values * shares.log() - torch.where(alone, (1 - values) * (-shares).log1p(), 0.0)
+    found = torch.where(network.heads.is_number, number, category)
+    return found @ network.membership + 1e-3
+
+
+def _steps(known: Tensor, classes: list[Tensor]) -> list[_Step]:
+    """What is ``known``, bool ``[clients, asked, features]``, in groups of features that are no neighbours.
+
+    Which group a feature is in does not depend on other rows.
+    """
+    size = -(-known.shape[2] // _STEPS)
+    steps = []
+    for number, some in enumerate(classes):
+        own = torch.zeros_like(known)
+        own[..., some] = known[..., some]
+        group = torch.where(own, (own.long().cumsum(2) - 1) // size, -1)
+        for place in range(int(group.max()) + 1 if group.numel() else 0):
+            steps.append(_Step(number * known.shape[2] + place, group == place))
+    return steps
+
+
+def _told(
+    conditionals: FullConditionals, chains: Gibbs, values: Tensor, chosen: Tensor, shift: Tensor | None
+) -> Tensor:
+    """Log-likelihood of the ``chosen`` units of ``values`` given all else in the rows, ``[clients, rows]``."""
+    found = torch.zeros(len(values), values.shape[2])
+    for part in conditionals.parts:
+        wanted = chosen[:, part.units]
+        if bool(wanted.any()):
+            found += _told_by(conditionals, part, chains.inputs, values[:, part.units], wanted, shift)
+    return found
+
+
+def _told_by(
+    conditionals: FullConditionals, part: Part, inputs: Tensor, values: Tensor, wanted: Tensor, shift: Tensor | None
+) -> Tensor:
+    told = conditionals.log_likelihood(part, part(inputs, shift=shift), torch.where(wanted, values, 0.0))
+    return torch.where(wanted, told, 0.0).sum(1)
+
+
+def _redrawn(
+    chains: Gibbs, ancestors: Tensor, log_weights: Tensor, chosen: Tensor, noise: Noise
+) -> tuple[Tensor, Tensor]:
+    """Rows drawn by their weights in the ``chosen`` asked ones, bool ``[clients, asked]``, others as they are."""
+    draws = ancestors.shape[2]
+    drawn = systematic(log_weights.softmax(2), draws, noise.single())
+    places = torch.where(chosen[..., None], drawn, torch.arange(draws).expand_as(ancestors))
+    first = torch.arange(ancestors.shape[1])[:, None] * draws
+    chains.select((places + first).flatten(1))
+    return ancestors.gather(2, places), torch.where(chosen[..., None], 0.0, log_weights)
