@@ -1,52 +1,18 @@
 """Gibbs sampling from graphical models: every feature is drawn anew given all others, again and again.
 
-Not in the papers on neural graphical models; overrelaxation: Adler, Physical Review D 23 (1981) 2901; dependences that
-grow from sweep to sweep: Neal, Statistics and Computing 11 (2001) 125.
+Not in the papers on neural graphical models; overrelaxation: Adler, Physical Review D 23 (1981) 2901.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fedgraph.graphical.asking.full_conditionals import FullConditionals, Noise, OwnNoise, random_values
 from fedgraph.graphical.network import Network
-
-
-@dataclass(frozen=True)
-class Course:
-    """What the sweeps of a run are like, one after the other.
-
-    strengths : of all dependences, of each sweep; 1 in the end.
-    shifts    : added to outputs in each sweep, ``[clients, units, 1]``; none where there are none.
-    """
-
-    strengths: tuple[float, ...]
-    shifts: tuple[Tensor, ...] = ()
-
-    @classmethod
-    def annealed(cls, sweeps: int, share: float) -> Course:
-        """In this share of the sweeps, dependences grow evenly from none; from then on they are what they are."""
-        rising = min(int(share * sweeps), sweeps - 1)
-        return cls(tuple(min(1.0, (sweep + 1) / (rising + 1)) for sweep in range(sweeps)))
-
-    @property
-    def last_shift(self) -> Tensor | None:
-        """Of the sweeps of full strength, the mean."""
-        full = [shift for strength, shift in zip(self.strengths, self.shifts, strict=False) if strength == 1]
-        return torch.stack(full).mean(0) if full else None
-
-    def steadied(self) -> Course:
-        """With the mean shift in all sweeps of full strength: what it varies by is due to the rows that it is from."""
-        last = self.last_shift
-        shifts = zip(self.strengths, self.shifts, strict=False)
-        return replace(
-            self,
-            shifts=tuple(last if strength == 1 and last is not None else shift for strength, shift in shifts),
-        )
+from fedgraph.graphical.network_parts import Part
 
 
 class Gibbs:
@@ -82,47 +48,37 @@ class Gibbs:
         """The same as networks take them, ``[clients, units, rows]``."""
         return self._inputs
 
-    def run(self, course: Course, overrelaxation: float, noise: Noise) -> None:
-        """Draw everything once in each sweep.
+    def run(self, sweeps: int, overrelaxation: float, noise: Noise, shift: Tensor | None = None) -> None:
+        """Draw everything so many times, with ``shift`` ``[clients, units, 1]`` added to outputs.
 
         The first sweep is without overrelaxation: it forgets where numbers started, so that those whose neighbours are
         known need no second.
         """
-        for sweep, strength in enumerate(course.strengths):
-            shift = course.shifts[sweep] if course.shifts else None
-            self.sweep(noise, overrelaxation if sweep else 0.0, strength, shift)
+        for sweep in range(sweeps):
+            self.sweep(noise, overrelaxation if sweep else 0.0, shift)
 
-    def sweep(
-        self, noise: Noise, overrelaxation: float = 0.0, strength: float = 1.0, shift: Tensor | None = None
-    ) -> None:
+    def sweep(self, noise: Noise, overrelaxation: float = 0.0, shift: Tensor | None = None) -> None:
         """Draw everything once."""
         for part in self._conditionals.parts:
-            predicted = part(self._inputs, strength, shift)
-            before = self.units[:, part.units]
-            drawn = self._conditionals.drawn(part, predicted, before, noise, overrelaxation, strength)
-            self._put(part.units, drawn, self.unknown[:, part.units])
+            self._draw(part, part(self._inputs, shift), noise, overrelaxation)
 
-    def centring(self, course: Course, overrelaxation: float, noise: Noise) -> Course:
-        """The same run, with predictions shifted in every sweep so that rows have the means of the training rows.
+    def centring(self, sweeps: int, overrelaxation: float, noise: Noise) -> Tensor:
+        """The same, with predictions shifted in every sweep so that rows have the means of the training rows.
 
-        Returns the course with these shifts. They are small where dependences grow slowly: what a relation fixes that
-        no single draw can change, such as which of two features that determine each other are 1, is settled while it is
-        weak, and then by rows whose means are right.
+        Returns by how much outputs were shifted, on average over the sweeps, ``[clients, units, 1]``: what it varies by
+        from sweep to sweep is due to these rows. Where a relation is nearly deterministic, few rows go from one side of
+        it to the other, and it would take a larger shift the longer it lasts.
         """
         conditionals = self._conditionals
-        shift = torch.zeros_like(conditionals.mean)
-        shifts = []
-        for sweep, strength in enumerate(course.strengths):
+        shift, total = torch.zeros_like(conditionals.mean), torch.zeros_like(conditionals.mean)
+        for sweep in range(sweeps):
             for part in conditionals.parts:
-                outputs = part.outputs(self._inputs, strength)
+                outputs = part.outputs(self._inputs)
                 expected = conditionals.expected(part, part.predictions(outputs, shift))
                 shift[:, part.units] += part.centre(expected, conditionals.mean[:, part.units])
-                predicted = part.predictions(outputs, shift)
-                before, share = self.units[:, part.units], overrelaxation if sweep else 0.0
-                drawn = conditionals.drawn(part, predicted, before, noise, share, strength)
-                self._put(part.units, drawn, self.unknown[:, part.units])
-            shifts.append(shift.clone())
-        return replace(course, shifts=tuple(shifts)).steadied()
+                self._draw(part, part.predictions(outputs, shift), noise, overrelaxation if sweep else 0.0)
+            total += shift
+        return total / sweeps
 
     def put(self, values: Tensor, chosen: Tensor) -> None:
         """Replace what is chosen, bool, by values, both ``[clients, units, rows]``."""
@@ -133,6 +89,10 @@ class Gibbs:
         """Go on with these rows, int64 ``[clients, rows]``, of which some may be there several times."""
         index = rows[:, None].expand(-1, self.units.shape[1], -1)
         self.units, self._inputs = self.units.gather(2, index), self._inputs.gather(2, index)
+
+    def _draw(self, part: Part, predicted: Tensor, noise: Noise, overrelaxation: float) -> None:
+        drawn = self._conditionals.drawn(part, predicted, self.units[:, part.units], noise, overrelaxation)
+        self._put(part.units, drawn, self.unknown[:, part.units])
 
     def _put(self, units: Tensor, values: Tensor, chosen: Tensor) -> None:
         self.units[:, units] = torch.where(chosen, values, self.units[:, units])

@@ -33,25 +33,21 @@ class Part:
     features: Tensor
     _heads: Heads
     _weights: Weights
-    _marginal: Tensor
     _slots: Tensor
     _normalised: bool
 
-    def __call__(self, inputs: Tensor, strength: float = 1.0, shift: Tensor | None = None) -> Tensor:
+    def __call__(self, inputs: Tensor, shift: Tensor | None = None) -> Tensor:
         """Expectations of numbers and probabilities of categories, ``[clients, units of the part, rows]``.
 
-        inputs   : all of the network's, without missing values (:meth:`Network.inputs`).
-        strength : of all dependences. Outputs, which are numbers or logits, lie so far on the way from those that stand
-                   for the means of the training rows, 0, to the network's, 1.
-        shift    : added to outputs, ``[clients, units of the network, 1]``.
+        inputs : all of the network's, without missing values (:meth:`Network.inputs`).
+        shift  : added to outputs, which are numbers or logits, ``[clients, units of the network, 1]``.
         """
-        return self.predictions(self.outputs(inputs, strength), shift)
+        return self.predictions(self.outputs(inputs), shift)
 
-    def outputs(self, inputs: Tensor, strength: float = 1.0) -> Tensor:
+    def outputs(self, inputs: Tensor) -> Tensor:
         """The same before they are shifted and read."""
         found, _ = self._weights.layers.forward(inputs)
-        outputs = found.view(len(inputs), -1, inputs.shape[2]).index_select(1, self._slots) + self._weights.offset
-        return torch.lerp(self._marginal, outputs, strength) if strength < 1 else outputs
+        return found.view(len(inputs), -1, inputs.shape[2]).index_select(1, self._slots) + self._weights.offset
 
     def predictions(self, outputs: Tensor, shift: Tensor | None = None) -> Tensor:
         """What shifted outputs say."""
@@ -89,17 +85,15 @@ def parts_of(network: Network, parameters: Tensor, features: Tensor | None = Non
 
     ``parameters`` ``[clients, parameters]`` are taken as they are now.
     """
-    state = network.state(parameters)
     with torch.no_grad():
-        weights = network.weights(state)
-        marginal = network.heads.marginal(state["mean"])[:, :, None]
+        weights = network.weights(network.state(parameters))
     classes = colour_classes(network.adjacency)
     if features is not None:
         classes = [some[features[some]] for some in classes]
-    return [_part(network, weights, marginal, some) for some in classes if len(some)]
+    return [_part(network, weights, some) for some in classes if len(some)]
 
 
-def _part(network: Network, weights: Weights, marginal: Tensor, features: Tensor) -> Part:
+def _part(network: Network, weights: Weights, features: Tensor) -> Part:
     schema = network.schema
     units = torch.isin(schema.unit_feature, features).nonzero()[:, 0]
     owner = torch.searchsorted(features, schema.unit_feature[units])
@@ -130,7 +124,6 @@ def _part(network: Network, weights: Weights, marginal: Tensor, features: Tensor
         features=features,
         _heads=Heads(Schema(tuple(schema.features[place] for place in features.tolist())), cross_entropy),
         _weights=Weights(layers, weights.offset[:, units]),
-        _marginal=marginal[:, units],
         _slots=slots,
         _normalised=cross_entropy,
     )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedgraph.graphical.categories import one_of_each
 from fedgraph.graphical.inference import Scale
-from fedgraph.graphical.network import CONSTANT, Network
+from fedgraph.graphical.network import Network
 from fedgraph.graphical.network_parts import Part, parts_of
 
 FARTHEST = 4.0
@@ -99,11 +99,7 @@ class FullConditionals:
         self.parts = parts_of(network, parameters, features)
         self.scale = Scale(network, parameters)
         self.mean, self.deviation = state["mean"][:, :, None], state["deviation"][:, :, None]
-        self._residual = state["residual"].clamp(min=0)[:, :, None]
-        # A constant has a deviation of 1 in the model.
-        varies = (self.deviation != 1) | (self._residual > CONSTANT**2)
-        self._explained = torch.where(varies, (self.deviation.square() - self._residual).clamp(min=0), 0.0)
-        self.noise = self._residual.sqrt()
+        self.noise = state["residual"].clamp(min=0).sqrt()[:, :, None]
         self.lowest, self.highest = self.mean - FARTHEST * self.deviation, self.mean + FARTHEST * self.deviation
         if bounded:
             kinds = [feature.kind in ("integer", "ordinal") for feature in network.schema.features]
@@ -112,16 +108,8 @@ class FullConditionals:
             self.lowest = torch.where(whole, self.mean.clamp(max=0), self.lowest)
             self.highest = torch.where(whole, self.mean.clamp(min=1), self.highest)
 
-    def drawn(
-        self,
-        part: Part,
-        predicted: Tensor,
-        before: Tensor,
-        noise: Noise,
-        overrelaxation: float = 0.0,
-        strength: float = 1.0,
-    ) -> Tensor:
-        """Values of a part's units from predictions of such ``strength``, all ``[clients, units of the part, rows]``.
+    def drawn(self, part: Part, predicted: Tensor, before: Tensor, noise: Noise, overrelaxation: float = 0.0) -> Tensor:
+        """Values of a part's units from predictions, all ``[clients, units of the part, rows]``.
 
         overrelaxation : numbers are drawn on the other side of their expectation from where they were ``before``, by
                          this share of the distance, and with so much less noise.
@@ -130,9 +118,7 @@ class FullConditionals:
         if overrelaxation:
             beyond = predicted + overrelaxation * (predicted - before)
             predicted = torch.where(part.is_number[:, None], beyond, predicted)
-        # What is not taken from others is left to chance, so that numbers vary as in the training rows.
-        spread = (self._residual[:, units] + (1 - strength**2) * self._explained[:, units]).sqrt()
-        drawn = random_values(part, predicted, spread * (1 - overrelaxation**2) ** 0.5, noise)
+        drawn = random_values(part, predicted, self.noise[:, units] * (1 - overrelaxation**2) ** 0.5, noise)
         return drawn.clamp(self.lowest[:, units], self.highest[:, units])
 
     def expected(self, part: Part, predicted: Tensor) -> Tensor:

@@ -2,9 +2,9 @@
 
 A neural graphical model is made of conditional distributions, which were learned one by one and need not be those of
 any joint distribution. What is meant by its joint distribution here are rows whose features are independent at first,
-while dependences grow from sweep to sweep and all means stay those of the training rows. A Gibbs sampler of full
-strength alone would never get from one side of a near-deterministic relation to the other, and how often it is on
-either would be for tiny probabilities to say, which no model learns.
+after some sweeps of a Gibbs sampler whose means are held at those of the training rows. Sweeps without end would not be
+better: a sampler hardly ever gets from one side of a near-deterministic relation to the other, and how often it is on
+either would in the end be for tiny probabilities to say, which no model learns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.graphical.gibbs import Course, chains
+from fedgraph.graphical.gibbs import chains
 from fedgraph.graphical.inference import ROWS
 from fedgraph.graphical.network import Network
 from fedgraph.seeding import generator
@@ -31,8 +31,6 @@ class SamplingSettings(Settings):
         others. ``released``: the procedure of the authors' program, :mod:`fedgraph.graphical.released_sampling`, for
         comparison: it draws uniformly from ranges and adds noise of 1 % of a value, whatever the data are.
     sweeps         : of ``gibbs``. More are needed where features nearly determine each other.
-    annealed       : share of the sweeps in which dependences grow from none to what they are; 0: none. Without that
-        features which nearly determine each other stay as they happened to start.
     overrelaxation : numbers are drawn on the other side of their expectation from where they are, by this share of the
         distance, and with so much less noise; 0: regardless of where they are. The distribution is the same, and is
         reached in fewer sweeps.
@@ -49,7 +47,6 @@ class SamplingSettings(Settings):
 
     method: Literal["gibbs", "released"] = "gibbs"
     sweeps: int = Field(default=30, ge=1)
-    annealed: float = Field(default=0.5, ge=0, le=1)
     overrelaxation: float = Field(default=0.5, ge=0, lt=1)
     bounded: bool = True
     centred: bool = True
@@ -60,38 +57,31 @@ class SamplingSettings(Settings):
 
 def pilot(
     network: Network, parameters: Tensor, names: Sequence[str], seed: int, settings: SamplingSettings
-) -> tuple[Course, Tensor]:
-    """How rows of the models ``[clients, parameters]`` are drawn, and the first ``kept`` ones, ``[clients, rows,
-    units]``, by which all others are centred."""
-    course = Course.annealed(settings.sweeps, settings.annealed)
+) -> tuple[Tensor | None, Tensor]:
+    """The first ``kept`` rows of the models ``[clients, parameters]``, ``[clients, rows, units]``, and before them what
+    centred them, ``[clients, units, 1]``: by how much outputs were shifted; None where they are not to be."""
     blank = torch.full((len(parameters), settings.kept, len(network.schema.unit_feature)), torch.nan)
     random = [generator(seed, "pilot", name) for name in names]
+    shift = None
     with pinned_threads(1):
         rows, noise = chains(network, parameters, blank, random, settings.bounded)
         if settings.centred:
-            course = rows.centring(course, settings.overrelaxation, noise)
+            shift = rows.centring(settings.sweeps, settings.overrelaxation, noise)
         else:
-            rows.run(course, settings.overrelaxation, noise)
-    return course, rows.rows
+            rows.run(settings.sweeps, settings.overrelaxation, noise)
+    return shift, rows.rows
 
 
 def joint_rows(
-    network: Network,
-    parameters: Tensor,
-    count: int,
-    names: Sequence[str],
-    seed: int,
-    settings: SamplingSettings,
+    network: Network, parameters: Tensor, count: int, names: Sequence[str], seed: int, settings: SamplingSettings
 ) -> Tensor:
     """So many rows of each model, ``[clients, count, units]``."""
-    course = Course.annealed(settings.sweeps, settings.annealed)
-    if settings.centred:
-        course, _ = pilot(network, parameters, names, seed, settings)
+    shift = pilot(network, parameters, names, seed, settings)[0] if settings.centred else None
     blank = torch.full((1, 1, 1), torch.nan).expand(len(parameters), count, len(network.schema.unit_feature))
 
     def fill(some: Tensor, random: Sequence[torch.Generator]) -> Tensor:
         rows, noise = chains(network, parameters, some, random, settings.bounded)
-        rows.run(course, settings.overrelaxation, noise)
+        rows.run(settings.sweeps, settings.overrelaxation, noise, shift)
         return rows.rows
 
     return in_chunks(fill, blank, names, seed, "sample")

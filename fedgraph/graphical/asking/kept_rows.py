@@ -41,8 +41,8 @@ class KeptRows:
     ) -> KeptRows:
         """They depend on the models, the names, the seed and the settings alone."""
         parameters = parameters.detach()
-        course, units = pilot(network, parameters, names, seed, settings)
-        shift, every = course.last_shift, FullConditionals(network, parameters, None, settings.bounded)
+        shift, units = pilot(network, parameters, names, seed, settings)
+        every = FullConditionals(network, parameters, None, settings.bounded)
         tables = _tables(every, units, shift)
         return cls(network, parameters, tuple(names), seed, settings, units, shift, every, tables)
 

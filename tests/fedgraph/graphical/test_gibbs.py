@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from fedgraph.graphical.asking.full_conditionals import FARTHEST
-from fedgraph.graphical.gibbs import Course, chains
+from fedgraph.graphical.gibbs import chains
 from fedgraph.graphical.network import Network
 from fedgraph.graphical.ngm_settings import NGMSettings
 from fedgraph.graphical.schema import Feature, Schema
@@ -11,7 +11,7 @@ from fedgraph.graphical.schema import Feature, Schema
 
 def sampled(network, parameters, rows, sweeps, overrelaxation):
     found, noise = blank_chains(network, parameters, rows)
-    found.run(Course.annealed(sweeps, 0), overrelaxation, noise)
+    found.run(sweeps, overrelaxation, noise)
     return found.rows[0]
 
 
@@ -58,15 +58,14 @@ def test_what_nothing_holds_stays_near(gaussian):
     assert (samples - 1).abs().max() == pytest.approx(FARTHEST)
 
 
-@pytest.mark.parametrize("annealed", [0.0, 0.6])
-def test_centring_tells_by_how_much_predictions_are_off(gaussian, annealed):
+def test_centring_tells_by_how_much_predictions_are_off(gaussian):
     network, parameters, _ = gaussian()
     off = torch.tensor([0.1, -0.2, 0.0, 0.3, 0.0])
     state = network.state(parameters)
     state["head.bias"] = state["head.bias"] + off
     found, noise = blank_chains(network, network.layout.flatten(state), 8192)
-    course = found.centring(Course.annealed(30, annealed), 0.5, noise)
-    assert torch.allclose(course.last_shift[0, :, 0], -off, atol=0.04)
+    assert torch.allclose(found.centring(30, 0.5, noise)[0, :, 0], -off, atol=0.03)
+    assert torch.allclose(found.rows[0].mean(0), torch.zeros(5), atol=0.03)
 
 
 def test_bounded_integers_have_their_mean_and_stay_in_their_range():
@@ -77,7 +76,7 @@ def test_bounded_integers_have_their_mean_and_stay_in_their_range():
     state["mean"][:], state["deviation"][:], state["residual"][:] = 0.1, 0.3, 0.09
     parameters = network.layout.flatten(state)
     found, noise = blank_chains(network, parameters, 20_000, bounded=True)
-    shift = found.centring(Course.annealed(40, 0), 0.0, noise).last_shift[0]
+    shift = found.centring(40, 0.0, noise)[0]
     count, size = found.rows[0].T
     assert (count.min(), count.max()) == (0, 1)
     assert size.min() < -0.5
@@ -86,22 +85,3 @@ def test_bounded_integers_have_their_mean_and_stay_in_their_range():
     assert float(shift[0]) < -0.05
     assert wanted.mean() == pytest.approx(0.1, abs=0.01)
     assert float((count == 0).float().mean()) == pytest.approx((wanted == 0).mean(), abs=0.02)
-
-
-def test_dependences_grow_from_none_to_what_they_are():
-    assert Course.annealed(5, 0.8).strengths == pytest.approx((0.2, 0.4, 0.6, 0.8, 1))
-    assert Course.annealed(4, 0.5).strengths == pytest.approx((1 / 3, 2 / 3, 1, 1))
-    assert Course.annealed(2, 0).strengths == (1, 1)
-    assert Course.annealed(1, 1).strengths == (1,)
-
-
-@pytest.mark.parametrize("strength", [0.0, 0.4])
-def test_numbers_vary_as_in_the_rows_whatever_the_strength(gaussian, strength):
-    """Where dependences are none the covariance is a diagonal, and variances are 1 in any case, about."""
-    network, parameters, _ = gaussian(0.6)
-    found, noise = blank_chains(network, parameters, 20_000)
-    found.run(Course((strength,) * 10), 0.5, noise)
-    covariance = found.rows[0].T.cov()
-    assert torch.allclose(covariance.diagonal(), torch.ones(5), atol=0.1)
-    apart = (covariance - covariance.diagonal().diag()).abs().max()
-    assert (apart < 0.03) == (strength == 0)

@@ -82,17 +82,3 @@ def test_outputs_can_be_shifted(chain, numbers, chain_graph):
     mean = network.state(parameters)["mean"][0]
     found = part(torch.zeros(1, 3, 2), shift=torch.tensor([[[0.1], [0.0], [-2.0]]]))[0]
     assert torch.allclose(found, (mean + torch.tensor([0.1, 0.0, -2.0]))[:, None].expand(-1, 2))
-
-
-@pytest.mark.parametrize("loss", ["cross-entropy", "squared"])
-def test_dependences_can_be_weaker(mixed, loss):
-    """None: what is said is the mean of the rows; logits lie on a straight line between there and the network's."""
-    schema, rows = mixed(50)
-    network = Network(schema, GRAPH, NGMSettings(loss=loss, hidden=5))
-    parameters = network.with_moments(network.initial(torch.Generator().manual_seed(0))[None], rows[None])
-    inputs = Scale(network, parameters).inputs(rows[None].transpose(1, 2))
-    for part in parts_of(network, parameters):
-        mean = network.state(parameters)["mean"][:, part.units, None]
-        assert torch.allclose(part(inputs, 0.0), mean.expand(-1, -1, 50), atol=1e-4)
-        ends = [part.outputs(inputs, strength) for strength in (0.0, 0.3, 1.0)]
-        assert torch.allclose(ends[1], 0.7 * ends[0] + 0.3 * ends[2], atol=1e-5)

@@ -1,0 +1,55 @@
+"""The study of answers, small enough for a test."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fedgraph import cli
+from fedgraph.graphical.elimination import posterior
+from fedgraph.seeding import generator
+from simulations.fedngm.answers import insurance_like
+
+
+@pytest.mark.slow
+def test_the_page_is_made(data_dir, leave_no_trace):
+    if not (data_dir / "graph-truth").is_dir():
+        pytest.skip("no graph-truth in the data folder")
+    options = ('networks=["asia"]', "rows=3000", "queries=12", "known=[1, 0]", "joint=30000")
+    arguments = [part for option in options for part in ("--set", f"options.{option}")]
+    arguments += ["--data-dir", str(data_dir)]
+    result = CliRunner().invoke(cli.app, ["reproduce", "fedngm-answers", "--out", "out", *arguments])
+    assert result.exit_code == 0, result.output
+    (folder,) = Path("out").iterdir()
+    for name in ("answers", "truth"):
+        with (folder / f"{name}.csv").open() as stream:
+            one, half = csv.DictReader(stream)
+        assert (one["known"], half["known"]) == ("1", "half")
+        for line in (one, half):
+            assert float(line["mean"]) < 0.03
+            assert float(line["worst"]) < 0.12
+        assert float(one["mean"]) < float(one["plug-in, mean"])
+    assert "## Errors against the network that rows are from" in (folder / "page.md").read_text()
+
+
+def test_the_made_network_is_large_and_half_near_deterministic():
+    network = insurance_like(0)
+    assert len(network.variables) == 27
+    assert sum(len(variable.parents) for variable in network.variables.values()) == 52
+    likeliest = [float(variable.probabilities.amax(-1).median()) for variable in network.variables.values()]
+    assert 9 <= sum(share > 0.98 for share in likeliest) <= 14
+    again = insurance_like(0)
+    assert all(
+        torch.equal(again.variables[name].probabilities, of.probabilities) for name, of in network.variables.items()
+    )
+    rows = network.sample(100_000, generator(0, "test"))
+    names = list(network.variables)
+    given = {"v3": 0, "v20": 1}
+    fits = (rows[:, [names.index(name) for name in given]] == torch.tensor(list(given.values()))).all(1)
+    shares = rows[fits, names.index("v12")].bincount(minlength=len(network.variables["v12"].categories)) / fits.sum()
+    assert fits.sum() > 1000
+    assert torch.allclose(shares.double(), posterior(network, "v12", given), atol=0.05)
