@@ -188,7 +188,8 @@ def _by_draws(
         drawn = cloud(kept, known[:, rows], Relevant(*(each[:, rows] for each in relevant)), draws, noise)
         inputs = conditionals.scale.inputs(drawn.units)
         found = _of_parts(conditionals, inputs, kept.shift)[:, positions]
-        return found.transpose(1, 2).unflatten(1, (-1, draws)), drawn.effective
+        expected = found.transpose(1, 2).unflatten(1, (-1, draws))
+        return expected, drawn.effective(expected)
 
     chunks = side_by_side(some, first.split(max(1, _TOGETHER // draws)), available_cores(), 1)
     expected, effective = (torch.cat(each, 1) for each in zip(*chunks, strict=True))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedgraph.graphical.asking.full_conditionals import FullConditionals, Noise, OwnNoise, random_values
+from fedgraph.graphical.asking.full_conditionals import FullConditionals, Noise, OwnNoise, SomeNoise, random_values
 from fedgraph.graphical.network import Network
 from fedgraph.graphical.network_parts import Part
 
@@ -58,9 +58,13 @@ class Gibbs:
             self.sweep(noise, overrelaxation if sweep else 0.0, shift)
 
     def sweep(self, noise: Noise, overrelaxation: float = 0.0, shift: Tensor | None = None) -> None:
-        """Draw everything once."""
+        """Draw everything once; of a part, only rows of which it is unknown are computed."""
         for part in self._conditionals.parts:
-            self._draw(part, part(self._inputs, shift), noise, overrelaxation)
+            rows = self.unknown[:, part.units].any(1).any(0).nonzero()[:, 0]
+            if len(rows) == self.units.shape[2]:
+                self._draw(part, part(self._inputs, shift), noise, overrelaxation)
+            elif len(rows):
+                self._draw(part, part(self._inputs.index_select(2, rows), shift), noise, overrelaxation, rows)
 
     def centring(self, sweeps: int, overrelaxation: float, noise: Noise) -> Tensor:
         """The same, with predictions shifted in every sweep so that rows have the means of the training rows.
@@ -90,9 +94,17 @@ class Gibbs:
         index = rows[:, None].expand(-1, self.units.shape[1], -1)
         self.units, self._inputs = self.units.gather(2, index), self._inputs.gather(2, index)
 
-    def _draw(self, part: Part, predicted: Tensor, noise: Noise, overrelaxation: float) -> None:
-        drawn = self._conditionals.drawn(part, predicted, self.units[:, part.units], noise, overrelaxation)
-        self._put(part.units, drawn, self.unknown[:, part.units])
+    def _draw(
+        self, part: Part, predicted: Tensor, noise: Noise, overrelaxation: float, rows: Tensor | None = None
+    ) -> None:
+        before, unknown = self.units[:, part.units], self.unknown[:, part.units]
+        if rows is None:
+            drawn = self._conditionals.drawn(part, predicted, before, noise, overrelaxation)
+            self._put(part.units, drawn, unknown)
+            return
+        some = SomeNoise(noise, rows, before.shape[2])
+        drawn = self._conditionals.drawn(part, predicted, before.index_select(2, rows), some, overrelaxation)
+        self._put(part.units, before.index_copy(2, rows, drawn), unknown)
 
     def _put(self, units: Tensor, values: Tensor, chosen: Tensor) -> None:
         self.units[:, units] = torch.where(chosen, values, self.units[:, units])

@@ -84,6 +84,25 @@ class SharedNoise:
         return self._single
 
 
+class SomeNoise:
+    """That of some of so many rows, int64 ``[rows]``, just as if all had been drawn."""
+
+    def __init__(self, noise: Noise, rows: Tensor, count: int) -> None:
+        self._noise, self._rows, self._count = noise, rows, count
+
+    def normal(self, units: Tensor, rows: int) -> Tensor:
+        """See :class:`Noise`."""
+        return self._noise.normal(units, self._count).index_select(2, self._rows)
+
+    def uniform(self, features: Tensor, rows: int) -> Tensor:
+        """See :class:`Noise`."""
+        return self._noise.uniform(features, self._count).index_select(2, self._rows)
+
+    def single(self) -> Tensor:
+        """See :class:`Noise`."""
+        return self._noise.single()
+
+
 class FullConditionals:
     """Those of the ``features`` (bool ``[features]``; None: all) of some models ``[clients, parameters]``.
 

@@ -66,9 +66,19 @@ def test_places_are_drawn_by_their_weights_at_even_distances():
     assert torch.allclose(drawn.flatten().bincount() / 4000, torch.tensor([0.1, 0.6, 0.3]), atol=0.03)
 
 
-def test_the_effective_sample_size_counts_kept_rows():
-    ancestors = torch.tensor([[[1, 2, 3, 4], [7, 7, 7, 7], [5, 6, 6, 5], [9, 8, 9, 9]]])
-    assert Cloud(torch.zeros(1, 1, 16), ancestors).effective[0].tolist() == pytest.approx([4.0, 1.0, 2.0, 1.6])
+def test_the_effective_sample_size_is_that_of_clusters():
+    """Of 1,000 rows from 100 kept ones: if all from one are alike, 100; if they are as different as others, 1,000."""
+    ancestors = torch.arange(100).repeat(10)[None, None].expand(1, 3, -1).clone()
+    random = torch.Generator().manual_seed(0)
+    alike = torch.rand(100, generator=random).repeat(10)
+    own = torch.rand(1000, generator=random)
+    ancestors[0, 2] = torch.tensor([1, 2, 2, 3]).repeat(250)
+    values = torch.stack([alike, own, own])[None, ..., None]
+    found = Cloud(torch.zeros(1, 1, 3000), ancestors).effective(values)[0]
+    assert float(found[0]) == pytest.approx(100)
+    assert 700 < float(found[1]) <= 1000
+    assert float(found[2]) == pytest.approx(16 / 6)
+    assert Cloud(torch.zeros(1, 1, 3000), ancestors).effective(torch.full_like(values, 0.3))[0, 0] == 1000
 
 
 def test_shared_noise_is_the_same_for_all_rows_asked():
