@@ -27,7 +27,7 @@ from fedgraph.graphical.columns import Floats
 from fedgraph.graphical.feature_graph import FeatureGraph
 from fedgraph.graphical.fedngm_settings import FedNGMSettings
 from fedgraph.graphical.model import GraphicalModel
-from fedgraph.graphical.model_scores import score_model, score_samples
+from fedgraph.graphical.model_scores import score_answers, score_model, score_samples, some_hidden
 from fedgraph.graphical.network import Network
 from fedgraph.graphical.network_training import train
 from fedgraph.graphical.ngm import NGMFit, fit_ngm, fitted
@@ -189,12 +189,9 @@ class FedNGMClient:
                 schema = model.encoding.schema
                 own = values if schema == self.common else self._more(name, schema, split, values)
                 scores |= self._scored(split, suffix, model, own)
-            for yardstick in get_args(Yardstick) if self.settings.yardsticks else ():
-                targets = [each for each in self._targets(self.common) if self.common[each].kind != "embedding"]
-                found = predict_targets(
-                    yardstick, self.common, self._yardstick_rows(name), values, targets, self.assignment.seed
-                )
-                scores |= _named(split, f"-{yardstick}", score_targets(self.common, values, found))
+            scores |= self._of_yardsticks(name, split, "", values)
+            if self.settings.hidden:
+                scores |= self._of_questions(name, split, models, values)
             if self.settings.sample_quality:
                 quality = score_samples(given, values, name, self.assignment.seed, self.settings.sampling)
                 scores |= _named(split, "", {"samples": quality})
@@ -210,6 +207,30 @@ class FedNGMClient:
                 return found
             self._public_scores[scaling] = found
         return self._public_scores[scaling]
+
+    def _of_yardsticks(self, name: str, split: str, prefix: str, values: Floats) -> dict[str, float]:
+        """Scores of other models than graphical ones, if they are wanted."""
+        targets = [each for each in self._targets(self.common) if self.common[each].kind != "embedding"]
+        scores: dict[str, float] = {}
+        for yardstick in get_args(Yardstick) if self.settings.yardsticks else ():
+            training = self._yardstick_rows(name)
+            found = predict_targets(yardstick, self.common, training, values, targets, self.assignment.seed)
+            told = score_targets(self.common, values, found)
+            scores |= _named(split, f"-{yardstick}", {f"{prefix}{target}": own for target, own in told.items()})
+        return scores
+
+    def _of_questions(
+        self, name: str, split: str, models: Mapping[str, GraphicalModel], values: Floats
+    ) -> dict[str, float]:
+        """Scores where much is hidden, of models of the common features."""
+        targets, seed = self._targets(self.common), self.assignment.seed
+        asked = some_hidden(self.common, values, targets, self.settings.hidden, seed)
+        scores = self._of_yardsticks(name, split, "hidden-", asked)
+        for suffix, model in models.items():
+            if model.encoding.schema == self.common:
+                told = score_answers(model, asked, targets)
+                scores |= _named(split, suffix, {f"hidden-{target}": own for target, own in told.items()})
+        return scores
 
     def _yardstick_rows(self, name: str) -> Floats:
         """What yardsticks learn from: the client's training rows, or everybody's where models are pooled."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedgraph.data.base import SPLITS, CohortData, Shares
@@ -29,14 +29,24 @@ class ClientTableSettings(Settings):
 
     private        : features by client that nobody else has; those that the table has and other clients are without.
     shares         : train, validation and test parts of each client's rows, drawn at random.
+    fold, folds    : instead, the test part is the fold-th, from 0, of so many equal parts of each client's rows; the
+                     others are dealt to training and validation in proportion to their shares.
     partition_seed : of everything that is drawn.
     table_schema   : what columns are, a table ``[data.table-schema]``, as far as it is not left to the rules.
     """
 
     private: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     shares: Shares = (0.7, 0.1, 0.2)
+    fold: int | None = Field(default=None, ge=0)
+    folds: int = Field(default=5, ge=2)
     partition_seed: int = Field(default=0, ge=0)
     table_schema: SchemaSettings = Field(default_factory=SchemaSettings)
+
+    @model_validator(mode="after")
+    def _fold_is_there(self) -> ClientTableSettings:
+        if self.fold is not None and self.fold >= self.folds:
+            raise ValueError(f"fold {self.fold} is none of {self.folds} folds: they are numbered from 0")
+        return self
 
 
 class TablesOfClients:
@@ -90,8 +100,20 @@ class TablesOfClients:
     def _split(self, name: str, rows: int) -> Tensor:
         order = torch.randperm(rows, generator=generator(self.settings.partition_seed, "split", name))
         train, validation, _ = self.settings.shares
+        if self.settings.fold is not None:
+            return self._fold(order, train / (train + validation))
         ends = round(train * rows), round((train + validation) * rows)
         split = torch.full((rows,), SPLITS.index("test"), dtype=torch.int8)
         split[order[: ends[0]]] = SPLITS.index("train")
         split[order[ends[0] : ends[1]]] = SPLITS.index("validation")
+        return split
+
+    def _fold(self, order: Tensor, train: float) -> Tensor:
+        """The split of rows in a random order of which a part is for the test."""
+        settings, rows = self.settings, len(order)
+        first, end = (round(place * rows / settings.folds) for place in (settings.fold, settings.fold + 1))
+        split = torch.full((rows,), SPLITS.index("validation"), dtype=torch.int8)
+        split[order[first:end]] = SPLITS.index("test")
+        others = torch.cat([order[:first], order[end:]])
+        split[others[: round(train * len(others))]] = SPLITS.index("train")
         return split

@@ -71,6 +71,9 @@ class FedNGMSettings(Settings):
                    which each client trains on its own rows for every target; with ``global-model = "pooled"`` they are
                    trained on everybody's rows.
     sample_quality : compare samples of the global model with each client's test rows, and with public rows.
+    hidden       : if above 0, measure as ``hidden-<target>`` too how well targets are predicted where this share of the
+                   other values is hidden at random, the same for all models, in 1,000 rows at most. Graphical models
+                   then answer as :class:`fedgraph.graphical.model.GraphicalModel` does, over all that is unknown.
     disputes     : features that clients do not agree on are an error, or private to each (``private``).
     statistics   : what nodes are asked to tell, a table ``[fedngm.statistics]``.
     ngm, ngr, recovery, merge, scaling, distillation, sampling : tables of their own.
@@ -83,6 +86,7 @@ class FedNGMSettings(Settings):
     targets: tuple[str, ...] = ()
     yardsticks: bool = False
     sample_quality: bool = False
+    hidden: float = Field(default=0.0, ge=0, lt=1)
     disputes: Literal["error", "private"] = "error"
     recovery: FedNGMRecovery = Field(default_factory=FedNGMRecovery)
     merge: MergeSettings = Field(default_factory=MergeSettings)

@@ -14,7 +14,11 @@ from fedgraph.graphical.columns import Floats
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.sample_quality import sample_quality
 from fedgraph.graphical.sampling import SamplingSettings, draw
+from fedgraph.graphical.schema import Schema
 from fedgraph.graphical.target_scores import as_predictions, score_targets
+from fedgraph.seeding import generator
+
+MOST_QUESTIONS = 1000
 
 
 def score_model(model: GraphicalModel, values: Floats, targets: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -32,6 +36,33 @@ def score_model(model: GraphicalModel, values: Floats, targets: Sequence[str]) -
         hidden[..., encoding.schema.slices[target]] = torch.nan
         found |= as_predictions(network, encoding, network.predict(parameters, hidden)[0], [target])
     return score_targets(encoding.schema, values, found)
+
+
+def some_hidden(schema: Schema, values: Floats, targets: Sequence[str], share: float, seed: int) -> Floats:
+    """The first rows ``[rows, features]``, 1,000 at most, in which this share of the values is hidden, targets not."""
+    rows = values[:MOST_QUESTIONS].copy()
+    for name, place in schema.value_slices.items():
+        if name not in targets:
+            drawn = torch.rand(len(rows), generator=generator(seed, "hidden", name)).numpy()
+            rows[drawn < share, place] = np.nan
+    return rows
+
+
+def score_answers(model: GraphicalModel, values: Floats, targets: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Scores by target, asked one by one of rows in which much may be unknown; embeddings are not asked for."""
+    schema = model.encoding.schema
+    asked = [name for name in targets if schema[name].kind != "embedding"]
+    found: dict[str, Floats] = {}
+    for name in asked:
+        feature = schema[name]
+        if not feature.is_scaled:
+            found[name] = model.predict_proba(values, name)
+        elif feature.categories:
+            place = {category: float(at) for at, category in enumerate(feature.categories)}
+            found[name] = np.array([place[str(each)] for each in model.predict(values, name)])
+        else:
+            found[name] = np.asarray(model.predict(values, name), dtype=np.float64)
+    return score_targets(schema, values, found)
 
 
 def score_samples(

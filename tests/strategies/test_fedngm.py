@@ -506,3 +506,12 @@ def test_who_is_lost_takes_its_masks_with_it_and_the_others_begin_again(summed, 
     assert set(asked[-1].keys) == {"east", "north"}
     assert not set(asked[-1].keys.values()) & set(asked[3].keys.values()), "keys are used once"
     assert ("height", "weight") in read_feature_graph(folder.path / "feature-graph.json").edges
+
+
+def test_questions_with_half_of_the_values_hidden_are_alike_for_all_models(table_tables, run_experiment):
+    table_tables["fedngm"] |= {"hidden": 0.5, "yardsticks": True, "targets": ["weight", "ill"]}
+    test = run_experiment(table_tables, nodes=1).summary()["metrics"]["test"]
+    for model in ("", "-local", "-trees", "-linear"):
+        assert test[f"weight-mae{model}"]["mean"] < test[f"hidden-weight-mae{model}"]["mean"]
+        assert 0.5 < test[f"hidden-ill-auc{model}"]["mean"] < test[f"ill-auc{model}"]["mean"] + 0.05
+    assert test["hidden-weight-mae"]["mean"] < 8, "better than the mean of everybody"

@@ -176,3 +176,15 @@ def test_rows_and_cells_can_be_left_out_to_see_what_gaps_do(folder):
         source(folder, clients=3, whole=["name"]).load_table("client-0")
     with pytest.raises(ExperimentError, match="limit and gaps are of one file for all"):
         source(folder, path="{client}.csv", clients=["a", "b"], gaps=0.1)
+
+
+def test_folds_test_every_row_once(folder):
+    seen = torch.zeros(ROWS, dtype=torch.int64)
+    for fold in range(5):
+        held = source(folder, clients=["all"], fold=fold).load_table("all")
+        counts = [len(held.rows(split)) for split in ("train", "validation", "test")]
+        assert counts == [2100, 300, 600]
+        seen[held.rows("test")] += 1
+    assert (seen == 1).all()
+    with pytest.raises(ExperimentError, match="fold 5 is none of 5 folds"):
+        source(folder, clients=2, fold=5)

@@ -5,7 +5,7 @@ import torch
 from fedgraph.graphical.encoding import Encoding
 from fedgraph.graphical.inference import InferenceSettings
 from fedgraph.graphical.model import GraphicalModel
-from fedgraph.graphical.model_scores import score_model, score_samples
+from fedgraph.graphical.model_scores import score_model, score_samples, some_hidden
 from fedgraph.graphical.ngm import fit_ngm
 from fedgraph.graphical.ngm_settings import NGMSettings
 from fedgraph.graphical.scaling import Scaling
@@ -71,3 +71,15 @@ def test_samples_are_compared_with_rows(model):
     assert found == score_samples(model, rows(400, 4), "one", 0)
     assert found["marginal-distance"] <= found["marginal-distance-largest"] < 0.3
     assert 0.4 < found["told-apart"] <= 1
+
+
+def test_a_share_of_the_values_is_hidden_but_of_no_target():
+    schema = Schema((Feature("x", "real"), Feature("y", "real"), Feature("scan", "embedding", size=3)))
+    values = np.ones((1500, 5))
+    rows = some_hidden(schema, values, ["y"], 0.4, seed=0)
+    assert rows.shape == (1000, 5)
+    assert not np.isnan(values).any()
+    assert not np.isnan(rows[:, 1]).any()
+    assert 0.35 < np.isnan(rows[:, 0]).mean() < 0.45
+    assert (np.isnan(rows[:, 2:]).sum(1) % 3 == 0).all(), "all of an embedding, or nothing"
+    np.testing.assert_array_equal(rows, some_hidden(schema, values, ["y"], 0.4, seed=0))
