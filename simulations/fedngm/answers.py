@@ -61,7 +61,7 @@ class AnswersOptions(Settings):
     rows: PositiveInt = 10_000
     known: tuple[int, ...] = (1, 2, 4, 0)
     queries: PositiveInt = 50
-    joint: PositiveInt = 200_000
+    joint: PositiveInt = 100_000
     least: int = Field(default=400, ge=1)
 
 
@@ -102,8 +102,9 @@ def answers_page(context: StudyContext) -> StudyPage:
         asked = _Asked(network, options, seed)
         for known in options.known:
             answers = [asked.answers(each) for each in asked.queries(known)]
-            by_joint.append((name, known or "half", *_joint_line(answers)))
-            by_truth.append((name, known or "half", *_truth_line(answers)))
+            how_many = str(known or "half")
+            by_joint.append((name, how_many, *_joint_line(answers)))
+            by_truth.append((name, how_many, *_truth_line(answers)))
     own = NumberTable("answers", "Errors against the model's joint distribution", _OF + _BY_JOINT, tuple(by_joint))
     true = NumberTable("truth", "Errors against the network that rows are from", _OF + _BY_TRUTH, tuple(by_truth))
     return StudyPage(_text(options, true), own, (true,))
