@@ -185,8 +185,11 @@ def _by_ebic(moments: Moments) -> Tensor:
     found = positive_definite(correlation(moments))
     rows, size = float(moments.counts.mean()), len(found)
     largest = float((found - torch.eye(size)).abs().max())
-    best, least = None, math.inf
+    best, least, worse = None, math.inf, 0
     for share in _PENALTIES:
+        # It has one minimum, or nearly so, and the solver takes ever longer beyond it.
+        if worse == 2:
+            break
         try:
             precision = lasso_precision(moments, share * largest)
         except FloatingPointError:
@@ -195,8 +198,9 @@ def _by_ebic(moments: Moments) -> Tensor:
         # The library's likelihood is that of a row, without the constant and halved.
         fit = -2 * rows * float(log_likelihood(np.asarray(found), precision.numpy()))
         score = fit + edges * (math.log(rows) + 4 * _GAMMA * math.log(size))
+        worse += 1
         if score < least:
-            best, least = precision, score
+            best, least, worse = precision, score, 0
     if best is None:
         raise RunError("the graphical lasso fails for sums over all clients: set a larger penalty of [fedngm.recovery]")
     return best
