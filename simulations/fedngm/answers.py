@@ -61,7 +61,7 @@ class AnswersOptions(Settings):
     rows: PositiveInt = 10_000
     known: tuple[int, ...] = (1, 2, 4, 0)
     queries: PositiveInt = 50
-    joint: PositiveInt = 150_000
+    joint: PositiveInt = 100_000
     least: int = Field(default=1000, ge=1)
 
 
