@@ -23,6 +23,9 @@ from fedgraph.seeding import generator
 from fedgraph.settings import Settings
 from fedgraph.threads import available_cores, pinned_threads, side_by_side
 
+_CENTRED_BY = 4096
+"""Rows by which predictions are centred where none are kept: they tell a mean to a sixtieth of its deviation."""
+
 
 class SamplingSettings(Settings):
     """How rows are drawn from a model, and how it answers what follows from what is known.
@@ -39,8 +42,8 @@ class SamplingSettings(Settings):
     centred        : shift all predictions a little, so that samples have the means of the training rows. Without
         that a small common error of predictions becomes a large one of samples, where features depend strongly on
         each other.
-    kept           : rows that are drawn first. By them predictions are centred; and they stay with a model: answers are
-        made of those that go with what is known. The rarer that is, the more are needed.
+    kept           : rows that stay with a model that is asked: answers are made of those that go with what is known.
+        The rarer that is, the more are needed.
     steps          : of the gradient method of inference, for each feature that ``released`` draws.
     learning_rate  : of the same.
     """
@@ -56,11 +59,11 @@ class SamplingSettings(Settings):
 
 
 def pilot(
-    network: Network, parameters: Tensor, names: Sequence[str], seed: int, settings: SamplingSettings
+    network: Network, parameters: Tensor, names: Sequence[str], seed: int, settings: SamplingSettings, count: int
 ) -> tuple[Tensor | None, Tensor]:
-    """The first ``kept`` rows of the models ``[clients, parameters]``, ``[clients, rows, units]``, and before them what
-    centred them, ``[clients, units, 1]``: by how much outputs were shifted; None where they are not to be."""
-    blank = torch.full((len(parameters), settings.kept, len(network.schema.unit_feature)), torch.nan)
+    """The first ``count`` rows of the models ``[clients, parameters]``, ``[clients, rows, units]``, and before them
+    what centred them, ``[clients, units, 1]``: by how much outputs were shifted; None where they are not to be."""
+    blank = torch.full((len(parameters), count, len(network.schema.unit_feature)), torch.nan)
     random = [generator(seed, "pilot", name) for name in names]
     shift = None
     with pinned_threads(1):
@@ -76,7 +79,9 @@ def joint_rows(
     network: Network, parameters: Tensor, count: int, names: Sequence[str], seed: int, settings: SamplingSettings
 ) -> Tensor:
     """So many rows of each model, ``[clients, count, units]``."""
-    shift = pilot(network, parameters, names, seed, settings)[0] if settings.centred else None
+    shift = None
+    if settings.centred:
+        shift, _ = pilot(network, parameters, names, seed, settings, min(settings.kept, _CENTRED_BY))
     blank = torch.full((1, 1, 1), torch.nan).expand(len(parameters), count, len(network.schema.unit_feature))
 
     def fill(some: Tensor, random: Sequence[torch.Generator]) -> Tensor:

@@ -41,7 +41,7 @@ class KeptRows:
     ) -> KeptRows:
         """They depend on the models, the names, the seed and the settings alone."""
         parameters = parameters.detach()
-        shift, units = pilot(network, parameters, names, seed, settings)
+        shift, units = pilot(network, parameters, names, seed, settings, settings.kept)
         every = FullConditionals(network, parameters, None, settings.bounded)
         tables = _tables(every, units, shift)
         return cls(network, parameters, tuple(names), seed, settings, units, shift, every, tables)
