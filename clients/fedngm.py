@@ -199,13 +199,12 @@ class FedNGMClient:
 
     def _scored(self, split: str, suffix: str, model: GraphicalModel, values: Floats) -> dict[str, float]:
         """Scores of a model; those of the global one in public rows are the same for all with the same ranges."""
-        shared = split == "public" and not suffix
+        targets = self._targets(model.encoding.schema)
+        if split != "public" or suffix:
+            return _named(split, suffix, score_model(model, values, targets))
         scaling = json_digest(model.encoding.scaling.as_json())
-        if not shared or scaling not in self._public_scores:
-            found = _named(split, suffix, score_model(model, values, self._targets(model.encoding.schema)))
-            if not shared:
-                return found
-            self._public_scores[scaling] = found
+        if scaling not in self._public_scores:
+            self._public_scores[scaling] = _named(split, suffix, score_model(model, values, targets))
         return self._public_scores[scaling]
 
     def _of_yardsticks(self, name: str, split: str, prefix: str, values: Floats) -> dict[str, float]:

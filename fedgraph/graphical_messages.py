@@ -185,11 +185,7 @@ def graph_from_text(text: str, common: Schema) -> FeatureGraph:
 
 def keys_from_text(text: str) -> dict[str, str]:
     """By client its public key. Raises ReplyError when it is none of that."""
-    refuse_long(text, "the keys of clients")
-    try:
-        keys = json.loads(text)
-    except ValueError as error:
-        raise ReplyError(f"the keys of clients are malformed ({error})") from None
+    keys = _read(text, "the keys of clients")
     if not isinstance(keys, dict) or not all(isinstance(key, str) for key in keys.values()):
         raise ReplyError("the keys of clients are not text by name")
     return keys
@@ -197,14 +193,19 @@ def keys_from_text(text: str) -> dict[str, str]:
 
 def scores_from_text(text: str) -> dict[str, float]:
     """``<split>/<metric>`` -> value, NaN where it is not defined. Raises ReplyError when it is none of that."""
-    refuse_long(text, "the scores of a client")
-    try:
-        table = json.loads(text)
-    except ValueError as error:
-        raise ReplyError(f"the scores of a client are malformed ({error})") from None
+    table = _read(text, "the scores of a client")
     if not isinstance(table, dict) or not all(_is_score(name, value) for name, value in table.items()):
         raise ReplyError("the scores of a client are not numbers by name")
     return {name: math.nan if value is None else float(value) for name, value in table.items()}
+
+
+def _read(text: str, what: str) -> Any:
+    """What JSON says, none too long of it."""
+    refuse_long(text, what)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ReplyError(f"{what} are malformed ({error})") from None
 
 
 def scores_as_text(scores: Mapping[str, float]) -> str:

@@ -146,7 +146,7 @@ class Vertical(OwnersStrategy):
         for epoch in range(len(learnt.epochs) + 1, settings.epochs + 1):
             if len(learnt.epochs) - learnt.best_epoch >= settings.patience:
                 break
-            total, prediction = self._epoch(epoch, network, optimizer, steps, joined, training, held_out)
+            total, prediction = self._epoch(epoch, network, optimizer, steps, joined, training, held_out, weights)
             loss_there = log_loss(prediction.probabilities[validation], joined.labels[held_out][validation], weights)
             if not (math.isfinite(total) and math.isfinite(loss_there)):
                 raise RunError(
@@ -178,11 +178,12 @@ class Vertical(OwnersStrategy):
         joined: JoinedSamples,
         training: Tensor,
         held_out: Tensor,
+        weights: Tensor | None,
     ) -> tuple[float, Prediction]:
-        """One pass over the training samples; the sum of their losses, and the prediction of those held out."""
+        """One pass over the training samples, with classes weighted by ``weights``; the sum of their losses, and the
+        prediction of those held out."""
         settings, seed = self.settings, self.plan.seed
         device = settings.torch_device()
-        weights = class_weights(settings, joined.labels[training], len(joined.classes))
         random = generator(seed, "fusion epoch", epoch)
         order = training[torch.randperm(len(training), generator=random)]
         total = 0.0

@@ -145,7 +145,7 @@ def conditional(
 
 def _is_exact(network: Network, wanted: Tensor, relevant: Relevant) -> Tensor:
     """In which rows nothing that is unknown has an influence on what is asked for, for all clients: bool ``[rows]``."""
-    graph = network.adjacency.any(0) if network.adjacency.dim() == 3 else network.adjacency
+    graph = network.linked
     if bool(graph[wanted][:, wanted].any()) or (not network.masked and int(wanted.sum()) > 1):
         return torch.zeros(relevant.unknown.shape[1], dtype=torch.bool)
     return ~(relevant.unknown & ~wanted).any(2).any(0)

@@ -20,11 +20,12 @@ class Gibbs:
 
     units   : ``[clients, units, rows]``, without gaps.
     unknown : what of them is drawn, bool alike; it may be replaced.
+    inputs  : the units as networks take them.
     """
 
     def __init__(self, conditionals: FullConditionals, units: Tensor, unknown: Tensor) -> None:
         self._conditionals = conditionals
-        self._inputs = conditionals.scale.inputs(units)
+        self.inputs = conditionals.scale.inputs(units)
         self.units, self.unknown = units, unknown
 
     @classmethod
@@ -43,11 +44,6 @@ class Gibbs:
         """As they are now, ``[clients, rows, units]``."""
         return self.units.transpose(1, 2)
 
-    @property
-    def inputs(self) -> Tensor:
-        """The same as networks take them, ``[clients, units, rows]``."""
-        return self._inputs
-
     def run(self, sweeps: int, overrelaxation: float, noise: Noise, shift: Tensor | None = None) -> None:
         """Draw everything so many times, with ``shift`` ``[clients, units, 1]`` added to outputs.
 
@@ -62,9 +58,9 @@ class Gibbs:
         for part in self._conditionals.parts:
             rows = self.unknown[:, part.units].any(1).any(0).nonzero()[:, 0]
             if len(rows) == self.units.shape[2]:
-                self._draw(part, part(self._inputs, shift), noise, overrelaxation)
+                self._draw(part, part(self.inputs, shift), noise, overrelaxation)
             elif len(rows):
-                self._draw(part, part(self._inputs.index_select(2, rows), shift), noise, overrelaxation, rows)
+                self._draw(part, part(self.inputs.index_select(2, rows), shift), noise, overrelaxation, rows)
 
     def centring(self, sweeps: int, overrelaxation: float, noise: Noise) -> Tensor:
         """The same, with predictions shifted in every sweep so that rows have the means of the training rows.
@@ -77,7 +73,7 @@ class Gibbs:
         shift, total = torch.zeros_like(conditionals.mean), torch.zeros_like(conditionals.mean)
         for sweep in range(sweeps):
             for part in conditionals.parts:
-                outputs = part.outputs(self._inputs)
+                outputs = part.outputs(self.inputs)
                 expected = conditionals.expected(part, part.predictions(outputs, shift))
                 shift[:, part.units] += part.centre(expected, conditionals.mean[:, part.units])
                 self._draw(part, part.predictions(outputs, shift), noise, overrelaxation if sweep else 0.0)
@@ -92,7 +88,7 @@ class Gibbs:
     def select(self, rows: Tensor) -> None:
         """Go on with these rows, int64 ``[clients, rows]``, of which some may be there several times."""
         index = rows[:, None].expand(-1, self.units.shape[1], -1)
-        self.units, self._inputs = self.units.gather(2, index), self._inputs.gather(2, index)
+        self.units, self.inputs = self.units.gather(2, index), self.inputs.gather(2, index)
 
     def _draw(
         self, part: Part, predicted: Tensor, noise: Noise, overrelaxation: float, rows: Tensor | None = None
@@ -108,7 +104,7 @@ class Gibbs:
 
     def _put(self, units: Tensor, values: Tensor, chosen: Tensor) -> None:
         self.units[:, units] = torch.where(chosen, values, self.units[:, units])
-        self._inputs[:, units] = self._conditionals.scale.of_units(self.units[:, units], units)
+        self.inputs[:, units] = self._conditionals.scale.of_units(self.units[:, units], units)
 
 
 def chains(

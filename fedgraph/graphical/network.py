@@ -109,6 +109,11 @@ class Network:
         """A network of the same models over another graph."""
         return Network(self.schema, adjacency, self.settings)
 
+    @property
+    def linked(self) -> Tensor:
+        """What a feature may be predicted from in the model of any client, bool ``[features, features]``."""
+        return self.adjacency.any(0) if self.adjacency.dim() == 3 else self.adjacency
+
     @cached_property
     def layout(self) -> Layout:
         """Names and shapes of one model's tensors; the buffers lie behind the parameters proper."""

@@ -35,7 +35,7 @@ def released_draw(
     """Fill what is NaN in ``given`` ``[clients, rows, units]``; ``random`` is a generator for each client."""
     settings = InferenceSettings(method="gradient", steps=steps, learning_rate=learning_rate)
     rows = given.shape[1]
-    graph = network.adjacency.any(0) if network.adjacency.dim() == 3 else network.adjacency
+    graph = network.linked
     orders, roots = breadth_first_orders(graph)
     start = torch.stack([torch.randint(len(orders), (rows,), generator=one) for one in random])
     owner, is_number = network.schema.unit_feature, network.heads.is_number[:, None]

@@ -64,18 +64,15 @@ class CellMaker:
 
     def places(self) -> list[tuple[RowTable, ColumnTable]]:
         """The rows and columns that are run, column by column."""
-        kept = self.profile.columns
-        columns = [column for column in self.table.columns if kept is None or column.key in kept]
+        columns = self.table.columns_in(self.profile)
         return [(row, column) for column in columns for row in self.table.rows if row.runs_in(column.key)]
 
     def cell(self, row: RowTable, column: ColumnTable, seed: int, chosen: Sequence[str] = ()) -> Cell:
         """Later overrides win: those of the table, the column, the profile, the row, what was ``chosen`` for it, the
         seed, the command line."""
-        profile = self.profile
-        every = [*self.table.table.set, *column.set, *profile.set, *profile.set_for.get(column.key, ())]
-        every += [*row.set, *row.set_for.get(column.key, ()), *chosen, "experiment.seed={seed}", *self.overrides]
-        name = profile.experiments.get(column.key, column.experiment)
-        file = self.beside / name if (self.beside / name).is_file() else Path(name)
+        every = [*self.table.set_in(column, self.profile), *row.set, *row.set_for.get(column.key, ())]
+        every += [*chosen, "experiment.seed={seed}", *self.overrides]
+        file = self.profile.experiment_file(column, self.beside)
         try:
             experiment = resolved(
                 load_experiment(file, [override.replace("{seed}", str(seed)) for override in every], row.method)

@@ -84,9 +84,11 @@ class Choice:
     @property
     def best(self) -> Trial | None:
         """The trial with the best value on validation data, the first of equals; None where all have failed."""
-        having = [trial for trial in self.trials if trial.value is not None]
-        lower = having and having[0].quantity.better == "lower"
-        return min(having, key=lambda trial: (trial.value or 0.0) * (1 if lower else -1), default=None)
+        having = [(value, trial) for trial in self.trials if (value := trial.value) is not None]
+        if not having:
+            return None
+        choose = min if having[0][1].quantity.better == "lower" else max
+        return choose(having, key=lambda each: each[0])[1]
 
     def words(self, best: Trial, where: str = "") -> str:
         """What was chosen ``where`` from what; whether a number is at the end of those tried: there may be better."""

@@ -94,7 +94,7 @@ class ResultFile:
         lines = self._measured.get((row, column, metric), [])
         by_seed = {int(line.seed): float(line.value) for line in lines if line.seed}
         if by_seed:
-            return _over_seeds(by_seed)
+            return Spread.over(by_seed)
         for line in lines:
             return Spread(float(line.value), float(line.deviation) if line.deviation else None, {})
         return None
@@ -150,11 +150,6 @@ class ResultFile:
                 table = self.path.parent.parent / "tables" / f"{self.path.stem.removesuffix(f'-{profile}')}.toml"
                 return load_table(str(table))[1] if table.is_file() and not read_file(str(table)).is_study else None
         return None
-
-
-def _over_seeds(values: dict[int, float]) -> Spread:
-    every = np.array(list(values.values()))
-    return Spread(float(every.mean()), float(every.std(ddof=1)) if len(every) > 1 else None, values)
 
 
 def read_lines(path: Path) -> list[ResultLine]:
@@ -305,11 +300,10 @@ def declared(results: Results, row: RowTable, column: ColumnTable, metric: Metri
     It is that of what is written, not of what it is resolved to, so that a new key with a default changes nothing.
     """
     profile = results.profile
-    name = profile.experiments.get(column.key, column.experiment)
-    file = beside / name if (beside / name).is_file() else find_experiment(name)
+    file = find_experiment(profile.experiment_file(column, beside))
     told: dict[str, Any] = {
         "experiment": tomllib.loads(file.read_text(encoding="utf-8")),
-        "set": [*results.table.table.set, *column.set, *profile.set, *profile.set_for.get(column.key, ())],
+        "set": results.table.set_in(column, profile),
         "row": _written(row, without=("label", "published", "differs", "columns", "set_for")),
         "set-for": list(row.set_for.get(column.key, ())),
         "client": column.client,

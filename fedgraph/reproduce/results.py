@@ -47,6 +47,12 @@ class Spread(NamedTuple):
     deviation: float | None
     values: dict[int, float]
 
+    @classmethod
+    def over(cls, values: dict[int, float]) -> Spread:
+        """Of at least one value, by seed."""
+        every = np.array(list(values.values()))
+        return cls(float(every.mean()), float(every.std(ddof=1)) if len(every) > 1 else None, values)
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -82,8 +88,7 @@ class Results:
     @property
     def columns(self) -> list[ColumnTable]:
         """The columns that the profile has."""
-        kept = self.profile.columns
-        return [column for column in self.table.columns if kept is None or column.key in kept]
+        return self.table.columns_in(self.profile)
 
     def rows(self, column: ColumnTable) -> list[RowTable]:
         """The rows that have something to show in a column."""
@@ -107,10 +112,7 @@ class Results:
             value = self.measured(outcome, row, column, metric)
             if value is not None:
                 values[outcome.cell.seed] = value
-        if not values:
-            return None
-        every = np.array(list(values.values()))
-        return Spread(float(every.mean()), float(every.std(ddof=1)) if len(every) > 1 else None, values)
+        return Spread.over(values) if values else None
 
     def measured(self, outcome: Outcome, row: RowTable, column: ColumnTable, metric: MetricTable) -> float | None:
         """What a run of a row in a column measured, in the unit of the published value; None where it has no value."""

@@ -213,6 +213,11 @@ class ProfileTable(Settings):
     differs: str = ""
     differs_for: dict[str, str] = Field(default_factory=dict)
 
+    def experiment_file(self, column: ColumnTable, beside: Path) -> Path:
+        """That of a column: one in the folder of the table, or as ``fedgraph run`` finds it."""
+        name = self.experiments.get(column.key, column.experiment)
+        return beside / name if (beside / name).is_file() else Path(name)
+
 
 class PublishedTable(Settings):
     """The whole file."""
@@ -285,6 +290,14 @@ class PublishedTable(Settings):
     def reference(self) -> RowTable | None:
         """The row that others are compared with; None where none is."""
         return next((row for row in self.rows if row.label == self.table.compare), None)
+
+    def columns_in(self, profile: ProfileTable) -> list[ColumnTable]:
+        """The columns that a profile has."""
+        return [column for column in self.columns if profile.columns is None or column.key in profile.columns]
+
+    def set_in(self, column: ColumnTable, profile: ProfileTable) -> list[str]:
+        """The overrides of all rows; later ones win."""
+        return [*self.table.set, *column.set, *profile.set, *profile.set_for.get(column.key, ())]
 
     def metrics_of(self, column: ColumnTable) -> tuple[MetricTable, ...]:
         """The metrics of a column."""

@@ -27,7 +27,7 @@ def relevant_to(network: Network, wanted: Tensor, unknown: Tensor) -> Relevant:
     They are found by walking the graph from what is asked for through what is unknown. The paper's network may look
     beyond its graph: there everything counts.
     """
-    graph = network.adjacency.any(0) if network.adjacency.dim() == 3 else network.adjacency
+    graph = network.linked
     links = (graph | graph.T if network.masked else torch.ones_like(graph)).float()
     reached = wanted & unknown
     while True:
