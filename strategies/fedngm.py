@@ -24,7 +24,7 @@ from fedgraph.graphical.averaging import average
 from fedgraph.graphical.columns import Floats
 from fedgraph.graphical.dependence import dependencies, derivatives
 from fedgraph.graphical.dependence_file import write_dependencies
-from fedgraph.graphical.distillation import SERVER, distil_ngm, distil_ngr, pool, with_predictions
+from fedgraph.graphical.distillation import SERVER, distil_ngm, distil_ngr, pool, with_ensemble, with_predictions
 from fedgraph.graphical.encoding import Encoding
 from fedgraph.graphical.feature_graph import FeatureGraph
 from fedgraph.graphical.feature_graph_files import write_feature_graph
@@ -229,8 +229,11 @@ class FedNGM(PhasedStrategy):
         if settings.distillation.public_weight:
             encoding = Encoding(self._common, scaling, settings.scaling.outside)
             public = encoding.encode(self._public_values("distillation public-weight"))
-        if settings.distillation.targets == "predictions":
+        if settings.distillation.targets == "ensemble":
+            samples = with_ensemble(network, models, samples, counts)
+        elif settings.distillation.targets == "predictions":
             samples = with_predictions(network, models, samples)
+        if settings.distillation.targets != "samples":
             public = None if public is None else torch.cat([public, public], 1)
         rows = pool(samples, members.num_rows, settings.distillation, seed, public)
         if settings.model == "ngr":

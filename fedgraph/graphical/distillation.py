@@ -23,6 +23,9 @@ from fedgraph.graphical.schema import Schema
 from fedgraph.seeding import generator
 from fedgraph.settings import Settings
 
+_AT_ONCE = 2**16
+"""Rows that all models together predict at once."""
+
 SERVER = "server"
 """What the global model is called among clients."""
 
@@ -34,15 +37,17 @@ class DistillationSettings(Settings):
     shares        : of them that each client's model gives: ``equal`` ones, or in proportion to its ``examples``.
     public_weight : of a public row, in samples; 0: they are not learned from. Whole copies of it take part; of what is
                     left, so many rows are drawn that the weight is right in all.
-    targets       : what is learned of each sample: what the client's model predicts of it (``predictions``), or its own
-                    values (``samples``, as in the paper), which have the same expectation and noise beside it.
+    targets       : what is learned of each sample: the mean, weighted by ``shares``, of what all clients' models predict
+                    of it (``ensemble``; Lin et al., NeurIPS 2020), what the model predicts that it is from
+                    (``predictions``), or its own values (``samples``, as in the paper), which have the same expectation
+                    as the second and noise beside it.
     held_out      : share of the samples, and of the public rows, by which the best epochs are chosen.
     """
 
     samples: int = Field(default=100_000, ge=2)
     shares: Literal["equal", "examples"] = "equal"
     public_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    targets: Literal["predictions", "samples"] = "predictions"
+    targets: Literal["ensemble", "predictions", "samples"] = "ensemble"
     held_out: float = Field(default=0.1, gt=0, lt=1)
 
     def counts(self, num_examples: Sequence[int]) -> list[int]:
@@ -104,6 +109,21 @@ def with_predictions(network: Network, parameters: Tensor, samples: Tensor) -> T
     """Samples of each client's model ``[clients, rows, units]``, and behind them what it predicts ``[clients, rows, 2 *
     units]``."""
     return torch.cat([samples, network.predict(parameters, samples)], 2)
+
+
+def with_ensemble(network: Network, parameters: Tensor, samples: Tensor, shares: Sequence[int]) -> Tensor:
+    """Samples of each client's model, and behind them the mean, weighted by ``shares``, of what all models predict.
+
+    Shapes are those of :func:`with_predictions`.
+    """
+    weights = torch.tensor(shares, dtype=torch.float32)
+    weights = (weights / weights.sum())[:, None, None]
+    rows = samples.flatten(0, 1)[None]
+    means = [
+        (weights * network.predict(parameters, some.expand(len(parameters), -1, -1))).sum(0)
+        for some in rows.split(max(1, _AT_ONCE // len(parameters)), 1)
+    ]
+    return torch.cat([samples, torch.cat(means).view_as(samples)], 2)
 
 
 def distil_ngm(

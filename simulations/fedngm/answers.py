@@ -61,8 +61,8 @@ class AnswersOptions(Settings):
     rows: PositiveInt = 10_000
     known: tuple[int, ...] = (1, 2, 4, 0)
     queries: PositiveInt = 50
-    joint: PositiveInt = 100_000
-    least: int = Field(default=1000, ge=1)
+    joint: PositiveInt = 400_000
+    least: int = Field(default=4000, ge=1)
 
 
 class _Query(NamedTuple):

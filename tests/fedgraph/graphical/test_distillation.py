@@ -10,6 +10,7 @@ from fedgraph.graphical.distillation import (
     distil_ngm,
     distil_ngr,
     pool,
+    with_ensemble,
     with_predictions,
 )
 from fedgraph.graphical.ngm import fit_ngm
@@ -111,3 +112,37 @@ def test_predictions_of_the_clients_models_are_learned_with_fewer_samples(chain,
         # What noise there is about predictions is that of the samples all the same.
         assert (fit.network.state(found.parameters)["residual"] > 0.002).all()
     assert errors[1] < errors[0] / 2
+
+
+def test_an_ensemble_tells_of_each_sample_what_all_clients_models_do_by_their_shares(
+    chain, numbers, chain_graph, monkeypatch
+):
+    schema, graph, settings = numbers(3), chain_graph(3), NGMSettings(hidden=4, epochs=2)
+    parts = [chain(100, 3, seed) for seed in (1, 2, 3)]
+    fit = fit_ngm(schema, graph, parts, parts, ["a", "b", "c"], settings, 0)
+    samples = draw(fit.network, fit.parameters, 7, ["a", "b", "c"], 0)
+    told = [[fit.network.predict(fit.parameters[[m]], samples[[c]])[0] for m in range(3)] for c in range(3)]
+    wanted = torch.stack([0.5 * own[0] + 0.3 * own[1] + 0.2 * own[2] for own in told])
+    for at_once in (2**16, 12):
+        monkeypatch.setattr("fedgraph.graphical.distillation._AT_ONCE", at_once)
+        found = with_ensemble(fit.network, fit.parameters, samples, [5, 3, 2])
+        assert torch.equal(found[..., :3], samples)
+        assert torch.allclose(found[..., 3:], wanted, atol=1e-6)
+
+
+def test_an_ensemble_of_models_of_few_rows_teaches_more_than_each_of_them_alone(chain, numbers, chain_graph):
+    schema, graph = numbers(3), chain_graph(3)
+    settings = NGMSettings(hidden=8, epochs=60, learning_rate=0.02)
+    parts, names = [chain(25, 3, seed) for seed in range(6)], list("abcdef")
+    fit = fit_ngm(schema, graph, parts, parts, names, settings, 0)
+    samples = draw(fit.network, fit.parameters, 200, names, 0)
+    fresh = chain(4000, 3, 9)
+    errors = []
+    for tables in (
+        with_predictions(fit.network, fit.parameters, samples),
+        with_ensemble(fit.network, fit.parameters, samples, [1] * 6),
+    ):
+        pooled = pool(tables, [1] * 6, DistillationSettings(samples=1200), 0)
+        found = distil_ngm(schema, graph, *pooled, settings, 0)
+        errors.append((found.network.forward(found.parameters, fresh[None])[0] - fresh).square().mean())
+    assert errors[1] < errors[0]
