@@ -37,9 +37,9 @@ class DistillationSettings(Settings):
     shares        : of them that each client's model gives: ``equal`` ones, or in proportion to its ``examples``.
     public_weight : of a public row, in samples; 0: they are not learned from. Whole copies of it take part; of what is
                     left, so many rows are drawn that the weight is right in all.
-    targets       : what is learned of each sample: the mean, weighted by ``shares``, of what all clients' models predict
-                    of it (``ensemble``; Lin et al., NeurIPS 2020), what the model predicts that it is from
-                    (``predictions``), or its own values (``samples``, as in the paper), which have the same expectation
+    targets       : what is learned of each sample: the mean of what all clients' models predict of it, weighted by
+                    ``shares`` (``ensemble``; Lin et al., NeurIPS 2020); what the model predicts that it was drawn from
+                    (``predictions``); or its own values (``samples``, as in the paper), which have the same expectation
                     as the second and noise beside it.
     held_out      : share of the samples, and of the public rows, by which the best epochs are chosen.
     """
