@@ -20,7 +20,7 @@ from fedgraph.graphical.asking.kept_rows import KeptRows
 from fedgraph.graphical.asking.particles import NOWHERE, cloud, distinct_rows
 from fedgraph.graphical.asking.relevance import Relevant, relevant_to
 from fedgraph.graphical.inference import ROWS, check_units
-from fedgraph.graphical.network import Network
+from fedgraph.graphical.network import AT_ONCE, Network
 from fedgraph.seeding import generator
 from fedgraph.threads import available_cores, side_by_side
 
@@ -34,8 +34,6 @@ FEW = 50
 
 _TIMES = 4
 """More draws for rows whose answer would otherwise rest on too few."""
-_TOGETHER = 2**16
-"""Rows that are drawn at once, which bounds the memory."""
 _HALVINGS = 50
 _FARTHEST = 10.0
 """Deviations from the components of a mixture within which its quantiles are looked for."""
@@ -197,7 +195,7 @@ def _by_draws(
             expected = found.transpose(1, 2).unflatten(1, (-1, many))
             return expected[:, :, ::times], drawn.effective(expected)
 
-        chunks = side_by_side(some, distinct.split(max(1, _TOGETHER // many)), available_cores(), 1)
+        chunks = side_by_side(some, distinct.split(max(1, AT_ONCE // many)), available_cores(), 1)
         expected, effective = (torch.cat(each, 1) for each in zip(*chunks, strict=True))
         return expected, effective
 

@@ -15,16 +15,13 @@ from pydantic import Field
 from torch import Tensor
 
 from fedgraph.errors import DataError
-from fedgraph.graphical.network import Network
+from fedgraph.graphical.network import AT_ONCE, Network
 from fedgraph.graphical.ngm import NGMFit, fit_ngm
 from fedgraph.graphical.ngm_settings import NGMSettings, NGRSettings
 from fedgraph.graphical.ngr import NGRFit, fit_ngr
 from fedgraph.graphical.schema import Schema
 from fedgraph.seeding import generator
 from fedgraph.settings import Settings
-
-_AT_ONCE = 2**16
-"""Rows that all models together predict at once."""
 
 SERVER = "server"
 """What the global model is called among clients."""
@@ -121,7 +118,7 @@ def with_ensemble(network: Network, parameters: Tensor, samples: Tensor, shares:
     rows = samples.flatten(0, 1)[None]
     means = [
         (weights * network.predict(parameters, some.expand(len(parameters), -1, -1))).sum(0)
-        for some in rows.split(max(1, _AT_ONCE // len(parameters)), 1)
+        for some in rows.split(max(1, AT_ONCE // len(parameters)), 1)
     ]
     return torch.cat([samples, torch.cat(means).view_as(samples)], 2)
 

@@ -26,6 +26,9 @@ BUFFERS = ("mean", "deviation", "residual")
 """Tensors ``[units]`` of a model that no gradient changes: mean and standard deviation of units in the training rows
 (deviation 1 for indicators of categories), and the mean squared error of their predictions in held-out rows."""
 
+AT_ONCE = 2**16
+"""Rows of all models together that are drawn or asked at once, which bounds the memory."""
+
 ROWS = 4096
 """Rows that are predicted at once."""
 

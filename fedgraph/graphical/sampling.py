@@ -19,15 +19,13 @@ from fedgraph.graphical.asking.joint_rows import SamplingSettings, in_chunks, jo
 from fedgraph.graphical.asking.kept_rows import KeptRows
 from fedgraph.graphical.asking.particles import NOWHERE, cloud, distinct_rows
 from fedgraph.graphical.asking.relevance import relevant_to
-from fedgraph.graphical.network import Network
+from fedgraph.graphical.network import AT_ONCE, Network
 from fedgraph.graphical.released_sampling import released_draw
 
 __all__ = ["SamplingSettings", "draw"]
 
 _LEAST = 64
 """Rows that are drawn given the same values, of which as many are taken as are asked for."""
-_TOGETHER = 2**16
-"""Rows that are drawn at once, which bounds the memory."""
 
 
 def draw(
@@ -98,7 +96,7 @@ def _conditioned(kept: KeptRows, given: Tensor, random: Sequence[torch.Generator
     unknown = given[..., kept.network.first_units].isnan()
     noise = OwnNoise(random)
     filled = torch.empty_like(given)
-    for some in torch.arange(len(first)).split(max(1, _TOGETHER // draws)):
+    for some in torch.arange(len(first)).split(max(1, AT_ONCE // draws)):
         rows = first[some]
         relevant = relevant_to(kept.network, unknown[:, rows], unknown[:, rows])
         units = cloud(kept, given[:, rows], relevant, draws, lambda sweep: noise).units.unflatten(2, (-1, draws))

@@ -1,4 +1,4 @@
-"""Random whole numbers and Gaussian noise from the operating system's entropy: protection must not be predictable."""
+"""Random whole numbers and noise from the operating system's entropy: protection must not be predictable."""
 
 from __future__ import annotations
 
@@ -33,3 +33,12 @@ def standard_normal(shape: Sequence[int], generator: torch.Generator | None = No
     # 52 random bits and the half make 53, the most that a float64 holds exactly, and never 0 or 1.
     uniform = (random_integers(shape, 52, generator).double() + 0.5) * 2.0**-52
     return torch.special.ndtri(uniform)
+
+
+def standard_laplace(shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
+    """Independent numbers of the Laplace distribution with scale 1, float64 of ``shape``.
+
+    Half the squared length of a pair of normal numbers is exponential, and the difference of two such is Laplace.
+    """
+    first, second = standard_normal((2, 2, *shape), generator).square().sum(1) / 2
+    return first - second

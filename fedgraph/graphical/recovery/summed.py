@@ -29,7 +29,7 @@ from fedgraph.graphical.recovery.recover import Recovered, linked
 from fedgraph.graphical.recovery.settings import RecoverySettings
 from fedgraph.graphical.schema import Schema
 from fedgraph.privacy.counts import CountNoiseSettings
-from fedgraph.privacy.entropy import standard_normal
+from fedgraph.privacy.entropy import standard_laplace, standard_normal
 from fedgraph.privacy.gaussian import noise_multiplier_for
 
 STEPS = 256
@@ -129,18 +129,11 @@ def with_noise(
         deviation = noise_multiplier_for(noise.epsilon, noise.delta) * math.sqrt(6) * size
     else:
         deviation = 6 * size**2 / noise.epsilon
-    flat, factor = (
-        sums.flat(),
-        UnitSums(
-            torch.ones_like(sums.counts), torch.full_like(sums.sums, STEPS), torch.full_like(sums.products, STEPS**2)
-        ).flat(),
-    )
-    drawn = standard_normal(flat.shape, generator)
-    if noise.mechanism == "laplace":
-        # Half the squared length of a normal pair is exponential; the difference of two such is Laplace.
-        pairs = [standard_normal((2, *flat.shape), generator).square().sum(0) / 2 for _ in range(2)]
-        drawn = pairs[0] - pairs[1]
-    return UnitSums.from_flat(flat + (deviation * drawn * factor).round().long(), schema)
+    sums_of_one = torch.full_like(sums.sums, STEPS), torch.full_like(sums.products, STEPS**2)
+    units = UnitSums(torch.ones_like(sums.counts), *sums_of_one).flat()
+    standard = standard_normal if noise.mechanism == "gaussian" else standard_laplace
+    drawn = deviation * standard(units.shape, generator) * units
+    return UnitSums.from_flat(sums.flat() + drawn.round().long(), schema)
 
 
 def recover_from_sums(

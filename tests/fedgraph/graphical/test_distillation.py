@@ -124,7 +124,7 @@ def test_an_ensemble_tells_of_each_sample_what_all_clients_models_do_by_their_sh
     told = [[fit.network.predict(fit.parameters[[m]], samples[[c]])[0] for m in range(3)] for c in range(3)]
     wanted = torch.stack([0.5 * own[0] + 0.3 * own[1] + 0.2 * own[2] for own in told])
     for at_once in (2**16, 12):
-        monkeypatch.setattr("fedgraph.graphical.distillation._AT_ONCE", at_once)
+        monkeypatch.setattr("fedgraph.graphical.distillation.AT_ONCE", at_once)
         found = with_ensemble(fit.network, fit.parameters, samples, [5, 3, 2])
         assert torch.equal(found[..., :3], samples)
         assert torch.allclose(found[..., 3:], wanted, atol=1e-6)

@@ -4,7 +4,7 @@ import torch
 from scipy import stats
 
 from fedgraph.privacy import entropy
-from fedgraph.privacy.entropy import random_integers, standard_normal
+from fedgraph.privacy.entropy import random_integers, standard_laplace, standard_normal
 from fedgraph.seeding import generator
 
 
@@ -41,6 +41,12 @@ def test_normal_numbers_are_finite_and_symmetric_to_the_very_ends(monkeypatch):
     assert -8.3 < low < -8.1
     assert high == -low
     assert -1e-15 < below < 0 < above == -below
+
+
+def test_laplace_numbers_are_laplace():
+    drawn = standard_laplace((2, 100_000), generator(0, "laplace"))
+    assert drawn.shape == (2, 100_000)
+    assert stats.kstest(drawn.flatten().numpy(), "laplace").pvalue > 1e-3
 
 
 def test_nothing_to_draw():
