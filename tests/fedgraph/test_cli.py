@@ -1,5 +1,7 @@
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 import tomli_w
@@ -312,3 +314,9 @@ def test_wrong_types_are_explained(file):
         result = call("run", file, "--set", override)
         assert result.exit_code == 1
         assert message in result.output
+
+
+def test_the_package_is_the_command():
+    found = subprocess.run([sys.executable, "-m", "fedgraph", "--help"], capture_output=True, text=True, check=False)
+    assert found.returncode == 0
+    assert "Usage: fedgraph [OPTIONS] COMMAND" in found.stdout
