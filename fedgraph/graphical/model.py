@@ -259,8 +259,9 @@ class GraphicalModel:
         ranges : of numbers that have another range at every client (scaling ``source = "own"``), those of the client
                  whose units are meant; without them such numbers can only be unknown, and are not told.
 
-        Raises RunError for a file that is missing, damaged or no such model.
+        Raises RunError for a file that is missing, damaged or no such model, and DataError for ranges that are none.
         """
+        given = Scaling.given(ranges or {})
         state = load_state(path)
         if state.get("format") != FORMAT:
             raise RunError(f"{path} is no graphical model of this version: its format is {state.get('format')!r}")
@@ -270,7 +271,7 @@ class GraphicalModel:
             if not bool(state["parameters"].isfinite().all()):
                 raise GraphError("some of its parameters are not finite")
             outside = ScalingSettings(outside=state["outside"]).outside
-            scaling = Scaling.from_json(state["ranges"]).completed(Scaling(dict(ranges or {})))
+            scaling = Scaling.from_json(state["ranges"]).completed(given)
             encoding = Encoding(schema, scaling, outside, bool(state.get("own_ranges", False)))
             return cls(network, state["parameters"], encoding)
         except Exception as error:  # what a changed file leads to can be anything

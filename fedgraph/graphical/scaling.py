@@ -137,6 +137,15 @@ class Scaling:
             for part in schema.features
         )
 
+    @classmethod
+    def given(cls, ranges: Mapping[str, Range]) -> Scaling:
+        """The scaling that a person asks for. Raises DataError that names the feature whose range is none."""
+        try:
+            return cls(_RANGES.validate_python(dict(ranges)))
+        except ValidationError as error:
+            found = error.errors(include_input=False)[0]
+            raise DataError(f"the range of '{found['loc'][0]}' cannot be used: {found['msg']}") from None
+
     def as_json(self) -> str:
         """One line, read by ``from_json``."""
         return json.dumps({name: list(limits) for name, limits in self.ranges.items()})

@@ -203,6 +203,14 @@ def test_damaged_files_are_refused(fitted, tmp_path, key, value):
         GraphicalModel.load(tmp_path / "it")
 
 
+@pytest.mark.parametrize("limits", [(3.0, 1.0), (float("nan"), 1.0), (0.0,), "low"])
+def test_a_range_that_is_none_is_no_damage_of_the_file(fitted, tmp_path, limits):
+    model, _ = fitted
+    model.save(tmp_path / "it")
+    with pytest.raises(DataError, match="the range of 'size' cannot be used"):
+        GraphicalModel.load(tmp_path / "it", ranges={"size": limits})
+
+
 def test_foreign_files_are_refused(fitted, tmp_path):
     model, _ = fitted
     save_state(tmp_path / "other", {"a": 1})
