@@ -26,7 +26,7 @@ from fedgraph.threads import available_cores, side_by_side
 
 log = logging.getLogger("fedgraph")
 
-DRAWS = 1024
+DRAWS = 2048
 """Of what is unknown in each row."""
 
 FEW = 50
