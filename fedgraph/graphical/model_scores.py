@@ -19,6 +19,8 @@ from fedgraph.graphical.target_scores import as_predictions, score_targets
 from fedgraph.seeding import generator
 
 MOST_QUESTIONS = 1000
+DRAWS_PER_QUESTION = 256
+"""Of what is unknown. Scores are means over many questions, so fewer draws do than for a single answer."""
 
 
 def score_model(model: GraphicalModel, values: Floats, targets: Sequence[str]) -> dict[str, dict[str, float]]:
@@ -56,12 +58,12 @@ def score_answers(model: GraphicalModel, values: Floats, targets: Sequence[str])
     for name in asked:
         feature = schema[name]
         if not feature.is_scaled:
-            found[name] = model.predict_proba(values, name)
+            found[name] = model.predict_proba(values, name, draws=DRAWS_PER_QUESTION)
         elif feature.categories:
             place = {category: float(at) for at, category in enumerate(feature.categories)}
-            found[name] = np.array([place[str(each)] for each in model.predict(values, name)])
+            found[name] = np.array([place[str(each)] for each in model.predict(values, name, draws=DRAWS_PER_QUESTION)])
         else:
-            found[name] = np.asarray(model.predict(values, name), dtype=np.float64)
+            found[name] = np.asarray(model.predict(values, name, draws=DRAWS_PER_QUESTION), dtype=np.float64)
     return score_targets(schema, values, found)
 
 

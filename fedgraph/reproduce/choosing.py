@@ -90,8 +90,8 @@ class Choice:
         choose = min if having[0][1].quantity.better == "lower" else max
         return choose(having, key=lambda each: each[0])[1]
 
-    def words(self, best: Trial, where: str = "") -> str:
-        """What was chosen ``where`` from what; whether a number is at the end of those tried: there may be better."""
+    def words(self, best: Trial) -> str:
+        """What was chosen from what; whether a number is at the end of those tried: there may be better."""
         parts = []
         for key, value in best.settings:
             numbers = [one for one in self.tried[key] if isinstance(one, int | float) and not isinstance(one, bool)]
@@ -99,22 +99,19 @@ class Choice:
             tried = ", ".join(json.dumps(one) for one in self.tried[key])
             parts.append(f"{key} {json.dumps(value)} of {tried}{' (at the end of what was tried)' if at_end else ''}")
         seeds = ", ".join(str(cell.seed) for cell in best.cells)
-        return f"chosen{where} by {best.quantity}, seed{'s' if len(best.cells) > 1 else ''} {seeds}: {'; '.join(parts)}"
+        return f"chosen by {best.quantity}, seed{'s' if len(best.cells) > 1 else ''} {seeds}: {'; '.join(parts)}"
 
 
 def plan_choices(maker: CellMaker, seeds: Sequence[int]) -> list[Choice]:
     """Everything that there is to choose; ``seeds`` are those of the table, of which the first is tried by default."""
-    one = maker.table.table.choose_in
-    places = [(row, column) for row, column in maker.places() if row.choose and one in ("", column.key)]
-    return [_choice(maker, row, column, seeds) for row, column in places]
+    return [_choice(maker, row, column, seeds) for row, column in maker.places() if row.choose]
 
 
 def plan_cells(maker: CellMaker, seeds: Sequence[int], choices: Sequence[Choice] = ()) -> list[Cell]:
     """Every cell of a table, all rows of the first seed first; those with settings yet to be chosen are pending."""
     by_place = {(choice.row.label, choice.column.key): choice for choice in choices}
-    one = maker.table.table.choose_in
     return [
-        _settled(maker, row, column, seed, by_place.get((row.label, one or column.key)))
+        _settled(maker, row, column, seed, by_place.get((row.label, column.key)))
         for seed in seeds
         for row, column in maker.places()
     ]
@@ -160,8 +157,7 @@ def _settled(maker: CellMaker, row: RowTable, column: ColumnTable, seed: int, ch
     if best is None:
         reasons = dict.fromkeys(filter(None, map(failure, _cells(choice))))
         return replace(nowhere, problem=f"every trial has failed: {'; '.join(reasons) or 'none has a finite value'}")
-    elsewhere = "" if column.key == choice.column.key else f" in '{choice.column.title}'"
-    return replace(maker.cell(row, column, seed, best.overrides), chosen=choice.words(best, elsewhere))
+    return replace(maker.cell(row, column, seed, best.overrides), chosen=choice.words(best))
 
 
 def _cells(choice: Choice) -> Iterator[Cell]:

@@ -106,8 +106,7 @@ def reproduce(
         target = out / "-".join((short, profile, *((text_digest(*counting),) if counting else ())))
         how = Execution(nodes, folder, keep_models, plugins)
         try:
-            places = [*keys, table.table.choose_in]
-            chosen = [choice for choice in choices if choice.row.label in labels and choice.column.key in places]
+            chosen = [choice for choice in choices if choice.row.label in labels and choice.column.key in keys]
             run_cells([cell for choice in chosen for cell in choice.missing], how, console)
             cells = plan_cells(maker, planned, choices)
             selected = [cell for cell in cells if cell.row in labels and cell.column in keys and cell.seed in wanted]

@@ -104,7 +104,6 @@ class TableTable(Settings):
     stand_alone : the label of the row in which each client trains alone; the other rows' fairness is against it.
     compare : the label of the row that all others are compared with, seed by seed, with 95 % intervals.
     overlap : where seeds split one data set anew, test samples per training sample; widens those intervals.
-    choose_in    : the key of the column in which they are chosen for all columns; by default each chooses for itself.
     choose_by    : what the settings of rows with ``choose`` are compared by, a value on validation data, e.g.
               ``validation/accuracy``.
     choose_seeds : they are compared with these seeds, on average; by default with the first of ``seeds`` (or of those
@@ -123,7 +122,6 @@ class TableTable(Settings):
     stand_alone: str = ""
     compare: str = ""
     overlap: float = Field(default=0.0, ge=0)
-    choose_in: str = ""
     choose_by: _ChooseBy = ""
     choose_seeds: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(default=None, min_length=1)
 
@@ -252,9 +250,6 @@ class PublishedTable(Settings):
             for row in self.rows:
                 if row.choose and row.runs_in(column.key):
                     self.choice_quantity(row, column)
-        if self.table.choose_in:
-            used.append(("choose-in", self.table.choose_in))
-            self._check_choose_in(self.table.choose_in)
         for who, key in used:
             if key not in keys:
                 raise ValueError(f"{who} names a column '{key}'; the columns are {', '.join(keys)}")
@@ -266,14 +261,6 @@ class PublishedTable(Settings):
                         f"row '{row.label}' has {len(values)} published values for column '{key}' of {expected} metrics"
                     )
         return self
-
-    def _check_choose_in(self, column: str) -> None:
-        for row in self.rows:
-            if row.choose and not row.runs_in(column):
-                raise ValueError(f"row '{row.label}' has settings that are chosen in column '{column}': run it there")
-        for name, profile in self.profiles.items():
-            if profile.columns is not None and column not in profile.columns:
-                raise ValueError(f"profile '{name}' leaves out column '{column}', in which settings are chosen")
 
     def _check_stand_alone(self) -> None:
         label, ran = self.table.stand_alone, [row.label for row in self.rows if row.method is not None]

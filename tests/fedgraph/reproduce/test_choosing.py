@@ -92,30 +92,6 @@ def test_where_higher_is_better_the_highest_is_taken_and_every_combination_is_tr
     assert "seeds 3, 4" in cell.chosen
 
 
-def test_one_column_chooses_for_all(choosing, choices_of, write):
-    choosing["columns"].append({**choosing["columns"][0], "key": "more", "set": ["data.alpha=0.5"]})
-    choosing["table"]["choose-in"] = "digits"
-    maker, choices = choices_of(choosing)
-    assert [choice.column.key for choice in choices] == ["digits"]
-    first, second = (trial.cells[0] for trial in choices[0].trials)
-    assert {cell.pending[:31] for cell in plan_cells(maker, (0,), choices) if cell.row == "SFL"} == {
-        "its settings are not chosen yet"
-    }
-    finish(first, 0.2)
-    finish(second, 0.1)
-    here, there = (cell for cell in plan_cells(maker, (1,), choices) if cell.row == "SFL")
-    assert [cell.experiment.train.learning_rate for cell in (here, there)] == [RATES[1]] * 2
-    assert there.chosen.startswith("chosen in 'Digits' by validation/loss, seed 0: train.learning-rate 0.1 of")
-    assert here.chosen.startswith("chosen by validation/loss")
-    choosing["rows"][1]["columns"] = ["more"]
-    with pytest.raises(ExperimentError, match="row 'SFL' has settings that are chosen in column 'digits': run it"):
-        load_table(str(write(choosing)))
-    del choosing["rows"][1]["columns"]
-    choosing["profiles"]["small"]["columns"] = ["more"]
-    with pytest.raises(ExperimentError, match="profile 'small' leaves out column 'digits', in which settings are"):
-        load_table(str(write(choosing)))
-
-
 def test_a_trial_that_failed_is_out_and_one_without_a_finite_value_too(choosing, choices_of):
     choosing["rows"][1]["choose"] = {"train.learning-rate": [0.1, 0.2, 0.3]}
     maker, choices = choices_of(choosing)
