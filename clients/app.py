@@ -14,13 +14,13 @@ from flwr.clientapp import ClientApp
 
 from clients.node import Assignment, Node
 from fedgraph.data.base import SPLITS
-from fedgraph.data.windows import shares_scales
-from fedgraph.errors import FedgraphError
-from fedgraph.messages import CHALLENGE_KEY, CLIENT_KEY, EXPERIMENT_KEY, PROOF_KEY, Identity, error_content
-from fedgraph.mixed import AnyCohort, load_cohort
-from fedgraph.model_choice import ModelChoice
-from fedgraph.plugins import load_object
-from fedgraph.threads import pinned_threads
+from fedgraph.data.series.windows import shares_scales
+from fedgraph.messages.cohort import CHALLENGE_KEY, CLIENT_KEY, EXPERIMENT_KEY, PROOF_KEY, Identity, error_content
+from fedgraph.models.choice import ModelChoice
+from fedgraph.support.errors import FedgraphError
+from fedgraph.support.plugins import load_object
+from fedgraph.support.threads import pinned_threads
+from fedgraph.training.mixed import AnyCohort, load_cohort
 
 log = logging.getLogger("fedgraph")
 

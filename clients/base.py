@@ -11,13 +11,13 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from clients.node import Assignment, Node
-from fedgraph.cohort import Cohort, GradientTerm, TrainResult
 from fedgraph.data.base import SplitName
-from fedgraph.errors import ReplyError
-from fedgraph.messages import WorkReply, WorkRequest
-from fedgraph.mixed import AnyCohort
-from fedgraph.optimisers import fresh_state
-from fedgraph.parameters import finite_rows
+from fedgraph.messages.cohort import WorkReply, WorkRequest
+from fedgraph.models.parameters import finite_rows
+from fedgraph.support.errors import ReplyError
+from fedgraph.training.cohort import Cohort, GradientTerm, TrainResult
+from fedgraph.training.mixed import AnyCohort
+from fedgraph.training.optimisers import fresh_state
 
 
 def evaluate_splits(

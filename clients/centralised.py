@@ -7,10 +7,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from clients.base import CohortClient
-from fedgraph.batches import num_steps
-from fedgraph.cohort import Cohort
 from fedgraph.data.pooled import pooled
-from fedgraph.second_training import derived
+from fedgraph.training.batches import num_steps
+from fedgraph.training.cohort import Cohort
+from fedgraph.training.second_training import derived
 
 
 class CentralisedClient(CohortClient):

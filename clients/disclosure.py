@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clients.node import Node
-from fedgraph.data.windows import shares_scales
-from fedgraph.experiment import Experiment
-from fedgraph.plugins import load_object
+from fedgraph.data.series.windows import shares_scales
+from fedgraph.experiment.experiment import Experiment
+from fedgraph.support.plugins import load_object
 
 _ALWAYS = (
     "the names of its clients, how many examples each has for training, validation and test, the names of features and "

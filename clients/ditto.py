@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from clients.base import CohortClient
-from fedgraph.cohort import GradientTerm, TrainResult
-from fedgraph.parameters import finite_rows
-from fedgraph.second_training import cohort_with, second_training
+from fedgraph.models.parameters import finite_rows
+from fedgraph.training.cohort import GradientTerm, TrainResult
+from fedgraph.training.second_training import cohort_with, second_training
 
 _PURPOSE = "personal-model"
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from clients.base import CohortClient
-from fedgraph.cohort import GradientTerm, TrainResult
-from fedgraph.parameters import finite_rows
+from fedgraph.models.parameters import finite_rows
+from fedgraph.training.cohort import GradientTerm, TrainResult
 
 _PURPOSE = "drift"
 

@@ -15,15 +15,15 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from clients.node import Assignment, Node
-from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, owner_source
-from fedgraph.embedding_messages import EmbedReply, EmbedRequest
-from fedgraph.experiment import Experiment
-from fedgraph.local_models.stage import Embedded, LocalModelSettings, LocalStage
-from fedgraph.local_models.store import ModelStore
-from fedgraph.model_choice import ModelChoice
-from fedgraph.privacy.gaussian import NoiseSettings, release
+from fedgraph.data.owners.samples import SAMPLE_SPLITS, OwnerData, owner_source
+from fedgraph.experiment.experiment import Experiment
+from fedgraph.fusion.owner_models.stage import Embedded, LocalModelSettings, LocalStage
+from fedgraph.fusion.owner_models.store import ModelStore
+from fedgraph.messages.embeddings import EmbedReply, EmbedRequest
+from fedgraph.models.choice import ModelChoice
+from fedgraph.privacy.noise.gaussian import NoiseSettings, release
 from fedgraph.privacy.released import Released
-from fedgraph.settings import part_of
+from fedgraph.support.settings import part_of
 
 TOLD_OF_SAMPLES = (
     "the key of each sample, which split it is in, and its label where this node has it",

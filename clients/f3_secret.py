@@ -15,17 +15,9 @@ from torch import Tensor
 
 from clients.f3 import TOLD_OF_SAMPLES, F3Client
 from clients.node import Assignment, Node
-from fedgraph.embedding_messages import EMBED, EmbedReply, EmbedRequest
-from fedgraph.errors import DataError, IdentityError, ReplyError, RunError
-from fedgraph.identity import listed
-from fedgraph.privacy import field
-from fedgraph.privacy.aggregator_files import AppliedMaps, folder_of, own_keys
-from fedgraph.privacy.first_stage import on_shares
-from fedgraph.privacy.released import Released
-from fedgraph.privacy.sealed import Context, KeyPair, fingerprint, open_sealed, seal
-from fedgraph.privacy.shamir import ShareSettings, encode, split
-from fedgraph.settings import part_of
-from fedgraph.share_messages import (
+from fedgraph.federation.identity import listed
+from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
+from fedgraph.messages.shares import (
     ComputeReply,
     ComputeRequest,
     Introduction,
@@ -34,6 +26,14 @@ from fedgraph.share_messages import (
     binding,
     sealed_bytes,
 )
+from fedgraph.privacy.released import Released
+from fedgraph.privacy.secret import field
+from fedgraph.privacy.secret.aggregator_files import AppliedMaps, folder_of, own_keys
+from fedgraph.privacy.secret.first_stage import on_shares
+from fedgraph.privacy.secret.sealed import Context, KeyPair, fingerprint, open_sealed, seal
+from fedgraph.privacy.secret.shamir import ShareSettings, encode, split
+from fedgraph.support.errors import DataError, IdentityError, ReplyError, RunError
+from fedgraph.support.settings import part_of
 
 log = logging.getLogger("fedgraph")
 
@@ -198,7 +198,7 @@ def _pinned(text: str) -> dict[str, str]:
         if not name or len(known) != 64:
             raise IdentityError(
                 f"node config 'aggregator-fingerprints' has the entry '{entry}'; entries are 'name=fingerprint', with "
-                "the 64 hexadecimal digits that `python -m fedgraph.privacy.aggregator_files` prints on its node"
+                "the 64 hexadecimal digits that `python -m fedgraph.privacy.secret.aggregator_files` prints on its node"
             )
         pinned[name] = known.lower()
     return pinned

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from clients.base import CohortClient
-from fedgraph.second_training import cohort_with, second_training
-from fedgraph.seeding import derive_seed
+from fedgraph.support.seeding import derive_seed
+from fedgraph.training.second_training import cohort_with, second_training
 
 
 class FineTuned(CohortClient):

@@ -19,28 +19,28 @@ from torch import Tensor
 from clients.node import Assignment, Node
 from clients.table_rows import TableRows
 from clients.table_statistics import TableStatistics
-from fedgraph.client_state import ClientState
-from fedgraph.data.client_tables import client_table_source
-from fedgraph.errors import IdentityError, ReplyError
-from fedgraph.experiment import Experiment
-from fedgraph.graphical.columns import Floats
-from fedgraph.graphical.feature_graph import FeatureGraph
-from fedgraph.graphical.fedngm_settings import FedNGMSettings
+from fedgraph.data.tables.client_tables import client_table_source
+from fedgraph.data.tables.columns import Floats
+from fedgraph.data.tables.schema import Schema
+from fedgraph.data.tables.schema_json import schema_as_json
+from fedgraph.experiment.experiment import Experiment
+from fedgraph.graph.feature_graph import FeatureGraph
+from fedgraph.graphical.learning.ngm import NGMFit, fit_ngm, fitted
+from fedgraph.graphical.learning.ngr import fit_ngr
+from fedgraph.graphical.learning.stitching import ClientRows, GlobalModel, stitch_ngm, stitch_ngr
 from fedgraph.graphical.model import GraphicalModel
-from fedgraph.graphical.model_scores import score_answers, score_model, score_samples, some_hidden
-from fedgraph.graphical.network import Network
-from fedgraph.graphical.network_training import train
-from fedgraph.graphical.ngm import NGMFit, fit_ngm, fitted
-from fedgraph.graphical.ngr import fit_ngr
+from fedgraph.graphical.network.network import Network
+from fedgraph.graphical.network.training import train
 from fedgraph.graphical.recovery import UnitTable, recover
-from fedgraph.graphical.schema import Schema
-from fedgraph.graphical.schema_json import schema_as_json
-from fedgraph.graphical.stitching import ClientRows, GlobalModel, stitch_ngm, stitch_ngr
-from fedgraph.graphical.target_scores import score_targets
-from fedgraph.graphical.yardsticks import Yardstick, predict_targets
-from fedgraph.graphical_messages import PhaseReply, PhaseRequest, scores_as_text
-from fedgraph.naming import file_name, json_digest
-from fedgraph.seeding import derive_seed
+from fedgraph.graphical.scores.model_scores import score_answers, score_model, score_samples, some_hidden
+from fedgraph.graphical.scores.target_scores import score_targets
+from fedgraph.graphical.scores.yardsticks import Yardstick, predict_targets
+from fedgraph.messages.graphical import PhaseReply, PhaseRequest, scores_as_text
+from fedgraph.methods.fedngm import FedNGMSettings
+from fedgraph.support.errors import IdentityError, ReplyError
+from fedgraph.support.naming import file_name, json_digest
+from fedgraph.support.seeding import derive_seed
+from fedgraph.training.client_state import ClientState
 
 _EVERYBODY = "everybody"
 

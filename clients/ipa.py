@@ -10,13 +10,13 @@ from torch import Tensor
 from clients.base import CohortClient
 from clients.node import Node
 from clients.update_release import UpdateRelease
-from fedgraph.errors import ReplyError
-from fedgraph.experiment import Experiment
-from fedgraph.messages import WorkReply
-from fedgraph.optimisers import fresh_state
-from fedgraph.parameters import finite_rows
-from fedgraph.peer_alignment import Distance, FixedAlignment, PeerAlignment
-from fedgraph.schedule import value_at
+from fedgraph.experiment.experiment import Experiment
+from fedgraph.messages.cohort import WorkReply
+from fedgraph.models.parameters import finite_rows
+from fedgraph.support.errors import ReplyError
+from fedgraph.support.schedule import value_at
+from fedgraph.training.optimisers import fresh_state
+from fedgraph.training.peer_alignment import Distance, FixedAlignment, PeerAlignment
 
 _PURPOSE = "alignment-optimiser"
 

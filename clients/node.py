@@ -14,18 +14,19 @@ from typing import Any
 
 from flwr.app import Context
 
-from fedgraph.client_state import ClientState
 from fedgraph.data import data_folder, open_source, parse_data
-from fedgraph.data.base import DataSource, TaskSpec
+from fedgraph.data.base import DataSource
 from fedgraph.data.own import CLIENT, OwnData
-from fedgraph.errors import ExperimentError, IdentityError
+from fedgraph.federation.identity import hosted_clients, listed, named_clients
+from fedgraph.federation.identity_proof import prove
 from fedgraph.graphical.shared_statistics import Consent
-from fedgraph.identity import hosted_clients, listed, named_clients
-from fedgraph.identity_proof import prove
-from fedgraph.mixed import AnyCohort, load_cohort
-from fedgraph.model_choice import ModelChoice
-from fedgraph.settings import Settings, parse
-from fedgraph.train_settings import TrainSettings
+from fedgraph.models.choice import ModelChoice
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import ExperimentError, IdentityError
+from fedgraph.support.settings import Settings, parse
+from fedgraph.training.client_state import ClientState
+from fedgraph.training.mixed import AnyCohort, load_cohort
+from fedgraph.training.settings import TrainSettings
 
 _COHORTS_KEPT = 512
 _PLACES = ("data-dir", "model", "model-dir", "private-key", "state-dir")

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from clients.base import CohortClient
-from fedgraph.architectures import initial_model
-from fedgraph.parameters import finite_rows
-from fedgraph.personal_layers import PersonalLayers
+from fedgraph.models.architectures import initial_model
+from fedgraph.models.parameters import finite_rows
+from fedgraph.models.personal_layers import PersonalLayers
 
 _PURPOSE = "personal-layers"
 

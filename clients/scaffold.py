@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from clients.base import CohortClient
-from fedgraph.cohort import GradientTerm, TrainResult
-from fedgraph.learning_rates import learning_rates
-from fedgraph.parameters import finite_rows
-from fedgraph.train_settings import TrainSettings
+from fedgraph.models.parameters import finite_rows
+from fedgraph.training.cohort import GradientTerm, TrainResult
+from fedgraph.training.learning_rates import learning_rates
+from fedgraph.training.settings import TrainSettings
 
 _PURPOSE = "control-variates"
 

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from clients.base import evaluate_splits, train_cohort
 from clients.node import Assignment, Node
-from fedgraph.array_records import from_record, to_record
-from fedgraph.cohort import GradientTerm
-from fedgraph.errors import ReplyError
-from fedgraph.messages import EXPERIMENT_KEY, KEEP_KEY, ROUND_KEY, RUN_KEY
-from fedgraph.parameters import finite_rows
+from fedgraph.messages.array_records import from_record, to_record
+from fedgraph.messages.cohort import EXPERIMENT_KEY, KEEP_KEY, ROUND_KEY, RUN_KEY
+from fedgraph.models.parameters import finite_rows
+from fedgraph.support.errors import ReplyError
+from fedgraph.training.cohort import GradientTerm
 
 
 class StockClient:

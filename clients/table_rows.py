@@ -9,14 +9,14 @@ from functools import cached_property
 from torch import Tensor
 
 from fedgraph.data.base import SplitName
-from fedgraph.data.client_tables import ClientTable, ClientTableSource, schema_settings
-from fedgraph.graphical.agreement import with_own_features
-from fedgraph.graphical.columns import Floats
-from fedgraph.graphical.encoding import Encoding
-from fedgraph.graphical.scaling import Scaling, ScalingSettings
-from fedgraph.graphical.schema import Schema
-from fedgraph.graphical.schema_inference import infer_schema
-from fedgraph.graphical.values import read_values
+from fedgraph.data.tables.agreement import with_own_features
+from fedgraph.data.tables.client_tables import ClientTable, ClientTableSource, schema_settings
+from fedgraph.data.tables.columns import Floats
+from fedgraph.data.tables.encoding import Encoding
+from fedgraph.data.tables.scaling import Scaling, ScalingSettings
+from fedgraph.data.tables.schema import Schema
+from fedgraph.data.tables.schema_inference import infer_schema
+from fedgraph.data.tables.values import read_values
 
 _SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 

@@ -17,19 +17,19 @@ from torch import Tensor
 
 from clients.node import Node
 from clients.table_rows import TableRows
-from fedgraph.atomic import write_atomically
-from fedgraph.client_state import ClientState
-from fedgraph.errors import DataError, ReplyError
-from fedgraph.graphical.fedngm_settings import FedNGMSettings
+from fedgraph.data.tables.schema import Schema
+from fedgraph.data.tables.schema_json import schema_as_json
 from fedgraph.graphical.recovery.summed import UnitSums, with_noise
-from fedgraph.graphical.schema import Schema
-from fedgraph.graphical.schema_json import schema_as_json
 from fedgraph.graphical.shared_statistics import SharedStatistics, check_consent, shared_statistics
-from fedgraph.graphical_messages import PhaseRequest
-from fedgraph.naming import json_digest
-from fedgraph.privacy.masks import masked
-from fedgraph.privacy.sealed import KeyPair
-from fedgraph.state_file import load_state, save_state
+from fedgraph.messages.graphical import PhaseRequest
+from fedgraph.methods.fedngm import FedNGMSettings
+from fedgraph.privacy.secret.masks import masked
+from fedgraph.privacy.secret.sealed import KeyPair
+from fedgraph.support.atomic import write_atomically
+from fedgraph.support.errors import DataError, ReplyError
+from fedgraph.support.naming import json_digest
+from fedgraph.support.state_file import load_state, save_state
+from fedgraph.training.client_state import ClientState
 
 
 @dataclass(frozen=True)

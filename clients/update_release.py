@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from clients.base import CohortClient
-from fedgraph.errors import ReplyError
-from fedgraph.locking import locked
-from fedgraph.parameters import finite_rows
-from fedgraph.privacy.gaussian import NoiseSettings, release
-from fedgraph.seeding import generator
+from fedgraph.models.parameters import finite_rows
+from fedgraph.privacy.noise.gaussian import NoiseSettings, release
+from fedgraph.support.errors import ReplyError
+from fedgraph.support.locking import locked
+from fedgraph.support.seeding import generator
 
 log = logging.getLogger("fedgraph")
 

@@ -1,5 +1,5 @@
 """``python -m fedgraph``, the command ``fedgraph`` of this interpreter's environment."""
 
-from fedgraph.cli import app
+from fedgraph.commands.cli import app
 
 app(prog_name="fedgraph")

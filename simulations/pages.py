@@ -43,11 +43,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from fedgraph.atomic import write_atomically
-from fedgraph.errors import ExperimentError
 from fedgraph.reproduce.numbers import markdown_line
 from fedgraph.reproduce.result_file import ResultFile
-from fedgraph.settings import Settings, parse
+from fedgraph.support.atomic import write_atomically
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import Settings, parse
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedgraph.errors import RunError
-from fedgraph.federation import Federation
-from fedgraph.plan import RunPlan
-from fedgraph.state_file import State
+from fedgraph.federation.federation import Federation
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.errors import RunError
+from fedgraph.support.state_file import State
 from strategies.replies import Replies, by_reason
 
 

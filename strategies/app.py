@@ -14,10 +14,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedgraph.data import data_folder
-from fedgraph.experiment import Experiment, load_experiment
-from fedgraph.report import LISTENERS, as_text
-from fedgraph.run import RunFolder
-from fedgraph.threads import pinned_threads
+from fedgraph.experiment.experiment import Experiment, load_experiment
+from fedgraph.runs.folder import RunFolder
+from fedgraph.runs.report import LISTENERS, as_text
+from fedgraph.support.threads import pinned_threads
 from strategies.chosen import ChosenMethod
 from strategies.phase_runs import conduct_phases
 from strategies.phases import PhasedStrategy

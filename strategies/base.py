@@ -14,22 +14,22 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
-from fedgraph.array_records import from_record, to_record
-from fedgraph.callbacks import Evaluation, Training
-from fedgraph.client_graph import ClientGraph
 from fedgraph.data.base import SplitName
-from fedgraph.errors import ExperimentError, RunError
-from fedgraph.exchange import OrderedGrid
-from fedgraph.federation import Federation
-from fedgraph.messages import WorkReply, WorkRequest
-from fedgraph.methods import COHORT_CLIENT
-from fedgraph.metrics import AFTER_TURN
-from fedgraph.parameters import Layout
-from fedgraph.personal_layers import PersonalLayers, PersonalLayersSettings
-from fedgraph.plan import RunPlan
-from fedgraph.settings import Settings
-from fedgraph.state_file import State
-from fedgraph.traffic import Traffic
+from fedgraph.federation.exchange import OrderedGrid
+from fedgraph.federation.federation import Federation
+from fedgraph.federation.traffic import Traffic
+from fedgraph.graph import ClientGraph
+from fedgraph.messages.array_records import from_record, to_record
+from fedgraph.messages.cohort import WorkReply, WorkRequest
+from fedgraph.methods.registry import COHORT_CLIENT
+from fedgraph.models.parameters import Layout
+from fedgraph.models.personal_layers import PersonalLayers, PersonalLayersSettings
+from fedgraph.runs.callbacks import Evaluation, Training
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.settings import Settings
+from fedgraph.support.state_file import State
+from fedgraph.training.metrics import AFTER_TURN
 from strategies.absence import AbsencePolicy
 from strategies.replies import Replies, collect
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from fedgraph.errors import ExperimentError
-from fedgraph.federation import Federation
-from fedgraph.plan import RunPlan
-from fedgraph.settings import Settings
+from fedgraph.federation.federation import Federation
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import Settings
 from strategies.base import Replies
 from strategies.global_model import GlobalModelStrategy
 

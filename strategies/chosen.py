@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from flwr.serverapp.strategy import Strategy
 
-from fedgraph.errors import ExperimentError
-from fedgraph.experiment import Experiment
-from fedgraph.federation import Federation
-from fedgraph.methods import BUILT_IN, STOCK_CLIENT
-from fedgraph.model_choice import ModelChoice
-from fedgraph.plan import RunPlan
-from fedgraph.plugins import load_object
-from fedgraph.settings import Settings, parse
+from fedgraph.experiment.experiment import Experiment
+from fedgraph.federation.federation import Federation
+from fedgraph.methods.registry import BUILT_IN, STOCK_CLIENT
+from fedgraph.models.choice import ModelChoice
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.plugins import load_object
+from fedgraph.support.settings import Settings, parse
 from strategies.base import CohortStrategy
 from strategies.phases import PhasedStrategy, PhasesPlan, refuse_settings_of_rounds
 from strategies.stock import StockStrategy, build_stock, refuse_keep_last

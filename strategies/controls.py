@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedgraph.errors import ExperimentError
-from fedgraph.federation import Federation
-from fedgraph.graph_mean import weighted_mean
-from fedgraph.plan import RunPlan
+from fedgraph.federation.federation import Federation
+from fedgraph.graph.means import weighted_mean
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.errors import ExperimentError
 from strategies.replies import Replies
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedgraph.federation import Federation
-from fedgraph.graph_mean import weighted_mean
-from fedgraph.plan import RunPlan
-from fedgraph.settings import Settings
-from fedgraph.state_file import State
+from fedgraph.federation.federation import Federation
+from fedgraph.graph.means import weighted_mean
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.settings import Settings
+from fedgraph.support.state_file import State
 from strategies.base import Replies
 from strategies.global_model import GlobalModelStrategy
 

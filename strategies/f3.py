@@ -15,21 +15,21 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedgraph.array_records import to_record
-from fedgraph.atomic import replacing
-from fedgraph.client_graph import ClientGraph, write_graph
-from fedgraph.errors import DataError, ExperimentError
+from fedgraph.federation.joined_samples import JoinedSamples
 from fedgraph.fusion import FusionData, FusionSettings, Prediction, fit, predict, scores
 from fedgraph.fusion.build import refuse_misfits
+from fedgraph.fusion.model_file import FittedFusion
 from fedgraph.fusion.network import GraphFusion
+from fedgraph.fusion.owner_models.stage import LocalModelSettings
 from fedgraph.fusion.scores import owner_scores
 from fedgraph.fusion.votes import best_owner, best_threshold, majority_vote, ranked_owners, thresholded
-from fedgraph.fusion_file import FittedFusion
-from fedgraph.joined_samples import JoinedSamples
-from fedgraph.local_models.stage import LocalModelSettings
-from fedgraph.prediction_file import write_entropies, write_predictions
-from fedgraph.privacy.gaussian import NoiseSettings, privacy_facts
-from fedgraph.settings import Settings
+from fedgraph.graph import ClientGraph, write_graph
+from fedgraph.messages.array_records import to_record
+from fedgraph.privacy.noise.gaussian import NoiseSettings, privacy_facts
+from fedgraph.runs.prediction_file import write_entropies, write_predictions
+from fedgraph.support.atomic import replacing
+from fedgraph.support.errors import DataError, ExperimentError
+from fedgraph.support.settings import Settings
 from strategies.owners import OwnersStrategy, outcome_of
 from strategies.phases import Outcome
 

@@ -14,18 +14,18 @@ from flwr.serverapp import Grid
 from pydantic import Field
 from torch.nn.functional import pad
 
-from fedgraph.array_records import to_record
 from fedgraph.data.base import SPLITS
-from fedgraph.data.owners import SampleSplit
-from fedgraph.errors import DataError, ExperimentError
+from fedgraph.data.owners.samples import SampleSplit
+from fedgraph.federation.joined_samples import JoinedSamples
 from fedgraph.fusion import Prediction, predict
-from fedgraph.fusion_file import FittedFusion
-from fedgraph.joined_samples import JoinedSamples
-from fedgraph.local_models.stage import LocalModelSettings
-from fedgraph.prediction_file import write_predictions
-from fedgraph.privacy.gaussian import NoiseSettings, privacy_facts
-from fedgraph.run import RunFolder
-from fedgraph.settings import Settings
+from fedgraph.fusion.model_file import FittedFusion
+from fedgraph.fusion.owner_models.stage import LocalModelSettings
+from fedgraph.messages.array_records import to_record
+from fedgraph.privacy.noise.gaussian import NoiseSettings, privacy_facts
+from fedgraph.runs.folder import RunFolder
+from fedgraph.runs.prediction_file import write_predictions
+from fedgraph.support.errors import DataError, ExperimentError
+from fedgraph.support.settings import Settings
 from strategies.f3 import bytes_per_owner, measured
 from strategies.owners import OwnersStrategy, outcome_of
 from strategies.phases import Outcome

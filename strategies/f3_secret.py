@@ -19,17 +19,13 @@ from flwr.serverapp import Grid
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.embedding_messages import EMBED, EmbedRequest
-from fedgraph.errors import ExperimentError, IdentityError, RunError
-from fedgraph.exchange import OrderedGrid, usable
+from fedgraph.federation.exchange import OrderedGrid, usable
+from fedgraph.federation.joined_samples import JoinedSamples, join
+from fedgraph.federation.traffic import Traffic
+from fedgraph.fusion.model_file import FittedFusion
 from fedgraph.fusion.secret import SecretFusion, Stages
-from fedgraph.fusion_file import FittedFusion
-from fedgraph.joined_samples import JoinedSamples, join
-from fedgraph.methods import F3_SECRET_CLIENT
-from fedgraph.privacy.sealed import fingerprint
-from fedgraph.privacy.shamir import ShareSettings
-from fedgraph.settings import Settings
-from fedgraph.share_messages import (
+from fedgraph.messages.embeddings import EMBED, EmbedRequest
+from fedgraph.messages.shares import (
     STEP,
     ComputeReply,
     ComputeRequest,
@@ -38,7 +34,11 @@ from fedgraph.share_messages import (
     ShareRequest,
     sealed_bytes,
 )
-from fedgraph.traffic import Traffic
+from fedgraph.methods.registry import F3_SECRET_CLIENT
+from fedgraph.privacy.secret.sealed import fingerprint
+from fedgraph.privacy.secret.shamir import ShareSettings
+from fedgraph.support.errors import ExperimentError, IdentityError, RunError
+from fedgraph.support.settings import Settings
 from strategies.f3_inference import F3InferenceSettings, fusion_file, predicted, refuse_unfit
 from strategies.owners import OwnersStrategy
 from strategies.phases import Outcome

@@ -12,8 +12,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.pairwise import attention_from_distances
-from fedgraph.settings import Settings
+from fedgraph.graph.pairwise import attention_from_distances
+from fedgraph.support.settings import Settings
 from strategies.base import Replies
 from strategies.global_model import GlobalModelStrategy
 

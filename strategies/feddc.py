@@ -11,10 +11,10 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.federation import Federation
-from fedgraph.plan import RunPlan
-from fedgraph.settings import Settings
-from fedgraph.state_file import State
+from fedgraph.federation.federation import Federation
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.settings import Settings
+from fedgraph.support.state_file import State
 from strategies.base import Replies
 from strategies.controls import ControlVariates
 from strategies.drift import DriftStrategy

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from fedgraph.settings import Settings
+from fedgraph.support.settings import Settings
 from strategies.drift import DriftStrategy
 
 

@@ -15,44 +15,44 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedgraph.array_records import to_record
-from fedgraph.data.client_tables import ClientTableSource, client_table_source, schema_settings
-from fedgraph.errors import ExperimentError, IdentityError, ReplyError, RunError
-from fedgraph.exchange import OrderedGrid, usable
-from fedgraph.graphical.agreement import Agreement, agree
-from fedgraph.graphical.averaging import average
-from fedgraph.graphical.columns import Floats
-from fedgraph.graphical.dependence import dependencies, derivatives
-from fedgraph.graphical.dependence_file import write_dependencies
-from fedgraph.graphical.distillation import SERVER, distil_ngm, distil_ngr, pool, with_ensemble, with_predictions
-from fedgraph.graphical.encoding import Encoding
-from fedgraph.graphical.feature_graph import FeatureGraph
-from fedgraph.graphical.feature_graph_files import write_feature_graph
-from fedgraph.graphical.fedngm_settings import FedNGMSettings
-from fedgraph.graphical.merge import merge
-from fedgraph.graphical.model import GraphicalModel
-from fedgraph.graphical.network import Network
-from fedgraph.graphical.recovery.summed import UnitSums, recover_from_sums
-from fedgraph.graphical.sampling import draw
-from fedgraph.graphical.scaling import Scaling, agreed_scaling
-from fedgraph.graphical.schema import Schema
-from fedgraph.graphical.schema_inference import refuse_unused
-from fedgraph.graphical.schema_json import schema_as_json
-from fedgraph.graphical.shared_statistics import SharedStatistics
-from fedgraph.graphical.values import read_values
-from fedgraph.graphical_messages import (
-    MESSAGE,
-    Phase,
-    PhaseReply,
-    PhaseRequest,
-    graph_from_text,
-    scores_from_text,
+from fedgraph.data.tables.agreement import Agreement, agree
+from fedgraph.data.tables.client_tables import ClientTableSource, client_table_source, schema_settings
+from fedgraph.data.tables.columns import Floats
+from fedgraph.data.tables.encoding import Encoding
+from fedgraph.data.tables.scaling import Scaling, agreed_scaling
+from fedgraph.data.tables.schema import Schema
+from fedgraph.data.tables.schema_inference import refuse_unused
+from fedgraph.data.tables.schema_json import schema_as_json
+from fedgraph.data.tables.values import read_values
+from fedgraph.federation.exchange import OrderedGrid, usable
+from fedgraph.federation.traffic import Traffic
+from fedgraph.graph.feature_graph import FeatureGraph
+from fedgraph.graph.feature_graph_files import write_feature_graph
+from fedgraph.graphical.asking.sampling import draw
+from fedgraph.graphical.learning.averaging import average
+from fedgraph.graphical.learning.dependence import dependencies, derivatives
+from fedgraph.graphical.learning.dependence_file import write_dependencies
+from fedgraph.graphical.learning.distillation import (
+    SERVER,
+    distil_ngm,
+    distil_ngr,
+    pool,
+    with_ensemble,
+    with_predictions,
 )
-from fedgraph.methods import FEDNGM_CLIENT
-from fedgraph.naming import json_digest
-from fedgraph.settings import Settings
-from fedgraph.state_file import State, load_state, save_state
-from fedgraph.traffic import Traffic
+from fedgraph.graphical.learning.merge import merge
+from fedgraph.graphical.model import GraphicalModel
+from fedgraph.graphical.network.network import Network
+from fedgraph.graphical.recovery.summed import UnitSums, recover_from_sums
+from fedgraph.graphical.shared_statistics import SharedStatistics
+from fedgraph.messages.array_records import to_record
+from fedgraph.messages.graphical import MESSAGE, Phase, PhaseReply, PhaseRequest, graph_from_text, scores_from_text
+from fedgraph.methods.fedngm import FedNGMSettings
+from fedgraph.methods.registry import FEDNGM_CLIENT
+from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError, RunError
+from fedgraph.support.naming import json_digest
+from fedgraph.support.settings import Settings
+from fedgraph.support.state_file import State, load_state, save_state
 from strategies.members import Members
 from strategies.phases import Outcome, PhasedStrategy
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fedgraph.personal_layers import PersonalLayersSettings
-from fedgraph.settings import Settings
+from fedgraph.models.personal_layers import PersonalLayersSettings
+from fedgraph.support.settings import Settings
 from strategies.global_model import GlobalModelStrategy
 
 

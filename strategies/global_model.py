@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedgraph.graph_mean import weighted_mean
-from fedgraph.state_file import State
+from fedgraph.graph.means import weighted_mean
+from fedgraph.support.state_file import State
 from strategies.base import CohortStrategy, Replies
 
 

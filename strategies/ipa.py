@@ -17,15 +17,15 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedgraph.errors import ExperimentError
-from fedgraph.exchange import OrderedGrid
-from fedgraph.federation import Federation
-from fedgraph.plan import RunPlan
-from fedgraph.privacy.gaussian import NoiseSettings, privacy_facts
-from fedgraph.schedule import Schedule
-from fedgraph.seeding import generator
-from fedgraph.settings import Settings
-from fedgraph.state_file import State
+from fedgraph.federation.exchange import OrderedGrid
+from fedgraph.federation.federation import Federation
+from fedgraph.privacy.noise.gaussian import NoiseSettings, privacy_facts
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.schedule import Schedule
+from fedgraph.support.seeding import generator
+from fedgraph.support.settings import Settings
+from fedgraph.support.state_file import State
 from strategies.base import CohortStrategy, Replies
 
 

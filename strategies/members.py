@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedgraph.data.base import SPLITS, TaskSpec
-from fedgraph.errors import ReplyError
-from fedgraph.federation import Federation, hosts_of, nodes_of
-from fedgraph.graphical.schema import Schema
-from fedgraph.graphical.schema_json import schema_from_json
-from fedgraph.graphical_messages import PhaseReply
+from fedgraph.data.base import SPLITS
+from fedgraph.data.tables.schema import Schema
+from fedgraph.data.tables.schema_json import schema_from_json
+from fedgraph.federation.federation import Federation, hosts_of, nodes_of
+from fedgraph.messages.graphical import PhaseReply
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import ReplyError
 
 
 @dataclass(frozen=True)

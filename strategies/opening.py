@@ -8,14 +8,14 @@ from pathlib import Path
 
 from flwr.serverapp import Grid
 
-from fedgraph.client_graph import write_graph
 from fedgraph.data import open_source
-from fedgraph.exchange import identify
-from fedgraph.experiment import Experiment
-from fedgraph.federation import Federation
-from fedgraph.given_graph import given_graph
-from fedgraph.run import RunFolder
-from fedgraph.traffic import Traffic
+from fedgraph.experiment.experiment import Experiment
+from fedgraph.federation.exchange import identify
+from fedgraph.federation.federation import Federation
+from fedgraph.federation.given_graph import given_graph
+from fedgraph.federation.traffic import Traffic
+from fedgraph.graph import write_graph
+from fedgraph.runs.folder import RunFolder
 from strategies.chosen import ChosenMethod
 from strategies.scales import with_shared_scales
 

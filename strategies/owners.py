@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedgraph.embedding_messages import EMBED, EmbedReply, EmbedRequest
+from fedgraph.federation.joined_samples import JoinedSamples, join
 from fedgraph.fusion import FusionEpoch, FusionSettings
-from fedgraph.joined_samples import JoinedSamples, join
-from fedgraph.methods import F3_CLIENT
-from fedgraph.naming import json_digest
-from fedgraph.report import LISTENERS
-from fedgraph.state_file import load_state, save_state
+from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
+from fedgraph.methods.registry import F3_CLIENT
+from fedgraph.runs.report import LISTENERS
+from fedgraph.support.naming import json_digest
+from fedgraph.support.state_file import load_state, save_state
 from strategies.phases import Outcome, PhasedStrategy
 
 log = logging.getLogger("fedgraph")

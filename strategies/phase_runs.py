@@ -9,17 +9,17 @@ import torch
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from fedgraph.callbacks import Evaluation
-from fedgraph.client_graph import ClientGraph, write_graph
 from fedgraph.data import open_source
 from fedgraph.data.base import DataSource
-from fedgraph.experiment import Experiment
-from fedgraph.federation import Federation
-from fedgraph.given_graph import given_graph
-from fedgraph.model_choice import ModelChoice
-from fedgraph.parameters import weights_sha256
-from fedgraph.report import LISTENERS
-from fedgraph.run import Recorder, RunFolder, summary_of
+from fedgraph.experiment.experiment import Experiment
+from fedgraph.federation.federation import Federation
+from fedgraph.federation.given_graph import given_graph
+from fedgraph.graph import ClientGraph, write_graph
+from fedgraph.models.choice import ModelChoice
+from fedgraph.models.parameters import weights_sha256
+from fedgraph.runs.callbacks import Evaluation
+from fedgraph.runs.folder import Recorder, RunFolder, summary_of
+from fedgraph.runs.report import LISTENERS
 from strategies.chosen import ChosenMethod
 from strategies.phases import PhasesPlan
 

@@ -14,17 +14,17 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
-from fedgraph.client_graph import ClientGraph
 from fedgraph.data.base import DataSource, SplitName
-from fedgraph.errors import ExperimentError, RunError
-from fedgraph.exchange import SomeAnswer, ask_everybody
-from fedgraph.experiment import Experiment
-from fedgraph.federation import Federation
-from fedgraph.roll_call import RollCall
-from fedgraph.run import RunFolder
-from fedgraph.settings import Settings
-from fedgraph.state_file import State
-from fedgraph.traffic import Traffic
+from fedgraph.experiment.experiment import Experiment
+from fedgraph.federation.exchange import SomeAnswer, ask_everybody
+from fedgraph.federation.federation import Federation
+from fedgraph.federation.roll_call import RollCall
+from fedgraph.federation.traffic import Traffic
+from fedgraph.graph import ClientGraph
+from fedgraph.runs.folder import RunFolder
+from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.settings import Settings
+from fedgraph.support.state_file import State
 
 log = logging.getLogger("fedgraph")
 

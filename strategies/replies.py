@@ -10,10 +10,10 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from fedgraph.client_graph import ClientGraph
-from fedgraph.errors import ReplyError
-from fedgraph.federation import Federation
-from fedgraph.messages import WorkReply, error_of
+from fedgraph.federation.federation import Federation
+from fedgraph.graph import ClientGraph
+from fedgraph.messages.cohort import WorkReply, error_of
+from fedgraph.support.errors import ReplyError
 
 log = logging.getLogger("fedgraph")
 

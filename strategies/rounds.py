@@ -11,25 +11,25 @@ from statistics import fmean
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
-from fedgraph.architectures import Architectures, initial_model
-from fedgraph.array_records import to_record
-from fedgraph.callbacks import AverageLast, Callback, EarlyStopping, LocalWork, RoundsToTarget
-from fedgraph.client_graph import write_graph
-from fedgraph.errors import ExperimentError, RunError
-from fedgraph.exchange import OrderedGrid
-from fedgraph.experiment import Experiment
-from fedgraph.fairness import Fairness, stand_alone_values
-from fedgraph.federation import Federation
-from fedgraph.messages import CLIENT_KEY, EXPERIMENT_KEY, RUN_KEY
-from fedgraph.model_choice import ModelChoice
-from fedgraph.model_file import write_models
-from fedgraph.parameters import weights_sha256
-from fedgraph.peer_comparison import FILE, PeerComparison
-from fedgraph.plan import RunPlan
-from fedgraph.report import LISTENERS, LogProgress
-from fedgraph.run import Recorder, RunFolder, summary_of
-from fedgraph.seeding import derive_seed
-from fedgraph.traffic import Traffic
+from fedgraph.experiment.experiment import Experiment
+from fedgraph.federation.exchange import OrderedGrid
+from fedgraph.federation.federation import Federation
+from fedgraph.federation.traffic import Traffic
+from fedgraph.graph import write_graph
+from fedgraph.messages.array_records import to_record
+from fedgraph.messages.cohort import CLIENT_KEY, EXPERIMENT_KEY, RUN_KEY
+from fedgraph.models.architectures import Architectures, initial_model
+from fedgraph.models.choice import ModelChoice
+from fedgraph.models.parameters import weights_sha256
+from fedgraph.runs.callbacks import AverageLast, Callback, EarlyStopping, LocalWork, RoundsToTarget
+from fedgraph.runs.fairness import Fairness, stand_alone_values
+from fedgraph.runs.folder import Recorder, RunFolder, summary_of
+from fedgraph.runs.model_file import write_models
+from fedgraph.runs.peer_comparison import FILE, PeerComparison
+from fedgraph.runs.plan import RunPlan
+from fedgraph.runs.report import LISTENERS, LogProgress
+from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.seeding import derive_seed
 from strategies.base import CohortStrategy
 from strategies.chosen import ChosenMethod
 from strategies.opening import open_federation

@@ -11,11 +11,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.federation import Federation
-from fedgraph.graph_mean import weighted_mean
-from fedgraph.plan import RunPlan
-from fedgraph.settings import Settings
-from fedgraph.state_file import State
+from fedgraph.federation.federation import Federation
+from fedgraph.graph.means import weighted_mean
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.settings import Settings
+from fedgraph.support.state_file import State
 from strategies.base import Replies
 from strategies.controls import ControlVariates
 from strategies.global_model import GlobalModelStrategy

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from fedgraph.atomic import write_atomically
-from fedgraph.data.cold_start import INFERRED, asked_scale
-from fedgraph.data.scaling import pooled, usable
-from fedgraph.data.windows import shares_scales
-from fedgraph.errors import DataError, ExperimentError
-from fedgraph.experiment import Experiment
-from fedgraph.federation import Federation
-from fedgraph.scale_transfer import cold_rows, inferred_scales, neighbourhoods, reference_rows
+from fedgraph.data.series.cold_start import INFERRED, asked_scale
+from fedgraph.data.series.scaling import pooled, usable
+from fedgraph.data.series.windows import shares_scales
+from fedgraph.experiment.experiment import Experiment
+from fedgraph.federation.federation import Federation
+from fedgraph.graph.scale_transfer import cold_rows, inferred_scales, neighbourhoods, reference_rows
+from fedgraph.support.atomic import write_atomically
+from fedgraph.support.errors import DataError, ExperimentError
 
 log = logging.getLogger("fedgraph")
 

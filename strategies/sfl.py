@@ -8,14 +8,14 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedgraph.client_graph import ClientGraph
-from fedgraph.errors import ExperimentError
-from fedgraph.federation import Federation
-from fedgraph.graph_mean import graph_mean, weighted_mean
-from fedgraph.personal_layers import PersonalLayersSettings
-from fedgraph.plan import RunPlan
-from fedgraph.settings import Settings
-from fedgraph.state_file import State
+from fedgraph.federation.federation import Federation
+from fedgraph.graph import ClientGraph
+from fedgraph.graph.means import graph_mean, weighted_mean
+from fedgraph.models.personal_layers import PersonalLayersSettings
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import Settings
+from fedgraph.support.state_file import State
 from strategies.base import CohortStrategy, Replies
 from strategies.fedavg_ft import FineTuningSettings
 

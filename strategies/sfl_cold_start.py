@@ -15,12 +15,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.errors import ExperimentError
-from fedgraph.federation import Federation
-from fedgraph.graph_mean import graph_mean_weights, weighted_mean
-from fedgraph.plan import RunPlan
-from fedgraph.settings import Settings
-from fedgraph.state_file import State
+from fedgraph.federation.federation import Federation
+from fedgraph.graph.means import graph_mean_weights, weighted_mean
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import Settings
+from fedgraph.support.state_file import State
 from strategies.base import Replies
 from strategies.sfl import SFL, SFLSettings
 

@@ -9,12 +9,12 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedgraph.client_graph import ClientGraph
-from fedgraph.federation import Federation
-from fedgraph.learned_graph import GraphLearner, beside_given, with_row_sums
-from fedgraph.plan import RunPlan
-from fedgraph.settings import Settings
-from fedgraph.state_file import State
+from fedgraph.federation.federation import Federation
+from fedgraph.graph import ClientGraph
+from fedgraph.graph.learning import GraphLearner, beside_given, with_row_sums
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.settings import Settings
+from fedgraph.support.state_file import State
 from strategies.base import Replies
 from strategies.sfl import SFL, SFLSettings
 

@@ -16,14 +16,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedProx, Strategy
 from torch import Tensor
 
-from fedgraph.array_records import checked_arrays, from_record, to_record
-from fedgraph.errors import ExperimentError, ReplyError
-from fedgraph.federation import Federation
-from fedgraph.messages import KEEP_KEY, WorkReply
-from fedgraph.plan import RunPlan
-from fedgraph.seeding import derive_seed
-from fedgraph.settings import Settings
-from fedgraph.state_file import State
+from fedgraph.federation.federation import Federation
+from fedgraph.messages.array_records import checked_arrays, from_record, to_record
+from fedgraph.messages.cohort import KEEP_KEY, WorkReply
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.errors import ExperimentError, ReplyError
+from fedgraph.support.seeding import derive_seed
+from fedgraph.support.settings import Settings
+from fedgraph.support.state_file import State
 from strategies.base import CohortStrategy
 
 _NODE_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")

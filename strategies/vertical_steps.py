@@ -6,11 +6,11 @@ import torch
 from flwr.app import Message, MessageType, RecordDict
 from torch import Tensor
 
-from fedgraph.errors import RunError
-from fedgraph.exchange import OrderedGrid, usable
-from fedgraph.joined_samples import JoinedSamples
-from fedgraph.state_file import State
-from fedgraph.vertical_messages import StepReply, StepRequest
+from fedgraph.federation.exchange import OrderedGrid, usable
+from fedgraph.federation.joined_samples import JoinedSamples
+from fedgraph.messages.vertical import StepReply, StepRequest
+from fedgraph.support.errors import RunError
+from fedgraph.support.state_file import State
 from strategies.phases import PhasesPlan
 
 

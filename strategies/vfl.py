@@ -15,24 +15,24 @@ from flwr.serverapp import Grid
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.array_records import to_record
-from fedgraph.errors import DataError, ExperimentError, RunError
-from fedgraph.exchange import OrderedGrid
+from fedgraph.federation.exchange import OrderedGrid
+from fedgraph.federation.joined_samples import JoinedSamples
 from fedgraph.fusion import FusionEpoch, FusionSettings, Prediction, build_network, predict
 from fedgraph.fusion.build import refuse_misfits
 from fedgraph.fusion.network import FusionNetwork
+from fedgraph.fusion.owner_models.stage import LocalModelSettings
 from fedgraph.fusion.scores import log_loss
 from fedgraph.fusion.settings import Rate
 from fedgraph.fusion.training import class_weights, learn, optimizer_of
-from fedgraph.joined_samples import JoinedSamples
-from fedgraph.local_models.stage import LocalModelSettings
-from fedgraph.methods import VERTICAL_CLIENT
-from fedgraph.parameters import flattened
-from fedgraph.prediction_file import write_predictions
-from fedgraph.seeding import generator
-from fedgraph.settings import Settings
-from fedgraph.state_file import State, load_state, save_state
-from fedgraph.threads import pinned_threads
+from fedgraph.messages.array_records import to_record
+from fedgraph.methods.registry import VERTICAL_CLIENT
+from fedgraph.models.parameters import flattened
+from fedgraph.runs.prediction_file import write_predictions
+from fedgraph.support.errors import DataError, ExperimentError, RunError
+from fedgraph.support.seeding import generator
+from fedgraph.support.settings import Settings
+from fedgraph.support.state_file import State, load_state, save_state
+from fedgraph.support.threads import pinned_threads
 from strategies.f3 import bytes_per_owner, measured, warn_of_unaligned
 from strategies.owners import OwnersStrategy, outcome_of
 from strategies.phases import Outcome

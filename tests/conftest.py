@@ -12,9 +12,9 @@ import torch
 from flwr.app import Context, RecordDict
 from hypothesis import settings
 
-from fedgraph.experiment import parse_experiment
-from fedgraph.grid import LocalGrid
-from fedgraph.run import RunFolder
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.federation.grid import LocalGrid
+from fedgraph.runs.folder import RunFolder
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

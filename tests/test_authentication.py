@@ -7,11 +7,11 @@ from contextlib import contextmanager
 import pytest
 import tomli_w
 
-from fedgraph.deployment.credentials import make_test_credentials
-from fedgraph.deployment.on_this_machine import FederationOnThisMachine
-from fedgraph.experiment import parse_experiment
-from fedgraph.local_flower import flower_environment, free_port
-from fedgraph.run import RunFolder
+from fedgraph.commands.deployment.credentials import make_test_credentials
+from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.federation.local_flower import flower_environment, free_port
+from fedgraph.runs.folder import RunFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("nodes")]
 
@@ -35,7 +35,7 @@ def federation_in(tmp_path, days=1.0):
 def join(tmp_path, federation, authority, private_key):
     """``fedgraph node`` as the operator of a site would type it; returns what it said before it ended."""
     command = [
-        sys.executable, "-c", "from fedgraph.cli import app; app()", "node", str(tmp_path / "small.toml"),
+        sys.executable, "-c", "from fedgraph.commands.cli import app; app()", "node", str(tmp_path / "small.toml"),
         "--client", "client-0", "--superlink", federation.address, "--root-certificates", str(authority),
         "--private-key", str(private_key), "--port", str(free_port()), "--retry", "0",
     ]  # fmt: skip

@@ -8,8 +8,8 @@ import torch
 from flwr.app import Message
 
 from clients.app import app as client_app
-from fedgraph.errors import ExperimentError, FedgraphError, GraphError, IdentityError, RunError
-from fedgraph.experiment import load_experiment, parse_experiment
+from fedgraph.experiment.experiment import load_experiment, parse_experiment
+from fedgraph.support.errors import ExperimentError, FedgraphError, GraphError, IdentityError, RunError
 
 
 def series_tables(file, **graph):
@@ -85,7 +85,7 @@ def test_dotted_path_that_leads_nowhere(digits_tables, run_experiment):
         ("no_such_package:X", "cannot import 'no_such_package'.*PYTHONPATH"),
         ("strategies.sfl:Sfl", "has no 'Sfl'"),
         ("strategies.sfl", "is not a dotted path"),
-        ("fedgraph.grid:LocalGrid", "is not a Flower Strategy class"),
+        ("fedgraph.federation.grid:LocalGrid", "is not a Flower Strategy class"),
     ):
         with pytest.raises(ExperimentError, match=message):
             run_experiment({**digits_tables, "experiment": {"strategy": path}})
@@ -293,7 +293,7 @@ def test_pickle_that_executes_code_is_not_executed(tmp_path, run_experiment):
 def test_a_users_folder_that_hides_ours_is_named(tmp_path, monkeypatch):
     import sys
 
-    from fedgraph.plugins import load_object
+    from fedgraph.support.plugins import load_object
 
     (tmp_path / "strategies").mkdir()
     (tmp_path / "strategies" / "__init__.py").write_text("")
@@ -306,7 +306,7 @@ def test_a_users_folder_that_hides_ours_is_named(tmp_path, monkeypatch):
 
 def test_a_users_folder_hidden_by_ours_is_named(tmp_path, monkeypatch):
     import strategies
-    from fedgraph.plugins import load_object
+    from fedgraph.support.plugins import load_object
 
     assert strategies.__path__
     (tmp_path / "strategies").mkdir()
@@ -327,7 +327,7 @@ def test_client_class_and_horizons_are_checked_before_the_first_round(tmp_path, 
 
 
 def test_client_names_with_commas_stand_in_quotes():
-    from fedgraph.identity import hosted_clients
+    from fedgraph.federation.identity import hosted_clients
 
     assert hosted_clients({"clients": '"x,y", z'}, ["x,y", "z"]) == ("x,y", "z")
 

@@ -13,12 +13,12 @@ from starlette.applications import Starlette
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from fedgraph.deployment.on_this_machine import FederationOnThisMachine
-from fedgraph.deployment.server_command import register_nodes
-from fedgraph.errors import RunError
-from fedgraph.experiment import parse_experiment
-from fedgraph.local_flower import connection_file, flower_environment, free_port, program
-from fedgraph.run import RunFolder
+from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine
+from fedgraph.commands.deployment.server_command import register_nodes
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.federation.local_flower import connection_file, flower_environment, free_port, program
+from fedgraph.runs.folder import RunFolder
+from fedgraph.support.errors import RunError
 
 HOP_BY_HOP = {"connection", "content-length", "host", "keep-alive", "transfer-encoding"}
 

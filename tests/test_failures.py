@@ -10,9 +10,9 @@ from contextlib import suppress
 
 import pytest
 
-from fedgraph.deployment.on_this_machine import FederationOnThisMachine
-from fedgraph.experiment import parse_experiment
-from fedgraph.run import RunFolder
+from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.runs.folder import RunFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("nodes")]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedgraph.errors import ExperimentError, FedgraphError
+from fedgraph.support.errors import ExperimentError, FedgraphError
 
 SECRET = "jane-doe"
 """Part of the name of every file that is a node's own, and of the folder that it is in."""

@@ -31,7 +31,7 @@ def plugin_folder(tmp_path):
 
 def run(folder, *arguments):
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    command = [sys.executable, "-c", "from fedgraph.cli import app; app()", "run", "trimmed.toml", *arguments]
+    command = [sys.executable, "-c", "from fedgraph.commands.cli import app; app()", "run", "trimmed.toml", *arguments]
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
     return json.loads((folder / "out.json").read_text())
@@ -61,7 +61,7 @@ def test_the_trimmed_mean_is_a_trimmed_mean(plugin_folder, monkeypatch):
     import numpy as np
     import torch
 
-    from fedgraph.client_graph import ClientGraph
+    from fedgraph.graph import ClientGraph
     from strategies.base import Replies
 
     monkeypatch.syspath_prepend(plugin_folder)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedgraph.experiment import parse_experiment
-from fedgraph.local_flower import (
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.federation.local_flower import (
     connection_file,
     flower_environment,
     free_port,
@@ -16,7 +16,7 @@ from fedgraph.local_flower import (
     run_on_flower,
     wait_for_superlink,
 )
-from fedgraph.run import RunFolder
+from fedgraph.runs.folder import RunFolder
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

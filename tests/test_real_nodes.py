@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.deployment.on_this_machine import FederationOnThisMachine
-from fedgraph.experiment import parse_experiment
-from fedgraph.run import RunFolder
+from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.runs.folder import RunFolder
 
 
 def run_on_real_nodes(tables, tmp_path, nodes):

@@ -12,8 +12,8 @@ import time
 import pytest
 import tomli_w
 
-from fedgraph.experiment import parse_experiment
-from fedgraph.local_flower import flower_environment
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.federation.local_flower import flower_environment
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def tables(digits_tables):
 
 
 def command(*arguments):
-    return [sys.executable, "-c", "from fedgraph.cli import app; app()", "run", *map(str, arguments)]
+    return [sys.executable, "-c", "from fedgraph.commands.cli import app; app()", "run", *map(str, arguments)]
 
 
 def rounds_done(folder, phase="training"):

@@ -51,7 +51,10 @@ OWNERS = {
     "f3-hard": {"experiment": {"method": "f3"}, "f3": {"alignment": "hard"}},
     "vfl": {"vfl": {"epochs": 2}},
 }
-TABLES = {"fedngm": {}, "fedngm-averaged": {"experiment": {"method": "fedngm"}, "fedngm": {"global-model": "average", "rounds": 2}}}
+TABLES = {
+    "fedngm": {},
+    "fedngm-averaged": {"experiment": {"method": "fedngm"}, "fedngm": {"global-model": "average", "rounds": 2}},
+}
 
 
 def machine():

@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 
 from clients.app import app as client_app
 from fedgraph.data import open_source, parse_data
-from fedgraph.data.base import TaskSpec
-from fedgraph.errors import FedgraphError
-from fedgraph.fusion_file import FittedFusion
+from fedgraph.fusion.model_file import FittedFusion
 from fedgraph.models import build
-from fedgraph.state_file import load_state
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import FedgraphError
+from fedgraph.support.state_file import load_state
 
 OWNERS, SAMPLES, STEPS, FEATURES = 3, 90, 4, 2
 NAMES = tuple(f"owner-{number:03d}" for number in range(OWNERS))
@@ -160,7 +160,7 @@ def test_a_model_without_a_hidden_layer_would_send_its_inputs_and_is_refused(
     with pytest.raises(FedgraphError, match="owner owner-00.*must not leave its owner; give .* a hidden layer"):
         run_experiment(make(tables), client=refused)
     assert seen(refused.data, *scaled) == 0
-    monkeypatch.setattr("fedgraph.local_models.stage.refuse_raw", lambda *arguments: None)
+    monkeypatch.setattr("fedgraph.fusion.owner_models.stage.refuse_raw", lambda *arguments: None)
     with contextlib.suppress(FedgraphError):  # in vertical learning there is nothing to learn for such a model
         run_experiment(make(tables), client=sent)
     assert seen(sent.data, *scaled) > 0.2 * len(traces(*scaled))

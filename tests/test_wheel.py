@@ -19,7 +19,7 @@ import importlib, sys
 for name in {packages}:
     print("found", name, importlib.import_module(name).__file__)
 sys.stdout.flush()
-from fedgraph.cli import app
+from fedgraph.commands.cli import app
 app()
 """
 
@@ -104,7 +104,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(source, wheel):
 def test_the_wheel_declares_command_and_dependencies(wheel):
     archive = zipfile.ZipFile(wheel)
     (info,) = {name.partition("/")[0] for name in archive.namelist() if ".dist-info/" in name}
-    assert "fedgraph = fedgraph.cli:app" in archive.read(f"{info}/entry_points.txt").decode()
+    assert "fedgraph = fedgraph.commands.cli:app" in archive.read(f"{info}/entry_points.txt").decode()
     metadata = archive.read(f"{info}/METADATA").decode()
     declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     assert f"Version: {declared['version']}" in metadata

@@ -8,45 +8,54 @@ from typing import Any
 
 from fedgraph.data.base import CatalogueEntry, DataSource
 from fedgraph.data.own import OwnData
-from fedgraph.errors import DataError, ExperimentError
-from fedgraph.plugins import load_object
-from fedgraph.settings import Settings, parse
+from fedgraph.support.errors import DataError, ExperimentError
+from fedgraph.support.plugins import load_object
+from fedgraph.support.settings import Settings, parse
 
 _DEFAULT_FOLDER = Path.home() / ".cache" / "fedgraph" / "data"
 
 # set name -> (settings class, source class); dotted paths so that reading one kind of data never imports the others.
-_IMAGES = ("fedgraph.data.images:ImageSettings", "fedgraph.data.images:ImageSource")
-_BUNDLED = ("fedgraph.data.tables:BundledTableSettings", "fedgraph.data.tables:TableSource")
+_IMAGES = ("fedgraph.data.images.images:ImageSettings", "fedgraph.data.images.images:ImageSource")
+_BUNDLED = ("fedgraph.data.tables.tables:BundledTableSettings", "fedgraph.data.tables.tables:TableSource")
 _SETS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("digits", "mnist", "fashion-mnist", "cifar10", "cifar100"), _IMAGES),
-    "images": ("fedgraph.data.own_images:OwnImageSettings", "fedgraph.data.own_images:OwnImageSource"),
+    "images": ("fedgraph.data.images.own_images:OwnImageSettings", "fedgraph.data.images.own_images:OwnImageSource"),
     **dict.fromkeys(("iris", "wine", "breast-cancer", "diabetes"), _BUNDLED),
-    "table": ("fedgraph.data.tables:TableSettings", "fedgraph.data.tables:TableSource"),
-    "series": ("fedgraph.data.series:SeriesSettings", "fedgraph.data.series:SeriesSource"),
-    "metr-la": ("fedgraph.data.traffic:MetrLaSettings", "fedgraph.data.traffic:TrafficSource"),
-    "pems-bay": ("fedgraph.data.traffic:PemsBaySettings", "fedgraph.data.traffic:TrafficSource"),
-    "pems04": ("fedgraph.data.traffic:Pems04Settings", "fedgraph.data.traffic:TrafficSource"),
-    "pems08": ("fedgraph.data.traffic:Pems08Settings", "fedgraph.data.traffic:TrafficSource"),
+    "table": ("fedgraph.data.tables.tables:TableSettings", "fedgraph.data.tables.tables:TableSource"),
+    "series": ("fedgraph.data.series.series:SeriesSettings", "fedgraph.data.series.series:SeriesSource"),
+    "metr-la": ("fedgraph.data.series.traffic:MetrLaSettings", "fedgraph.data.series.traffic:TrafficSource"),
+    "pems-bay": ("fedgraph.data.series.traffic:PemsBaySettings", "fedgraph.data.series.traffic:TrafficSource"),
+    "pems04": ("fedgraph.data.series.traffic:Pems04Settings", "fedgraph.data.series.traffic:TrafficSource"),
+    "pems08": ("fedgraph.data.series.traffic:Pems08Settings", "fedgraph.data.series.traffic:TrafficSource"),
     "synthetic-traffic": (
-        "fedgraph.data.synthetic:SyntheticTrafficSettings",
-        "fedgraph.data.synthetic:SyntheticTrafficSource",
+        "fedgraph.data.series.synthetic:SyntheticTrafficSettings",
+        "fedgraph.data.series.synthetic:SyntheticTrafficSource",
     ),
-    "metr-la-rush-hour": ("fedgraph.data.rush_hour:MetrLaRushHourSettings", "fedgraph.data.rush_hour:RushHourSource"),
-    "pems-bay-rush-hour": ("fedgraph.data.rush_hour:PemsBayRushHourSettings", "fedgraph.data.rush_hour:RushHourSource"),
-    "image-patches": ("fedgraph.data.image_patches:ImagePatchSettings", "fedgraph.data.image_patches:ImagePatchSource"),
+    "metr-la-rush-hour": (
+        "fedgraph.data.owners.rush_hour:MetrLaRushHourSettings",
+        "fedgraph.data.owners.rush_hour:RushHourSource",
+    ),
+    "pems-bay-rush-hour": (
+        "fedgraph.data.owners.rush_hour:PemsBayRushHourSettings",
+        "fedgraph.data.owners.rush_hour:RushHourSource",
+    ),
+    "image-patches": (
+        "fedgraph.data.owners.image_patches:ImagePatchSettings",
+        "fedgraph.data.owners.image_patches:ImagePatchSource",
+    ),
     "table-columns": (
-        "fedgraph.data.table_columns:TableColumnSettings",
-        "fedgraph.data.table_columns:TableColumnSource",
+        "fedgraph.data.owners.table_columns:TableColumnSettings",
+        "fedgraph.data.owners.table_columns:TableColumnSource",
     ),
-    "panel": ("fedgraph.data.panel:PanelSettings", "fedgraph.data.panel:PanelSource"),
-    "mixed-table": ("fedgraph.data.mixed_tables:MixedTableSettings", "fedgraph.data.mixed_tables:MixedTableSource"),
+    "panel": ("fedgraph.data.owners.panel:PanelSettings", "fedgraph.data.owners.panel:PanelSource"),
+    "mixed-table": ("fedgraph.data.tables.mixed:MixedTableSettings", "fedgraph.data.tables.mixed:MixedTableSource"),
     "linked-deaths": (
-        "fedgraph.data.linked_deaths:LinkedDeathsSettings",
-        "fedgraph.data.linked_deaths:LinkedDeathsSource",
+        "fedgraph.data.tables.linked_deaths:LinkedDeathsSettings",
+        "fedgraph.data.tables.linked_deaths:LinkedDeathsSource",
     ),
     "bayesian-network": (
-        "fedgraph.data.network_tables:BayesianNetworkSettings",
-        "fedgraph.data.network_tables:BayesianNetworkSource",
+        "fedgraph.data.tables.bayesian_network:BayesianNetworkSettings",
+        "fedgraph.data.tables.bayesian_network:BayesianNetworkSource",
     ),
 }
 
@@ -54,12 +63,12 @@ OF_ONES_OWN = ("series", "table", "mixed-table", "table-columns", "panel", "imag
 """The sets that read a file of one's own, which may be another one at each node."""
 
 _CATALOGUES = (
-    "fedgraph.data.traffic:TRAFFIC",
-    "fedgraph.data.rush_hour:RUSH_HOUR",
-    "fedgraph.data.synthetic:SYNTHETIC",
-    "fedgraph.data.image_sets:IMAGES",
-    "fedgraph.data.tables:TABLES",
-    "fedgraph.data.linked_deaths:LINKED_DEATHS",
+    "fedgraph.data.series.traffic:TRAFFIC",
+    "fedgraph.data.owners.rush_hour:RUSH_HOUR",
+    "fedgraph.data.series.synthetic:SYNTHETIC",
+    "fedgraph.data.images.sets:IMAGES",
+    "fedgraph.data.tables.tables:TABLES",
+    "fedgraph.data.tables.linked_deaths:LINKED_DEATHS",
 )
 
 

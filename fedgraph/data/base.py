@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
+from fedgraph.models.task import Batch, TaskSpec
+
 if TYPE_CHECKING:
-    from fedgraph.client_graph import ClientGraph
+    from fedgraph.graph import ClientGraph
 
 SplitName = Literal["train", "validation", "test"]
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
@@ -27,19 +29,6 @@ def _whole(shares: tuple[float, float, float]) -> tuple[float, float, float]:
 _Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Shares = Annotated[tuple[_Share, _Share, _Share], AfterValidator(_whole)]
 """Parts of a client's examples for training, validation and test."""
-
-
-class Batch(NamedTuple):
-    """One minibatch of every client of a cohort.
-
-    inputs  : ``[clients, batch, *input_shape]`` float32.
-    targets : ``[clients, batch, *output_shape]`` float32, or ``[clients, batch]`` int64 class indices.
-    weights : float32, shape of ``targets``: 1 where a target counts, 0 for padding and missing readings.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    weights: Tensor
 
 
 Augment = Callable[[Tensor, Tensor], Tensor]
@@ -68,26 +57,6 @@ class Split(Protocol):
 
     def to(self, device: torch.device) -> Split:
         """The same split with its tensors on ``device``; itself where they are there already."""
-
-
-@dataclass(frozen=True)
-class TaskSpec:
-    """What is learned, equal for all clients of a run. Travels in the identity reply, so it is plain data.
-
-    kind         : ``forecast`` (targets ``[steps]``), ``classification`` (class index) or ``regression`` (one number).
-    input_shape  : shape of one input, e.g. ``(12, 1)`` steps x features, ``(1, 28, 28)``, ``(30,)``.
-    output_shape : shape of one output of the model, e.g. ``(12,)`` steps or ``(10,)`` classes.
-    step_minutes : minutes between two forecast steps; 0 when steps have no known length.
-    unit         : unit of the targets for people, e.g. ``mph``; empty when there is none.
-    """
-
-    kind: Literal["forecast", "classification", "regression"]
-    input_shape: tuple[int, ...]
-    output_shape: tuple[int, ...]
-    step_minutes: float = 0.0
-    unit: str = ""
-    features: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

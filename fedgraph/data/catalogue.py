@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedgraph.data.base import CatalogueEntry, DataFile
-from fedgraph.errors import DataError
+from fedgraph.support.errors import DataError
 
 
 def find(entry: CatalogueEntry, data_dir: Path) -> tuple[Path, ...] | None:

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fedgraph import __version__
-from fedgraph.errors import DataError
+from fedgraph.support.errors import DataError
 
 Progress = Callable[[int, int | None], None]
 _CHUNK = 1 << 18

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedgraph.data.base import Batch
+from fedgraph.models.task import Batch
 
 
 def row_table(rows: Sequence[NDArray[np.int64]]) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedgraph.errors import DataError, IdentityError
+from fedgraph.support.errors import DataError, IdentityError
 
 OWN_TITLE = "own data"
 """What a file of a node's own is called in what leaves the node."""

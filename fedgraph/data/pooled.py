@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedgraph.data.base import Batch, CohortData, Split
+from fedgraph.data.base import CohortData, Split
 from fedgraph.data.examples import ExampleSplit, row_table
+from fedgraph.models.task import Batch
 
 EVERYBODY = "everybody"
 """The name of the client that has everybody's examples."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgraph.alignment import Alignment
+from fedgraph.fusion.alignment import Alignment
 from fedgraph.fusion.network import FusionNetwork, glorot
 
 

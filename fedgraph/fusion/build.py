@@ -5,17 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedgraph.alignment import Alignment, HardAlignment, NoAlignment, SoftAlignment
-from fedgraph.errors import ExperimentError
+from fedgraph.fusion.alignment import Alignment, HardAlignment, NoAlignment, SoftAlignment
 from fedgraph.fusion.baselines import ConcatenationFusion, TransformerFusion
 from fedgraph.fusion.consensus import Consensus, DrawnConsensus, GivenConsensus, NeighbourConsensus
 from fedgraph.fusion.network import FusionNetwork, GraphFusion
 from fedgraph.fusion.scaling import EmbeddingScaling
 from fedgraph.fusion.settings import FusionSettings
-from fedgraph.learned_graph.bernoulli import BernoulliGraph, GumbelGraph, InverseCdfGraph
-from fedgraph.learned_graph.feature_neighbours import FeatureNeighbours
-from fedgraph.seeding import generator
-from fedgraph.threads import available_cores
+from fedgraph.graph.learning.bernoulli import BernoulliGraph, GumbelGraph, InverseCdfGraph
+from fedgraph.graph.learning.feature_neighbours import FeatureNeighbours
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.seeding import generator
+from fedgraph.support.threads import available_cores
 
 
 def build_network(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedgraph.learned_graph.bernoulli import BernoulliGraph
-from fedgraph.learned_graph.feature_neighbours import FeatureNeighbours
+from fedgraph.graph.learning.bernoulli import BernoulliGraph
+from fedgraph.graph.learning.feature_neighbours import FeatureNeighbours
 
 
 class Consensus(nn.Module):

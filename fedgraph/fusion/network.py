@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedgraph.alignment import Alignment
+from fedgraph.fusion.alignment import Alignment
 from fedgraph.fusion.consensus import Consensus
 from fedgraph.fusion.scaling import EmbeddingScaling
-from fedgraph.privacy.first_stage import project
+from fedgraph.privacy.secret.first_stage import project
 
 
 class FusionNetwork(nn.Module):

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fedgraph.fusion.network import FusionNetwork
-from fedgraph.seeding import generator
-from fedgraph.threads import pinned_threads
+from fedgraph.support.seeding import generator
+from fedgraph.support.threads import pinned_threads
 
 Average = Literal["probabilities", "logits"]
 """What is averaged over draws."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import nll_loss, one_hot
 
-from fedgraph.threads import pinned_threads
+from fedgraph.support.threads import pinned_threads
 
 _SMALLEST_PROBABILITY = 1e-12
 

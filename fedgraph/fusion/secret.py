@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgraph.errors import ExperimentError
 from fedgraph.fusion.network import FusionNetwork, GraphFusion
 from fedgraph.fusion.prediction import Average, Prediction, averaged, graph_draws
-from fedgraph.privacy.first_stage import FirstStage, error_bound, outcome, quantised, refuse_leaks
-from fedgraph.privacy.shamir import ShareSettings, reconstruct
-from fedgraph.threads import pinned_threads
+from fedgraph.privacy.secret.first_stage import FirstStage, error_bound, outcome, quantised, refuse_leaks
+from fedgraph.privacy.secret.shamir import ShareSettings, reconstruct
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.threads import pinned_threads
 
 _MOST_GRAPH_ENTRIES = 1 << 28
 """Entries of all graphs of a request, 2 GiB as whole numbers: every aggregator gets them in one message."""

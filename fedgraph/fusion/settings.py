@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from fedgraph.errors import ExperimentError
 from fedgraph.fusion.prediction import Average
 from fedgraph.fusion.scaling import Scaling
-from fedgraph.settings import Settings
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import Settings
 
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
-from fedgraph.errors import DataError, RunError
+from fedgraph.data.owners.samples import NO_LABEL, SAMPLE_SPLITS
 from fedgraph.fusion.build import build_network
 from fedgraph.fusion.network import FusionNetwork
 from fedgraph.fusion.prediction import predict
 from fedgraph.fusion.scores import area_under_roc, log_loss
 from fedgraph.fusion.settings import FusionSettings
-from fedgraph.seeding import generator
-from fedgraph.threads import pinned_threads
+from fedgraph.support.errors import DataError, RunError
+from fedgraph.support.seeding import generator
+from fedgraph.support.threads import pinned_threads
 
 log = logging.getLogger("fedgraph")
 

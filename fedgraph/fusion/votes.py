@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedgraph.errors import ExperimentError
 from fedgraph.fusion.scores import decided, decision_scores
+from fedgraph.support.errors import ExperimentError
 
 _SMALLEST_PROBABILITY = 1e-12
 

@@ -14,24 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedgraph.data.table_files import Table
-from fedgraph.errors import DataError, GraphError, RunError
+from fedgraph.data.tables.columns import Floats
+from fedgraph.data.tables.encoding import Encoding
+from fedgraph.data.tables.files import Table
+from fedgraph.data.tables.rows import Rows, values_of
+from fedgraph.data.tables.scaling import Range, Scaling, ScalingSettings
+from fedgraph.data.tables.schema import Feature, Schema
+from fedgraph.data.tables.schema_json import schema_as_json, schema_from_json
+from fedgraph.data.tables.values import as_table
+from fedgraph.graph.feature_graph import FeatureGraph
+from fedgraph.graphical.asking.conditional import DRAWS, Conditional, conditional
+from fedgraph.graphical.asking.inference import InferenceSettings, infer
 from fedgraph.graphical.asking.kept_rows import KeptRows
-from fedgraph.graphical.columns import Floats
-from fedgraph.graphical.conditional import DRAWS, Conditional, conditional
-from fedgraph.graphical.encoding import Encoding
-from fedgraph.graphical.feature_graph import FeatureGraph
-from fedgraph.graphical.inference import InferenceSettings, infer
-from fedgraph.graphical.network import Network
-from fedgraph.graphical.ngm_settings import NGMSettings
-from fedgraph.graphical.rows import Rows, values_of
-from fedgraph.graphical.sampling import SamplingSettings, draw
-from fedgraph.graphical.scaling import Range, Scaling, ScalingSettings
-from fedgraph.graphical.schema import Feature, Schema
-from fedgraph.graphical.schema_json import schema_as_json, schema_from_json
-from fedgraph.graphical.stitched_network import StitchedNetwork
-from fedgraph.graphical.values import as_table
-from fedgraph.state_file import State, load_state, save_state
+from fedgraph.graphical.asking.sampling import SamplingSettings, draw
+from fedgraph.graphical.network.network import Network
+from fedgraph.graphical.network.settings import NGMSettings
+from fedgraph.graphical.network.stitched import StitchedNetwork
+from fedgraph.support.errors import DataError, GraphError, RunError
+from fedgraph.support.state_file import State, load_state, save_state
 
 FORMAT = "fedgraph graphical model 1"
 
@@ -120,7 +120,7 @@ class GraphicalModel:
         numbers]``. It takes into account what all that is unknown may be, as :meth:`conditional` does.
 
         plug_in : instead, single values stand for what is unknown, which these settings say how to find
-                  (:func:`fedgraph.graphical.inference.infer`). That is faster, and wrong where features nearly
+                  (:func:`fedgraph.graphical.asking.inference.infer`). That is faster, and wrong where features nearly
                   determine each other: what is unlikely by itself is then taken for impossible.
 
         Of a number on a logarithmic scale it is the value whose unit is expected, which is about the median.
@@ -163,7 +163,7 @@ class GraphicalModel:
         settings: SamplingSettings | None = None,
     ) -> dict[str, Numbers | Categories]:
         """The distribution of each target given all that is known but the targets; see
-        :func:`fedgraph.graphical.conditional.conditional`. Raises DataError for embeddings among the targets."""
+        :func:`fedgraph.graphical.asking.conditional.conditional`. Raises DataError for embeddings among the targets."""
         _, units = self._asked(rows, targets)
         if wide := [name for name in targets if self.encoding.schema[name].kind == "embedding"]:
             raise DataError(f"{', '.join(wide)}: of embeddings there are no distributions; ask predict, or sample")
@@ -218,7 +218,7 @@ class GraphicalModel:
     def sample(
         self, count: int, given: Rows | None = None, seed: int = 0, settings: SamplingSettings | None = None
     ) -> Table:
-        """Draw ``count`` rows; see :func:`fedgraph.graphical.sampling.draw`.
+        """Draw ``count`` rows; see :func:`fedgraph.graphical.asking.sampling.draw`.
 
         given : what is known of them: one row for all, or ``count`` rows. Known values come back as they are.
         """

@@ -4,10 +4,10 @@ Without noise, a range is two quantiles, with the median between them for a skew
 single persons, or lie between two of them, so nothing is told of what a few rows have; that is caution, not a
 guarantee.
 
-With noise, the guarantee is that of ``fedgraph.privacy.counts``: epsilon is the privacy loss of a row from all that a
-client tells at once. Noise on a quantile itself would have to be as large as all that the value can be, since one row
-may move it anywhere. So values are counted in cells between public bounds, the counts get noise, and quantiles are read
-from those counts that noise alone does not explain. The range is as coarse as the cells.
+With noise, the guarantee is that of ``fedgraph.privacy.noise.counts``: epsilon is the privacy loss of a row from all
+that a client tells at once. Noise on a quantile itself would have to be as large as all that the value can be, since
+one row may move it anywhere. So values are counted in cells between public bounds, the counts get noise, and quantiles
+are read from those counts that noise alone does not explain. The range is as coarse as the cells.
 
 Whoever can ask again must be answered with what was told before (``fedgraph.privacy.released``): an average over fresh
 noise takes it away.
@@ -25,9 +25,8 @@ import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedgraph.errors import DataError, ReplyError
-from fedgraph.graphical.columns import Floats
-from fedgraph.graphical.scaling import (
+from fedgraph.data.tables.columns import Floats
+from fedgraph.data.tables.scaling import (
     Bounds,
     Range,
     Ranges,
@@ -37,11 +36,12 @@ from fedgraph.graphical.scaling import (
     quantile_range,
     skewed_range,
 )
-from fedgraph.graphical.schema import Schema
-from fedgraph.graphical.schema_json import refuse_long
-from fedgraph.graphical.values import check_shape
-from fedgraph.privacy.counts import CountNoiseSettings, noisy_counts
-from fedgraph.settings import Settings
+from fedgraph.data.tables.schema import Schema
+from fedgraph.data.tables.schema_json import refuse_long
+from fedgraph.data.tables.values import check_shape
+from fedgraph.privacy.noise.counts import CountNoiseSettings, noisy_counts
+from fedgraph.support.errors import DataError, ReplyError
+from fedgraph.support.settings import Settings
 
 Counts = NDArray[np.int64]
 

@@ -7,16 +7,16 @@ from typing import Any
 
 from pydantic import create_model
 
-from fedgraph.data.base import TaskSpec
-from fedgraph.errors import ExperimentError
-from fedgraph.local_models.scikit import ScikitSettings, refuse_stacking
 from fedgraph.models.base import StackedModel
 from fedgraph.models.cnn import CNNModel, CNNSettings
 from fedgraph.models.mlp import MLPModel, MLPSettings
 from fedgraph.models.recurrent import RecurrentModel, RecurrentSettings
 from fedgraph.models.resnet9 import ResNet9Model, ResNet9Settings
+from fedgraph.models.scikit import ScikitSettings, refuse_stacking
+from fedgraph.models.task import TaskSpec
 from fedgraph.models.vectorised import ModuleModel, ModuleSettings
-from fedgraph.settings import Settings, parse
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import Settings, parse
 
 __all__ = ["MODELS", "StackedModel", "build", "parse_model"]
 

@@ -8,8 +8,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from fedgraph.data.base import Batch
-from fedgraph.parameters import Layout
+from fedgraph.models.parameters import Layout
+from fedgraph.models.task import Batch
 
 
 class StackedModel(Protocol):
@@ -68,8 +68,8 @@ class Differentiated(StackedModel, Protocol):
     """A model without buffers and draws for which the gradient of its loss is written out."""
 
     def loss_gradient(self, loss: str, matrix: Tensor, batch: Batch) -> tuple[Tensor, Tensor] | None:
-        """What :func:`fedgraph.losses.loss_sums` gives, ``[2, clients]``, and the gradient of its masked mean.
+        """What :func:`fedgraph.training.losses.loss_sums` gives, ``[2, clients]``, and the gradient of its masked mean.
 
-        ``loss`` is a key of :data:`fedgraph.losses.LOSSES`; the gradient is for the models ``matrix``, ``[clients,
-        parameters]``. None for tensors, or in a context, for which it is not written out.
+        ``loss`` is a key of :data:`fedgraph.training.losses.LOSSES`; the gradient is for the models ``matrix``,
+        ``[clients, parameters]``. None for tensors, or in a context, for which it is not written out.
         """

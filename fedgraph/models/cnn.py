@@ -14,10 +14,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgraph.data.base import TaskSpec
-from fedgraph.errors import ExperimentError
 from fedgraph.models.stacked import ModelFromTwin, linear
-from fedgraph.settings import Settings
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import Settings
 
 _Width = Annotated[int, Field(ge=1)]
 _Block = Annotated[tuple[_Width, ...], Field(min_length=1)]

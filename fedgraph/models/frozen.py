@@ -8,9 +8,9 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor, nn
 
-from fedgraph.errors import ExperimentError
 from fedgraph.models.base import Differentiated, StackedModel
-from fedgraph.parameters import Layout
+from fedgraph.models.parameters import Layout
+from fedgraph.support.errors import ExperimentError
 
 
 class FrozenLayers:

@@ -11,10 +11,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedgraph.data.base import Batch, TaskSpec
 from fedgraph.models import perceptron_kernel
 from fedgraph.models.stacked import ModelFromTwin, linear
-from fedgraph.settings import Settings
+from fedgraph.models.task import Batch, TaskSpec
+from fedgraph.support.settings import Settings
 
 
 class MLPSettings(Settings):

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from fedgraph import native
 from fedgraph.models import recurrence
+from fedgraph.models.native import loader as native
+from fedgraph.models.native.recurrence_source import SOURCE
 from fedgraph.models.recurrence import Cell, GRUCell, LSTMCell, TanhCell, Weights
-from fedgraph.models.recurrence_source import SOURCE
 
 _CELLS: dict[type, tuple[int, int]] = {TanhCell: (0, 1), GRUCell: (1, 3), LSTMCell: (2, 4)}
 """Code of a cell in the C++ source, and how many blocks of hidden size its product has."""

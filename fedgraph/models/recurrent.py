@@ -13,12 +13,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedgraph.data.base import TaskSpec
-from fedgraph.errors import ExperimentError
 from fedgraph.models import recurrence_kernel
 from fedgraph.models.recurrence import Cell, GRUCell, LSTMCell, TanhCell, Weights, run_sequence
 from fedgraph.models.stacked import ModelFromTwin
-from fedgraph.settings import Settings
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import Settings
 
 
 class RecurrentSettings(Settings):

@@ -12,11 +12,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedgraph.data.base import TaskSpec
-from fedgraph.errors import ExperimentError
+from fedgraph.models.parameters import Layout
 from fedgraph.models.stacked import ModelFromTwin
-from fedgraph.parameters import Layout
-from fedgraph.settings import Settings
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import Settings
 
 LOGIT_SCALE = 0.2
 MOMENTUM = 0.1

@@ -11,8 +11,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from fedgraph.data.base import TaskSpec
-from fedgraph.parameters import Layout
+from fedgraph.models.parameters import Layout
+from fedgraph.models.task import TaskSpec
 
 
 class ModelFromTwin(ABC):

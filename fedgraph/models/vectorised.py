@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils import _pytree
 
-from fedgraph.data.base import TaskSpec
-from fedgraph.errors import ExperimentError
 from fedgraph.models.embedding_layer import last_linear, with_input_of
+from fedgraph.models.parameters import Layout
 from fedgraph.models.stacked import ModelFromTwin
-from fedgraph.parameters import Layout
-from fedgraph.settings import Settings
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import Settings
 
 logger = logging.getLogger(__name__)
 

@@ -93,7 +93,7 @@ embedding; sealed shares from the owners; shares of the outcome from the aggrega
 An aggregator is a node that need not host anybody nor have data; better that institutions without an interest in each
 other's data run them. Each prints its fingerprint and starts::
 
-    python -m fedgraph.privacy.aggregator_files /var/lib/fedgraph east
+    python -m fedgraph.privacy.secret.aggregator_files /var/lib/fedgraph east
     flower-supernode --root-certificates ca.crt --superlink server.example:8000 \\
         --node-config 'aggregator="east" state-dir="/var/lib/fedgraph"'
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgraph.errors import RunError
-from fedgraph.locking import locked
-from fedgraph.naming import json_digest
-from fedgraph.state_file import load_state, save_state
+from fedgraph.support.errors import RunError
+from fedgraph.support.locking import locked
+from fedgraph.support.naming import json_digest
+from fedgraph.support.state_file import load_state, save_state
 
 
 class Released:

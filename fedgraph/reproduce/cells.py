@@ -9,11 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedgraph.errors import ExperimentError
-from fedgraph.experiment import Experiment, load_experiment
-from fedgraph.naming import json_digest
-from fedgraph.plugins import load_object
+from fedgraph.experiment.experiment import Experiment, load_experiment
 from fedgraph.reproduce.table import ColumnTable, ProfileTable, PublishedTable, RowTable
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.naming import json_digest
+from fedgraph.support.plugins import load_object
 
 _WITHOUT_EFFECT = {
     "experiment": ("name", "wait", "timeout"),

@@ -13,13 +13,13 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-from fedgraph.csv_text import as_csv
 from fedgraph.reproduce.cells import Cell, CellMaker
 from fedgraph.reproduce.client_values import value_of
 from fedgraph.reproduce.execution import failure
 from fedgraph.reproduce.quantity import Quantity
 from fedgraph.reproduce.table import ColumnTable, RowTable
-from fedgraph.run import RunFolder
+from fedgraph.runs.folder import RunFolder
+from fedgraph.support.csv_text import as_csv
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from fedgraph.reproduce.quantity import PEERS, RUN, TO_TARGET, Quantity
-from fedgraph.run import RunFolder
+from fedgraph.runs.folder import RunFolder
 
 ClientValues = dict[str, float | None]
 """By client; None where one has no value."""

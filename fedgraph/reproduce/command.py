@@ -12,9 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedgraph.atomic import write_atomically
 from fedgraph.data import data_folder
-from fedgraph.errors import ExperimentError
 from fedgraph.reproduce.cells import Cell, CellMaker, overrides_that_count, text_digest
 from fedgraph.reproduce.choosing import plan_cells, plan_choices, trials_csv
 from fedgraph.reproduce.execution import Execution, run_cells
@@ -27,8 +25,10 @@ from fedgraph.reproduce.study import parse_study
 from fedgraph.reproduce.study_command import StudyCall, reproduce_study
 from fedgraph.reproduce.table import load_table
 from fedgraph.reproduce.text import markdown, terminal_tables
-from fedgraph.running import see_plugins
-from fedgraph.terminal import messages_for_people
+from fedgraph.runs.running import see_plugins
+from fedgraph.support.atomic import write_atomically
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.terminal import messages_for_people
 
 
 def reproduce(

@@ -14,16 +14,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from fedgraph.atomic import write_atomically
 from fedgraph.data import catalogue_entries, open_source
 from fedgraph.data.catalogue import find
-from fedgraph.errors import DataError
-from fedgraph.experiment import Experiment
-from fedgraph.locking import locked
-from fedgraph.plugins import load_object
+from fedgraph.experiment.experiment import Experiment
 from fedgraph.reproduce.cells import Cell
-from fedgraph.run import RunFolder, environment
-from fedgraph.running import run_one
+from fedgraph.runs.folder import RunFolder, environment
+from fedgraph.runs.running import run_one
+from fedgraph.support.atomic import write_atomically
+from fedgraph.support.errors import DataError
+from fedgraph.support.locking import locked
+from fedgraph.support.plugins import load_object
 
 _POLL_SECONDS = 1.0
 _FAILURE = "failure.txt"

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from fedgraph.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError
 
 Profile = Literal["small", "full"]
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student
 
-from fedgraph.csv_text import as_csv
 from fedgraph.reproduce.results import Results, Spread
 from fedgraph.reproduce.table import ColumnTable, MetricTable, RowTable
+from fedgraph.support.csv_text import as_csv
 
 _LEVEL = 0.95
 

@@ -20,16 +20,16 @@ from typing import Any, get_args
 
 import numpy as np
 
-from fedgraph.atomic import write_atomically
-from fedgraph.csv_text import as_csv
-from fedgraph.errors import ExperimentError
-from fedgraph.experiment import find_experiment
-from fedgraph.naming import json_digest
+from fedgraph.experiment.experiment import find_experiment
 from fedgraph.reproduce.files import Profile, read_file
 from fedgraph.reproduce.paired import Difference
 from fedgraph.reproduce.results import Results, Spread
 from fedgraph.reproduce.study import StudyPage
 from fedgraph.reproduce.table import ColumnTable, MetricTable, PublishedTable, PublishedValue, RowTable, load_table
+from fedgraph.support.atomic import write_atomically
+from fedgraph.support.csv_text import as_csv
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.naming import json_digest
 
 PUBLISHED = "published"
 """The source of a line that is printed in the paper, of a file that belongs to no table."""

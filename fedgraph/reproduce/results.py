@@ -13,10 +13,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from fedgraph.csv_text import as_csv
-from fedgraph.fairness import fairness
-from fedgraph.metrics import EXTREMES
-from fedgraph.report import extreme_clients
 from fedgraph.reproduce.cells import Cell
 from fedgraph.reproduce.client_values import at_the_end, averaged, value_of
 from fedgraph.reproduce.execution import failure, missing_data
@@ -30,7 +26,11 @@ from fedgraph.reproduce.table import (
     PublishedValue,
     RowTable,
 )
-from fedgraph.run import RunFolder
+from fedgraph.runs.fairness import fairness
+from fedgraph.runs.folder import RunFolder
+from fedgraph.runs.report import extreme_clients
+from fedgraph.support.csv_text import as_csv
+from fedgraph.training.metrics import EXTREMES
 
 State = Literal["finished", "failed", "no data", "not run"]
 """How far a cell has come; ``not run`` also while it is being run."""

@@ -10,12 +10,12 @@ from typing import Annotated, Any, get_args
 from pydantic import Field
 from rich.console import Console
 
-from fedgraph.errors import ExperimentError
-from fedgraph.experiment import apply_overrides
-from fedgraph.plugins import load_object
+from fedgraph.experiment.experiment import apply_overrides
 from fedgraph.reproduce.files import Profile, TableFile
 from fedgraph.reproduce.numbers import NumberTable
-from fedgraph.settings import S, Settings, parse
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.plugins import load_object
+from fedgraph.support.settings import S, Settings, parse
 
 _Seeds = tuple[Annotated[int, Field(ge=0)], ...]
 

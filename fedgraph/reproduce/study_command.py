@@ -12,8 +12,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedgraph.atomic import write_atomically
-from fedgraph.errors import ExperimentError
 from fedgraph.reproduce.cells import text_digest
 from fedgraph.reproduce.files import TableFile
 from fedgraph.reproduce.result_file import export_study, refuse_overrides
@@ -26,7 +24,9 @@ from fedgraph.reproduce.study import (
     parse_study,
     study_function,
 )
-from fedgraph.run import environment
+from fedgraph.runs.folder import environment
+from fedgraph.support.atomic import write_atomically
+from fedgraph.support.errors import ExperimentError
 
 _PAGE = "page.md"
 

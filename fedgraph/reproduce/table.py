@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, StringConstraints, model_validator
 
-from fedgraph.errors import ExperimentError
 from fedgraph.reproduce.files import Profile, files_that_come_along, read_file
 from fedgraph.reproduce.quantity import FAIRNESS, Quantity
-from fedgraph.settings import Settings, parse
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import Settings, parse
 
 PublishedValue = float | tuple[float, float]
 """A number, or a number and its deviation, as printed in the paper."""

@@ -7,7 +7,7 @@ import sys
 import typer
 from rich.console import Console
 
-from fedgraph.errors import FedgraphError
+from fedgraph.support.errors import FedgraphError
 from simulations.benchmarks.alignment import alignment
 from simulations.benchmarks.cohort import cohort
 from simulations.benchmarks.deployment import deployment

@@ -12,11 +12,11 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgraph.data import open_source
-from fedgraph.experiment import load_experiment
+from fedgraph.experiment.experiment import load_experiment
 from fedgraph.models import build
-from fedgraph.optimisers import fresh_state
-from fedgraph.peer_alignment import Distance, PeerAlignment
-from fedgraph.train_settings import TrainSettings
+from fedgraph.training.optimisers import fresh_state
+from fedgraph.training.peer_alignment import Distance, PeerAlignment
+from fedgraph.training.settings import TrainSettings
 from simulations.benchmarks.baselines import PlainPeers
 from simulations.benchmarks.measure import (
     MIB,

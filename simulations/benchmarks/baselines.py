@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedgraph.batches import shuffling_keys, training_batches
 from fedgraph.data.base import CohortData, SplitName
-from fedgraph.errors import ExperimentError
 from fedgraph.models.base import StackedModel
-from fedgraph.threads import pinned_threads
-from fedgraph.train_settings import TrainSettings
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.threads import pinned_threads
+from fedgraph.training.batches import shuffling_keys, training_batches
+from fedgraph.training.settings import TrainSettings
 
 _LOSSES: dict[str, type[nn.Module]] = {
     "forecast": nn.L1Loss,
@@ -31,7 +31,7 @@ class PlainLoop:
     are taken by index, the same minibatches as those of the cohort; so this is as fast as a plain loop gets. For data
     without missing targets: it takes the mean over a minibatch as it is.
 
-    model, data, settings, seed : as of :class:`fedgraph.cohort.Cohort`.
+    model, data, settings, seed : as of :class:`fedgraph.training.cohort.Cohort`.
     """
 
     def __init__(self, model: StackedModel, data: CohortData, settings: TrainSettings, seed: int) -> None:
@@ -92,9 +92,10 @@ class PlainPeers:
 
     Peers have their turns one after the other, and are measured after them. Minibatches come from a ``DataLoader`` of
     examples that are ready in memory, so that this does less than a program that reads images. For the settings of
-    :class:`fedgraph.train_settings.TrainSettings` that such a program has: Adam at one rate, a batch size and epochs.
+    :class:`fedgraph.training.settings.TrainSettings` that such a program has: Adam at one rate, a batch size and
+    epochs.
 
-    model, data, settings : as of :class:`fedgraph.cohort.Cohort`. power : p.
+    model, data, settings : as of :class:`fedgraph.training.cohort.Cohort`. power : p.
     """
 
     def __init__(self, model: StackedModel, data: CohortData, settings: TrainSettings, power: float) -> None:

@@ -12,15 +12,15 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from fedgraph.batches import shuffling_keys, training_batches
-from fedgraph.cohort import Cohort
 from fedgraph.data import open_source
 from fedgraph.data.base import CohortData
-from fedgraph.experiment import Experiment
+from fedgraph.experiment.experiment import Experiment
 from fedgraph.models import StackedModel, build
-from fedgraph.seeding import generator
-from fedgraph.threads import available_cores
-from fedgraph.train_settings import TrainSettings
+from fedgraph.support.seeding import generator
+from fedgraph.support.threads import available_cores
+from fedgraph.training.batches import shuffling_keys, training_batches
+from fedgraph.training.cohort import Cohort
+from fedgraph.training.settings import TrainSettings
 from simulations.benchmarks.baselines import Floor, PlainLoop, training_operations
 from simulations.benchmarks.measure import (
     JsonFile,

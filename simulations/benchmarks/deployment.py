@@ -15,11 +15,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedgraph.deployment.on_this_machine import FederationOnThisMachine
-from fedgraph.errors import RunError
-from fedgraph.experiment import load_experiment
-from fedgraph.run import RunFolder
-from fedgraph.running import run_one
+from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine
+from fedgraph.experiment.experiment import load_experiment
+from fedgraph.runs.folder import RunFolder
+from fedgraph.runs.running import run_one
+from fedgraph.support.errors import RunError
 from simulations.benchmarks.measure import JsonFile, median, number, print_report, write_raw
 
 _POLL = 3.0

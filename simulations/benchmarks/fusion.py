@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from fedgraph.fusion import FusionData, FusionSettings, fit
-from fedgraph.threads import available_cores
+from fedgraph.support.threads import available_cores
 from simulations.benchmarks.measure import (
     MIB,
     JsonFile,

@@ -13,22 +13,22 @@ import typer
 from rich.table import Table as Rows
 from torch import Tensor
 
-from fedgraph.data.table_files import read_table
-from fedgraph.graphical import network_kernel
-from fedgraph.graphical.encoding import Encoding
-from fedgraph.graphical.ngm import NGMFit, fit_ngm
-from fedgraph.graphical.ngm_settings import NGMSettings
+from fedgraph.data.tables.encoding import Encoding
+from fedgraph.data.tables.files import read_table
+from fedgraph.data.tables.scaling import Scaling
+from fedgraph.data.tables.schema import Feature, Schema
+from fedgraph.data.tables.schema_inference import SchemaSettings, infer_schema
+from fedgraph.data.tables.values import read_values
+from fedgraph.graphical.asking.sampling import SamplingSettings, draw
+from fedgraph.graphical.learning.ngm import NGMFit, fit_ngm
+from fedgraph.graphical.network import kernel as network_kernel
+from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.graphical.recovery.recover import UnitTable, recover
 from fedgraph.graphical.recovery.settings import RecoverySettings
-from fedgraph.graphical.sample_quality import SampleQuality, sample_quality
-from fedgraph.graphical.sampling import SamplingSettings, draw
-from fedgraph.graphical.scaling import Scaling
-from fedgraph.graphical.schema import Feature, Schema
-from fedgraph.graphical.schema_inference import SchemaSettings, infer_schema
-from fedgraph.graphical.values import read_values
-from fedgraph.seeding import generator
-from fedgraph.settings import parse
-from fedgraph.threads import available_cores
+from fedgraph.graphical.scores.sample_quality import SampleQuality, sample_quality
+from fedgraph.support.seeding import generator
+from fedgraph.support.settings import parse
+from fedgraph.support.threads import available_cores
 from simulations.benchmarks.measure import (
     MIB,
     JsonFile,

@@ -54,7 +54,7 @@ def _measure(experiment: str, grid: str, nodes: int, overrides: list[str]) -> tu
     with tempfile.TemporaryDirectory(prefix="fedgraph-benchmark-") as scratch:
         result = Path(scratch) / "summary.json"
         command = [
-            sys.executable, "-c", "from fedgraph.cli import app; app()", "run", experiment, "--grid", grid,
+            sys.executable, "-c", "from fedgraph.commands.cli import app; app()", "run", experiment, "--grid", grid,
             "--nodes", str(nodes), "--out", scratch, "--json", str(result),
         ]  # fmt: skip
         for override in overrides:

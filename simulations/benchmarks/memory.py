@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from fedgraph.experiment import Experiment
-from fedgraph.local_flower import flower_environment
+from fedgraph.experiment.experiment import Experiment
+from fedgraph.federation.local_flower import flower_environment
 from simulations.benchmarks.measure import (
     MIB,
     JsonFile,
@@ -94,7 +94,7 @@ def _in_another_process(experiment: Experiment, nodes: int) -> None:
         file = Path(scratch) / "experiment.toml"
         file.write_text(experiment.as_toml())
         command = [
-            sys.executable, "-c", "from fedgraph.cli import app; app()", "run", str(file), "--nodes", str(nodes),
-            "--out", scratch,
+            sys.executable, "-c", "from fedgraph.commands.cli import app; app()", "run", str(file), "--nodes",
+            str(nodes), "--out", scratch,
         ]  # fmt: skip
         subprocess.run(command, env=flower_environment(Path(scratch)), check=True, stdout=subprocess.DEVNULL)

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from fedgraph.data import open_source
-from fedgraph.experiment import Experiment
+from fedgraph.experiment.experiment import Experiment
 from fedgraph.models import build
-from fedgraph.seeding import generator
+from fedgraph.support.seeding import generator
 from simulations.benchmarks.baselines import PlainLoop
 from simulations.benchmarks.measure import (
     JsonFile,

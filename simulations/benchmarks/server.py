@@ -12,12 +12,12 @@ from flwr.app import Array, ArrayRecord
 from rich.table import Table
 from torch import Tensor
 
-from fedgraph.array_records import from_record, to_record
-from fedgraph.client_graph import ClientGraph
 from fedgraph.data import open_source, parse_data
-from fedgraph.pairwise import attention, cosine_similarity, squared_distances
-from fedgraph.parameters import Layout
-from fedgraph.threads import available_cores, pinned_threads
+from fedgraph.graph import ClientGraph
+from fedgraph.graph.pairwise import attention, cosine_similarity, squared_distances
+from fedgraph.messages.array_records import from_record, to_record
+from fedgraph.models.parameters import Layout
+from fedgraph.support.threads import available_cores, pinned_threads
 from simulations.benchmarks.measure import (
     JsonFile,
     Repeats,

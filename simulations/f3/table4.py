@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt
 
 from fedgraph.reproduce.numbers import NumberTable
 from fedgraph.reproduce.study import StudyContext, StudyPage
-from fedgraph.settings import Settings
+from fedgraph.support.settings import Settings
 from simulations.benchmarks.fusion import PUBLISHED, TRAINING_SHARE
 from simulations.benchmarks.measure import MIB, in_fresh_process, median
 

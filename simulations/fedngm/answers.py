@@ -16,24 +16,24 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from fedgraph.errors import DataError
+from fedgraph.data.tables.bif import BayesianNetwork, Variable
+from fedgraph.data.tables.encoding import Encoding
+from fedgraph.data.tables.scaling import Scaling
+from fedgraph.graphical.asking.conditional import FEW, conditional
+from fedgraph.graphical.asking.elimination import posterior
+from fedgraph.graphical.asking.inference import infer
 from fedgraph.graphical.asking.joint_rows import SamplingSettings
 from fedgraph.graphical.asking.kept_rows import KeptRows
 from fedgraph.graphical.asking.relevance import relevant_to
-from fedgraph.graphical.bif import BayesianNetwork, Variable
-from fedgraph.graphical.conditional import FEW, conditional
-from fedgraph.graphical.elimination import posterior
-from fedgraph.graphical.encoding import Encoding
-from fedgraph.graphical.inference import infer
-from fedgraph.graphical.network import Network
-from fedgraph.graphical.ngm import fit_ngm
-from fedgraph.graphical.ngm_settings import NGMSettings
-from fedgraph.graphical.sampling import draw
-from fedgraph.graphical.scaling import Scaling
+from fedgraph.graphical.asking.sampling import draw
+from fedgraph.graphical.learning.ngm import fit_ngm
+from fedgraph.graphical.network.network import Network
+from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.reproduce.numbers import NumberTable
 from fedgraph.reproduce.study import StudyContext, StudyPage
-from fedgraph.seeding import generator
-from fedgraph.settings import Settings
+from fedgraph.support.errors import DataError
+from fedgraph.support.seeding import generator
+from fedgraph.support.settings import Settings
 from simulations.fedngm.graphs import truth
 
 INSURANCE_LIKE = "insurance-like"

@@ -13,15 +13,15 @@ import numpy as np
 from pydantic import Field
 
 from fedgraph.data import open_source
-from fedgraph.data.dealt_tables import DealtTableSource
-from fedgraph.data.table_files import Table
-from fedgraph.errors import ExperimentError
-from fedgraph.experiment import load_experiment
-from fedgraph.graphical.columns import as_category, in_order, read_column
+from fedgraph.data.tables.columns import as_category, in_order, read_column
+from fedgraph.data.tables.dealt import DealtTableSource
+from fedgraph.data.tables.files import Table
+from fedgraph.experiment.experiment import load_experiment
 from fedgraph.reproduce.figures.panels import panels
 from fedgraph.reproduce.numbers import NumberTable
 from fedgraph.reproduce.study import StudyContext, StudyPage
-from fedgraph.settings import Settings
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import Settings
 
 _PUBLIC = "public"
 _COLOURS = ("#1f6fb4", "#e8710a", "#3f9b57", "#8b6cc1", "#c04a1d", "#7a5c3e")

@@ -15,21 +15,21 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from fedgraph.errors import ExperimentError
-from fedgraph.graphical.bif import BayesianNetwork, read_bif
-from fedgraph.graphical.encoding import Encoding
-from fedgraph.graphical.feature_graph import FeatureGraph
-from fedgraph.graphical.merge import MergeSettings, merge
-from fedgraph.graphical.ngm_settings import NGRSettings
-from fedgraph.graphical.ngr import fit_ngr
+from fedgraph.data.tables.bif import BayesianNetwork, read_bif
+from fedgraph.data.tables.encoding import Encoding
+from fedgraph.data.tables.scaling import Scaling
+from fedgraph.data.tables.schema import Feature, Schema
+from fedgraph.graph.feature_graph import FeatureGraph
+from fedgraph.graphical.learning.merge import MergeSettings, merge
+from fedgraph.graphical.learning.ngr import fit_ngr
+from fedgraph.graphical.network.settings import NGRSettings
 from fedgraph.graphical.recovery import UnitTable, recover
 from fedgraph.graphical.recovery.settings import RecoverySettings
-from fedgraph.graphical.scaling import Scaling
-from fedgraph.graphical.schema import Feature, Schema
 from fedgraph.reproduce.numbers import NumberTable
 from fedgraph.reproduce.study import StudyContext, StudyPage
-from fedgraph.seeding import generator
-from fedgraph.settings import Settings
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.seeding import generator
+from fedgraph.support.settings import Settings
 
 RELEASED_F1 = 0.53
 """Of the graph that the authors' program finds in its own demonstration of a revealer."""

@@ -5,9 +5,9 @@ import torch
 from flwr.app import Context, RecordDict
 
 from clients.node import Node
-from fedgraph.cohort import TrainResult
-from fedgraph.experiment import parse_experiment
-from fedgraph.messages import WorkRequest
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.messages.cohort import WorkRequest
+from fedgraph.training.cohort import TrainResult
 
 
 @pytest.fixture

@@ -3,11 +3,10 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from clients.app import app
-from fedgraph.errors import IdentityError
-from fedgraph.experiment import parse_experiment
-from fedgraph.grid import LocalGrid
-from fedgraph.identity_proof import read_public_keys, refuse_unproven
-from fedgraph.messages import (
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.federation.grid import LocalGrid
+from fedgraph.federation.identity_proof import read_public_keys, refuse_unproven
+from fedgraph.messages.cohort import (
     CHALLENGE_KEY,
     CLIENT_KEY,
     EXPERIMENT_KEY,
@@ -17,7 +16,8 @@ from fedgraph.messages import (
     error_of,
     proof_of,
 )
-from fedgraph.methods import COHORT_CLIENT
+from fedgraph.methods.registry import COHORT_CLIENT
+from fedgraph.support.errors import IdentityError
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_errors_for_people_come_back_as_their_message(part):
 
 def test_values_that_an_error_quotes_stay_with_their_node(part, tmp_path, monkeypatch, caplog):
     (tmp_path / "quotes_here.py").write_text(
-        "from fedgraph.errors import DataError\n"
+        "from fedgraph.support.errors import DataError\n"
         "class Client:\n    @classmethod\n    def handle(cls, message, node):\n"
         "        raise DataError(\"column 'x' holds 'Jane Doe', which is no category\", quoted=\"'Jane Doe'\")\n"
     )
@@ -111,13 +111,13 @@ def test_a_plug_in_that_breaks_is_an_error_reply(part, tmp_path, monkeypatch, ca
     assert "division by zero" in caplog.text
 
 
-@pytest.mark.parametrize("kind", ["RuntimeError", "fedgraph.errors.DataError"])
+@pytest.mark.parametrize("kind", ["RuntimeError", "fedgraph.support.errors.DataError"])
 def test_places_of_a_node_and_values_that_it_met_stay_with_it(part, tmp_path, monkeypatch, kind):
     """Neither in the words of an error that this project raises, nor in those of any other."""
     own = tmp_path / "own" / "patients.csv"
     module = f"speaks_of_{kind.rpartition('.')[2]}"
     (tmp_path / f"{module}.py").write_text(
-        "import fedgraph.errors\nclass Client:\n    @classmethod\n    def handle(cls, message, node):\n"
+        "import fedgraph.support.errors\nclass Client:\n    @classmethod\n    def handle(cls, message, node):\n"
         f"        raise {kind}('cannot read {own}, {tmp_path}/data/x.csv, /srv/secret/y.csv and ~/z')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)

@@ -4,9 +4,9 @@ from flwr.app import Context, Message, RecordDict
 
 from clients.base import CohortClient
 from clients.node import Node
-from fedgraph.errors import ReplyError
-from fedgraph.experiment import parse_experiment
-from fedgraph.messages import WorkReply, WorkRequest
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.messages.cohort import WorkReply, WorkRequest
+from fedgraph.support.errors import ReplyError
 
 CLIENTS = ("client-0", "client-1")
 

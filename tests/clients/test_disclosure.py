@@ -4,9 +4,9 @@ from flwr.app import ArrayRecord, Context, RecordDict
 from clients.app import app as client_app
 from clients.disclosure import disclosure
 from clients.node import Node
-from fedgraph.experiment import parse_experiment
-from fedgraph.methods import BUILT_IN
-from fedgraph.plugins import load_object
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.methods.registry import BUILT_IN
+from fedgraph.support.plugins import load_object
 
 #: Words of a disclosure, by the arrays in replies that they speak of.
 WORDS = {

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from clients.ditto import DittoClient
-from fedgraph.cohort import TrainResult
+from fedgraph.training.cohort import TrainResult
 
 METHOD = {"lambda-personal": 0.5}
 

@@ -7,12 +7,12 @@ from flwr.app import Context, Message, RecordDict
 from clients.app import app as client_app
 from clients.f3 import F3Client
 from clients.node import Node
-from fedgraph.embedding_messages import EMBED, EmbedReply, EmbedRequest
-from fedgraph.errors import DataError, ExperimentError, IdentityError
-from fedgraph.experiment import parse_experiment
-from fedgraph.local_models import stage
-from fedgraph.messages import error_of
-from fedgraph.privacy.gaussian import clipped
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.fusion.owner_models import stage
+from fedgraph.messages.cohort import error_of
+from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
+from fedgraph.privacy.noise.gaussian import clipped
+from fedgraph.support.errors import DataError, ExperimentError, IdentityError
 
 NAMES = ("patch-0-0", "patch-0-1")
 

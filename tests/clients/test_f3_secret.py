@@ -7,12 +7,12 @@ from flwr.app import Context, Message, RecordDict
 from clients.app import app as client_app
 from clients.f3_secret import SecretClient
 from clients.node import Node
-from fedgraph.embedding_messages import EMBED, EmbedReply, EmbedRequest
-from fedgraph.errors import ReplyError
-from fedgraph.experiment import parse_experiment
-from fedgraph.messages import error_of
-from fedgraph.privacy.sealed import fingerprint
-from fedgraph.share_messages import STEP, ComputeRequest, Introduction, ShareRequest
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.messages.cohort import error_of
+from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
+from fedgraph.messages.shares import STEP, ComputeRequest, Introduction, ShareRequest
+from fedgraph.privacy.secret.sealed import fingerprint
+from fedgraph.support.errors import ReplyError
 
 NAMES = ("patch-0-0", "patch-0-1")
 SECRET = "clients.f3_secret:SecretClient"

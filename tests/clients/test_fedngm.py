@@ -10,14 +10,14 @@ from flwr.app import Context, Message, RecordDict
 
 from clients.fedngm import FedNGMClient
 from clients.node import Node
-from fedgraph.errors import DataError, IdentityError, ReplyError
-from fedgraph.experiment import parse_experiment
-from fedgraph.graphical.feature_graph import FeatureGraph
-from fedgraph.graphical.fedngm_settings import FedNGMSettings
-from fedgraph.graphical.scaling import Scaling
-from fedgraph.graphical.schema_json import schema_from_json
-from fedgraph.graphical_messages import PhaseReply, PhaseRequest, scores_from_text
-from fedgraph.settings import parse
+from fedgraph.data.tables.scaling import Scaling
+from fedgraph.data.tables.schema_json import schema_from_json
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.graph.feature_graph import FeatureGraph
+from fedgraph.messages.graphical import PhaseReply, PhaseRequest, scores_from_text
+from fedgraph.methods.fedngm import FedNGMSettings
+from fedgraph.support.errors import DataError, IdentityError, ReplyError
+from fedgraph.support.settings import parse
 
 NAMES = "east,north,west"
 COMMON = ("height", "weight", "ill", "ward", "stay")

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from clients.ipa import IPAClient
-from fedgraph.errors import ReplyError
+from fedgraph.support.errors import ReplyError
 from strategies.ipa import IPASettings
 
 

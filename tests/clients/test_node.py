@@ -6,11 +6,11 @@ import torch
 from flwr.app import Context, RecordDict
 
 from clients.node import Assignment, Node
-from fedgraph.data.base import TaskSpec
 from fedgraph.data.own import OwnData
-from fedgraph.errors import IdentityError
-from fedgraph.experiment import parse_experiment
+from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.graphical.shared_statistics import Consent
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import IdentityError
 
 
 def context(run_config=None, **node_config):
@@ -84,7 +84,7 @@ def test_state_is_kept_in_the_folder_of_the_node(tmp_path):
 
 def test_clients_with_different_architectures_and_the_moments_they_keep(digits_tables, tmp_path):
     from clients.base import train_cohort
-    from fedgraph.mixed import MixedCohort
+    from fedgraph.training.mixed import MixedCohort
 
     digits_tables["model"]["variants"] = [{"clients": ["client-1"], "name": "mlp", "hidden": [3]}]
     digits_tables["train"] |= {"optimizer": "adam", "keep-optimizer": True}

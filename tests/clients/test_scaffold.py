@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from clients.scaffold import ScaffoldClient, gradient_weight
-from fedgraph.settings import parse
-from fedgraph.train_settings import TrainSettings
+from fedgraph.support.settings import parse
+from fedgraph.training.settings import TrainSettings
 
 SETTINGS = {
     "plain": {},

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from clients.sfl import SFLClient
-from fedgraph.parameters import Layout
+from fedgraph.models.parameters import Layout
 
 CLIENTS, WIDTH, TRAINABLE = 5, 9, 6
 

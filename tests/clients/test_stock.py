@@ -6,10 +6,10 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from clients.node import Node
 from clients.stock import StockClient
-from fedgraph.array_records import from_record, to_record
-from fedgraph.errors import ReplyError
-from fedgraph.experiment import parse_experiment
-from fedgraph.messages import EXPERIMENT_KEY, KEEP_KEY, ROUND_KEY, RUN_KEY
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.messages.array_records import from_record, to_record
+from fedgraph.messages.cohort import EXPERIMENT_KEY, KEEP_KEY, ROUND_KEY, RUN_KEY
+from fedgraph.support.errors import ReplyError
 
 CLIENTS = ("client-0", "client-1")
 
@@ -84,7 +84,7 @@ def test_the_proximal_term_pulls_to_the_global_model(ask, node_and_part):
 
 
 def test_a_client_that_diverged_is_left_out_and_named(ask, node_and_part, monkeypatch):
-    from fedgraph.cohort import Cohort
+    from fedgraph.training.cohort import Cohort
 
     honest = Cohort.train
 

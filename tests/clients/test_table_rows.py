@@ -3,9 +3,9 @@ import torch
 
 from clients.table_rows import TableRows
 from fedgraph.data import open_source
-from fedgraph.data.client_tables import client_table_source
-from fedgraph.experiment import parse_experiment
-from fedgraph.graphical.scaling import Scaling, ScalingSettings
+from fedgraph.data.tables.client_tables import client_table_source
+from fedgraph.data.tables.scaling import Scaling, ScalingSettings
+from fedgraph.experiment.experiment import parse_experiment
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ import torch
 
 from clients.ipa import IPAClient
 from clients.update_release import UpdateRelease
-from fedgraph.errors import ReplyError
+from fedgraph.support.errors import ReplyError
 from strategies.ipa import IPASettings
 
 PRIVACY = {"clip-norm": 0.5, "noise-multiplier": 2.0, "releases": 3}

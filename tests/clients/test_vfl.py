@@ -6,11 +6,11 @@ from flwr.app import Context, Message, RecordDict
 
 from clients.node import Node, forget_cohorts
 from clients.vfl import VerticalClient
-from fedgraph.client_state import ClientState
-from fedgraph.embedding_messages import EMBED, EmbedReply, EmbedRequest
-from fedgraph.errors import ExperimentError, IdentityError, ReplyError
-from fedgraph.experiment import parse_experiment
-from fedgraph.vertical_messages import StepReply, StepRequest
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
+from fedgraph.messages.vertical import StepReply, StepRequest
+from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError
+from fedgraph.training.client_state import ClientState
 
 NAMES = ("patch-0-0", "patch-0-1")
 PIXELS, HIDDEN = 16, 5
@@ -64,8 +64,8 @@ def make(patches_tables, tmp_path, data_dir):
 
 def layers(model):
     """Weight and bias of the embedding by name, as every owner has them."""
-    from fedgraph.data.base import TaskSpec
     from fedgraph.models import build
+    from fedgraph.models.task import TaskSpec
 
     task = TaskSpec("classification", (1, 4, 4), (10,))
     tensors = build({"name": "mlp", "hidden": [HIDDEN]}, task).layout.unflatten(model[None])
@@ -214,7 +214,7 @@ def test_the_owners_models_follow_the_device_of_training(make, monkeypatch, no_g
     wanted = learn(make())
     forget_cohorts()
     moved = no_gpu()
-    monkeypatch.setattr("fedgraph.train_settings.TrainSettings.torch_device", lambda self: torch.device("cuda"))
+    monkeypatch.setattr("fedgraph.training.settings.TrainSettings.torch_device", lambda self: torch.device("cuda"))
     assert torch.equal(learn(make()), wanted)
     parameters = HIDDEN * (PIXELS + 1) + 10 * (HIDDEN + 1)
     assert moved.count((2, parameters)) >= 2 * (1 + 2), "the models and two moments, in each step"

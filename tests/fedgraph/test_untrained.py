@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.cohort import Cohort, TrainSettings
-from fedgraph.data.base import CohortData, TaskSpec
+from fedgraph.data.base import CohortData
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.pooled import PooledSplit
 from fedgraph.models import build
+from fedgraph.models.task import TaskSpec
+from fedgraph.training.cohort import Cohort, TrainSettings
 
 TASK = TaskSpec("forecast", (4, 1), (2,))
 SIZES = (5, 0, 9, 0, 2, 0)

@@ -9,12 +9,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
-from fedgraph.cohort import Cohort
 from fedgraph.data import open_source, parse_data
-from fedgraph.errors import ExperimentError, RunError
 from fedgraph.models import build
-from fedgraph.seeding import generator
-from fedgraph.train_settings import TrainSettings
+from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.seeding import generator
+from fedgraph.training.cohort import Cohort
+from fedgraph.training.settings import TrainSettings
 from simulations.benchmarks import baselines, deployment, grids, measure, memory, rounds, runs, scale, server
 from simulations.benchmarks.__main__ import app
 from simulations.benchmarks.baselines import Floor, PlainLoop, forward_operations, training_operations
@@ -206,7 +206,7 @@ def plain_task(monkeypatch):
 
 
 def test_the_plain_app_trains_what_the_cohort_trains(metr_la, plain_task):
-    from fedgraph.batches import shuffling_keys, training_batches
+    from fedgraph.training.batches import shuffling_keys, training_batches
 
     model, data, settings = week({"name": "gru", "hidden": 8}, momentum=0.9, clip_norm=0.5)
     row = model.initial(generator(0, "initial model"))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgraph.experiment import load_experiment
+from fedgraph.experiment.experiment import load_experiment
 
 FILES = (Path(__file__).resolve().parents[2] / "simulations").rglob("*.toml")
 EXPERIMENTS = sorted(path for path in FILES if path.name != "pyproject.toml" and path.parent.name != "tables")

@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 
-from fedgraph.experiment import load_experiment
+from fedgraph.experiment.experiment import load_experiment
 
 OWNERS, COLUMNS, ROWS = 4, 12, 600
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedgraph.experiment import load_experiment
+from fedgraph.experiment.experiment import load_experiment
 
 SHORT = ["train.local-epochs=2", "train.workers=1", "train.compile=false", "f3.epochs=2", "f3.draws=2", "f3.workers=1"]
 
@@ -23,7 +23,7 @@ def test_on_data_that_scikit_learn_brings_along(run_experiment, name, owners):
 
 
 def test_four_kinds_of_model_have_embeddings_of_four_sizes(run_experiment):
-    from fedgraph.fusion_file import FittedFusion
+    from fedgraph.fusion.model_file import FittedFusion
 
     folder, _ = run(run_experiment, "heterogeneous")
     sizes = FittedFusion.read(folder.path / "fusion.safetensors").sizes.tolist()

@@ -9,9 +9,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedgraph import cli
-from fedgraph.graphical.elimination import posterior
-from fedgraph.seeding import generator
+from fedgraph.commands import cli
+from fedgraph.graphical.asking.elimination import posterior
+from fedgraph.support.seeding import generator
 from simulations.fedngm.answers import insurance_like
 
 

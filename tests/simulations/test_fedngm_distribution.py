@@ -7,8 +7,8 @@ import pytest
 import tomli_w
 
 from fedgraph.data import open_source
-from fedgraph.errors import ExperimentError
-from fedgraph.experiment import load_experiment
+from fedgraph.experiment.experiment import load_experiment
+from fedgraph.support.errors import ExperimentError
 from simulations.fedngm.distribution import distribution, draw
 
 SEGMENTS = {"poor": {"pay": ["state"]}, "north": {"site": ["1"], "pay": ["own"]}}
@@ -66,7 +66,7 @@ def test_other_data_are_refused(experiment, tmp_path):
 def test_the_page(experiment, tmp_path, monkeypatch):
     from typer.testing import CliRunner
 
-    from fedgraph.cli import app
+    from fedgraph.commands.cli import app
 
     path = experiment(segments=SEGMENTS, **{"public-share": 0.5})
     command = ["reproduce", "fedngm-fig6", "--out", str(tmp_path / "out"), "--data-dir", str(tmp_path)]

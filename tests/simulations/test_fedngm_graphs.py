@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedgraph import cli
+from fedgraph.commands import cli
 from simulations.fedngm import graphs
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fedgraph.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError
 from simulations import pages
 from simulations.pages import REPOSITORY, Results, stale, written_anew
 

@@ -1,6 +1,6 @@
 import pytest
 
-from fedgraph.experiment import load_experiment
+from fedgraph.experiment.experiment import load_experiment
 from fedgraph.reproduce.cells import CellMaker, digest, resolved
 from fedgraph.reproduce.choosing import plan_cells, plan_choices
 from fedgraph.reproduce.table import load_table, table_files

@@ -10,9 +10,9 @@ import torch
 from scipy import integrate, stats
 from typer.testing import CliRunner
 
-from fedgraph import cli
-from fedgraph.learned_graph.bernoulli import GumbelGraph, InverseCdfGraph
-from fedgraph.seeding import generator
+from fedgraph.commands import cli
+from fedgraph.graph.learning.bernoulli import GumbelGraph, InverseCdfGraph
+from fedgraph.support.seeding import generator
 from simulations.f3.theory import bias, distributions, sinkhorn
 from simulations.f3.theory.draws import gumbel_draws, icdf_draws
 from simulations.f3.theory.formulas import (

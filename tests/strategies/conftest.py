@@ -6,15 +6,15 @@ from flwr.app import Message
 from torch.nn.functional import cross_entropy
 
 from clients.app import app as client_app
-from fedgraph.architectures import initial_model
-from fedgraph.client_state import ClientState
 from fedgraph.data import open_source, parse_data
-from fedgraph.errors import RunError
-from fedgraph.messages import error_content
-from fedgraph.model_file import load_models
+from fedgraph.messages.cohort import error_content
 from fedgraph.models import build
-from fedgraph.run import RunFolder
-from fedgraph.state_file import load_state
+from fedgraph.models.architectures import initial_model
+from fedgraph.runs.folder import RunFolder
+from fedgraph.runs.model_file import load_models
+from fedgraph.support.errors import RunError
+from fedgraph.support.state_file import load_state
+from fedgraph.training.client_state import ClientState
 
 CLASSES, PIXELS = 10, 64
 STEPS, RATE = 3, 0.2

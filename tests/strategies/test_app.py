@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.errors import ExperimentError, IdentityError, RunError
-from fedgraph.experiment import parse_experiment
-from fedgraph.model_file import load_models
-from fedgraph.run import RunFolder
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.runs.folder import RunFolder
+from fedgraph.runs.model_file import load_models
+from fedgraph.support.errors import ExperimentError, IdentityError, RunError
 from strategies.app import from_run_config
 
 METHODS = ["sfl", "local", "fedavg"]
@@ -318,10 +318,10 @@ def test_a_strategy_of_ones_own_in_one_class(digits_tables, run_experiment, tmp_
 
 
 def test_a_learned_graph_is_kept_with_the_run(digits_tables, run_experiment, tmp_path, monkeypatch):
-    from fedgraph.client_graph import read_graph
+    from fedgraph.graph import read_graph
 
     code = (
-        "from fedgraph.client_graph import ClientGraph\n"
+        "from fedgraph.graph import ClientGraph\n"
         "from strategies.local import LocalOnly\n\n"
         "class Learns(LocalOnly):\n"
         "    def learned_graph(self):\n"

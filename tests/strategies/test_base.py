@@ -6,21 +6,21 @@ import torch
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
 
-from fedgraph.array_records import to_record
-from fedgraph.callbacks import AverageLast, Callback, EarlyStopping
-from fedgraph.client_graph import ClientGraph
-from fedgraph.data.base import TaskSpec
-from fedgraph.errors import RunError
-from fedgraph.exchange import OrderedGrid, identify
-from fedgraph.experiment import parse_experiment
-from fedgraph.federation import Federation
-from fedgraph.grid import LocalGrid
-from fedgraph.messages import WorkReply, WorkRequest
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.federation.exchange import OrderedGrid, identify
+from fedgraph.federation.federation import Federation
+from fedgraph.federation.grid import LocalGrid
+from fedgraph.federation.roll_call import RollCall
+from fedgraph.graph import ClientGraph
+from fedgraph.messages.array_records import to_record
+from fedgraph.messages.cohort import WorkReply, WorkRequest
 from fedgraph.models import build
-from fedgraph.parameters import Layout
-from fedgraph.plan import RunPlan
-from fedgraph.roll_call import RollCall
-from fedgraph.settings import Settings
+from fedgraph.models.parameters import Layout
+from fedgraph.models.task import TaskSpec
+from fedgraph.runs.callbacks import AverageLast, Callback, EarlyStopping
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.errors import RunError
+from fedgraph.support.settings import Settings
 from strategies.base import CohortStrategy
 from strategies.local import LocalOnly
 

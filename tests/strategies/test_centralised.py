@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from fedgraph.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError
 
 ONE_NODE = {"node_configs": [{"clients": "client-0,client-1,client-2"}]}
 

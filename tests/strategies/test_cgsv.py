@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from clients.base import CohortClient
-from fedgraph.array_records import to_record
-from fedgraph.cohort import Cohort
-from fedgraph.data.base import TaskSpec
-from fedgraph.federation import Federation
-from fedgraph.model_file import load_models
-from fedgraph.parameters import Layout
-from fedgraph.plan import RunPlan
-from fedgraph.settings import parse
-from fedgraph.state_file import load_state
+from fedgraph.federation.federation import Federation
+from fedgraph.messages.array_records import to_record
+from fedgraph.models.parameters import Layout
+from fedgraph.models.task import TaskSpec
+from fedgraph.runs.model_file import load_models
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.settings import parse
+from fedgraph.support.state_file import load_state
+from fedgraph.training.cohort import Cohort
 from strategies.base import Replies
 from strategies.cgsv import CGSV, CGSVSettings
 

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from fedgraph.errors import ExperimentError
-from fedgraph.experiment import parse_experiment
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.support.errors import ExperimentError
 from strategies.chosen import ChosenMethod, mixes_models
 from strategies.f3 import F3
 from strategies.local import LocalOnly

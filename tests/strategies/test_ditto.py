@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedgraph.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError
 
 KEPT = {"parameters": torch.zeros(650), "trained": torch.tensor(0.0)}
 

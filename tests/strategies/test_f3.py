@@ -9,12 +9,12 @@ import torch
 from flwr.app import Array, ArrayRecord
 
 from clients.app import app as client_app
-from fedgraph.alignment import SoftAlignment
-from fedgraph.embedding_messages import EmbedReply
-from fedgraph.errors import DataError, ExperimentError
-from fedgraph.fusion_file import FittedFusion
-from fedgraph.run import RunFolder
-from fedgraph.state_file import load_state, save_state
+from fedgraph.fusion.alignment import SoftAlignment
+from fedgraph.fusion.model_file import FittedFusion
+from fedgraph.messages.embeddings import EmbedReply
+from fedgraph.runs.folder import RunFolder
+from fedgraph.support.errors import DataError, ExperimentError
+from fedgraph.support.state_file import load_state, save_state
 from strategies import f3
 from strategies.f3 import bytes_per_owner
 

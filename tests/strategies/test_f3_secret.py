@@ -11,14 +11,14 @@ from flwr.app import Context, Message, RecordDict
 from flwr.common.serde import recorddict_to_proto
 
 from clients.app import app as client_app
-from fedgraph.array_records import to_record
-from fedgraph.embedding_messages import EmbedReply
-from fedgraph.errors import DataError, ExperimentError, IdentityError, RunError
-from fedgraph.messages import error_content
-from fedgraph.privacy.sealed import Context as SealedContext
-from fedgraph.privacy.sealed import open_sealed
-from fedgraph.privacy.shamir import ShareSettings, reconstruct
-from fedgraph.state_file import load_state
+from fedgraph.messages.array_records import to_record
+from fedgraph.messages.cohort import error_content
+from fedgraph.messages.embeddings import EmbedReply
+from fedgraph.privacy.secret.sealed import Context as SealedContext
+from fedgraph.privacy.secret.sealed import open_sealed
+from fedgraph.privacy.secret.shamir import ShareSettings, reconstruct
+from fedgraph.support.errors import DataError, ExperimentError, IdentityError, RunError
+from fedgraph.support.state_file import load_state
 
 OWNERS = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")
 HOSTS = [{"clients": "patch-0-0,patch-0-1"}, {"clients": "patch-1-0,patch-1-1"}]
@@ -192,9 +192,9 @@ def test_nobody_sees_an_embedding(trained, tmp_path):
 def unsealed(wire, message):
     """What the aggregator that gets the message can open with its own key, int64 by owner."""
     from clients.node import Node
-    from fedgraph.privacy import field
-    from fedgraph.privacy.aggregator_files import own_keys
-    from fedgraph.share_messages import ComputeRequest, binding
+    from fedgraph.messages.shares import ComputeRequest, binding
+    from fedgraph.privacy.secret import field
+    from fedgraph.privacy.secret.aggregator_files import own_keys
 
     request = ComputeRequest.unpack(message.content)
     node = Node.of(wire.contexts[message.metadata.dst_node_id])
@@ -316,7 +316,7 @@ def sealed_by(wire):
 
 
 def test_a_third_model_on_the_same_samples_is_refused_by_the_aggregators(trained, monkeypatch):
-    from fedgraph.fusion_file import FittedFusion
+    from fedgraph.fusion.model_file import FittedFusion
 
     trained()
     read = FittedFusion.read
@@ -374,7 +374,7 @@ def test_simulated_aggregators_and_who_is_missing(trained):
 
 
 def test_aggregators_that_come_late_are_waited_for(trained, monkeypatch):
-    from fedgraph.grid import LocalGrid
+    from fedgraph.federation.grid import LocalGrid
 
     polls = []
 
@@ -389,7 +389,7 @@ def test_aggregators_that_come_late_are_waited_for(trained, monkeypatch):
 
 
 def test_an_owner_that_pins_other_aggregators_refuses(trained, tmp_path):
-    command = [sys.executable, "-m", "fedgraph.privacy.aggregator_files", str(tmp_path / "state"), "north"]
+    command = [sys.executable, "-m", "fedgraph.privacy.secret.aggregator_files", str(tmp_path / "state"), "north"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     known = trained().summary()["aggregators"]
     assert told == known["north"], "the aggregator's own node tells it, and before any run"
@@ -423,9 +423,9 @@ def test_other_fusions_are_refused(trained):
 def test_a_node_does_not_hand_out_clear_embeddings_in_a_secret_run(trained, data_dir, tmp_path):
     from clients.f3_secret import SecretClient
     from clients.node import Node
-    from fedgraph.embedding_messages import EMBED, EmbedRequest
-    from fedgraph.errors import ReplyError
-    from fedgraph.experiment import parse_experiment
+    from fedgraph.experiment.experiment import parse_experiment
+    from fedgraph.messages.embeddings import EMBED, EmbedRequest
+    from fedgraph.support.errors import ReplyError
 
     part = parse_experiment(trained.tables).client_part({})
     node = Node.of(Context(1, 1, {"clients": OWNERS[0], "data-dir": str(data_dir)}, RecordDict(), {}))

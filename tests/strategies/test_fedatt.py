@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.array_records import to_record
-from fedgraph.data.base import TaskSpec
-from fedgraph.federation import Federation
-from fedgraph.parameters import Layout
-from fedgraph.plan import RunPlan
-from fedgraph.settings import parse
+from fedgraph.federation.federation import Federation
+from fedgraph.messages.array_records import to_record
+from fedgraph.models.parameters import Layout
+from fedgraph.models.task import TaskSpec
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.settings import parse
 from strategies.base import Replies
 from strategies.fedatt import FedAtt, FedAttSettings
 

@@ -3,8 +3,8 @@ import json
 import pytest
 import torch
 
-from fedgraph.errors import ExperimentError
-from fedgraph.model_file import load_models
+from fedgraph.runs.model_file import load_models
+from fedgraph.support.errors import ExperimentError
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 import torch
 
-from fedgraph.architectures import initial_model
-from fedgraph.data.base import TaskSpec
 from fedgraph.models import build
-from fedgraph.seeding import derive_seed
+from fedgraph.models.architectures import initial_model
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.seeding import derive_seed
 
 
 def by_hand(problem):

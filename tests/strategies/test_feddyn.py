@@ -1,13 +1,13 @@
 import pytest
 import torch
 
-from fedgraph.array_records import to_record
-from fedgraph.data.base import TaskSpec
-from fedgraph.errors import ExperimentError
-from fedgraph.federation import Federation
-from fedgraph.parameters import Layout
-from fedgraph.plan import RunPlan
-from fedgraph.settings import parse
+from fedgraph.federation.federation import Federation
+from fedgraph.messages.array_records import to_record
+from fedgraph.models.parameters import Layout
+from fedgraph.models.task import TaskSpec
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import parse
 from strategies.base import Replies
 from strategies.feddc import FedDC, FedDCSettings
 from strategies.feddyn import FedDyn, FedDynSettings

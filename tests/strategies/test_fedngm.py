@@ -16,20 +16,20 @@ from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
 from clients.app import app as client_app
-from fedgraph import cli
+from fedgraph.commands import cli
 from fedgraph.data import open_source
-from fedgraph.data.client_tables import client_table_source, rows_of
-from fedgraph.errors import DataError, ExperimentError, RunError
-from fedgraph.experiment import parse_experiment
-from fedgraph.graphical.feature_graph_files import read_feature_graph
+from fedgraph.data.tables.client_tables import client_table_source, rows_of
+from fedgraph.data.tables.values import read_values
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.graph.feature_graph_files import read_feature_graph
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.recovery import RecoverySettings
 from fedgraph.graphical.recovery.summed import UnitSums, recover_from_sums
-from fedgraph.graphical.values import read_values
-from fedgraph.graphical_messages import PhaseReply, PhaseRequest
-from fedgraph.messages import error_content
-from fedgraph.run import RunFolder
-from fedgraph.state_file import load_state
+from fedgraph.messages.cohort import error_content
+from fedgraph.messages.graphical import PhaseReply, PhaseRequest
+from fedgraph.runs.folder import RunFolder
+from fedgraph.support.errors import DataError, ExperimentError, RunError
+from fedgraph.support.state_file import load_state
 
 NAMES = ["east", "north", "west"]
 COMMON = ("height", "weight", "ill", "ward", "stay")

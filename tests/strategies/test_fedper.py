@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from clients.app import app as client_app
-from fedgraph.errors import ExperimentError
-from fedgraph.model_file import load_models
+from fedgraph.runs.model_file import load_models
+from fedgraph.support.errors import ExperimentError
 
 
 def by_hand(problem, shared, present=lambda client, server_round: True):

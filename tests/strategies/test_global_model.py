@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.array_records import to_record
-from fedgraph.data.base import TaskSpec
-from fedgraph.federation import Federation
-from fedgraph.graph_mean import weighted_mean
-from fedgraph.model_file import load_models
-from fedgraph.parameters import Layout
-from fedgraph.plan import RunPlan
-from fedgraph.settings import Settings
+from fedgraph.federation.federation import Federation
+from fedgraph.graph.means import weighted_mean
+from fedgraph.messages.array_records import to_record
+from fedgraph.models.parameters import Layout
+from fedgraph.models.task import TaskSpec
+from fedgraph.runs.model_file import load_models
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.settings import Settings
 from strategies.base import Replies
 from strategies.global_model import GlobalModelStrategy
 

@@ -4,17 +4,17 @@ import pytest
 import torch
 
 from clients.ipa import IPAClient
-from fedgraph.architectures import initial_model
-from fedgraph.client_graph import ClientGraph, write_graph
-from fedgraph.data.base import TaskSpec
-from fedgraph.errors import ExperimentError, RunError
-from fedgraph.federation import Federation
-from fedgraph.model_file import load_models
+from fedgraph.federation.federation import Federation
+from fedgraph.graph import ClientGraph, write_graph
 from fedgraph.models import build
-from fedgraph.parameters import Layout
-from fedgraph.plan import RunPlan
-from fedgraph.seeding import derive_seed
-from fedgraph.settings import parse
+from fedgraph.models.architectures import initial_model
+from fedgraph.models.parameters import Layout
+from fedgraph.models.task import TaskSpec
+from fedgraph.runs.model_file import load_models
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.seeding import derive_seed
+from fedgraph.support.settings import parse
 from strategies.ipa import IPA, IPASettings
 
 RATE, STEPS = 0.2, 3

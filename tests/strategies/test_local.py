@@ -5,13 +5,13 @@ import torch
 from flwr.app import Array
 
 from clients.app import app as client_app
-from fedgraph.client_state import ClientState
 from fedgraph.data import open_source
-from fedgraph.errors import ExperimentError, RunError
-from fedgraph.experiment import parse_experiment
-from fedgraph.model_file import load_models
+from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.models import build
-from fedgraph.run import RunFolder
+from fedgraph.runs.folder import RunFolder
+from fedgraph.runs.model_file import load_models
+from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.training.client_state import ClientState
 
 
 def rows(folder):

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from fedgraph.errors import IdentityError
-from fedgraph.graphical.schema import Feature, Schema
-from fedgraph.graphical.schema_json import schema_as_json
-from fedgraph.graphical_messages import PhaseReply
+from fedgraph.data.tables.schema import Feature, Schema
+from fedgraph.data.tables.schema_json import schema_as_json
+from fedgraph.messages.graphical import PhaseReply
+from fedgraph.support.errors import IdentityError
 from strategies.members import Members
 
 SCHEMA = Schema((Feature("age", "integer"),))

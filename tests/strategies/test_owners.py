@@ -6,8 +6,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from clients.app import app as client_app
-from fedgraph.errors import DataError, FedgraphError, IdentityError, RunError
-from fedgraph.messages import error_content
+from fedgraph.messages.cohort import error_content
+from fedgraph.support.errors import DataError, FedgraphError, IdentityError, RunError
 from strategies.f3 import F3, F3Settings
 
 NAMES = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")
@@ -161,11 +161,11 @@ def test_there_are_no_rounds():
 
 def test_start_is_that_of_a_flower_strategy(patches_tables, tmp_path, data_dir):
     from fedgraph.data import open_source
-    from fedgraph.experiment import parse_experiment
-    from fedgraph.fusion_file import FittedFusion
-    from fedgraph.grid import LocalGrid
-    from fedgraph.roll_call import RollCall
-    from fedgraph.run import RunFolder
+    from fedgraph.experiment.experiment import parse_experiment
+    from fedgraph.federation.grid import LocalGrid
+    from fedgraph.federation.roll_call import RollCall
+    from fedgraph.fusion.model_file import FittedFusion
+    from fedgraph.runs.folder import RunFolder
     from strategies.phases import PhasesPlan
 
     experiment = parse_experiment(patches_tables)

@@ -5,13 +5,13 @@ import torch
 from flwr.app import Message
 
 from clients.app import app as client_app
-from fedgraph.array_records import from_record, to_record
 from fedgraph.data import open_source, parse_data
-from fedgraph.errors import ExperimentError
-from fedgraph.messages import error_content
-from fedgraph.model_file import load_models
-from fedgraph.peer_comparison import MEASURES, PeerComparison
-from fedgraph.run import RunFolder
+from fedgraph.messages.array_records import from_record, to_record
+from fedgraph.messages.cohort import error_content
+from fedgraph.runs.folder import RunFolder
+from fedgraph.runs.model_file import load_models
+from fedgraph.runs.peer_comparison import MEASURES, PeerComparison
+from fedgraph.support.errors import ExperimentError
 
 NAMES = ("client-0", "client-1", "client-2")
 

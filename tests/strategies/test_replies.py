@@ -2,10 +2,10 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedgraph.data.base import TaskSpec
-from fedgraph.federation import Federation
-from fedgraph.grid import LocalGrid
-from fedgraph.messages import WorkReply
+from fedgraph.federation.federation import Federation
+from fedgraph.federation.grid import LocalGrid
+from fedgraph.messages.cohort import WorkReply
+from fedgraph.models.task import TaskSpec
 from strategies.replies import collect
 
 NAMES = ("a", "b", "c", "d", "e")

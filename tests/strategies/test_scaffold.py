@@ -2,15 +2,15 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedgraph.array_records import to_record
-from fedgraph.batches import shuffling_keys, training_batches
-from fedgraph.data.base import TaskSpec
-from fedgraph.errors import ExperimentError
-from fedgraph.federation import Federation
-from fedgraph.parameters import Layout
-from fedgraph.plan import RunPlan
-from fedgraph.settings import parse
-from fedgraph.train_settings import TrainSettings
+from fedgraph.federation.federation import Federation
+from fedgraph.messages.array_records import to_record
+from fedgraph.models.parameters import Layout
+from fedgraph.models.task import TaskSpec
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import parse
+from fedgraph.training.batches import shuffling_keys, training_batches
+from fedgraph.training.settings import TrainSettings
 from strategies.base import Replies
 from strategies.scaffold import Scaffold, ScaffoldSettings
 

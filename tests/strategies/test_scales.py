@@ -4,10 +4,10 @@ import tomllib
 import numpy as np
 import pytest
 
-from fedgraph.client_graph import read_graph
 from fedgraph.data import open_source, parse_data
-from fedgraph.errors import DataError, ExperimentError
-from fedgraph.run import RunFolder
+from fedgraph.graph import read_graph
+from fedgraph.runs.folder import RunFolder
+from fedgraph.support.errors import DataError, ExperimentError
 
 COLD = ["sensor-003", "sensor-006", "sensor-008"]
 TRAIN, DAY = 2016, 288

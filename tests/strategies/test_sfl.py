@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from clients.sfl import distance_gradient
-from fedgraph.client_graph import ClientGraph, read_graph
-from fedgraph.client_state import ClientState
-from fedgraph.data.base import TaskSpec
-from fedgraph.errors import ExperimentError
-from fedgraph.federation import Federation
-from fedgraph.model_file import load_models
-from fedgraph.parameters import Layout
-from fedgraph.plan import RunPlan
-from fedgraph.settings import parse
+from fedgraph.federation.federation import Federation
+from fedgraph.graph import ClientGraph, read_graph
+from fedgraph.models.parameters import Layout
+from fedgraph.models.task import TaskSpec
+from fedgraph.runs.model_file import load_models
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import parse
+from fedgraph.training.client_state import ClientState
 from strategies.base import Replies
 from strategies.sfl import SFL, SFLSettings
 from strategies.sfl_cold_start import SFLColdStart

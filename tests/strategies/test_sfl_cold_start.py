@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.client_graph import ClientGraph, read_graph
-from fedgraph.cohort import Cohort, TrainSettings
 from fedgraph.data import open_source, parse_data
-from fedgraph.data.base import TaskSpec
-from fedgraph.errors import ExperimentError
-from fedgraph.federation import Federation
-from fedgraph.model_file import load_models
+from fedgraph.federation.federation import Federation
+from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.models import build
-from fedgraph.parameters import Layout
-from fedgraph.plan import RunPlan
-from fedgraph.settings import parse
+from fedgraph.models.parameters import Layout
+from fedgraph.models.task import TaskSpec
+from fedgraph.runs.model_file import load_models
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import parse
+from fedgraph.training.cohort import Cohort, TrainSettings
 from strategies.base import Replies
 from strategies.sfl_cold_start import SFLColdStart, SFLColdStartSettings
 

@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.client_graph import ClientGraph, read_graph
 from fedgraph.data import open_source
-from fedgraph.data.base import TaskSpec
-from fedgraph.experiment import parse_experiment
-from fedgraph.federation import Federation
-from fedgraph.learned_graph import beside_given, kernel_graph, smooth_graph
-from fedgraph.pairwise import squared_distances
-from fedgraph.parameters import Layout
-from fedgraph.plan import RunPlan
-from fedgraph.run import RunFolder
-from fedgraph.settings import parse
-from fedgraph.state_file import load_state, save_state
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.federation.federation import Federation
+from fedgraph.graph import ClientGraph, read_graph
+from fedgraph.graph.learning import beside_given, kernel_graph, smooth_graph
+from fedgraph.graph.pairwise import squared_distances
+from fedgraph.models.parameters import Layout
+from fedgraph.models.task import TaskSpec
+from fedgraph.runs.folder import RunFolder
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.settings import parse
+from fedgraph.support.state_file import load_state, save_state
 from strategies.base import Replies
 from strategies.sfl_star import SFLStar, SFLStarSettings
 

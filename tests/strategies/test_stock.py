@@ -9,9 +9,9 @@ import torch
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from fedgraph.data import open_source, parse_data
-from fedgraph.errors import ExperimentError
-from fedgraph.methods import BUILT_IN
-from fedgraph.model_file import load_models
+from fedgraph.methods.registry import BUILT_IN
+from fedgraph.runs.model_file import load_models
+from fedgraph.support.errors import ExperimentError
 from strategies.stock import build_stock, load_stock_state, stock_state
 
 
@@ -123,8 +123,8 @@ def test_state_of_a_stock_strategy_round_trips():
 
 
 def test_fedadam_resumes_to_the_same_weights(digits_tables, run_experiment):
-    from fedgraph.experiment import parse_experiment
-    from fedgraph.run import RunFolder
+    from fedgraph.experiment.experiment import parse_experiment
+    from fedgraph.runs.folder import RunFolder
 
     tables = stock(digits_tables, "FedAdam", eta=0.02)
     tables["experiment"]["rounds"] = 6

@@ -6,11 +6,11 @@ import pytest
 import torch
 from flwr.app import Message
 
-from fedgraph.errors import RunError
-from fedgraph.exchange import OrderedGrid
-from fedgraph.grid import LocalGrid
-from fedgraph.joined_samples import JoinedSamples
-from fedgraph.vertical_messages import StepReply, StepRequest
+from fedgraph.federation.exchange import OrderedGrid
+from fedgraph.federation.grid import LocalGrid
+from fedgraph.federation.joined_samples import JoinedSamples
+from fedgraph.messages.vertical import StepReply, StepRequest
+from fedgraph.support.errors import RunError
 from strategies.vertical_steps import VerticalSteps
 
 PLAN = SimpleNamespace(client="c:C", experiment="{}", folder=SimpleNamespace(name="run"), timeout=1.0)

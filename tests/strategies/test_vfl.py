@@ -10,16 +10,16 @@ from flwr.app import Array, ArrayRecord, Message
 from torch.nn import functional
 
 from clients.app import app as client_app
-from fedgraph.client_state import ClientState
 from fedgraph.data import open_source, parse_data
-from fedgraph.data.base import TaskSpec
-from fedgraph.errors import FedgraphError, IdentityError, RunError
 from fedgraph.fusion import build_network
-from fedgraph.local_models.pretraining import initial_models
-from fedgraph.messages import error_content
+from fedgraph.fusion.owner_models.pretraining import initial_models
+from fedgraph.messages.cohort import error_content
 from fedgraph.models import build
-from fedgraph.run import RunFolder
-from fedgraph.state_file import load_state, save_state
+from fedgraph.models.task import TaskSpec
+from fedgraph.runs.folder import RunFolder
+from fedgraph.support.errors import FedgraphError, IdentityError, RunError
+from fedgraph.support.state_file import load_state, save_state
+from fedgraph.training.client_state import ClientState
 from strategies.vfl import VerticalSettings
 
 NAMES = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")
@@ -388,7 +388,7 @@ def test_a_node_learns_with_the_owners_that_are_left(tables, run_experiment, lef
 
 
 def test_a_node_that_falls_silent_is_named(tables, run_experiment, monkeypatch):
-    from fedgraph.grid import LocalGrid
+    from fedgraph.federation.grid import LocalGrid
 
     deliver = LocalGrid.send_and_receive
 

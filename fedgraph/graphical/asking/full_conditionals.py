@@ -13,10 +13,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedgraph.graphical.categories import one_of_each
-from fedgraph.graphical.inference import Scale
-from fedgraph.graphical.network import Network
-from fedgraph.graphical.network_parts import Part, parts_of
+from fedgraph.graphical.asking.inference import Scale
+from fedgraph.graphical.network.categories import one_of_each
+from fedgraph.graphical.network.network import Network
+from fedgraph.graphical.network.parts import Part, parts_of
 
 FARTHEST = 4.0
 """Standard deviations from its mean that a number is drawn within: networks that contradict each other could drift off

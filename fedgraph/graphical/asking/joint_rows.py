@@ -16,12 +16,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.graphical.gibbs import chains
-from fedgraph.graphical.inference import ROWS
-from fedgraph.graphical.network import Network
-from fedgraph.seeding import generator
-from fedgraph.settings import Settings
-from fedgraph.threads import available_cores, pinned_threads, side_by_side
+from fedgraph.graphical.asking.gibbs import chains
+from fedgraph.graphical.asking.inference import ROWS
+from fedgraph.graphical.network.network import Network
+from fedgraph.support.seeding import generator
+from fedgraph.support.settings import Settings
+from fedgraph.support.threads import available_cores, pinned_threads, side_by_side
 
 _CENTRED_BY = 4096
 """Rows by which predictions are centred where none are kept: they tell a mean to a sixtieth of its deviation."""
@@ -31,8 +31,8 @@ class SamplingSettings(Settings):
     """How rows are drawn from a model, and how it answers what follows from what is known.
 
     method         : ``gibbs``: rows start with independent features, and every sweep draws each feature anew given all
-        others. ``released``: the procedure of the authors' program, :mod:`fedgraph.graphical.released_sampling`, for
-        comparison: it draws uniformly from ranges and adds noise of 1 % of a value, whatever the data are.
+        others. ``released``: the procedure of the authors' program, :mod:`fedgraph.graphical.asking.released_sampling`,
+        for comparison: it draws uniformly from ranges and adds noise of 1 % of a value, whatever the data are.
     sweeps         : of ``gibbs``. More are needed where features nearly determine each other.
     overrelaxation : numbers are drawn on the other side of their expectation from where they are, by this share of the
         distance, and with so much less noise; 0: regardless of where they are. The distribution is the same, and is

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedgraph.graphical.asking.full_conditionals import FullConditionals
 from fedgraph.graphical.asking.joint_rows import SamplingSettings, pilot
-from fedgraph.graphical.network import Network
+from fedgraph.graphical.network.network import Network
 
 
 @dataclass(frozen=True)

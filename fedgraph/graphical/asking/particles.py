@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from fedgraph.graphical.asking.full_conditionals import FullConditionals, Noise
+from fedgraph.graphical.asking.gibbs import Gibbs
 from fedgraph.graphical.asking.kept_rows import KeptRows
 from fedgraph.graphical.asking.relevance import Relevant
-from fedgraph.graphical.gibbs import Gibbs
-from fedgraph.graphical.network_parts import colour_classes
+from fedgraph.graphical.network.parts import colour_classes
 
 LAST_SWEEPS = 5
 """When all that is known has its values."""

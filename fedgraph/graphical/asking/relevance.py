@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedgraph.graphical.network import Network
+from fedgraph.graphical.network.network import Network
 
 
 class Relevant(NamedTuple):

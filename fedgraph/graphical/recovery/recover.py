@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgraph.client_graph.edges import quoted
-from fedgraph.errors import ExperimentError, RunError
-from fedgraph.graphical.feature_graph import FeatureGraph
-from fedgraph.graphical.feature_graph_files import read_feature_graph
+from fedgraph.graph.edges import quoted
+from fedgraph.graph.feature_graph import FeatureGraph
+from fedgraph.graph.feature_graph_files import read_feature_graph
 from fedgraph.graphical.recovery.correlation import (
     Moments,
     correlation,
@@ -27,7 +26,8 @@ from fedgraph.graphical.recovery.partial_correlations import collapsed, partial_
 from fedgraph.graphical.recovery.settings import RecoverySettings
 from fedgraph.graphical.recovery.structure_search import hill_climbing_graph
 from fedgraph.graphical.recovery.uglad import consensus, uglad_precisions
-from fedgraph.seeding import generator
+from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.seeding import generator
 
 log = logging.getLogger("fedgraph")
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from fedgraph.settings import Settings
+from fedgraph.support.settings import Settings
 
 
 class RecoverySettings(Settings):

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgraph.errors import ExperimentError
-from fedgraph.graphical.feature_graph import FeatureGraph
+from fedgraph.graph.feature_graph import FeatureGraph
+from fedgraph.support.errors import ExperimentError
 
 
 def hill_climbing_graph(names: tuple[str, ...], units: Tensor, unit_feature: Tensor, bins: int) -> FeatureGraph:

@@ -6,9 +6,9 @@ bit for bit, however they are dealt to clients.
 
 The sums are those of which correlations between pairs of units consist where values are missing
 (:mod:`fedgraph.graphical.recovery.correlation`). Units are cut to [0, 1] and rounded to 1/256, so that sums are whole
-numbers: they are the same in every order, masks add up to nothing (:mod:`fedgraph.privacy.masks`), and one row moves
-them by a bounded amount, which noise can hide (:mod:`fedgraph.privacy.counts`). Ranks of pooled rows are in no sums:
-numbers are correlated in their units.
+numbers: they are the same in every order, masks add up to nothing (:mod:`fedgraph.privacy.secret.masks`), and one row
+moves them by a bounded amount, which noise can hide (:mod:`fedgraph.privacy.noise.counts`). Ranks of pooled rows are in
+no sums: numbers are correlated in their units.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import torch
 from sklearn.covariance import log_likelihood
 from torch import Tensor
 
-from fedgraph.errors import ReplyError, RunError
+from fedgraph.data.tables.schema import Schema
 from fedgraph.graphical.recovery.correlation import Moments, correlation, positive_definite
 from fedgraph.graphical.recovery.lasso import lasso_precision
 from fedgraph.graphical.recovery.recover import Recovered, linked
 from fedgraph.graphical.recovery.settings import RecoverySettings
-from fedgraph.graphical.schema import Schema
-from fedgraph.privacy.counts import CountNoiseSettings
-from fedgraph.privacy.entropy import standard_laplace, standard_normal
-from fedgraph.privacy.gaussian import noise_multiplier_for
+from fedgraph.privacy.noise.counts import CountNoiseSettings
+from fedgraph.privacy.noise.entropy import standard_laplace, standard_normal
+from fedgraph.privacy.noise.gaussian import noise_multiplier_for
+from fedgraph.support.errors import ReplyError, RunError
 
 STEPS = 256
 """Of a unit from 0 to 1."""

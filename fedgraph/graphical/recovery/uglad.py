@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from fedgraph.graphical.recovery.settings import RecoverySettings
-from fedgraph.optimisers import Optimiser, fresh_state
-from fedgraph.train_settings import TrainSettings
+from fedgraph.training.optimisers import Optimiser, fresh_state
+from fedgraph.training.settings import TrainSettings
 
 _RHO = ((3, 3), (3, 1), (3, 3), (3, 1), (1, 3), (1, 1))
 _LAMBDA = ((3, 2), (3, 1), (1, 3), (1, 1))

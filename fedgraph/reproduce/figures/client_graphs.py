@@ -6,7 +6,7 @@ from typing import Any
 
 import networkx as nx
 
-from fedgraph.client_graph import ClientGraph, read_graph, to_networkx
+from fedgraph.graph import ClientGraph, read_graph, to_networkx
 from fedgraph.reproduce.results import Results
 from fedgraph.reproduce.table import ColumnTable
 

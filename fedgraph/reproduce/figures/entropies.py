@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph.errors import RunError
 from fedgraph.reproduce.figures.panels import palette, panels
 from fedgraph.reproduce.results import Results
 from fedgraph.reproduce.table import ColumnTable, RowTable
+from fedgraph.support.errors import RunError
 
 FILE = "entropies.csv"
 """Of a run folder: a line per sample, with the columns key, split and entropy (in bits)."""

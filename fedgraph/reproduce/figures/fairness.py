@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph.fairness import fairness
 from fedgraph.reproduce.client_values import at_the_end, by_round
 from fedgraph.reproduce.figures.panels import panels
 from fedgraph.reproduce.quantity import FAIRNESS, Quantity
 from fedgraph.reproduce.results import Results
 from fedgraph.reproduce.table import ColumnTable, RowTable
+from fedgraph.runs.fairness import fairness
 
 _ORANGE = "#e8710a"
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph.errors import RunError
 from fedgraph.reproduce.results import Results
 from fedgraph.reproduce.table import ColumnTable, RowTable
+from fedgraph.support.errors import RunError
 
 FILE = "alignment.npz"
 """Of a run folder: ``owners``, and ``matrices`` ``[owners, aligned, size]``."""

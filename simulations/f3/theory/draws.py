@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedgraph.alignment import HardAlignment, Parameterisation
-from fedgraph.learned_graph.bernoulli import BernoulliGraph, GumbelGraph, InverseCdfGraph
-from fedgraph.threads import available_cores
+from fedgraph.fusion.alignment import HardAlignment, Parameterisation
+from fedgraph.graph.learning.bernoulli import BernoulliGraph, GumbelGraph, InverseCdfGraph
+from fedgraph.support.threads import available_cores
 from simulations.f3.theory.references import Reference
 
 

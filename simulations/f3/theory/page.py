@@ -8,8 +8,8 @@ from pydantic import PositiveInt
 
 from fedgraph.reproduce.numbers import NumberTable
 from fedgraph.reproduce.study import StudyContext, StudyPage
-from fedgraph.settings import Settings
-from fedgraph.threads import pinned_threads
+from fedgraph.support.settings import Settings
+from fedgraph.support.threads import pinned_threads
 from simulations.f3.theory.bias import theorem_3
 from simulations.f3.theory.distributions import theorem_1, theorem_2
 from simulations.f3.theory.section import Section

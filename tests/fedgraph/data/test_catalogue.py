@@ -6,7 +6,7 @@ import pytest
 
 from fedgraph.data.base import CatalogueEntry, DataFile
 from fedgraph.data.catalogue import downloads, find, missing_message, require
-from fedgraph.errors import DataError
+from fedgraph.support.errors import DataError
 
 READINGS = DataFile(Path("toy/toy.h5"), "https://example.org/folder")
 GRAPH = DataFile(Path("toy/graph.pkl"), "https://example.org/graph.pkl", download=True, sha256="ab" * 32)

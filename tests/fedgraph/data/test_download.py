@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedgraph.data.download import fetch
-from fedgraph.errors import DataError
+from fedgraph.support.errors import DataError
 
 CONTENT = bytes(range(256)) * 4000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -6,7 +6,7 @@ import pytest
 
 from fedgraph.data import OF_ONES_OWN, open_source, parse_data
 from fedgraph.data.own import OwnData, place_of, title_of
-from fedgraph.errors import DataError, IdentityError
+from fedgraph.support.errors import DataError, IdentityError
 
 
 def test_own_data_takes_the_place_of_what_the_experiment_names(tmp_path):

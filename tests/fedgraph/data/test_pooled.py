@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.cohort import Cohort
-from fedgraph.data.base import Batch, CohortData, Split, TaskSpec
+from fedgraph.data.base import CohortData, Split
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.pooled import PooledSplit, pooled
-from fedgraph.data.series_files import SeriesTable
-from fedgraph.data.windows import WindowSettings, build_cohort
-from fedgraph.mixed import JoinedSplit
+from fedgraph.data.series.files import SeriesTable
+from fedgraph.data.series.windows import WindowSettings, build_cohort
 from fedgraph.models import build
-from fedgraph.train_settings import TrainSettings
+from fedgraph.models.task import Batch, TaskSpec
+from fedgraph.training.cohort import Cohort
+from fedgraph.training.mixed import JoinedSplit
+from fedgraph.training.settings import TrainSettings
 
 NAMES = ("a", "b", "c", "d")
 ROWS = [np.array([5, 3, 8]), np.array([], dtype=np.int64), np.array([0, 29, 2, 4, 6]), np.array([11])]

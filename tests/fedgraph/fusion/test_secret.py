@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from fedgraph.errors import ExperimentError, RunError
 from fedgraph.fusion import FusionSettings, build_network, predict
 from fedgraph.fusion import secret as module
 from fedgraph.fusion.prediction import graph_draws
 from fedgraph.fusion.secret import SecretFusion
-from fedgraph.privacy.first_stage import on_shares
-from fedgraph.privacy.shamir import ShareSettings, encode, split
+from fedgraph.privacy.secret.first_stage import on_shares
+from fedgraph.privacy.secret.shamir import ShareSettings, encode, split
+from fedgraph.support.errors import ExperimentError, RunError
 
 SIZES, CLASSES, DRAWS, SEED = torch.tensor([6, 4, 6, 5]), 3, 3, 7
 NAMES = ("a", "b", "c", "d")

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from fedgraph.errors import ExperimentError
+from fedgraph.commands.keys import describe
 from fedgraph.fusion import FusionSettings, build_network
-from fedgraph.keys import describe
-from fedgraph.settings import parse
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import parse
 
 SIZES = torch.tensor([3, 4])
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedgraph.data.owners import SAMPLE_SPLITS
-from fedgraph.errors import DataError, RunError
+from fedgraph.data.owners.samples import SAMPLE_SPLITS
 from fedgraph.fusion import FusionData, FusionSettings, fit, predict, scores
 from fedgraph.fusion.training import _epoch
-from fedgraph.seeding import generator
+from fedgraph.support.errors import DataError, RunError
+from fedgraph.support.seeding import generator
 
 OWNERS, SIZE = 5, 3
 
@@ -177,7 +177,7 @@ def test_training_stops_without_a_better_epoch_for_so_long():
 
 
 def test_the_same_seed_gives_the_same_weights_whatever_the_workers_and_global_state(monkeypatch):
-    monkeypatch.setattr("fedgraph.learned_graph.drawn._BLOCK_ENTRIES", 6 * OWNERS**2)
+    monkeypatch.setattr("fedgraph.graph.learning.drawn._BLOCK_ENTRIES", 6 * OWNERS**2)
     states = []
     for seed, workers in ((0, 1), (0, 3), (1, 1)):
         torch.manual_seed(seed + workers)

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from fedgraph.errors import ExperimentError
 from fedgraph.fusion.scores import decided, scores
 from fedgraph.fusion.votes import best_owner, best_threshold, majority_vote, ranked_owners, thresholded
+from fedgraph.support.errors import ExperimentError
 
 
 def binary(rows):

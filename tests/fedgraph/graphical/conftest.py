@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from fedgraph.graphical.network import Network
-from fedgraph.graphical.ngm_settings import NGMSettings
-from fedgraph.graphical.schema import Feature, Schema
+from fedgraph.data.tables.schema import Feature, Schema
+from fedgraph.graphical.network.network import Network
+from fedgraph.graphical.network.settings import NGMSettings
 
 
 def _chain(rows: int, features: int = 10, seed: int = 0) -> torch.Tensor:

@@ -5,28 +5,28 @@ import pyarrow as pa
 import pytest
 import torch
 
-from fedgraph.data.table_files import Table
-from fedgraph.errors import DataError, ExperimentError, ReplyError
-from fedgraph.graphical.agreement import agree
-from fedgraph.graphical.averaging import average
-from fedgraph.graphical.dependence import derivatives, forbidden_pairs, violation
-from fedgraph.graphical.encoding import Encoding
+from fedgraph.data.tables.agreement import agree
+from fedgraph.data.tables.encoding import Encoding
+from fedgraph.data.tables.files import Table
+from fedgraph.data.tables.scaling import Scaling, ScalingSettings
+from fedgraph.data.tables.schema import Feature, Schema
+from fedgraph.data.tables.schema_inference import SchemaSettings, infer_schema
+from fedgraph.data.tables.schema_json import schema_as_json, schema_from_json
+from fedgraph.data.tables.schema_text import as_text
+from fedgraph.data.tables.values import as_table, read_values
+from fedgraph.graphical.learning.averaging import average
+from fedgraph.graphical.learning.dependence import derivatives, forbidden_pairs, violation
+from fedgraph.graphical.learning.ngm import fit_ngm
+from fedgraph.graphical.learning.stitching import ClientRows, GlobalModel, stitch_ngm
 from fedgraph.graphical.model import GraphicalModel
-from fedgraph.graphical.model_scores import score_model, score_samples
-from fedgraph.graphical.network import Network
-from fedgraph.graphical.ngm import fit_ngm
-from fedgraph.graphical.ngm_settings import NGMSettings
+from fedgraph.graphical.network.network import Network
+from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.graphical.recovery import RecoverySettings, UnitTable, recover
-from fedgraph.graphical.scaling import Scaling, ScalingSettings
-from fedgraph.graphical.schema import Feature, Schema
-from fedgraph.graphical.schema_inference import SchemaSettings, infer_schema
-from fedgraph.graphical.schema_json import schema_as_json, schema_from_json
-from fedgraph.graphical.schema_text import as_text
+from fedgraph.graphical.scores.model_scores import score_model, score_samples
+from fedgraph.graphical.scores.yardsticks import fit_target
 from fedgraph.graphical.shared_statistics import Consent, StatisticsSettings, shared_statistics
-from fedgraph.graphical.stitching import ClientRows, GlobalModel, stitch_ngm
-from fedgraph.graphical.values import as_table, read_values
-from fedgraph.graphical.yardsticks import fit_target
-from fedgraph.privacy.counts import CountNoiseSettings
+from fedgraph.privacy.noise.counts import CountNoiseSettings
+from fedgraph.support.errors import DataError, ExperimentError, ReplyError
 
 SIZE = 12
 TOLD = SchemaSettings(kinds={"scan": "embedding", "ill": "binary"})

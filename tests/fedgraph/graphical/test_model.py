@@ -2,18 +2,18 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.errors import DataError, RunError
-from fedgraph.graphical.encoding import Encoding
-from fedgraph.graphical.inference import InferenceSettings
+from fedgraph.data.tables.encoding import Encoding
+from fedgraph.data.tables.rows import values_of
+from fedgraph.data.tables.scaling import Scaling
+from fedgraph.data.tables.schema import Feature, Schema
+from fedgraph.data.tables.values import as_table
+from fedgraph.graphical.asking.inference import InferenceSettings
+from fedgraph.graphical.learning.ngm import fit_ngm
+from fedgraph.graphical.learning.ngr import fit_ngr
 from fedgraph.graphical.model import GraphicalModel
-from fedgraph.graphical.ngm import fit_ngm
-from fedgraph.graphical.ngm_settings import NGMSettings, NGRSettings
-from fedgraph.graphical.ngr import fit_ngr
-from fedgraph.graphical.rows import values_of
-from fedgraph.graphical.scaling import Scaling
-from fedgraph.graphical.schema import Feature, Schema
-from fedgraph.graphical.values import as_table
-from fedgraph.state_file import load_state, save_state
+from fedgraph.graphical.network.settings import NGMSettings, NGRSettings
+from fedgraph.support.errors import DataError, RunError
+from fedgraph.support.state_file import load_state, save_state
 
 GRAPH = torch.tensor([[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]).bool()
 RANGES = Scaling({"size": (100.0, 200.0), "age": (20.0, 80.0)})

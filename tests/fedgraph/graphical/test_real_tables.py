@@ -6,18 +6,18 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from fedgraph.data.table_files import Table, read_table
-from fedgraph.graphical.agreement import agree
-from fedgraph.graphical.encoding import Encoding
-from fedgraph.graphical.scaling import Scaling, ScalingSettings
-from fedgraph.graphical.schema import Feature
-from fedgraph.graphical.schema_inference import SchemaSettings, infer_schema
-from fedgraph.graphical.schema_json import schema_as_json, schema_from_json
+from fedgraph.data.tables.agreement import agree
+from fedgraph.data.tables.encoding import Encoding
+from fedgraph.data.tables.files import Table, read_table
+from fedgraph.data.tables.scaling import Scaling, ScalingSettings
+from fedgraph.data.tables.schema import Feature
+from fedgraph.data.tables.schema_inference import SchemaSettings, infer_schema
+from fedgraph.data.tables.schema_json import schema_as_json, schema_from_json
+from fedgraph.data.tables.values import as_table, read_values, write_csv
 from fedgraph.graphical.shared_statistics import Consent, StatisticsSettings, shared_statistics
-from fedgraph.graphical.values import as_table, read_values, write_csv
-from fedgraph.privacy.counts import CountNoiseSettings
-from fedgraph.seeding import generator
-from fedgraph.settings import parse
+from fedgraph.privacy.noise.counts import CountNoiseSettings
+from fedgraph.support.seeding import generator
+from fedgraph.support.settings import parse
 
 ADULT = (
     "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship", "race",

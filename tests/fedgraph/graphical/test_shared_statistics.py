@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgraph.errors import DataError, ReplyError
+from fedgraph.data.tables.scaling import ScalingSettings
+from fedgraph.data.tables.schema import Feature, Schema
 from fedgraph.graphical import shared_statistics as module
-from fedgraph.graphical.scaling import ScalingSettings
-from fedgraph.graphical.schema import Feature, Schema
 from fedgraph.graphical.shared_statistics import Consent, SharedStatistics, StatisticsSettings
-from fedgraph.privacy.counts import CountNoiseSettings
-from fedgraph.seeding import generator
+from fedgraph.privacy.noise.counts import CountNoiseSettings
+from fedgraph.support.errors import DataError, ReplyError
+from fedgraph.support.seeding import generator
 
 SCHEMA = Schema(
     (

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedgraph.data.base import TaskSpec
-from fedgraph.errors import ExperimentError
 from fedgraph.models import build
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import ExperimentError
 
 SEQUENCE = TaskSpec("classification", (6, 2), (3,))
 IMAGES = TaskSpec("classification", (2, 8, 8), (4,))

@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fedgraph.batches import shuffling_keys, training_batches
-from fedgraph.cohort import Cohort, TrainSettings
-from fedgraph.data.base import CohortData, TaskSpec
+from fedgraph.data.base import CohortData
 from fedgraph.data.examples import ExampleSplit
-from fedgraph.errors import ExperimentError
 from fedgraph.models import build
 from fedgraph.models.frozen import FrozenLayers
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import ExperimentError
+from fedgraph.training.batches import shuffling_keys, training_batches
+from fedgraph.training.cohort import Cohort, TrainSettings
 
 TASK = TaskSpec("classification", (6, 2), (3,))
 IMAGES = TaskSpec("classification", (1, 8, 8), (3,))

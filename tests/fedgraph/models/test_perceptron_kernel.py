@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedgraph import native
-from fedgraph.data.base import Batch, TaskSpec
-from fedgraph.losses import loss_sums, masked_mean
 from fedgraph.models import build, perceptron_kernel
 from fedgraph.models.base import Differentiated
 from fedgraph.models.frozen import FrozenLayers
+from fedgraph.models.native import loader as native
+from fedgraph.models.task import Batch, TaskSpec
+from fedgraph.training.losses import loss_sums, masked_mean
 
 pytestmark = pytest.mark.skipif(perceptron_kernel.library() is None, reason="no C++ compiler")
 

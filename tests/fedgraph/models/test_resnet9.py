@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fedgraph.data.base import TaskSpec
-from fedgraph.errors import ExperimentError
 from fedgraph.models import build
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import ExperimentError
 
 COLOURS = TaskSpec("classification", (3, 32, 32), (10,))
 SMALL = TaskSpec("classification", (2, 16, 8), (4,))

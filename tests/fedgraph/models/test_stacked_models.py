@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedgraph.data.base import TaskSpec
-from fedgraph.errors import ExperimentError
 from fedgraph.models import build
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import ExperimentError
 
 FORECAST = TaskSpec("forecast", (6, 2), (4,), step_minutes=5)
 SEQUENCE_CLASSES = TaskSpec("classification", (6, 2), (3,))

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedgraph.data.base import TaskSpec
-from fedgraph.errors import ExperimentError
 from fedgraph.models import build
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import ExperimentError
 
 TASK = TaskSpec("classification", (4,), (3,))
 

@@ -5,8 +5,8 @@ import threading
 import pytest
 import torch
 
-from fedgraph.errors import RunError
 from fedgraph.privacy.released import Released
+from fedgraph.support.errors import RunError
 
 
 def drawing(calls, size=2, dtype=torch.float32):

@@ -1,6 +1,6 @@
 import pytest
 
-from fedgraph.experiment import load_experiment, parse_experiment
+from fedgraph.experiment.experiment import load_experiment, parse_experiment
 from fedgraph.reproduce.cells import digest, overrides_that_count, resolved
 
 

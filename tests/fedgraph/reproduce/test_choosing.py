@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedgraph import cli
-from fedgraph.errors import ExperimentError
+from fedgraph.commands import cli
 from fedgraph.reproduce.cells import CellMaker
 from fedgraph.reproduce.choosing import plan_cells, plan_choices
 from fedgraph.reproduce.table import load_table
+from fedgraph.support.errors import ExperimentError
 
 RATES = [1e-6, 0.1]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedgraph import cli
+from fedgraph.commands import cli
 from fedgraph.reproduce import command
 
 

@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from fedgraph.errors import RunError
-from fedgraph.experiment import parse_experiment
+from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.reproduce import execution
 from fedgraph.reproduce.execution import failure, missing_data
-from fedgraph.run import RunFolder
+from fedgraph.runs.folder import RunFolder
+from fedgraph.support.errors import RunError
 
 
 def summary(cell):

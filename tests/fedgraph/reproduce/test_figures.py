@@ -7,13 +7,13 @@ import pytest
 import torch
 from matplotlib.image import imread
 
-from fedgraph.client_graph import ClientGraph, write_graph
-from fedgraph.errors import RunError
-from fedgraph.peer_comparison import PeerComparison
+from fedgraph.graph import ClientGraph, write_graph
 from fedgraph.reproduce.figures import KINDS, client_graphs, draw
 from fedgraph.reproduce.figures.client_graphs import MOST_CLIENTS, shown_clients
 from fedgraph.reproduce.figures.panels import legend_columns, panels
 from fedgraph.reproduce.table import TableTable
+from fedgraph.runs.peer_comparison import PeerComparison
+from fedgraph.support.errors import RunError
 
 
 def ink(path):
@@ -141,7 +141,7 @@ def test_adjacency_has_the_given_graph_above_the_learned(figure_of, monkeypatch)
     images = [axis.images[0].get_array() for axis in figure.axes if axis.images and axis.get_title()]
     titles = [axis.get_title() for axis in figure.axes if axis.get_title()]
     assert titles == ["Digits\ngiven", "learned: SFL"]
-    from fedgraph.client_graph import read_graph
+    from fedgraph.graph import read_graph
 
     folder = next(outcome.cell.path for outcome in results.outcomes if outcome.cell.row == "SFL")
     given, learned = read_graph(folder / "graph.npz"), read_graph(folder / "learned-graph.npz")

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from fedgraph.errors import ExperimentError
 from fedgraph.reproduce.files import files_that_come_along, read_file
 from fedgraph.reproduce.table import table_files
+from fedgraph.support.errors import ExperimentError
 
 
 def test_tables_and_studies_come_along():

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedgraph import cli
-from fedgraph.errors import ExperimentError
+from fedgraph.commands import cli
 from fedgraph.reproduce.result_file import ResultFile, ResultLine, declared, merged, read_lines
 from fedgraph.reproduce.table import load_table
+from fedgraph.support.errors import ExperimentError
 
 HEAD = "row,column,metric,seed,value,deviation,seeds,settings,source\n"
 

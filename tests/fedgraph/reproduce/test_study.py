@@ -7,14 +7,14 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner
 
-from fedgraph import cli
+from fedgraph.commands import cli
 from fedgraph.reproduce.result_file import ResultFile
 from fedgraph.reproduce.study import StudyProfileTable, StudyTable
 
 MODULE = """\
 from fedgraph.reproduce.numbers import NumberTable
 from fedgraph.reproduce.study import StudyPage
-from fedgraph.settings import Settings
+from fedgraph.support.settings import Settings
 
 
 class Options(Settings):

@@ -2,8 +2,8 @@ import copy
 
 import pytest
 
-from fedgraph.errors import ExperimentError
 from fedgraph.reproduce.table import load_table, table_files
+from fedgraph.support.errors import ExperimentError
 
 
 def test_a_table_is_found_by_name_and_by_path(table, write):

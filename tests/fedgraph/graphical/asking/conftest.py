@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.graphical.bif import BayesianNetwork, Variable
-from fedgraph.graphical.encoding import Encoding
+from fedgraph.data.tables.bif import BayesianNetwork, Variable
+from fedgraph.data.tables.encoding import Encoding
+from fedgraph.data.tables.scaling import Scaling
+from fedgraph.data.tables.schema import Feature, Schema
+from fedgraph.graphical.learning.ngm import fit_ngm
 from fedgraph.graphical.model import GraphicalModel
-from fedgraph.graphical.network import Network
-from fedgraph.graphical.ngm import fit_ngm
-from fedgraph.graphical.ngm_settings import NGMSettings
-from fedgraph.graphical.scaling import Scaling
-from fedgraph.graphical.schema import Feature, Schema
+from fedgraph.graphical.network.network import Network
+from fedgraph.graphical.network.settings import NGMSettings
 
 LUNG, TUB = 0.06, 0.03
 SEEN = (0.1, 0.9)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.errors import DataError
-from fedgraph.graphical.conditional import DRAWS, conditional
-from fedgraph.graphical.elimination import posterior
-from fedgraph.graphical.inference import InferenceSettings
-from fedgraph.graphical.rows import values_of
-from fedgraph.graphical.sampling import SamplingSettings
+from fedgraph.data.tables.rows import values_of
+from fedgraph.graphical.asking.conditional import DRAWS, conditional
+from fedgraph.graphical.asking.elimination import posterior
+from fedgraph.graphical.asking.inference import InferenceSettings
+from fedgraph.graphical.asking.sampling import SamplingSettings
+from fedgraph.support.errors import DataError
 
 ASIA = [
     ("lung", {"xray": "yes"}),

@@ -7,10 +7,10 @@ from fedgraph.graphical.asking.full_conditionals import FullConditionals, Shared
 from fedgraph.graphical.asking.kept_rows import KeptRows
 from fedgraph.graphical.asking.particles import Cloud, systematic
 from fedgraph.graphical.asking.relevance import relevant_to
-from fedgraph.graphical.network import Network
-from fedgraph.graphical.network_parts import colour_classes
-from fedgraph.graphical.ngm_settings import NGMSettings
-from fedgraph.graphical.sampling import SamplingSettings
+from fedgraph.graphical.asking.sampling import SamplingSettings
+from fedgraph.graphical.network.network import Network
+from fedgraph.graphical.network.parts import colour_classes
+from fedgraph.graphical.network.settings import NGMSettings
 
 GRAPH = torch.tensor([[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]).bool()
 

@@ -3,7 +3,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from fedgraph.graphical.feature_graph import FeatureGraph
+from fedgraph.graph.feature_graph import FeatureGraph
 from fedgraph.graphical.recovery import UnitTable
 
 

@@ -3,12 +3,12 @@ import importlib.util
 import pytest
 import torch
 
-from fedgraph.errors import ExperimentError
-from fedgraph.graphical.bif import parse_bif
-from fedgraph.graphical.feature_graph import FeatureGraph
+from fedgraph.data.tables.bif import parse_bif
+from fedgraph.graph.feature_graph import FeatureGraph
 from fedgraph.graphical.recovery import structure_search
 from fedgraph.graphical.recovery.structure_search import as_categories, hill_climbing_graph
-from fedgraph.seeding import generator
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.seeding import generator
 
 LAWN = """network lawn { }
 variable rain { type discrete [ 2 ] { yes, no }; }

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.errors import ReplyError
+from fedgraph.data.tables.schema import Feature, Schema
 from fedgraph.graphical.recovery import RecoverySettings
 from fedgraph.graphical.recovery.correlation import correlation, moments, standardised
 from fedgraph.graphical.recovery.summed import STEPS, UnitSums, recover_from_sums, with_noise
-from fedgraph.graphical.schema import Feature, Schema
-from fedgraph.privacy.counts import CountNoiseSettings
+from fedgraph.privacy.noise.counts import CountNoiseSettings
+from fedgraph.support.errors import ReplyError
 
 SCHEMA = Schema(
     (

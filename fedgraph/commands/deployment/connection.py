@@ -1,0 +1,61 @@
+"""Whether a SuperLink can be reached safely, before Flower tries: in words that say what to do."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from pathlib import Path
+
+from fedgraph.support.errors import RunError
+
+_SECONDS = 10.0
+
+_ADVICE = {
+    "certificate has expired": "ask the operator of the server for a new one",
+    "unable to get local issuer certificate": "the server's certificate is of another authority than yours",
+    "self-signed certificate": "the server's certificate is of another authority than yours",
+    "certificate signature failure": "the server's certificate is of another authority than yours",
+    "mismatch": "the server's certificate is for other names: use one of those, or ask its operator to add yours",
+}
+
+
+def check_superlink(address: str, authority: Path | None) -> None:
+    """Connect as a node would, and check the server's certificate.
+
+    address   : ``host:port``.
+    authority : the certificate of the authority that the server's must be of; None: no encryption, nothing is checked
+                but that somebody listens.
+
+    Raises
+    ------
+    RunError
+        When the server cannot be reached, or is not the one it says it is.
+    """
+    host, port = host_and_port(address)
+    try:
+        context = None if authority is None else ssl.create_default_context(cafile=str(authority))
+    except (OSError, ssl.SSLError) as error:
+        raise RunError(f"{authority} is no certificate of an authority ({error})") from None
+    try:
+        with socket.create_connection((host, port), timeout=_SECONDS) as plain:
+            if context is not None:
+                with context.wrap_socket(plain, server_hostname=host):
+                    pass
+    except ssl.SSLCertVerificationError as error:
+        said = error.verify_message
+        advice = next((text for part, text in _ADVICE.items() if part in said), "ask the operator of the server")
+        raise RunError(f"the server {address} is not to be trusted: {said}; {advice}") from None
+    except ssl.SSLError as error:
+        raise RunError(f"{address} does not speak TLS ({error.reason}); was the server started with it?") from None
+    except OSError as error:
+        raise RunError(
+            f"cannot reach the server {address}: {error}; is it running, and does a firewall let you?"
+        ) from None
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """The parts of ``host:port`` or ``[IPv6]:port``. Raises RunError for anything else."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal():
+        raise RunError(f"'{address}' is not of the form host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -1,0 +1,157 @@
+"""Certificates and keys to try out a federation with: a certificate authority, a server certificate, keys of nodes.
+
+They are for testing: whoever can read the folder can be any of the nodes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedgraph.support.errors import RunError
+from fedgraph.support.naming import file_name
+
+_CURVE = ec.SECP384R1()
+_HASH = hashes.SHA384()
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Where the files of a folder of test credentials lie.
+
+    authority   : certificate of the certificate authority, for every node and for who submits runs.
+    certificate, key : the server's.
+    public_keys : NAME.pub of every node, for the server.
+    nodes       : NAME of every node, its private key, for this node alone.
+    """
+
+    folder: Path
+
+    @property
+    def authority(self) -> Path:
+        """``ca.crt``."""
+        return self.folder / "ca.crt"
+
+    @property
+    def certificate(self) -> Path:
+        """``server/server.crt``."""
+        return self.folder / "server" / "server.crt"
+
+    @property
+    def key(self) -> Path:
+        """``server/server.key``."""
+        return self.folder / "server" / "server.key"
+
+    @property
+    def public_keys(self) -> Path:
+        """``public-keys``."""
+        return self.folder / "public-keys"
+
+    def private_key(self, node: str) -> Path:
+        """``nodes/NAME``."""
+        return self.folder / "nodes" / file_name(node)
+
+
+def make_test_credentials(folder: Path, hosts: Iterable[str], nodes: Iterable[str], days: float = 30) -> Credentials:
+    """Write all files into a folder that is not there yet, or is empty.
+
+    hosts : names and addresses under which nodes reach the server.
+    nodes : a name for each node; name them after the client that they host where the run asks for proof
+            (``[clients] public-keys``).
+    days  : how long the certificates are valid from now; negative: they have expired as many days ago.
+
+    Raises
+    ------
+    RunError
+        When the folder holds anything or cannot be written, or two nodes have one name.
+    """
+    found, names = Credentials(folder), list(nodes)
+    if folder.exists() and any(folder.iterdir()):
+        raise RunError(f"{folder} is not empty: test credentials are written into a new folder")
+    if len({file_name(name) for name in names}) < len(names):
+        raise RunError(f"node names must differ: {', '.join(names)}")
+    try:
+        for each in (found.certificate.parent, found.public_keys, found.folder / "nodes"):
+            each.mkdir(parents=True)
+        authority_key, authority = _authority(days)
+        key, certificate = _server(list(hosts), authority_key, authority, days)
+        found.authority.write_bytes(authority.public_bytes(Encoding.PEM))
+        found.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
+        _write_private(found.key, key, PrivateFormat.PKCS8)
+        for name in names:
+            own = ec.generate_private_key(_CURVE)
+            _write_private(found.private_key(name), own, PrivateFormat.OpenSSH)
+            public = own.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+            (found.public_keys / f"{file_name(name)}.pub").write_bytes(public + b" " + file_name(name).encode() + b"\n")
+    except OSError as error:
+        raise RunError(f"cannot write test credentials: {error}") from None
+    return found
+
+
+def _authority(days: float) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    key = ec.generate_private_key(_CURVE)
+    name = _name("fedgraph, for testing only")
+    usage = dict.fromkeys(
+        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only",
+         "decipher_only"), False,
+    )  # fmt: skip
+    builder = _builder(name, name, key, days).add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+    builder = builder.add_extension(
+        x509.KeyUsage(digital_signature=True, key_cert_sign=True, crl_sign=True, **usage), True
+    )
+    return key, builder.sign(key, _HASH)
+
+
+def _server(
+    hosts: list[str], authority_key: ec.EllipticCurvePrivateKey, authority: x509.Certificate, days: float
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    key = ec.generate_private_key(_CURVE)
+    alternatives = x509.SubjectAlternativeName([_alternative(host) for host in hosts])
+    builder = _builder(_name(hosts[0]), authority.subject, key, days)
+    builder = builder.add_extension(alternatives, False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
+    builder = builder.add_extension(
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), False
+    )
+    return key, builder.sign(authority_key, _HASH)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: float
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    # A clock that is a little behind must not find the certificate not valid yet.
+    begin = now - timedelta(hours=1) + min(timedelta(days=days), timedelta(0))
+    return (
+        x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _write_private(path: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+        stream.write(key.private_bytes(Encoding.PEM, form, NoEncryption()))

@@ -1,0 +1,140 @@
+"""A whole federation of real processes on this machine, over TLS with authenticated nodes: to try out and to measure.
+
+The same programs as on separate machines, on private ports; all end with the block, or with this process.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+
+from fedgraph.commands.deployment.credentials import Credentials, make_test_credentials
+from fedgraph.commands.deployment.node_command import supernode_command
+from fedgraph.commands.deployment.server_command import register_nodes, superlink_command
+from fedgraph.federation.local_flower import (
+    connection_file,
+    end_group,
+    flower_environment,
+    free_port,
+    kill_all,
+    program,
+    start,
+    wait_for_superlink,
+    write_app,
+)
+from fedgraph.runs.folder import RunFolder
+
+_HOST = "127.0.0.1"
+
+
+class Running:
+    """A process with all its children."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self._ended = False
+
+    def end(self) -> None:
+        """End it as an operator would."""
+        if not self._ended:
+            self._ended = True
+            end_group(self.process)
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self._ended = True
+        kill_all(self.process)
+
+
+class FederationOnThisMachine:
+    """A SuperLink, and SuperNodes that are started and ended one by one.
+
+    folder  : for credentials, logs and what nodes keep; ``state/NAME`` is the state folder of a node.
+    sites   : names of the nodes whose keys the SuperLink knows; name them after their clients where runs ask for proof.
+    environment : added to that of all programs, e.g. ``PYTHONPATH``.
+    days    : how long the server's certificate is valid; a negative one has expired, and nobody can join.
+    """
+
+    def __init__(
+        self, folder: Path, sites: Iterable[str], environment: Mapping[str, str] | None = None, days: float = 1
+    ) -> None:
+        self.folder = folder
+        self.credentials: Credentials = make_test_credentials(folder / "credentials", [_HOST], sites, days)
+        self.log = folder / "flower.log"
+        self.port = free_port()
+        self.superlink: Running | None = None
+        self._control = free_port()
+        self._days = days
+        self._environment = dict(environment or {})
+        self._stack = ExitStack()
+
+    def __enter__(self) -> FederationOnThisMachine:
+        write_app(self.folder / "app")
+        self.start_superlink()
+        if self._days > 0:
+            register_nodes(self.credentials.public_keys, self.address, self.credentials.authority, Console(quiet=True))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    @property
+    def address(self) -> str:
+        """Where the SuperLink answers."""
+        return f"{_HOST}:{self.port}"
+
+    def start_superlink(self) -> Running:
+        """Start the SuperLink, or start it again with the database that it had."""
+        own = self.credentials
+        command = superlink_command(
+            _HOST, self.port, self.folder / "superlink.db", own.certificate, own.key, own.authority
+        )
+        command += ["--control-api-address", f"{_HOST}:{self._control}"]
+        self.superlink = self._start(command, self.folder / "superlink")
+        wait_for_superlink(self.port, self.superlink.process, self.log, encrypted=True)
+        return self.superlink
+
+    def start_node(self, site: str, node_config: Mapping[str, Any], superlink: str | None = None) -> Running:
+        """Start the SuperNode of a site.
+
+        superlink : where it finds the SuperLink, if not at its own address.
+        """
+        key = self.credentials.private_key(site)
+        config = {"state-dir": str(self.folder / "state" / site), "private-key": str(key), **node_config}
+        command = supernode_command(
+            superlink or self.address, free_port(), config, self.credentials.authority, key, False
+        )
+        return self._start(command, self.folder / "homes" / site)
+
+    def submit(self, run: RunFolder) -> Running:
+        """Submit the experiment of a run folder, or go on with it."""
+        home = self.folder / "researcher"
+        connection_file(home, self.address, self.credentials.authority)
+        told = shlex.quote(f"output.resume={run.path}")
+        settings = f'experiment="{run.path / "experiment.toml"}" set="{told}"'
+        command = ["flwr", "run", str(self.folder / "app"), "here", "--stream", "-c", settings]
+        return self._start(command, home)
+
+    def run(self, run: RunFolder, seconds: float = 240) -> str:
+        """Submit the experiment of a run folder and wait until it ends; returns the log of everybody."""
+        submitted = self.submit(run)
+        try:
+            submitted.process.wait(seconds)
+        finally:
+            submitted.end()
+        return self.log.read_text(errors="replace")
+
+    def _start(self, command: list[str], home: Path) -> Running:
+        environment = flower_environment(home, **self._environment)
+        running = Running(start([program(command[0]), *command[1:]], environment, self.log, cwd=self.folder))
+        self._stack.callback(running.end)
+        return running

@@ -1,0 +1,96 @@
+"""Every table of an experiment, or of a published table, and its keys, read off the settings classes."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic_core import PydanticUndefined
+
+from fedgraph.data import settings_by_set
+from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
+from fedgraph.federation.roll_call import ClientsTable
+from fedgraph.graph.settings import GraphTable
+from fedgraph.methods.registry import BUILT_IN
+from fedgraph.models import MODELS
+from fedgraph.models.choice import ModelTable, VariantTable
+from fedgraph.models.vectorised import ModuleSettings
+from fedgraph.reproduce.study import STUDY_EXPLAINED
+from fedgraph.reproduce.table import EXPLAINED
+from fedgraph.support.plugins import load_object
+from fedgraph.support.settings import Settings
+from fedgraph.training.settings import TrainSettings
+
+
+def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
+    """A short name -> heading and settings class of every table that ``fedgraph keys`` explains."""
+    tables: dict[str, tuple[str, type[Settings]]] = {
+        "experiment": ("[experiment]", ExperimentTable),
+        "clients": ("[clients]", ClientsTable),
+        "train": ("[train]", TrainSettings),
+        "graph": ("[graph]", GraphTable),
+        "evaluation": ("[evaluation]", EvaluationTable),
+        "fairness": ("[fairness]", FairnessTable),
+        "output": ("[output]", OutputTable),
+    }
+    tables |= {name: (f'[data] set = "{name}"', kind) for name, kind in settings_by_set().items()}
+    tables |= {"model": ("[model]", ModelTable), "variants": ("[[model.variants]]", VariantTable)}
+    tables |= {name: (f'[model] name = "{name}"', kind) for name, (kind, _) in MODELS.items()}
+    tables["package.module:Class"] = ('[model] name = "package.module:Class"', ModuleSettings)
+    for name, method in BUILT_IN.items():
+        kind = getattr(load_object(method.strategy, "strategy"), "settings_type", None)
+        if kind is not None and kind.model_fields:
+            tables[name] = (f"[{name}]", kind)
+    for name, (heading, kind) in list(tables.items()):
+        outer = re.split(r"[\[\]]+", heading)[1]
+        tables |= {f"{name}.{key}": (f"[{outer}.{key}]", inner) for key, inner in inner_tables(kind).items()}
+    return tables | EXPLAINED | STUDY_EXPLAINED
+
+
+def inner_tables(kind: type[Settings]) -> dict[str, type[Settings]]:
+    """The keys of a table that are tables of their own."""
+    found = {}
+    for key, field in zip(kind.keys(), kind.model_fields.values(), strict=True):
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, Settings):
+                found[key] = part
+    return found
+
+
+def describe(kind: type[Settings], name: str = "") -> list[str]:
+    """One line per key (name, type, default), then what the class says of them, with keys as in TOML.
+
+    name : of the table, by which tables in it are referred to.
+    """
+    lines, inner = [], inner_tables(kind)
+    for key, field in zip(kind.keys(), kind.model_fields.values(), strict=True):
+        if key in inner:
+            lines.append(f"{key}: a table, see {name}.{key}")
+            continue
+        needed = field.default is PydanticUndefined and field.default_factory is None
+        default = "needed" if needed else repr(field.get_default(call_default_factory=True))
+        lines.append(f"{key}: {_type(field.annotation)} = {default}")
+    said = [base.__doc__ for base in kind.__mro__ if issubclass(base, Settings) and base is not Settings]
+    # As they are written in TOML.
+    fields = re.compile(rf"\b({'|'.join(kind.model_fields)})\b")
+    for text in said:
+        explained = fields.sub(lambda field: field[0].replace("_", "-"), inspect.cleandoc(text or ""))
+        lines += ["", *explained.splitlines()]
+    return [*lines, ""]
+
+
+def _type(annotation: Any) -> str:
+    """As it is written in Python, without what checks it."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type(arguments[0])
+    if origin in (Union, UnionType):
+        return " | ".join(map(_type, arguments))
+    if annotation is Ellipsis:
+        return "..."
+    name = str(getattr(annotation, "__name__", annotation))
+    if origin is Literal:
+        return f"{name}[{', '.join(map(repr, arguments))}]"
+    return f"{name}[{', '.join(map(_type, arguments))}]" if arguments else name.replace("NoneType", "None")

@@ -1,0 +1,48 @@
+"""The command ``fedgraph peers``: how far the final models of a run differ, in numbers and as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedgraph.reproduce.figures.peers import picture
+from fedgraph.runs.folder import RunFolder
+from fedgraph.runs.peer_comparison import FILE, PeerComparison
+from fedgraph.support.terminal import messages_for_people
+
+_IN_WORDS = {
+    "l1": "L1 distance of parameters",
+    "l2": "L2 distance of parameters",
+    "hamming": "predicted differently",
+    "both-right": "both right",
+    "both-wrong": "both wrong",
+}
+
+
+def peers(
+    run: Annotated[Path, typer.Argument(help="The run folder of a finished run with [evaluation] compare-peers.")],
+) -> None:
+    """Print how far the final models of a run differ, as means over pairs of peers, and draw peers.png in its folder.
+
+    The picture shows of each two peers how many test examples they predict differently.
+    """
+    console = Console()
+    with messages_for_people():
+        folder = RunFolder.open(run)
+        name = folder.summary()["experiment"]
+        compared = PeerComparison.read(folder.path / FILE)
+        table = Table(title=f"{len(compared.names)} peers, {compared.examples:,} test examples", title_justify="left")
+        table.add_column("of two peers")
+        for heading in ("mean", "least", "most"):
+            table.add_column(heading, justify="right")
+        for measure, words in _IN_WORDS.items():
+            every = compared.of_pairs(measure)
+            numbers = (compared.mean(measure), every.min().item(), every.max().item())
+            table.add_row(words, *(f"{number:,.5g}" for number in numbers))
+        picture([(name, compared)]).savefig(folder.path / "peers.png")
+    console.print(table)
+    console.print(f"{folder.path / 'peers.png'}", soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,112 @@
+"""The command ``fedgraph predict``: what the fusion model of a finished run of F3 says of other samples."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+from rich.console import Console
+
+from fedgraph.data.owners.samples import SampleSplit
+from fedgraph.experiment.experiment import load_experiment
+from fedgraph.fusion.owner_models.stage import LocalModelSettings
+from fedgraph.runs.folder import RunFolder
+from fedgraph.runs.running import run_one, see_plugins
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.terminal import messages_for_people
+
+_KEPT = (*LocalModelSettings.keys(), "noise", "draws")
+"""Keys of ``[f3]`` that an inference needs too."""
+
+_USEFUL_BOUND = 0.5
+"""A guaranteed bound on the error of probabilities above this says nothing."""
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="The run folder of a finished run of f3.")],
+    samples: Annotated[str, typer.Option(help="new: without a label; or train, validation, test.")] = "new",
+    draws: Annotated[int | None, typer.Option(min=1, help="Graphs to average over; by default as the run had.")] = None,
+    grid: Annotated[str, typer.Option(help="local: in this process; flower: `flwr run`, nodes on Ray.")] = "local",
+    secret: Annotated[
+        str | None,
+        typer.Option(help="2-of-3: on secret shares held by 3 nodes; any 2 of them could read the embeddings, 1 not."),
+    ] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes that the owners are dealt out to.")] = 2,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: experiment.on-missing=skip")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
+) -> None:
+    """Predict samples with the fusion model of a run: one exchange of embeddings by the same frozen models.
+
+    Writes predictions.csv (probabilities, and their deviation over graph draws) into a run folder of its own, in the
+    folder `predictions` of the run.
+
+    With --secret, embeddings are split into shares and the first layer is computed on those, in three exchanges: no
+    other node and not the server sees an owner's embedding. Here the nodes of owners play the aggregators, to try it
+    out; how independent nodes do it, and what stays hidden, is told by `python -m pydoc fedgraph.privacy`.
+    """
+    console = Console()
+    with messages_for_people():
+        if samples not in get_args(SampleSplit):
+            raise ExperimentError(f"--samples is one of {', '.join(get_args(SampleSplit))}, not '{samples}'")
+        if grid not in ("local", "flower"):
+            raise ExperimentError(f"--grid is 'local' or 'flower', not '{grid}'")
+        trained = RunFolder.open(run)
+        see_plugins(trained.plugins)
+        head = load_experiment(trained.path / "experiment.toml")
+        if head.method.name != "f3":
+            raise ExperimentError(f"{run} is a run of {head.method.name}; only runs of f3 have a fusion model")
+        kept = {key: value for key, value in head.method_table.items() if key in _KEPT}
+        table = {**kept, "run": str(trained.path), "samples": samples, **({"draws": draws} if draws else {})}
+        method = "f3-inference"
+        if secret is not None:
+            method, (threshold, aggregators) = "f3-secret", _k_of_n(secret)
+            table |= {"threshold": threshold, "aggregators": aggregators, "simulated-aggregators": aggregators}
+            nodes = max(nodes, aggregators)
+        overrides = [f"{method}.{key}={_toml(value)}" for key, value in table.items()]
+        overrides += [f"output.dir={json.dumps(str(trained.path / 'predictions'))}", *(set_ or [])]
+        experiment = load_experiment(trained.path / "experiment.toml", overrides, method)
+        folder = RunFolder.create(experiment, Path(experiment.output.dir), trained.plugins)
+        # Gone on with as any other run, it would look for the frozen models in its own folder.
+        advice = "once that is mended, predict again"
+        summary = run_one(folder, grid, nodes, data_dir, console, model_dir=_models_of(trained), advice=advice)
+    console.print(f"{summary['predictions']} samples predicted; data: {summary['data']}", soft_wrap=True)
+    for name, values in summary["metrics"].get(samples, {}).items():
+        console.print(f"{name}: {values['mean']:.3f}")
+    if secret is not None:
+        bound = summary["probability_error_bound"]
+        error = "how far probabilities may be off those without shares is not bounded usefully"
+        if bound < _USEFUL_BOUND:
+            error = f"no probability is off that without shares by more than {bound:.2g}, usually far less"
+        console.print(
+            f"{summary['exchanges']} exchanges, {summary['bytes_per_owner'] / 1e6:.2f} MB of shares from an owner; "
+            f"{error} (the bound is smaller with --set f3-secret.largest=..., as small as embeddings allow)",
+            soft_wrap=True,
+        )
+    console.print(f"{folder.path / 'predictions.csv'}", soft_wrap=True, highlight=False)
+
+
+def _models_of(trained: RunFolder) -> Path | None:
+    """Where the run has kept the owners' frozen models: in its folder, or (None) where ``FEDGRAPH_MODELS`` says."""
+    own = trained.path / "nodes" / "local-models"
+    return own if own.is_dir() or not os.environ.get("FEDGRAPH_MODELS") else None
+
+
+def _k_of_n(text: str) -> tuple[int, int]:
+    """``2-of-3`` -> ``(2, 3)``."""
+    found = re.fullmatch(r"(\d+)-of-(\d+)", text)
+    k, n = (int(part) for part in found.groups()) if found else (0, 0)
+    if not 2 <= k <= n:
+        raise ExperimentError(
+            f"--secret is '{text}'; it is written like 2-of-3: of 3 nodes 2 are needed, at least 2 and at most all"
+        )
+    return k, n
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)

@@ -1,0 +1,213 @@
+"""Image data sets as published: the idx files of MNIST, the pickled batches of CIFAR, and lossless image mosaics."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import math
+import pickle
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedgraph.support.errors import DataError
+
+Bytes = NDArray[np.uint8]
+FileKey = tuple[tuple[Path, int], ...]
+
+IDX_NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+CIFAR10_NAMES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
+CIFAR100_NAMES = ("train", "test")
+MOSAIC_NAMES = ("labels.npz", *(f"train_{n:02d}.webp" for n in range(10)), *(f"test_{n:02d}.webp" for n in range(2)))
+MOSAIC_ROWS, MOSAIC_COLUMNS, TILE = 50, 100, 32
+
+
+@dataclass(frozen=True)
+class Images:
+    """Training images, then test images: pixels uint8 ``[images, channels, height, width]``, labels int64."""
+
+    pixels: Bytes
+    labels: NDArray[np.int64]
+    num_train: int
+
+
+def file_key(paths: Sequence[Path]) -> FileKey:
+    """What identifies the present content of ``paths`` in a cache: absolute paths and times of change."""
+    return tuple((path.absolute(), path.stat().st_mtime_ns) for path in paths)
+
+
+@lru_cache(maxsize=4)
+def read_images(files: FileKey, sha256: tuple[str, ...] = ()) -> Images:
+    """Read one data set, kept for the process: many nodes of a process use the same arrays.
+
+    ``files`` in the order of ``IDX_NAMES``, ``CIFAR10_NAMES``, ``CIFAR100_NAMES`` or ``MOSAIC_NAMES``, or one tar file
+    of CIFAR. ``sha256`` of the unpacked idx files is checked when given. Raises DataError naming the file.
+    """
+    paths = [path for path, _ in files]
+    if paths[0].name == MOSAIC_NAMES[0]:
+        return _read_mosaics(paths)
+    if paths[0].name.startswith(IDX_NAMES[0]):
+        return _read_idx_set(paths, sha256)
+    return _read_cifar(_cifar_members(paths), where=paths[0].parent if len(paths) > 1 else paths[0])
+
+
+def read_idx(path: Path, sha256: str | None = None) -> Bytes:
+    """An idx file of unsigned bytes, gzipped (name ends in .gz) or not, as an array of its own shape."""
+    try:
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read ({error}): fetch it again") from None
+    if len(raw) < 4 or raw[:3] != b"\0\0\x08":
+        raise DataError(f"{path} is not an idx file of unsigned bytes: its first bytes are {raw[:4].hex(' ')!r}")
+    header = 4 + 4 * raw[3]
+    shape = tuple(int(size) for size in np.frombuffer(raw[4:header], dtype=">u4"))
+    if len(raw) != header + math.prod(shape):
+        raise DataError(f"{path} should hold {shape} bytes after its header, and holds {len(raw) - header}: truncated?")
+    if sha256 and hashlib.sha256(raw).hexdigest() != sha256:
+        raise DataError(f"{path} does not hold the published data: its unpacked content should have SHA-256 {sha256}")
+    return np.frombuffer(raw, dtype=np.uint8, offset=header).reshape(shape).copy()
+
+
+def _read_idx_set(paths: Sequence[Path], sha256: tuple[str, ...]) -> Images:
+    checksums = sha256 or (None,) * len(paths)
+    train, train_labels, test, test_labels = (read_idx(*pair) for pair in zip(paths, checksums, strict=True))
+    for path, pixels, own in ((paths[0], train, train_labels), (paths[2], test, test_labels)):
+        if pixels.ndim != 3 or own.shape != pixels.shape[:1]:
+            raise DataError(f"{path} holds images {pixels.shape}, its labels are {own.shape}: they do not match")
+    labels = np.concatenate([train_labels, test_labels]).astype(np.int64)
+    return Images(np.concatenate([train, test])[:, None], labels, len(train))
+
+
+class _Dtype:
+    """Stands in for ``numpy.dtype`` while unpickling: unsigned bytes only."""
+
+    def __init__(self, code: str | bytes, *_: object) -> None:
+        if code not in ("u1", b"u1"):
+            raise pickle.UnpicklingError(f"an array of type {code!r} instead of bytes")
+
+    def __setstate__(self, state: object) -> None:
+        """Byte order and the like do not matter for bytes."""
+
+
+class _Array:
+    """Stands in for ``numpy.ndarray`` while unpickling, and keeps only the shape and the bytes."""
+
+    def __init__(self, *_: object) -> None:
+        self.value = np.empty(0, dtype=np.uint8)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, _, fortran, raw = state
+        self.value = np.frombuffer(raw, dtype=np.uint8).reshape(shape, order="F" if fortran else "C")
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Reads arrays of bytes and plain values, and never calls what a pickle names."""
+
+    def find_class(self, module: str, name: str) -> type:
+        stand_ins = {"_reconstruct": _Array, "ndarray": _Array, "dtype": _Dtype}
+        if module in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray") and name in stand_ins:
+            return stand_ins[name]
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, and only arrays of bytes are read")
+
+
+def unpickle_arrays(raw: bytes, where: str) -> dict[str, Any]:
+    """A pickled dict of byte arrays, lists, numbers and strings, read without executing anything in it.
+
+    Raises DataError naming ``where`` when it asks for anything else or is damaged.
+    """
+    try:
+        value = _ArrayUnpickler(io.BytesIO(raw), encoding="bytes").load()
+    except Exception as error:  # a damaged pickle can fail in any way
+        raise DataError(f"{where} cannot be read as a CIFAR batch: {error}") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{where} cannot be read as a CIFAR batch: it holds {type(value).__name__}, not a dict")
+    return {
+        _text(key): entry.value if isinstance(entry, _Array) else entry
+        for key, entry in value.items()
+        if isinstance(key, str | bytes)
+    }
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def _cifar_members(paths: Sequence[Path]) -> dict[str, bytes]:
+    """The wanted files of a folder, or of one tar file, by name."""
+    try:
+        if len(paths) > 1:
+            return {path.name: path.read_bytes() for path in paths}
+        wanted = {*CIFAR10_NAMES, *CIFAR100_NAMES}
+        members = {}
+        with tarfile.open(paths[0]) as archive:
+            for member in archive:
+                name = Path(member.name).name
+                content = archive.extractfile(member) if name in wanted else None
+                if content is not None:
+                    members[name] = content.read()
+        return members
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        raise DataError(f"{paths[0]} cannot be read ({error}): fetch it again") from None
+
+
+def _read_cifar(members: dict[str, bytes], where: Path) -> Images:
+    names = CIFAR100_NAMES if "train" in members else CIFAR10_NAMES
+    missing = [name for name in names if name not in members]
+    if missing:
+        raise DataError(f"{where} does not hold {', '.join(missing)}: fetch it again")
+    batches = [_cifar_batch(members[name], f"{name} of {where}") for name in names]
+    pixels, labels = (np.concatenate(column) for column in zip(*batches, strict=True))
+    return Images(pixels, labels, len(labels) - len(batches[-1][1]))
+
+
+def _cifar_batch(raw: bytes, where: str) -> tuple[Bytes, NDArray[np.int64]]:
+    batch = unpickle_arrays(raw, where)
+    pixels, labels = batch.get("data"), batch.get("fine_labels", batch.get("labels"))
+    if not isinstance(pixels, np.ndarray) or not isinstance(labels, list) or pixels.shape != (len(labels), 3072):
+        raise DataError(f"{where} has no 'data' of 3072 bytes for each of its labels (it has: {', '.join(batch)})")
+    return pixels.reshape(-1, 3, TILE, TILE), np.array(labels, dtype=np.int64)
+
+
+def _read_mosaics(paths: Sequence[Path]) -> Images:
+    """Pictures of 50 x 100 tiles in rows, 32 x 32 RGB each, and their labels ``y_train``, ``y_test``."""
+    labels = read_mosaic_labels(paths[0])
+    pixels = np.concatenate([_tiles(path) for path in paths[1:]])
+    both = np.concatenate([labels["y_train"], labels["y_test"]]).astype(np.int64)
+    if len(both) != len(pixels):
+        raise DataError(f"{paths[0]} has {len(both)} labels, and the mosaics beside it hold {len(pixels)} images")
+    return Images(pixels, both, len(labels["y_train"]))
+
+
+def read_mosaic_labels(path: Path) -> dict[str, NDArray[Any]]:
+    """Arrays of labels ``y_train``, ``y_test``; ``lossy_train``, ``lossy_test`` list images that are approximate."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            labels = dict(arrays)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read as labels of mosaics ({error})") from None
+    if not {"y_train", "y_test"} <= labels.keys():
+        raise DataError(f"{path} has no arrays y_train and y_test (it has: {', '.join(labels)})")
+    return labels
+
+
+def _tiles(path: Path) -> Bytes:
+    try:
+        with Image.open(path) as picture:
+            flat = np.asarray(picture.convert("RGB"))
+    except OSError as error:
+        raise DataError(f"{path} cannot be read as an image ({error}): fetch it again") from None
+    if flat.shape != (MOSAIC_ROWS * TILE, MOSAIC_COLUMNS * TILE, 3):
+        wanted = f"{MOSAIC_COLUMNS * TILE} x {MOSAIC_ROWS * TILE}"
+        raise DataError(f"{path} is {flat.shape[1]} x {flat.shape[0]} pixels, and a mosaic is {wanted}")
+    tiles = flat.reshape(MOSAIC_ROWS, TILE, MOSAIC_COLUMNS, TILE, 3)
+    return tiles.transpose(0, 2, 4, 1, 3).reshape(-1, 3, TILE, TILE)

@@ -1,0 +1,166 @@
+"""Image classification sets (digits, MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100) dealt to clients by a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import numpy as np
+from pydantic import Field, PositiveInt, model_validator
+
+from fedgraph.data.base import CohortData, SplitName
+from fedgraph.data.catalogue import find, require
+from fedgraph.data.images import files as image_files
+from fedgraph.data.images.digits import read_digits
+from fedgraph.data.images.files import FileKey, Images
+from fedgraph.data.images.options import ImageOptions, image_cohort
+from fedgraph.data.images.sets import IDX_CONTENT, IMAGES, SETS, SetName, catalogue_entry
+from fedgraph.data.partition import Indices, balanced_subset, client_names, describe, match, partition, split
+from fedgraph.support.errors import DataError
+from fedgraph.support.seeding import generator
+
+if TYPE_CHECKING:
+    from fedgraph.graph import ClientGraph
+
+__all__ = ["IMAGES", "ImageSettings", "ImageSource"]
+
+
+class ImageSettings(ImageOptions):
+    """The ``[data]`` table of an image set; the partition keys deal out its training examples.
+
+    validation_share : part of each client's training examples kept for validation; 0 = no validation split.
+    validation       : ``own`` = each client is validated on what was kept of its own examples; ``shared`` = on what was
+                       kept of everybody's, which holds all classes, as a shared test set does.
+    test             : ``matched`` = each client gets test examples in the class mix of its training examples, without
+                       overlap; ``shared`` = every client is tested on the whole test set.
+    limit            : use only so many training examples, as many of each class.
+    """
+
+    set: SetName = "digits"
+    validation_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    validation: Literal["own", "shared"] = "own"
+    test: Literal["matched", "shared"] = "matched"
+    limit: PositiveInt | None = None
+
+    @model_validator(mode="after")
+    def _something_to_share(self) -> ImageSettings:
+        if self.validation == "shared" and self.validation_share == 0:
+            raise ValueError('validation = "shared" needs a validation-share above 0: nothing is kept for validation')
+        return self
+
+    @model_validator(mode="after")
+    def _changes_fit_the_images(self) -> ImageSettings:
+        self.refuse_changes_beyond(min(SETS[self.set].shape[1:]))
+        return self
+
+
+class ImageSource:
+    """An image set in a data folder, dealt to clients (a :class:`fedgraph.data.base.DataSource`)."""
+
+    def __init__(self, settings: ImageSettings, data_dir: Path) -> None:
+        self.settings = settings
+        self.data_dir = data_dir
+        self.spec = SETS[settings.set]
+
+    def client_names(self) -> list[str]:
+        """``client-00`` and so on."""
+        return client_names(self.settings.clients)
+
+    def load(self, names: Sequence[str]) -> CohortData:
+        """The clients ``names``; all share one tensor of pixels. See DataSource for the errors."""
+        known = self.client_names()
+        for name in names:
+            if name not in known:
+                raise DataError(f"{self.spec.title} has no client '{name}': they are {known[0]} to {known[-1]}")
+        key = self._file_key()
+        images = _images(self.settings.set, key, self.settings.partition_seed)
+        parts = _divide(self.settings, key)
+        return image_cohort(self.settings, self.spec, images, names, [parts[known.index(name)] for name in names])
+
+    def given_graph(self) -> ClientGraph | None:
+        """None: images come without a relation between clients."""
+        return None
+
+    def describe(self) -> str:
+        """E.g. ``digits (scikit-learn, 1,797 images 8x8), 20 clients, 2 shards each``."""
+        spec, limit = self.spec, self.settings.limit
+        facts = [f"{spec.num_train + spec.num_test:,} images {spec.shape[1]}x{spec.shape[2]}"]
+        if self.settings.set == "digits":
+            facts.insert(0, "scikit-learn")
+        if limit is not None and limit < spec.num_train:
+            facts.append(f"{limit:,} of {spec.num_train:,} training images")
+        paths = find(catalogue_entry(self.settings.set), self.data_dir)
+        if paths and paths[0].name == image_files.MOSAIC_NAMES[0]:
+            labels = image_files.read_mosaic_labels(paths[0])
+            facts.append(
+                f"{sum(len(labels.get(f'lossy_{part}', ())) for part in ('train', 'test'))} of them approximate"
+            )
+        return f"{spec.title} ({', '.join(facts)}), {describe(self.settings)}"
+
+    def _file_key(self) -> FileKey:
+        if self.settings.set == "digits":
+            return ()
+        return image_files.file_key(require(catalogue_entry(self.settings.set), self.data_dir))
+
+
+def _images(name: SetName, key: FileKey, seed: int) -> Images:
+    """All images of a set, the training images first; for digits split by ``seed``, as it has no split of its own."""
+    if name == "digits":
+        return _digits(seed)
+    images = image_files.read_images(key, IDX_CONTENT.get(name, ()))
+    spec = SETS[name]
+    if images.pixels.shape[1:] != spec.shape or images.labels.max() >= len(spec.classes):
+        raise DataError(
+            f"{key[0][0].parent} holds images {images.pixels.shape[1:]} with labels up to {images.labels.max()}, and "
+            f"{spec.title} has {spec.shape} and {len(spec.classes)} classes: is this another set?"
+        )
+    return images
+
+
+@lru_cache(maxsize=8)
+def _digits(seed: int) -> Images:
+    """Scikit-learn's digits, a fifth of each class for testing."""
+    pixels, labels = read_digits()
+    draws = generator(seed, "digits", "test")
+    train, test = [], []
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        kept, tested = split(len(rows), (0.8, 0.2), draws, f"class {label}")
+        train.append(rows[kept])
+        test.append(rows[tested])
+    order = np.concatenate([np.sort(np.concatenate(train)), np.sort(np.concatenate(test))])
+    return Images(pixels[order, None], labels[order], sum(map(len, train)))
+
+
+@lru_cache(maxsize=8)
+def _divide(settings: ImageSettings, key: FileKey) -> list[dict[SplitName, Indices]]:
+    """Rows of each client in each split; kept for the process, where many nodes load different clients."""
+    seed, names = settings.partition_seed, client_names(settings.clients)
+    images = _images(settings.set, key, seed)
+    used = np.arange(images.num_train)
+    if settings.limit is not None:
+        used = balanced_subset(images.labels[: images.num_train], settings.limit, seed)
+    train_labels, test_labels = images.labels[used], images.labels[images.num_train :]
+    parts = partition(settings, train_labels, seed)
+    if settings.test == "matched":
+        tests = match(test_labels, parts, train_labels, seed)
+    else:
+        tests = [np.arange(len(test_labels))] * len(names)
+    shares = (1.0 - settings.validation_share, settings.validation_share)
+    divided: list[dict[SplitName, Indices]] = []
+    for name, part, test in zip(names, parts, tests, strict=True):
+        if len(test) == 0:
+            raise DataError(
+                f"{name} gets no test examples, as there are {len(test_labels)} for {len(names)} clients: "
+                f'use test = "shared", or fewer clients'
+            )
+        train, validation = split(len(part), shares, generator(seed, "validation", name), name)
+        divided.append(
+            {"train": used[part[train]], "validation": used[part[validation]], "test": images.num_train + test}
+        )
+    if settings.validation == "shared":
+        everybody = np.sort(np.concatenate([own["validation"] for own in divided]))
+        divided = [{**own, "validation": everybody} for own in divided]
+    return divided

@@ -1,0 +1,104 @@
+"""What all sets of labelled images have in common: how pixels become inputs, and clients of a cohort."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import PositiveInt, field_validator
+from torch import Tensor
+
+from fedgraph.data.base import SPLITS, CohortData, SplitName
+from fedgraph.data.examples import ExampleSplit, row_table
+from fedgraph.data.images.augmentation import Change, ImageAugmentation
+from fedgraph.data.images.files import Images
+from fedgraph.data.images.sets import ImageSet
+from fedgraph.data.partition import Indices, PartitionSettings
+from fedgraph.models.task import TaskSpec
+
+
+class ImageOptions(PartitionSettings):
+    """The keys of ``[data]`` that any set of images has.
+
+    normalise        : ``unit`` = pixels in [0, 1]; ``standard`` = then less the set's mean, over its deviation.
+    layout           : ``image`` = ``[channels, height, width]``; ``flat`` = one vector.
+    augment          : how training images are changed at random whenever they are trained on, any of ``crop`` (padded
+                       by reflection, cut to their own size), ``flip`` (half of them are mirrored) and ``cutout`` (a
+                       square becomes zero, after scaling).
+    crop_padding     : pixels that a crop may shift an image by.
+    cutout_size      : side of the square in pixels.
+    """
+
+    normalise: Literal["unit", "standard"] = "unit"
+    layout: Literal["image", "flat"] = "image"
+    augment: tuple[Change, ...] = ()
+    crop_padding: PositiveInt = 4
+    cutout_size: PositiveInt = 8
+
+    @field_validator("augment")
+    @classmethod
+    def _each_change_once(cls, value: tuple[Change, ...]) -> tuple[Change, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("every kind of change can be named once")
+        return value
+
+    def refuse_changes_beyond(self, side: int) -> None:
+        """Raise ValueError for changes that images with a shorter side of so many pixels cannot go through."""
+        if self.augment and self.layout == "flat":
+            raise ValueError('augment moves pixels around and needs layout = "image"')
+        if "crop" in self.augment and self.crop_padding >= side:
+            raise ValueError(f"crop-padding must be less than the {side} pixels of an image; got {self.crop_padding}")
+        if "cutout" in self.augment and self.cutout_size >= side:
+            raise ValueError(f"cutout-size must be less than the {side} pixels of an image; got {self.cutout_size}")
+
+
+def image_cohort(
+    options: ImageOptions,
+    spec: ImageSet,
+    images: Images,
+    names: Sequence[str],
+    rows: Sequence[Mapping[SplitName, Indices]],
+) -> CohortData:
+    """The clients ``names``, whose images in each split are ``rows``; all share one tensor of pixels."""
+    scale, shift = _scaling(options, spec)
+    storage, targets = torch.from_numpy(images.pixels), torch.from_numpy(images.labels)
+    if options.layout == "flat":
+        storage = storage.flatten(1)
+    counts = [np.bincount(images.labels[own["train"]], minlength=len(spec.classes)) for own in rows]
+    return CohortData(
+        names=tuple(names),
+        task=TaskSpec(
+            kind="classification",
+            input_shape=tuple(storage.shape[1:]),
+            output_shape=(len(spec.classes),),
+            classes=spec.classes,
+        ),
+        splits={
+            kind: ExampleSplit(storage, targets, row_table([own[kind] for own in rows]), scale, shift)
+            for kind in SPLITS
+        },
+        mean=torch.zeros(len(names)),
+        std=torch.ones(len(names)),
+        label_counts=torch.from_numpy(np.stack(counts).astype(np.int64)),
+        augment=_augmentation(options),
+    )
+
+
+def _augmentation(options: ImageOptions) -> ImageAugmentation | None:
+    if not options.augment:
+        return None
+    return ImageAugmentation(frozenset(options.augment), options.crop_padding, options.cutout_size)
+
+
+def _scaling(options: ImageOptions, spec: ImageSet) -> tuple[Tensor, Tensor | None]:
+    """Factor and offset from stored pixels to inputs, shaped to broadcast over one input."""
+    scale = torch.full(spec.shape, 1.0 / spec.largest_pixel)
+    shift = None
+    if options.normalise == "standard":
+        mean, deviation = (torch.tensor(value)[:, None, None] for value in (spec.mean, spec.deviation))
+        scale, shift = scale / deviation, (-mean / deviation).expand(spec.shape)
+    if options.layout == "flat":
+        scale, shift = scale.flatten(), None if shift is None else shift.flatten()
+    return scale, shift

@@ -1,0 +1,130 @@
+"""Images of one's own: those of a folder dealt to clients, or at each node those of its client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+
+from fedgraph.data.base import SPLITS, CohortData, Shares
+from fedgraph.data.images.files import Images
+from fedgraph.data.images.labelled import read_labelled
+from fedgraph.data.images.options import ImageOptions, image_cohort
+from fedgraph.data.images.sets import ImageSet
+from fedgraph.data.own import OwnData, place_of, title_of
+from fedgraph.data.partition import Indices, Method, client_names, describe, partition, split
+from fedgraph.support.errors import DataError
+from fedgraph.support.seeding import generator
+
+if TYPE_CHECKING:
+    from fedgraph.graph import ClientGraph
+
+
+class OwnImageSettings(ImageOptions):
+    """The ``[data]`` table with ``set = "images"``: images of one's own.
+
+    The partition keys deal out images of one place to clients.
+
+    path      : a folder with a sub-folder of .png and .jpg files for each class, or an .npz file with the arrays
+                ``images`` (bytes ``[images, height, width]`` or ``[images, height, width, channels]``) and ``labels``
+                (names of classes, or their numbers); absolute or relative to the data folder. Not needed where every
+                node has images of its own (node config ``data``), which are all of the one client that it names.
+    classes   : the names of all classes, the same for all nodes; a node need not have images of each.
+    size      : height and width in pixels, or one number for both. Images in files are scaled to it.
+    channels  : 1 = grey, 3 = colours.
+    mean, deviation : for ``normalise = "standard"``, of each channel of all training pixels in [0, 1], known from
+                elsewhere: no node can tell them.
+    shares    : train, validation and test parts of each client's images, drawn at random.
+    """
+
+    set: Literal["images"] = "images"
+    path: str | None = None
+    classes: tuple[str, ...] = Field(min_length=2)
+    size: PositiveInt | tuple[PositiveInt, PositiveInt]
+    channels: Literal[1, 3] = 3
+    mean: tuple[float, ...] | None = None
+    deviation: tuple[PositiveFloat, ...] | None = None
+    shares: Shares = (0.7, 0.1, 0.2)
+    partition: Method = "iid"
+
+    @field_validator("classes")
+    @classmethod
+    def _each_class_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("every class can be named once")
+        return value
+
+    @model_validator(mode="after")
+    def _keys_fit(self) -> OwnImageSettings:
+        self.refuse_changes_beyond(min(self.shape[1:]))
+        if self.normalise == "standard":
+            for key, given in (("mean", self.mean), ("deviation", self.deviation)):
+                if given is None or len(given) != self.channels:
+                    raise ValueError(
+                        f'normalise = "standard" needs {key}, a number for each of {self.channels} channels'
+                    )
+        return self
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+        height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
+        return self.channels, height, width
+
+
+class OwnImageSource:
+    """Images of one place (a :class:`fedgraph.data.base.DataSource`)."""
+
+    def __init__(self, settings: OwnImageSettings, data_dir: Path, own: OwnData | None = None) -> None:
+        self.settings = settings
+        self.data_dir = data_dir
+        self.own = own
+        self.title = title_of(settings.path, own)
+
+    def client_names(self) -> list[str]:
+        """``client-00`` and so on, or the one whom a node's own images are of."""
+        return client_names(self.settings.clients) if self.own is None else [self.own.only_client()]
+
+    def load(self, names: Sequence[str]) -> CohortData:
+        """The clients ``names``; all share one tensor of pixels. See DataSource for the errors."""
+        known, settings = self.client_names(), self.settings
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise DataError(f"{self.title} has no client '{unknown[0]}'; its clients: {', '.join(known[:10])}")
+        rows = []
+        for name in names:
+            own = self._parts[known.index(name)]
+            draws = generator(settings.partition_seed, "split", name)
+            parts = split(len(own), settings.shares, draws, f"client '{name}'")
+            rows.append({kind: own[part] for kind, part in zip(SPLITS, parts, strict=True)})
+        spec = ImageSet(
+            self.title, len(self._images.labels), 0, settings.shape, settings.classes,
+            settings.mean or (), settings.deviation or (),
+        )  # fmt: skip
+        return image_cohort(settings, spec, self._images, names, rows)
+
+    def given_graph(self) -> ClientGraph | None:
+        """None: images come without a relation between clients."""
+        return None
+
+    def describe(self) -> str:
+        """E.g. ``scans, 1,200 images 64x64 of 3 classes, 4 clients, independent and identically distributed``."""
+        _, height, width = self.settings.shape
+        count = f"{len(self._images.labels):,} images {height}x{width} of {len(self.settings.classes)} classes"
+        return f"{self.title}, {count}, {'1 client' if self.own is not None else describe(self.settings)}"
+
+    @cached_property
+    def _images(self) -> Images:
+        place = place_of(self.settings.path, self.data_dir, self.own)
+        return read_labelled(place, self.settings.classes, self.settings.shape)
+
+    @cached_property
+    def _parts(self) -> list[Indices]:
+        """The images of each client."""
+        if self.own is not None:
+            return [np.arange(len(self._images.labels))]
+        return partition(self.settings, self._images.labels, self.settings.partition_seed)

@@ -1,0 +1,164 @@
+"""Windows of many series with one label for all, such as events seen by the measuring units of a power grid.
+
+Stands for the PMU data of F3 (Ma, Hoang, Chen, UAI 2023, supplement C), which cannot be published.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedgraph.data.own import OwnData, place_of, title_of
+from fedgraph.data.owners.samples import NO_LABEL
+from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
+from fedgraph.graph import ClientGraph, read_graph
+from fedgraph.support.errors import DataError
+
+Singles = NDArray[np.float32]
+
+_NEEDED = ("values", "labels")
+
+
+class PanelSettings(SharedSampleSettings):
+    """The table ``[data]`` with ``set = "panel"``: an .npz file, one for all or one at each node.
+
+    Its arrays: ``values`` ``[samples, clients, steps, features]``, NaN where a reading is missing; ``labels``, whole
+    numbers from 0, -1 for a new sample; and, not needed, the texts ``owners`` (client names), ``keys`` (of the samples)
+    and ``classes``. A file at each node needs ``owners`` and ``keys``, and ``classes`` where nodes have not seen all of
+    them. A missing reading is interpolated linearly within its window, or is that of the nearest step at the ends; a
+    window without any reading is a sample that the client lacks.
+
+    path  : the file, absolute or relative to the data folder. Not needed where every node has a file of its own (node
+            config ``data``).
+    graph : file of the given client graph, absolute or relative to the data folder.
+    """
+
+    set: Literal["panel"] = "panel"
+    path: str | None = None
+    graph: str | None = None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The content of a file: values float32 ``[samples, clients, steps, features]``, labels int64 ``[samples]``."""
+
+    values: Singles
+    labels: NDArray[np.int64]
+    owners: tuple[str, ...]
+    keys: tuple[str, ...]
+    classes: tuple[str, ...]
+
+
+class PanelSource(SharedSampleSource):
+    """The data set of a :class:`PanelSettings`."""
+
+    def __init__(self, settings: PanelSettings, data_dir: Path, own: OwnData | None = None) -> None:
+        self.settings: PanelSettings = settings
+        self.data_dir = data_dir
+        self.own = own
+        self.graph_path = None if settings.graph is None else data_dir / Path(settings.graph).expanduser()
+        self.title = title_of(settings.path, own)
+
+    def every_client(self) -> tuple[str, ...]:
+        """The owners of the file."""
+        return self._panel().owners
+
+    def holdings(self, names: Sequence[str]) -> Holdings:
+        """Windows ``[samples, steps, features]`` of the clients ``names``."""
+        panel = self._panel()
+        values = panel.values[:, [panel.owners.index(name) for name in names]].swapaxes(0, 1)
+        return Holdings(
+            keys=panel.keys,
+            labels=torch.from_numpy(panel.labels),
+            classes=panel.classes,
+            inputs=tuple(torch.from_numpy(interpolated(values))),
+            present=torch.from_numpy(np.isfinite(values).any((2, 3))),
+            features=((),) * len(names),
+        )
+
+    def every_graph(self) -> ClientGraph | None:
+        """The graph of the settings."""
+        return None if self.graph_path is None else read_graph(self.graph_path, names=list(self.every_client()))
+
+    def given_graph(self) -> ClientGraph | None:
+        """The relation graph over the clients; where nodes have files of their own, that of the whole file."""
+        if self.graph_path is None or self.settings.path is not None:
+            return super().given_graph()
+        return read_graph(self.graph_path)
+
+    def _panel(self) -> Panel:
+        path = place_of(self.settings.path, self.data_dir, self.own)
+        try:
+            changed = path.stat().st_mtime_ns
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror}); check path and the data folder") from None
+        return _read(path.absolute(), changed, _NEEDED if self.own is None else (*_NEEDED, "owners", "keys"))
+
+
+def interpolated(values: Singles) -> Singles:
+    """``values`` ``[..., steps, features]`` with gaps (NaN) between two readings filled linearly along the steps.
+
+    Before the first and after the last reading its value is repeated; where there is none at all, NaN stays.
+    """
+    steps = values.shape[-2]
+    there = np.isfinite(values)
+    step = np.arange(steps)[:, None]
+    before = np.maximum.accumulate(np.where(there, step, -1), axis=-2)
+    after = np.flip(np.minimum.accumulate(np.flip(np.where(there, step, steps), -2), axis=-2), -2)
+    first, last = np.where(before < 0, after, before), np.where(after >= steps, before, after)
+    # Without any reading both lie outside, and the NaN that is taken there is what shall stay.
+    low = np.take_along_axis(values, first.clip(0, steps - 1), -2)
+    high = np.take_along_axis(values, last.clip(0, steps - 1), -2)
+    share = (step - first) / np.maximum(last - first, 1)
+    filled: Singles = np.where(there, values, low + np.where(last > first, share, 0.0) * (high - low))
+    return filled.astype(np.float32)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, _changed: int, needed: tuple[str, ...]) -> Panel:
+    """Kept for the process, where many nodes load different clients of one file."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays: dict[str, NDArray[Any]] = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: cannot be read as an .npz file ({error})") from None
+    lacking = [name for name in needed if name not in arrays]
+    if lacking:
+        raise DataError(f"{path}: has no array '{lacking[0]}'; it holds: {', '.join(arrays) or 'nothing'}")
+    values, labels = arrays["values"], arrays["labels"]
+    if values.ndim != 4 or values.dtype.kind not in "fiu" or 0 in values.shape:
+        raise DataError(
+            f"{path}: values must be numbers [samples, owners, steps, features], none of them 0; they are "
+            f"{values.dtype} {list(values.shape)}"
+        )
+    samples, owners = values.shape[:2]
+    if labels.shape != (samples,) or labels.dtype.kind not in "iu" or labels.min() < NO_LABEL:
+        raise DataError(f"{path}: labels must be {samples} whole numbers, one per sample, from 0 on or -1 for new ones")
+    names = _texts(path, arrays, "owners", owners, [f"owner-{number:03d}" for number in range(owners)])
+    keys = _texts(path, arrays, "keys", samples, [f"sample-{number:06d}" for number in range(samples)])
+    count = max(int(labels.max()) + 1, 2)
+    classes = tuple(str(name) for name in arrays.get("classes", np.arange(count)))
+    if len(classes) < count:
+        raise DataError(f"{path}: there are labels up to {count - 1} for {len(classes)} classes")
+    single = values.astype(np.float32)
+    return Panel(
+        np.where(np.isfinite(single), single, np.float32(np.nan)), labels.astype(np.int64), names, keys, classes
+    )
+
+
+def _texts(
+    path: Path, arrays: dict[str, NDArray[Any]], name: str, count: int, otherwise: Sequence[str]
+) -> tuple[str, ...]:
+    """The texts of an array, all different, or what stands for them."""
+    texts = tuple(str(text) for text in arrays.get(name, np.array(otherwise)))
+    if len(texts) != count or len(set(texts)) < count or arrays.get(name, np.zeros(1)).ndim != 1:
+        raise DataError(f"{path}: {name} must be {count} texts, all different")
+    return texts

@@ -1,0 +1,123 @@
+"""Who holds what of the same samples: owners with different features of samples whose keys they share (F3, section 2).
+
+Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgraph.data.base import SPLITS, CohortData, DataSource
+from fedgraph.data.examples import ExampleSplit, row_table
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import DataError
+
+SampleSplit = Literal["train", "validation", "test", "new"]
+SAMPLE_SPLITS: tuple[SampleSplit, ...] = ("train", "validation", "test", "new")
+"""The splits of samples; a new one has no label, and no model has seen it."""
+
+NO_LABEL = -1
+"""The label of a new sample."""
+
+
+@dataclass(frozen=True)
+class OwnerData:
+    """What the owners hosted by one node hold of the samples that all owners of a federation share.
+
+    owners  : names.
+    keys    : sorted, all different; every sample that at least one of these owners has.
+    split   : int8 ``[samples]``, index into ``SAMPLE_SPLITS``.
+    labels  : int64 ``[samples]``, ``NO_LABEL`` for new samples.
+    inputs  : for each owner float32 ``[samples, *input_shape]``, ready to train on; 0 where the owner lacks the sample.
+    present : bool ``[owners, samples]``, whether an owner has a sample.
+    tasks   : for each owner; classification into the same classes, each with an ``input_shape`` of its own.
+    unscaled : owners whose features were to be scaled by their training samples, of which they have none here.
+    """
+
+    owners: tuple[str, ...]
+    keys: tuple[str, ...]
+    split: Tensor
+    labels: Tensor
+    inputs: tuple[Tensor, ...]
+    present: Tensor
+    tasks: tuple[TaskSpec, ...]
+    unscaled: tuple[str, ...] = ()
+
+
+class OwnerSource(DataSource, Protocol):
+    """A data set whose clients hold different features of the same samples."""
+
+    def load_owners(self, names: Sequence[str]) -> OwnerData:
+        """What the owners ``names`` hold, in that order; raises DataError for unknown names and data of no use."""
+
+
+def cohort_data(data: OwnerData, untrained: Collection[str] = ()) -> CohortData:
+    """The owners as clients of a cohort, for methods that give one model architecture to all of them.
+
+    The features of the task have no names, as owners on other nodes have others. New samples are left out.
+
+    untrained : owners that may be without training samples, as they have their models already.
+
+    Raises
+    ------
+    DataError
+        Naming two owners whose inputs have different shapes, or another owner without training samples.
+    """
+    first = data.tasks[0]
+    for owner, task in zip(data.owners, data.tasks, strict=True):
+        if task.input_shape != first.input_shape:
+            raise DataError(
+                f"client '{data.owners[0]}' has inputs of the shape {first.input_shape}, and client '{owner}' of the "
+                f"shape {task.input_shape}: only methods that keep a model of its own at each owner, such as f3, can "
+                f"use clients whose features differ in shape"
+            )
+    storage = torch.stack(data.inputs).flatten(0, 1)
+    targets = data.labels.repeat(len(data.owners))
+    training = data.present & (data.split == SAMPLE_SPLITS.index("train"))
+    lacking = [owner for owner, there in zip(data.owners, training.any(1).tolist(), strict=True) if not there]
+    for owner in lacking:
+        if owner not in untrained:
+            raise DataError(
+                f"client '{owner}' has no training sample: check shares, new-share and lacking-share, or leave the "
+                f"client out by without"
+            )
+    # One tensor for all clients, [clients * samples, ...]: the rows of a client are its samples, moved by its offset.
+    offsets = np.arange(len(data.owners)) * len(data.keys)
+    splits = {}
+    for place, kind in enumerate(SPLITS):
+        own = (data.present & (data.split == place)).numpy()
+        rows = [np.flatnonzero(mine) + offset for mine, offset in zip(own, offsets, strict=True)]
+        splits[kind] = ExampleSplit(storage, targets, row_table(rows))
+    classes = torch.nn.functional.one_hot(data.labels.clamp(min=0), first.output_shape[0]).double()
+    return CohortData(
+        names=data.owners,
+        task=replace(first, features=()),
+        splits=splits,
+        mean=torch.zeros(len(data.owners)),
+        std=torch.ones(len(data.owners)),
+        label_counts=(training.double() @ classes).long(),
+        untrained=tuple(lacking),
+    )
+
+
+def owner_source(source: DataSource, method: str) -> OwnerSource:
+    """The data set as one whose clients hold different features of the same samples.
+
+    Raises
+    ------
+    DataError
+        When it is none, naming the ``method`` that needs one.
+    """
+    if not hasattr(source, "load_owners"):
+        raise DataError(
+            f"method '{method}' needs clients that hold different features of the same samples, which this data set "
+            "does not have; sets that do: metr-la-rush-hour, pems-bay-rush-hour, image-patches, table-columns, panel"
+        )
+    found: OwnerSource = source  # type: ignore[assignment]
+    return found

@@ -1,0 +1,179 @@
+"""A table whose columns are dealt to clients: everybody knows something else about the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from pydantic import Field, PositiveInt, model_validator
+
+from fedgraph.data.own import OwnData, place_of, title_of
+from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
+from fedgraph.data.tables.files import Table, read_table
+from fedgraph.data.tables.tables import TableSettings, bundled_table, encoded_inputs, encoded_targets, refuse_undeclared
+from fedgraph.support.errors import DataError
+
+_BUNDLED_LABEL = "label"
+
+
+class TableColumnSettings(SharedSampleSettings):
+    """The table ``[data]`` with ``set = "table-columns"``: classification only, of a file or of a bundled table.
+
+    Rows without a label are new samples. A client lacks a row of which all its cells are missing.
+
+    path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder. Not needed where every
+                     node has a file of its own (node config ``data``) with the key, the label and the columns of its
+                     clients.
+    bundled        : in place of path, a table that comes with scikit-learn; its label is the column ``label``.
+    columns        : names of the columns of a CSV file without a header.
+    delimiter      : what separates the columns of a CSV file.
+    label          : the column to predict.
+    key_column     : the column that names the samples, the same for all clients; by default they are numbered by row.
+    owners         : columns by client, e.g. ``{ hospital = ["age", "weight"], lab = ["glucose"] }``. Without them all
+                     columns of a node's own file are the one client's that the node names.
+    num_owners     : in place of owners, deal the columns in their order to so many clients, ``owner-0`` and so on.
+    first_rows     : use only so many rows from the beginning.
+    missing        : texts that mark a missing value. A missing category is all zeros.
+    categories     : the values of categorical columns, the label's included; by default those found in the file. Nodes
+                     with files of their own must agree on a list. A numeric column named here becomes categorical.
+    max_categories : most values a one-hot column may have.
+    """
+
+    set: Literal["table-columns"] = "table-columns"
+    path: str | None = None
+    bundled: Literal["iris", "wine", "breast-cancer"] | None = None
+    columns: tuple[str, ...] = ()
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    label: str = _BUNDLED_LABEL
+    key_column: str | None = None
+    owners: dict[str, tuple[str, ...]] | None = None
+    num_owners: PositiveInt | None = None
+    first_rows: PositiveInt | None = None
+    missing: tuple[str, ...] = ("", "?", "NA", "nan")
+    categories: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    max_categories: PositiveInt = 200
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> TableColumnSettings:
+        if self.path is not None and self.bundled is not None:
+            raise ValueError("give either path, a file of your own, or bundled, a table of scikit-learn")
+        alike = self.path is not None or self.bundled is not None
+        ways = (self.owners is not None) + (self.num_owners is not None)
+        if ways > 1 or (alike and not ways):
+            raise ValueError("give either owners, the columns of each client, or num-owners")
+        if not alike and (self.num_owners is not None or self.key_column is None):
+            raise ValueError(
+                "without path and bundled nodes have files of their own: key-column matches their rows, and owners "
+                "says whose their columns are, not num-owners"
+            )
+        for owner, columns in (self.owners or {}).items():
+            if not columns or len(set(columns)) < len(columns):
+                raise ValueError(f"owners: '{owner}' must have a column or more, each once")
+            for reserved, key in ((self.label, "label"), (self.key_column, "key-column")):
+                if reserved in columns:
+                    raise ValueError(f"owners: '{owner}' cannot have the column '{reserved}', which is the {key}")
+        return self
+
+
+class TableColumnSource(SharedSampleSource):
+    """One table, cut by columns."""
+
+    def __init__(self, settings: TableColumnSettings, data_dir: Path, own: OwnData | None = None) -> None:
+        """Raises DataError for own data whose rows nothing matches with those of others."""
+        self.settings: TableColumnSettings = settings
+        self.data_dir = data_dir
+        self.own = own
+        if own is not None and (settings.bundled is not None or settings.key_column is None):
+            raise DataError(
+                "this node has data of its own: its rows are matched with those of others by key-column, which the "
+                "experiment must name, and nothing is bundled"
+            )
+        name = f"{settings.bundled} (scikit-learn)" if settings.bundled else title_of(settings.path, own)
+        self.title = f"{name} by columns"
+
+    def every_client(self) -> tuple[str, ...]:
+        """The clients of ``owners``, or ``owner-0`` and so on; of a node's own data those whom the node names."""
+        return tuple(self._owners)
+
+    def holdings(self, names: Sequence[str]) -> Holdings:
+        """The columns of the clients ``names``, ``[rows, features]``, as numbers and one-hot categories."""
+        table, settings = self._table, self.settings
+        if self.own is not None and names:
+            refuse_undeclared(table, self._as_table(tuple(column for name in names for column in self._owners[name])))
+        targets, classes = encoded_targets(table, self._as_table(None))
+        every_row = np.arange(table.num_rows)
+        inputs, features, scaled, present = [], [], [], []
+        for name in names:
+            values, own_features, numeric = encoded_inputs(table, self._as_table(self._owners[name]), every_row)
+            present.append(np.where(numeric, np.isfinite(values), values != 0.0).any(1))
+            inputs.append(torch.from_numpy(values.astype(np.float32)))
+            features.append(own_features)
+            scaled.append(torch.from_numpy(numeric))
+        return Holdings(
+            keys=_row_keys(table, settings.key_column),
+            labels=torch.from_numpy(np.where(np.isfinite(targets), targets, -1).astype(np.int64)),
+            classes=classes,
+            inputs=tuple(inputs),
+            present=torch.from_numpy(np.array(present, dtype=bool).reshape(len(names), table.num_rows)),
+            features=tuple(features),
+            scaled=tuple(scaled),
+        )
+
+    @cached_property
+    def _owners(self) -> dict[str, tuple[str, ...]]:
+        owners, own = self.settings.owners, self.own
+        if owners is not None:
+            here = [] if own is None else [name for name in own.clients if name in owners]
+            return {name: owners[name] for name in here} or owners
+        reserved = (self.settings.label, self.settings.key_column)
+        dealt = [name for name in self._table.names if name not in reserved]
+        if own is not None:
+            return {own.only_client(): tuple(dealt)}
+        count = self.settings.num_owners or 1
+        if count > len(dealt):
+            raise DataError(f"{self.title}: num-owners is {count}, but there are only {len(dealt)} columns to deal out")
+        digits = len(str(count - 1))
+        parts = np.array_split(np.array(dealt, dtype=object), count)
+        return {f"owner-{number:0{digits}d}": tuple(part.tolist()) for number, part in enumerate(parts)}
+
+    @cached_property
+    def _table(self) -> Table:
+        settings = self.settings
+        if settings.bundled is not None:
+            table = bundled_table(settings.bundled)
+        else:
+            path = place_of(settings.path, self.data_dir, self.own)
+            table = read_table(path, settings.columns, settings.missing, settings.delimiter)
+        if settings.first_rows is None:
+            return table
+        return Table({name: column[: settings.first_rows] for name, column in table.columns.items()}, table.where)
+
+    def _as_table(self, columns: tuple[str, ...] | None) -> TableSettings:
+        """The keys under which the set ``table`` would read the columns of one client."""
+        settings = self.settings
+        return TableSettings(
+            label=settings.label,
+            features=columns,
+            categories=settings.categories,
+            max_categories=settings.max_categories,
+        )
+
+
+def _row_keys(table: Table, key_column: str | None) -> tuple[str, ...]:
+    """The key of each row: the text of a column, or its number."""
+    if key_column is None:
+        digits = max(6, len(str(table.num_rows)))
+        return tuple(f"row-{number:0{digits}d}" for number in range(table.num_rows))
+    try:
+        keys = pc.cast(table.column(key_column), pa.string()).to_pylist()
+    except pa.ArrowNotImplementedError:
+        raise DataError(f"column '{key_column}' of {table.where} cannot be keys: use numbers or text") from None
+    if None in keys:
+        raise DataError(f"row {keys.index(None) + 1} of {table.where} has no key in column '{key_column}'")
+    return tuple(keys)

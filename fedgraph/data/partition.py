@@ -1,0 +1,315 @@
+"""Which client gets which examples: partitions of a labelled data set, as pure functions of labels and a seed.
+
+Sources: shards, Chen et al. (IJCAI 2022, section 5); Dirichlet, disjoint classes, class imbalance and power law,
+Gorbett et al. (IEEE Big Data 2023, section IV).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from scipy.special import gammaincinv
+
+from fedgraph.support.errors import DataError
+from fedgraph.support.seeding import generator
+from fedgraph.support.settings import Settings
+
+Indices = NDArray[np.int64]
+Method = Literal["shards", "iid", "dirichlet", "classes", "class-imbalance", "power-law"]
+
+POWER_LAW_EXPONENT = 1.65911
+DIRICHLET_DRAWS = 2000
+PAPER_EXAMPLES = 6000
+
+
+class PartitionSettings(Settings):
+    """The keys of ``[data]`` that say how examples are dealt to clients.
+
+    shards              : shards each client gets (``shards``).
+    alpha, minimum      : concentration, and least number of examples of a client (``dirichlet``).
+    class_groups        : numbers of classes, e.g. ``[4, 3, 3]``, or lists of them, e.g. ``[[0, 1], [2]]``, one per
+                          client (``classes``; default equal parts).
+    examples_per_client : mean size (``class-imbalance``, ``power-law``; default 6000 in all, fewer where there are
+                          not as many).
+    """
+
+    partition: Method = "shards"
+    clients: PositiveInt = 20
+    shards: PositiveInt = 2
+    alpha: PositiveFloat = 0.3
+    minimum: PositiveInt = 10
+    class_groups: tuple[PositiveInt, ...] | tuple[tuple[int, ...], ...] | None = None
+    examples_per_client: PositiveInt | None = None
+    partition_seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_client_per_group(cls, table: Any) -> Any:
+        groups = table.get("class-groups", table.get("class_groups")) if isinstance(table, dict) else None
+        return {**table, "clients": len(groups)} if groups and "clients" not in table else table
+
+    @model_validator(mode="after")
+    def _groups_fit(self) -> PartitionSettings:
+        if self.class_groups is not None and self.partition != "classes":
+            raise ValueError('class-groups is only used with partition = "classes"')
+        if self.class_groups is not None and len(self.class_groups) != self.clients:
+            raise ValueError(f"class-groups lists {len(self.class_groups)} clients, but clients = {self.clients}")
+        return self
+
+
+def client_names(clients: int) -> list[str]:
+    """``client-00`` ...: numbers padded to the width of ``clients``."""
+    return [f"client-{number:0{len(str(clients))}d}" for number in range(clients)]
+
+
+def partition(settings: PartitionSettings, labels: Indices, seed: int) -> list[Indices]:
+    """Indices into ``labels`` of each client, sorted, without overlap. Raises DataError naming empty clients."""
+    clients, mean_size = settings.clients, settings.examples_per_client
+    if settings.partition == "shards":
+        return shards(labels, clients, settings.shards, seed)
+    if settings.partition == "iid":
+        return iid(labels, clients, seed)
+    if settings.partition == "dirichlet":
+        return dirichlet(labels, clients, settings.alpha, seed, settings.minimum)
+    if settings.partition == "classes":
+        return by_class(labels, class_groups(labels, settings.class_groups or clients))
+    if settings.partition == "class-imbalance":
+        return class_imbalance(labels, clients, mean_size, seed)
+    return power_law(labels, clients, mean_size, seed)
+
+
+def describe(settings: PartitionSettings) -> str:
+    """The partition as a phrase for reports, e.g. ``20 clients, 2 shards each``."""
+    mean_size = f", {settings.examples_per_client} examples on average" if settings.examples_per_client else ""
+    groups = settings.class_groups or ()
+    sizes = "/".join(str(group if isinstance(group, int) else len(group)) for group in groups)
+    how = {
+        "shards": f"{settings.shards} shards each",
+        "iid": "independent and identically distributed",
+        "dirichlet": f"Dirichlet {settings.alpha:g} over labels",
+        "classes": f"disjoint classes {sizes or 'in equal parts'}",
+        "class-imbalance": f"growing number of classes{mean_size}",
+        "power-law": f"power-law sizes{mean_size}",
+    }
+    return f"{settings.clients} clients, {how[settings.partition]}"
+
+
+def iid(labels: Indices, clients: int, seed: int) -> list[Indices]:
+    """A random cover in equal parts (sizes differ by at most 1)."""
+    order = _shuffled(np.arange(len(labels)), generator(seed, "partition", "iid"))
+    return _checked(np.array_split(order, clients), "iid")
+
+
+def shards(labels: Indices, clients: int, shards_per_client: int, seed: int) -> list[Indices]:
+    """Examples sorted by label are cut into ``clients * shards_per_client`` equal shards, dealt out at random."""
+    count = clients * shards_per_client
+    if count > len(labels):
+        raise DataError(
+            f"{clients} clients with {shards_per_client} shards each need at least {count} examples, and there are "
+            f"{len(labels)}: lower clients or shards"
+        )
+    draws = generator(seed, "partition", "shards")
+    shuffled = _shuffled(np.arange(len(labels)), draws)
+    pieces = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], count)
+    dealt = _shuffled(np.arange(count), draws).reshape(clients, shards_per_client)
+    return _checked([np.concatenate([pieces[shard] for shard in own]) for own in dealt], "shards")
+
+
+def dirichlet(labels: Indices, clients: int, alpha: float, seed: int, minimum: int = 10) -> list[Indices]:
+    """Each class is shared out by a draw of Dir(alpha); clients that already hold n / clients examples get none of it.
+
+    Redrawn until every client has ``minimum`` examples. Raises DataError when that cannot be, or does not, happen.
+    """
+    if clients * minimum > len(labels):
+        raise DataError(
+            f"{clients} clients with at least {minimum} examples each need {clients * minimum} examples, and there are "
+            f"{len(labels)}: lower clients or minimum"
+        )
+    draws = generator(seed, "partition", "dirichlet")
+    members = _by_label(labels, np.unique(labels), draws)
+    best = 0
+    for _ in range(DIRICHLET_DRAWS):
+        counts = _dirichlet_counts([len(rows) for rows in members], clients, alpha, draws)
+        best = max(best, int(counts.sum(0).min()))
+        if best >= minimum:
+            return _deal(members, counts)
+    raise DataError(
+        f"in {DIRICHLET_DRAWS} draws of Dir({alpha:g}) over {clients} clients the smallest client had {best} examples "
+        f"at most, and minimum = {minimum}: raise alpha, or lower clients or minimum"
+    )
+
+
+def _dirichlet_counts(sizes: Sequence[int], clients: int, alpha: float, draws: torch.Generator) -> Indices:
+    """Examples of each class for each client ``[classes, clients]``; columns of the draw are gamma variates."""
+    uniform = torch.rand(len(sizes), clients, generator=draws, dtype=torch.float64).numpy()
+    gamma = np.maximum(gammaincinv(alpha, uniform), np.finfo(np.float64).tiny)
+    counts = np.zeros((len(sizes), clients), dtype=np.int64)
+    for row, size in enumerate(sizes):
+        share = gamma[row] * (counts.sum(0) < sum(sizes) / clients)
+        ends = np.rint(np.cumsum(share / share.sum()) * size).astype(np.int64)
+        counts[row] = np.diff(ends, prepend=0)
+    return counts
+
+
+def class_groups(labels: Indices, groups: int | Sequence[int] | Sequence[Sequence[int]]) -> list[list[int]]:
+    """Lists of classes from a number of equal parts, from sizes such as ``(4, 3, 3)``, or as they are given."""
+    classes = np.unique(labels)
+    if isinstance(groups, int):
+        if groups > len(classes):
+            raise DataError(
+                f"{groups} clients cannot have classes of their own, there are {len(classes)} classes: lower clients"
+            )
+        return [part.tolist() for part in np.array_split(classes, groups)]
+    sizes = [group for group in groups if isinstance(group, int)]
+    if not sizes:
+        return [list(group) for group in groups if not isinstance(group, int)]
+    if sum(sizes) != len(classes):
+        raise DataError(f"class-groups {sizes} share out {sum(sizes)} classes, and the data have {len(classes)}")
+    return [part.tolist() for part in np.split(classes, np.cumsum(sizes)[:-1])]
+
+
+def by_class(labels: Indices, groups: Sequence[Sequence[int]]) -> list[Indices]:
+    """Client k gets all examples of the classes ``groups[k]``; every class present belongs to exactly one client."""
+    listed = [int(label) for group in groups for label in group]
+    twice = sorted({label for label in listed if listed.count(label) > 1})
+    absent = sorted(set(np.unique(labels).tolist()) - set(listed))
+    if twice or absent:
+        problem = f"classes {twice} twice" if twice else f"no client for classes {absent}"
+        raise DataError(f"class-groups names {problem}: each class of the data belongs to exactly one client")
+    return _checked([np.flatnonzero(np.isin(labels, list(group))) for group in groups], "classes")
+
+
+def class_imbalance(labels: Indices, clients: int, examples_per_client: int | None, seed: int) -> list[Indices]:
+    """CLA: client k sees the first c_k classes in equal numbers, c = linspace(1, classes, clients); equal sizes.
+
+    Not a cover: ``examples_per_client`` examples each, without overlap; None means 6000 / clients, or fewer where the
+    scarcest class has not enough. Raises DataError when a class runs out.
+    """
+    classes, available = np.unique(labels, return_counts=True)
+    seen = np.linspace(1, len(classes), clients).astype(np.int64)
+    seen[-1] = len(classes)
+    rank = np.arange(len(classes))[:, None]
+    takers = rank < seen
+    most = int(((available - takers.sum(1)) / (takers / seen).sum(1)).min())  # one each is kept back for rounding
+    size = examples_per_client or min(PAPER_EXAMPLES // clients, most)
+    if size < len(classes):
+        raise DataError(
+            f"{client_names(clients)[-1]} is to see all {len(classes)} classes with {max(size, 0)} examples: "
+            f"raise examples-per-client, or lower clients"
+        )
+    counts = np.where(takers, size // seen + (rank < size % seen), 0)
+    for label, wanted, held in zip(classes, counts.sum(1), available, strict=True):
+        if wanted > held:
+            raise DataError(
+                f"class {label} has {held} examples, and {clients} clients of {size} examples need {wanted} of it: "
+                f"lower examples-per-client (to {most}) or clients"
+            )
+    return _deal(_by_label(labels, classes, generator(seed, "partition", "class-imbalance")), counts)
+
+
+def power_law(labels: Indices, clients: int, examples_per_client: int | None, seed: int) -> list[Indices]:
+    """POW: random examples, sizes in proportion to quantiles 0.01 ... 0.99 of the power law a x^(a-1), a = 1.65911.
+
+    Not a cover: ``clients * examples_per_client`` examples in all, without overlap; None means 6000, or all there are.
+    """
+    total = clients * examples_per_client if examples_per_client else min(PAPER_EXAMPLES, len(labels))
+    if total > len(labels):
+        raise DataError(
+            f"{clients} clients with {examples_per_client} examples on average need {total} examples, and there are "
+            f"{len(labels)}: lower examples-per-client or clients"
+        )
+    shares = np.linspace(0.01 ** (1 / POWER_LAW_EXPONENT), 0.99 ** (1 / POWER_LAW_EXPONENT), clients)
+    sizes = _apportion(total * shares / shares.sum())
+    order = _shuffled(np.arange(len(labels)), generator(seed, "partition", "power-law"))[:total]
+    return _checked(np.split(order, np.cumsum(sizes)[:-1]), "power-law")
+
+
+def match(test_labels: Indices, train_parts: Sequence[Indices], train_labels: Indices, seed: int) -> list[Indices]:
+    """Test examples for each client, without overlap, in the class mix of its training part.
+
+    Of each class a client gets the same share as it has of that class's training examples. Where the parts cover only
+    some of ``train_labels`` all shares are raised by one common factor, as far as the scarcest class allows.
+    """
+    classes = np.unique(train_labels)
+    held = np.stack([(train_labels[part][None] == classes[:, None]).sum(1) for part in train_parts], axis=1)
+    available = (train_labels[None] == classes[:, None]).sum(1)
+    dealt = held.sum(1)
+    factor = (available[dealt > 0] / dealt[dealt > 0]).min()
+    members = _by_label(test_labels, classes, generator(seed, "partition", "match"))
+    sizes = np.array([len(rows) for rows in members])
+    quotas = factor * sizes[:, None] * held / available[:, None]
+    counts = np.zeros_like(held)
+    owed = np.zeros(len(train_parts))  # carried from class to class, so that rounding keeps each client's total
+    for row, quota in enumerate(quotas):
+        counts[row] = _apportion(quota, np.where(quota > 0, owed, -np.inf))
+        owed += quota - counts[row]
+    return _deal(members, counts)
+
+
+def balanced_subset(labels: Indices, limit: int, seed: int) -> Indices:
+    """``limit`` random examples, as equally many of each class as there are; all when there are fewer."""
+    classes, sizes = np.unique(labels, return_counts=True)
+    members = _by_label(labels, classes, generator(seed, "partition", "subset"))
+    left = min(limit, len(labels))
+    chosen = []
+    for position, row in enumerate(np.argsort(sizes, kind="stable")):
+        take = min(int(sizes[row]), left // (len(classes) - position))
+        chosen.append(members[row][:take])
+        left -= take
+    return np.sort(np.concatenate(chosen))
+
+
+def split(count: int, shares: Sequence[float], draws: torch.Generator, owner: str) -> list[Indices]:
+    """Random disjoint index sets of ``count`` examples; the first takes what rounding leaves, none is empty.
+
+    Raises DataError naming ``owner`` when there are fewer examples than sets with a share above 0.
+    """
+    sizes = [max(1, round(count * share)) if share > 0 else 0 for share in shares[1:]]
+    first = count - sum(sizes)
+    if first < 1:
+        raise DataError(
+            f"{owner} has too few examples ({count}) to split {' / '.join(f'{share:g}' for share in shares)} with at "
+            f"least one in each part: leave it out, or use fewer clients"
+        )
+    order = _shuffled(np.arange(count), draws)
+    return [np.sort(part) for part in np.split(order, np.cumsum([first, *sizes])[:-1])]
+
+
+def _shuffled(rows: Indices, draws: torch.Generator) -> Indices:
+    return rows[torch.randperm(len(rows), generator=draws).numpy()]
+
+
+def _by_label(labels: Indices, classes: Indices, draws: torch.Generator) -> list[Indices]:
+    return [_shuffled(np.flatnonzero(labels == label), draws) for label in classes]
+
+
+def _apportion(quotas: NDArray[np.float64], bonus: NDArray[np.float64] | float = 0.0) -> Indices:
+    """Integers near ``quotas`` with their rounded sum: what is left goes to the largest fraction plus ``bonus``."""
+    counts = np.floor(quotas).astype(np.int64)
+    left = round(float(quotas.sum())) - int(counts.sum())
+    counts[np.argsort(counts - quotas - bonus, kind="stable")[:left]] += 1
+    return counts
+
+
+def _deal(members: Sequence[Indices], counts: Indices) -> list[Indices]:
+    """Hand out the first examples of each class as ``counts`` ``[classes, clients]`` says."""
+    pieces = [np.split(rows, np.cumsum(count))[:-1] for rows, count in zip(members, counts, strict=True)]
+    return [np.sort(np.concatenate(own)) for own in zip(*pieces, strict=True)]
+
+
+def _checked(parts: Iterable[Indices], method: str) -> list[Indices]:
+    """``parts`` sorted; DataError that names the clients without examples."""
+    ordered = [np.sort(part) for part in parts]
+    empty = [name for name, part in zip(client_names(len(ordered)), ordered, strict=True) if len(part) == 0]
+    if empty:
+        names = ", ".join(empty[:5]) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
+        raise DataError(
+            f'partition = "{method}" leaves {names} without examples ({len(ordered)} clients, '
+            f"{sum(len(part) for part in ordered)} examples): use fewer clients or more data"
+        )
+    return ordered

@@ -1,0 +1,248 @@
+"""Read time series of many clients from .npz, .csv, .h5 and .parquet files into one table, once per process."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from fedgraph.support.errors import DataError
+
+KNOWN_ARRAYS = ("speed", "flow", "data", "values", "series", "df")
+KNOWN_NAMES = ("names", "sensor_ids", "client_names", "ids")
+KNOWN_GROUPS = ("groups", "corridor")
+_CACHE_SIZE = 4
+
+
+@dataclass(frozen=True)
+class SeriesTable:
+    """Readings of every client of a data set at common time steps.
+
+    names    : one per client, all different.
+    values   : float32 ``[clients, time, features]``, NaN where the file says that a reading is missing.
+    times    : datetime64[s] ``[time]``, or None when the file does not say.
+    features : one name per feature.
+    groups   : a word per client, or None when the file does not say.
+    """
+
+    names: tuple[str, ...]
+    values: NDArray[np.float32]
+    times: NDArray[np.datetime64] | None = None
+    features: tuple[str, ...] = ("value",)
+    groups: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        repeated = [name for name, count in Counter(self.names).items() if count > 1]
+        if repeated:
+            raise DataError(f"client names must differ, but these occur more than once: {', '.join(repeated[:5])}")
+        clients, steps, features = self.values.shape
+        if len(self.names) != clients:
+            raise DataError(f"there are {len(self.names)} client names for {clients} series")
+        if len(self.features) != features:
+            raise DataError(f"there are {len(self.features)} feature names for {features} features")
+        if self.times is not None and len(self.times) != steps:
+            raise DataError(f"there are {len(self.times)} timestamps for {steps} time steps")
+        if self.groups is not None and (len(self.groups) != clients or not all(self.groups)):
+            raise DataError(f"the {len(self.groups)} groups are not a word for each of the {clients} clients")
+
+    @property
+    def step_minutes(self) -> float:
+        """The usual time between two steps in minutes; 0 when unknown."""
+        if self.times is None or len(self.times) < 2:
+            return 0.0
+        return float(np.median(np.diff(self.times).astype("timedelta64[s]").astype(np.int64))) / 60.0
+
+
+_tables: dict[tuple[str, int, int, str | None, tuple[str, ...] | None], SeriesTable] = {}
+_lock = threading.Lock()
+
+
+def read_series(path: Path, array: str | None = None, names: Sequence[str] | None = None) -> SeriesTable:
+    """The table in ``path``; read and converted once per process while the file does not change.
+
+    Arrays are ``[time, clients]`` or ``[time, clients, features]``. ``array`` is the key inside an .npz or .h5 file,
+    ``names`` replaces the client names of the file.
+
+    Raises
+    ------
+    DataError
+        Naming the file and the reason.
+    """
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}); check `path`, the data folder and node config `data`"
+        ) from None
+    key = (str(path.resolve()), stat.st_mtime_ns, stat.st_size, array, None if names is None else tuple(names))
+    with _lock:
+        if key not in _tables:
+            try:
+                table = _read(path, array)
+                table = table if names is None else replace(table, names=tuple(names))
+            except DataError as error:
+                raise DataError(f"{path}: {error}") from None
+            except (OSError, ValueError, KeyError, EOFError, pa.ArrowException) as error:
+                raise DataError(f"{path}: cannot be read as {path.suffix or 'a series'} ({error})") from None
+            while len(_tables) >= _CACHE_SIZE:
+                del _tables[next(iter(_tables))]
+            _tables[key] = table
+        return _tables[key]
+
+
+def _read(path: Path, array: str | None) -> SeriesTable:
+    kind = path.name.lower()
+    if kind.endswith(".npz"):
+        return _read_npz(path, array)
+    if kind.endswith((".csv", ".csv.gz")):
+        return _from_arrow(pyarrow.csv.read_csv(path))
+    if kind.endswith(".parquet"):
+        return _from_arrow(pyarrow.parquet.ParquetFile(path).read())
+    if kind.endswith((".h5", ".hdf5")):
+        with h5py.File(path, "r") as file:
+            return _read_h5(file, array)
+    raise DataError("unknown kind of file; series are read from .npz, .csv, .csv.gz, .h5, .hdf5 and .parquet")
+
+
+def _table(
+    array: NDArray[Any],
+    names: Sequence[str] | None,
+    times: NDArray[np.datetime64] | None = None,
+    feature: str = "value",
+) -> SeriesTable:
+    """A table from ``[time, clients]`` or ``[time, clients, features]``; unnamed clients are numbered."""
+    array = array[:, :, None] if array.ndim == 2 else array
+    values = np.ascontiguousarray(array.transpose(1, 0, 2), dtype=np.float32)
+    clients, _, features = values.shape
+    if names is None:
+        names = [f"client-{number:03d}" for number in range(clients)]
+    labels = (feature,) if features == 1 else tuple(f"{feature}-{number}" for number in range(features))
+    return SeriesTable(tuple(names), values, times, labels)
+
+
+def _choose(found: Sequence[str], array: str | None) -> str:
+    """The key to read: the one asked for, the only one, or the first with a known name."""
+    if array is not None:
+        if array not in found:
+            raise DataError(f"has no series '{array}'; it holds: {', '.join(found) or 'none'}")
+        return array
+    if len(found) == 1:
+        return found[0]
+    for known in KNOWN_ARRAYS:
+        if known in found:
+            return known
+    raise DataError(f"name the series to read with `array`; the file holds: {', '.join(found) or 'none'}")
+
+
+def _is_series(array: Any) -> bool:
+    return array.ndim in (2, 3) and array.dtype.kind in "fiu"
+
+
+def _text(entry: Any) -> str:
+    return entry.decode() if isinstance(entry, bytes) else str(entry)
+
+
+def _read_npz(path: Path, array: str | None) -> SeriesTable:
+    with np.load(path, allow_pickle=False) as file:
+        if not hasattr(file, "files"):
+            raise DataError("is a single array, not an .npz archive")
+        arrays: dict[str, NDArray[Any]] = {}
+        for key in file.files:
+            with suppress(ValueError):  # an array of objects, which only pickle could read, is no series
+                arrays[key] = file[key]
+    chosen = _choose([key for key, value in arrays.items() if _is_series(value)], array)
+    values = arrays[chosen]
+    names = next(([_text(entry) for entry in arrays[key]] for key in KNOWN_NAMES if key in arrays), None)
+    groups = next((arrays[key] for key in KNOWN_GROUPS if key in arrays and arrays[key].ndim == 1), None)
+    times = None
+    if "start" in arrays and "step_minutes" in arrays:
+        times = regular_times(str(arrays["start"]), float(arrays["step_minutes"]), len(values))
+    table = _table(values, names, times, feature=chosen)
+    return table if groups is None else replace(table, groups=tuple(_text(entry) for entry in groups))
+
+
+def regular_times(start: str, step_minutes: float, steps: int) -> NDArray[np.datetime64]:
+    """Timestamps (seconds) of ``steps`` steps from the ISO date ``start``, ``step_minutes`` apart."""
+    seconds = np.round(np.arange(steps) * step_minutes * 60.0).astype(np.int64)
+    return np.datetime64(start, "s") + seconds.astype("timedelta64[s]")
+
+
+def _read_h5(file: h5py.File, array: str | None) -> SeriesTable:
+    frames = [key for key, node in file.items() if isinstance(node, h5py.Group) and "block0_values" in node]
+    plain = [key for key, node in file.items() if isinstance(node, h5py.Dataset) and _is_series(node)]
+    if not frames and not plain and any(isinstance(node, h5py.Group) and "table" in node for node in file.values()):
+        raise DataError("is in the pandas 'table' format; write it anew with format='fixed', or as .csv or .parquet")
+    chosen = _choose(frames + plain, array)
+    if chosen in frames:
+        return _read_pandas_frame(file[chosen])
+    names = next(([_text(entry) for entry in file[key][()]] for key in KNOWN_NAMES if key in file), None)
+    return _table(file[chosen][()], names, feature=chosen)
+
+
+def _read_pandas_frame(group: h5py.Group) -> SeriesTable:
+    """A DataFrame in the pandas 'fixed' layout: column labels axis0, index axis1, and blocks of columns."""
+    columns = [_text(entry) for entry in group["axis0"][()]]
+    position = {label: number for number, label in enumerate(columns)}
+    index = group["axis1"]
+    values = np.full((len(index), len(columns)), np.nan, dtype=np.float32)
+    block = 0
+    while f"block{block}_values" in group:
+        items = [_text(entry) for entry in group[f"block{block}_items"][()]]
+        part = group[f"block{block}_values"][()]
+        if part.dtype.kind not in "fiu":
+            raise DataError(f"columns {', '.join(items[:3])} hold no numbers")
+        values[:, [position[item] for item in items]] = part if part.shape[0] == len(index) else part.T
+        block += 1
+    kind = _text(index.attrs.get("kind", "datetime64" if index.dtype.kind == "i" else ""))
+    times = None
+    if kind.startswith("datetime64"):
+        unit = kind[11:-1] or "ns"  # "datetime64" alone means nanoseconds; newer files say "datetime64[us]"
+        times = index[()].astype(f"datetime64[{unit}]").astype("datetime64[s]")
+    return _table(values, columns, times)
+
+
+_ROW_NUMBERS = ("", "unnamed: 0", "index", "time", "timestamp", "date", "step", "t")
+
+
+def _from_arrow(table: pa.Table) -> SeriesTable:
+    """Each column a client; a leading row or step number is dropped, a column of timestamps becomes the times."""
+    columns = {number: table.column(number) for number in range(table.num_columns)}
+    times = None
+    for number, column in list(columns.items()):
+        if pa.types.is_temporal(column.type) or (number == 0 and _is_text(column.type)):
+            times = _timestamps(table.column_names[number], column)
+            del columns[number]
+            break
+    if 0 in columns and table.column_names[0].lower() in _ROW_NUMBERS and pa.types.is_integer(columns[0].type):
+        del columns[0]
+    for number, column in columns.items():
+        if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
+            name = table.column_names[number]
+            hint = "; columns are separated by commas" if ";" in name or "\t" in name else ""
+            raise DataError(f"column '{name}' holds no numbers but {column.type}{hint}")
+    if not columns or not table.num_rows:
+        raise DataError("holds no readings")
+    values = np.column_stack([column.cast(pa.float32()).to_numpy() for column in columns.values()])
+    return _table(values, [table.column_names[number] for number in columns], times)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _timestamps(name: str, column: pa.ChunkedArray) -> NDArray[np.datetime64]:
+    try:
+        return column.to_numpy().astype("datetime64[s]")
+    except ValueError:
+        raise DataError(f"column '{name}' holds neither numbers nor ISO timestamps such as 2012-03-01 00:05") from None

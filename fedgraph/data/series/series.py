@@ -1,0 +1,184 @@
+"""Any table of time series as a data set: each column a client that forecasts its own next steps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from fedgraph.data.base import CohortData
+from fedgraph.data.own import OwnData, place_of, title_of
+from fedgraph.data.series.cold_start import describe_cold
+from fedgraph.data.series.files import SeriesTable, read_series
+from fedgraph.data.series.windows import (
+    WindowSettings,
+    build_cohort,
+    clients_of,
+    num_steps,
+    resolve_step_minutes,
+    select_names,
+)
+from fedgraph.graph import ClientGraph, read_graph
+from fedgraph.support.errors import DataError
+
+_STEP_WORDS = {5.0: "five-minute steps", 15.0: "15-minute steps", 60.0: "hourly steps", 1440.0: "daily steps"}
+
+
+class SeriesSettings(WindowSettings):
+    """The table ``[data]`` with ``set = "series"``: a file of series of your own.
+
+    path   : the file, absolute or relative to the data folder. Not needed where every node has a file of its own (node
+             config ``data``): then the columns of a node's file are its clients, and ``clients``, ``groups``,
+             ``scales`` and ``cold_clients`` may name those of other nodes too.
+    array  : key of the series inside an .npz or .h5 file; the only one, or one with a usual name, when not given.
+    names  : client names that replace those of the file.
+    groups : clients by group, e.g. ``{ north = ["a", "b"], south = ["c"] }``, so that results are given per group too;
+             every client in one group. When not given, the array ``groups`` or ``corridor`` of an .npz file, a word
+             per client.
+    graph  : file of the given client graph, absolute or relative to the data folder.
+    """
+
+    set: Literal["series"] = "series"
+    path: str | None = None
+    array: str | None = None
+    names: tuple[str, ...] | None = None
+    groups: dict[str, tuple[str, ...]] | None = None
+    graph: str | None = None
+
+
+class WindowedSource(ABC):
+    """A DataSource whose clients are the series of one table."""
+
+    settings: WindowSettings
+    title: str
+    client_word = "clients"
+
+    @abstractmethod
+    def table(self) -> SeriesTable:
+        """The whole table; cheap after the first call in a process."""
+
+    @abstractmethod
+    def given_graph(self) -> ClientGraph | None:
+        """The graph published with the data, over the clients; None when there is none."""
+
+    def client_names(self) -> list[str]:
+        """The clients that the settings select, in the order of the settings or else of the file."""
+        table = self.table()
+        names = clients_of(table, self.settings)
+        try:
+            select_names(table, names)
+        except DataError as error:
+            raise DataError(f"{self.title}, key `clients`: {error}") from None
+        return list(names)
+
+    def load(self, names: Sequence[str]) -> CohortData:
+        """Windows of the clients ``names``; raises DataError as :func:`fedgraph.data.series.windows.build_cohort`
+        does."""
+        table = self.table()
+        try:
+            return build_cohort(table, self.settings, names)
+        except DataError as error:
+            raise DataError(f"{self.title}: {error}") from None
+
+    def describe(self) -> str:
+        """What data this is and which part of it."""
+        table = self.table()
+        names, steps = self.client_names(), num_steps(table, self.settings)
+        minutes = resolve_step_minutes(table, self.settings)
+        kind = _STEP_WORDS.get(minutes, f"{minutes:g}-minute steps" if minutes else "steps")
+        every = table.values.shape[1]
+        length = f"{steps:,} {kind}" if steps == every else f"the first {steps:,} of {every:,} {kind}"
+        cold = describe_cold(self.settings, names)
+        share = self._share(len(names), len(table.names)) + (f", of them {cold}" if cold else "")
+        return f"{self.title}, {share}, {length}"
+
+    def _share(self, chosen: int, total: int) -> str:
+        word = self.client_word if total > 1 else self.client_word.removesuffix("s")
+        return f"{total} {word}" if chosen == total else f"{chosen} of {total} {word}"
+
+
+class SeriesSource(WindowedSource):
+    """The data set of a :class:`SeriesSettings`."""
+
+    def __init__(self, settings: SeriesSettings, data_dir: Path, own: OwnData | None = None) -> None:
+        self.data_dir = data_dir
+        self.own = own
+        self.graph_path = None if settings.graph is None else data_dir / settings.graph
+        self.title = title_of(settings.path, own)
+        self.settings: SeriesSettings = settings
+        self.others_cold = False
+        if own is not None:
+            self.settings = _of_these(settings, self._file().names)
+            self.others_cold = bool(settings.cold_clients) and not self.settings.cold_clients
+
+    def table(self) -> SeriesTable:
+        """The table of the file."""
+        table = self._file()
+        if self.settings.groups is None:
+            return table
+        return replace(table, groups=_group_of_each(self.settings.groups, table.names, self.title))
+
+    def load(self, names: Sequence[str]) -> CohortData:
+        """See :class:`WindowedSource`; where only clients of other nodes start cold, these are the warm ones."""
+        data = super().load(names)
+        return replace(data, groups=("warm",) * len(names)) if self.others_cold else data
+
+    def given_graph(self) -> ClientGraph | None:
+        """The graph of the settings, cut to the clients; GraphError when a client is not in it.
+
+        Where nodes have files of their own, nobody knows all clients: then that of the whole file.
+        """
+        if self.graph_path is None:
+            return None
+        if self.settings.path is None:
+            return read_graph(self.graph_path)
+        graph = read_graph(self.graph_path, names=list(self.table().names))
+        return graph.reindex(self.client_names(), missing="error", extra="drop")
+
+    def _file(self) -> SeriesTable:
+        place = place_of(self.settings.path, self.data_dir, self.own)
+        return read_series(place, self.settings.array, self.settings.names)
+
+
+def _of_these(settings: SeriesSettings, names: Sequence[str]) -> SeriesSettings:
+    """What the settings say of those clients whom a node's own file has.
+
+    Raises
+    ------
+    DataError
+        For keys that are about all clients, whom no node knows.
+    """
+    if settings.names is not None or settings.cold_share:
+        key, instead = ("names", "name them in the files") if settings.names else ("cold-share", "give cold-clients")
+        raise DataError(f"`{key}` is about all clients, and this node knows its own data alone: {instead}")
+    here = set(names)
+
+    def kept(named: Sequence[str] | None) -> tuple[str, ...] | None:
+        return None if named is None else tuple(name for name in named if name in here)
+
+    groups, scales = settings.groups, settings.scales
+    return settings.model_copy(
+        update={
+            "clients": kept(settings.clients),
+            "cold_clients": kept(settings.cold_clients),
+            "groups": None if groups is None else {group: kept(members) for group, members in groups.items()},
+            "scales": None if scales is None else {name: scale for name, scale in scales.items() if name in here},
+        }
+    )
+
+
+def _group_of_each(groups: Mapping[str, Sequence[str]], names: Sequence[str], title: str) -> tuple[str, ...]:
+    """The group of each of ``names``; raises DataError unless every client is in one group."""
+    group_of: dict[str, str] = {}
+    for group, members in groups.items():
+        for name in members:
+            if name in group_of:
+                raise DataError(f"{title}, key `groups`: client '{name}' is in '{group_of[name]}' and in '{group}'")
+            group_of[name] = group
+    unknown, without = sorted(set(group_of) - set(names)), [name for name in names if name not in group_of]
+    if unknown or without:
+        problem = f"there is no client '{unknown[0]}'" if unknown else f"client '{without[0]}' is in no group"
+        raise DataError(f"{title}, key `groups`: {problem}; every client of the file needs one group")
+    return tuple(group_of[name] for name in names)

@@ -1,0 +1,70 @@
+"""Rows drawn from a Bayesian network whose graph is known."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, PositiveInt
+
+from fedgraph.data.partition import client_names
+from fedgraph.data.tables.bif import read_bif
+from fedgraph.data.tables.files import Table
+from fedgraph.data.tables.tables_of_clients import ClientTableSettings, TablesOfClients
+from fedgraph.data.tables.values import as_table
+from fedgraph.support.seeding import generator
+
+
+class BayesianNetworkSettings(ClientTableSettings):
+    """The ``[data]`` table with ``set = "bayesian-network"``: rows drawn from a network whose graph is known.
+
+    path    : .bif or .bif.gz file, absolute or relative to the data folder.
+    clients : names of the clients, or how many there are.
+    rows    : of each client.
+    public_rows : that everybody may see.
+    """
+
+    set: Literal["bayesian-network"] = "bayesian-network"
+    path: str
+    clients: PositiveInt | tuple[str, ...] = 3
+    rows: PositiveInt = 1000
+    public_rows: int = Field(default=0, ge=0)
+
+
+class BayesianNetworkSource(TablesOfClients):
+    """Rows drawn from a network, for each client on its own."""
+
+    settings: BayesianNetworkSettings
+
+    def client_names(self) -> list[str]:
+        """As the settings name them, or ``client-00`` and so on."""
+        clients = self.settings.clients
+        return client_names(clients) if isinstance(clients, int) else list(clients)
+
+    def whole_table(self, name: str) -> Table:
+        """The rows of one client."""
+        return self._drawn(name, self.settings.rows)
+
+    def public_table(self) -> Table | None:
+        """Further rows."""
+        return self._drawn("", self.settings.public_rows) if self.settings.public_rows else None
+
+    def describe(self) -> str:
+        """E.g. ``alarm.bif.gz, 37 variables, 3 clients with 1,000 rows drawn for each``."""
+        settings = self.settings
+        facts = [Path(settings.path).name, f"{len(self.network.schema.features)} variables"]
+        facts.append(f"{len(self.client_names())} clients with {settings.rows:,} rows drawn for each")
+        if settings.public_rows:
+            facts.append(f"{settings.public_rows:,} rows public")
+        return ", ".join(facts)
+
+    @cached_property
+    def network(self) -> Any:
+        """The network that rows are drawn from."""
+        return read_bif(self.data_dir / Path(self.settings.path).expanduser())
+
+    def _drawn(self, name: str, rows: int) -> Table:
+        draw = generator(self.settings.partition_seed, "network rows", name)
+        values = self.network.sample(rows, draw)
+        return as_table(values.double().numpy(), self.network.schema, Path(self.settings.path).name)

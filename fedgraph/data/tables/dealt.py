@@ -1,0 +1,168 @@
+"""A table with columns of many kinds that is dealt out to clients.
+
+Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 3.2: half of the rows are public, and
+the others go to clients that each have more of one part of the population.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Annotated
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field, PositiveInt, model_validator
+from torch import Tensor
+
+from fedgraph.data.own import title_of
+from fedgraph.data.partition import client_names
+from fedgraph.data.tables.client_tables import rows_of
+from fedgraph.data.tables.columns import as_category, read_column
+from fedgraph.data.tables.files import Table
+from fedgraph.data.tables.tables_of_clients import ClientTableSettings, TablesOfClients
+from fedgraph.support.errors import DataError
+from fedgraph.support.seeding import generator
+
+Value = Annotated[str, BeforeValidator(lambda value: as_category(value))]
+
+
+class DealtTableSettings(ClientTableSettings):
+    """The keys of ``[data]`` of a table that is dealt out: by the values of a column, by segments, or evenly.
+
+    clients        : names of the clients, or how many there are.
+    client_column  : column whose values name the clients; it is no feature, and rows without it are left out.
+    segments       : by client, values by column, e.g. ``{ poor = { pay = ["medicaid", "selfpay"] } }``: rows that have
+                     them all are the client's segment, and come to it more often than to others.
+    emphasis       : how many times as often.
+    public_share   : this part of the rows is for everybody to see, the server too, and no client has any of them.
+    stratify       : columns whose values occur as often in the public part as in the others, in every combination.
+    """
+
+    path: str | None = None
+    clients: PositiveInt | tuple[str, ...] | None = None
+    client_column: str | None = None
+    segments: dict[str, dict[str, tuple[Value, ...]]] = Field(default_factory=dict)
+    emphasis: float = Field(default=4.0, gt=0)
+    public_share: float = Field(default=0.0, ge=0, lt=1)
+    stratify: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_way(self) -> DealtTableSettings:
+        ways = [self.clients is not None, self.client_column is not None, bool(self.segments)]
+        if self.path is None and (isinstance(self.clients, int) or self.segments or self.public_share):
+            raise ValueError("clients by number, segments and public-share are about one file for all: give its path")
+        if sum(ways) > 1 or (self.path is not None and not any(ways)):
+            raise ValueError("give one of clients, client-column and segments, to say who the clients are")
+        if self.stratify and not self.public_share:
+            raise ValueError("stratify is for the public part, and public-share is 0")
+        return self
+
+
+class DealtTableSource(TablesOfClients):
+    """A table dealt out."""
+
+    settings: DealtTableSettings
+
+    def client_names(self) -> list[str]:
+        """As the settings or the column name them, or ``client-00`` and so on."""
+        settings = self.settings
+        if isinstance(settings.clients, tuple):
+            return list(settings.clients)
+        if isinstance(settings.clients, int):
+            return client_names(settings.clients)
+        return list(settings.segments) or list(self._rows)
+
+    def whole_table(self, name: str) -> Table:
+        """The client's rows."""
+        table = rows_of(self._table, self._rows[name])
+        return Table({n: c for n, c in table.columns.items() if n != self.settings.client_column}, table.where)
+
+    def public_table(self) -> Table | None:
+        """The public part."""
+        return rows_of(self._table, self._public) if self.settings.public_share else None
+
+    def describe(self) -> str:
+        """E.g. ``births.csv, 100,000 rows, 3 clients by segments, 50,000 rows public``."""
+        settings = self.settings
+        how = "evenly"
+        if settings.client_column is not None:
+            how = f"by column '{settings.client_column}'"
+        elif settings.segments:
+            how = f"by segments, {settings.emphasis:g} times as often"
+        title = title_of(settings.path, self.own)
+        facts = [title, f"{self._table.num_rows:,} rows", f"{len(self.client_names())} clients {how}"]
+        if settings.public_share:
+            facts.append(f"{len(self._public):,} rows public")
+        return ", ".join(facts)
+
+    @cached_property
+    def _table(self) -> Table:
+        """The whole table."""
+        raise NotImplementedError
+
+    @cached_property
+    def _public(self) -> Tensor:
+        """Public rows: of each combination of the values to stratify by, as many as its share."""
+        settings, table = self.settings, self._table
+        strata = np.zeros(table.num_rows, dtype=np.int64)
+        for name in settings.stratify:
+            codes = read_column(table, name).codes + 1
+            strata = np.unique(strata * (codes.max() + 1) + codes, return_inverse=True)[1]
+        draw = generator(settings.partition_seed, "public")
+        order = torch.randperm(table.num_rows, generator=draw).numpy()
+        # Within the strata in random order, every row has a place; its share of the stratum decides.
+        by_stratum = order[np.argsort(strata[order], kind="stable")]
+        sizes = np.bincount(strata)
+        place = np.arange(len(order)) - np.repeat(sizes.cumsum() - sizes, sizes)
+        offset = torch.rand(len(sizes), generator=draw, dtype=torch.float64).numpy()
+        taken = np.floor((place + 1) * settings.public_share + np.repeat(offset, sizes)) > np.floor(
+            place * settings.public_share + np.repeat(offset, sizes)
+        )
+        return torch.from_numpy(np.sort(by_stratum[taken]))
+
+    @cached_property
+    def _rows(self) -> Mapping[str, Tensor]:
+        """The rows of every client of a single file, in the order of the file."""
+        settings, table = self.settings, self._table
+        rows = np.arange(table.num_rows)
+        if settings.public_share:
+            rows = np.setdiff1d(rows, self._public.numpy(), assume_unique=True)
+        if settings.client_column is not None:
+            codes, owners = table.categories(settings.client_column)
+            dealt = {owner: rows[codes[rows] == place] for place, owner in enumerate(owners)}
+            return {owner: torch.from_numpy(own) for owner, own in dealt.items() if len(own)}
+        names = self.client_names()
+        draw = generator(settings.partition_seed, "partition")
+        if settings.segments:
+            weights = np.stack([self._weights(name)[rows] for name in names])
+            edges = (weights / weights.sum(0)).cumsum(0)
+            drawn = torch.rand(len(rows), generator=draw, dtype=torch.float64).numpy()
+            client = np.minimum((drawn >= edges).sum(0), len(names) - 1)
+        else:
+            client = np.empty(len(rows), dtype=np.int64)
+            order = torch.randperm(len(rows), generator=draw).numpy()
+            for place, part in enumerate(np.array_split(order, len(names))):
+                client[part] = place
+        found = {name: torch.from_numpy(rows[client == place]) for place, name in enumerate(names)}
+        for name, own in found.items():
+            if not len(own):
+                raise DataError(f"{self._table.where}: there is no row for client '{name}'")
+        return found
+
+    def _weights(self, client: str) -> NDArray[np.float64]:
+        """How often every row would come to a client, against a row outside its segment."""
+        inside = np.ones(self._table.num_rows, dtype=bool)
+        for name, values in self.settings.segments[client].items():
+            column = read_column(self._table, name)
+            texts = [as_category(text) for text in column.texts.to_pylist()]
+            unknown = sorted(set(values) - set(texts))
+            if unknown:
+                raise DataError(
+                    f"[data] segments of '{client}': column '{name}' of {self._table.where} has no value "
+                    f"{', '.join(unknown)}; it has {', '.join(sorted(texts)[:20])}"
+                )
+            wanted = np.array([*(text in values for text in texts), False])
+            inside &= wanted[column.codes]
+        return np.where(inside, self.settings.emphasis, 1.0)

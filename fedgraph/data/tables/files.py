@@ -1,0 +1,146 @@
+"""Tables from CSV and Parquet files, column by column as numbers or as categories."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from fedgraph.support.errors import DataError
+
+
+class Table:
+    """Columns by name; text is trimmed, and missing markers are null. ``where`` names the table in messages."""
+
+    def __init__(self, columns: Mapping[str, pa.Array], where: str) -> None:
+        self.columns = dict(columns)
+        self.where = where
+
+    @property
+    def names(self) -> list[str]:
+        """The columns, in the order of the file."""
+        return list(self.columns)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the table."""
+        return len(next(iter(self.columns.values()), ()))
+
+    def column(self, name: str) -> pa.Array:
+        """One column; DataError that lists the known ones when there is none of that name."""
+        if name not in self.columns:
+            raise DataError(f"{self.where} has no column '{name}'; its columns: {', '.join(self.names)}")
+        return self.columns[name]
+
+    def numbers(self, name: str) -> NDArray[np.float64] | None:
+        """A column as float64, NaN where missing or not finite; None when it holds anything but numbers."""
+        column = self.column(name)
+        if pa.types.is_boolean(column.type):
+            return None
+        try:
+            values: NDArray[np.float64] = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return None
+        return np.where(np.isfinite(values), values, np.nan)
+
+    def categories(self, name: str, known: Sequence[str] | None = None) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        """A column as codes (-1 = missing) into its sorted distinct values, or into the list ``known``.
+
+        Raises DataError for values that ``known`` does not list.
+        """
+        try:
+            text = pc.cast(self.column(name), pa.string())
+        except pa.ArrowNotImplementedError:
+            kind = self.column(name).type
+            raise DataError(f"column '{name}' of {self.where} is of type {kind}: use numbers or text") from None
+        values = [value for value in pc.unique(text).to_pylist() if value is not None]
+        unlisted = sorted(set(values) - set(known)) if known is not None else []
+        if unlisted:
+            raise DataError(
+                f"column '{name}' of {self.where} holds {', '.join(map(repr, unlisted[:5]))}, which its list of "
+                f"categories does not: add to [data.categories]"
+            )
+        listed = tuple(known) if known is not None else tuple(_sorted(values))
+        codes = pc.fill_null(pc.index_in(text, value_set=pa.array(listed, pa.string())), -1)
+        return codes.to_numpy(zero_copy_only=False).astype(np.int64), listed
+
+
+def _sorted(values: Sequence[str]) -> list[str]:
+    """In the order of numbers where all values are numbers, so that 10 comes after 9."""
+    try:
+        return sorted(values, key=lambda value: (float(value), value))
+    except ValueError:
+        return sorted(values)
+
+
+def read_table(path: Path, columns: Sequence[str] = (), missing: Sequence[str] = ("",), delimiter: str = ",") -> Table:
+    """Read .csv, .csv.gz (``columns`` names the columns of a file without a header) or .parquet.
+
+    The last few files are kept for the process. Raises DataError naming the file.
+    """
+    if not path.is_file():
+        raise DataError(
+            f"there is no table {path.absolute()}: put the file there, or name another by [data] path, or for a node's "
+            f"own data by the node config key data; both are absolute or relative to the data folder (node config key "
+            f"data-dir, or FEDGRAPH_DATA)"
+        )
+    return _read(path.absolute(), path.stat().st_mtime_ns, tuple(columns), tuple(missing), delimiter)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, _changed: int, columns: tuple[str, ...], missing: tuple[str, ...], delimiter: str) -> Table:
+    try:
+        arrow = _parquet(path, columns) if path.suffix == ".parquet" else _csv(path, columns, delimiter)
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
+        raise DataError(f"{path} cannot be read as a table: {error}") from None
+    if arrow.num_rows == 0:
+        raise DataError(f"{path} has no rows")
+    names = [name.strip() for name in arrow.column_names]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(
+            f"{path} has two columns named {', '.join(twice)}: rename one, or list all names in [data] columns"
+        )
+    markers = pa.array(missing, pa.string())
+    cleaned = {}
+    for name, column in zip(names, arrow.columns, strict=True):
+        array = column.combine_chunks()
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+            text = pc.utf8_trim_whitespace(array.cast(pa.string()))
+            array = pc.if_else(pc.is_in(text, value_set=markers), pa.scalar(None, pa.string()), text)
+        cleaned[name] = array
+    return Table(cleaned, str(path))
+
+
+def _parquet(path: Path, columns: tuple[str, ...]) -> pa.Table:
+    if columns:
+        raise DataError(f"{path} names its columns itself: leave out [data] columns")
+    return pyarrow.parquet.read_table(path)
+
+
+def _csv(path: Path, columns: tuple[str, ...], delimiter: str) -> pa.Table:
+    """Every column as text: types guessed from the first rows would fail on the first that differs."""
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="", encoding="utf-8-sig") as lines:
+        first = next(csv.reader(lines, delimiter=delimiter), [])
+    if columns and len(columns) != len(first):
+        raise DataError(f"{path} has {len(first)} columns, and [data] columns names {len(columns)}")
+    numbered = [str(position) for position in range(len(first))]
+    return pyarrow.csv.read_csv(
+        path,
+        read_options=pyarrow.csv.ReadOptions(column_names=numbered, skip_rows=0 if columns else 1),
+        parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types=dict.fromkeys(numbered, pa.string()), strings_can_be_null=False
+        ),
+    ).rename_columns(list(columns) or first)

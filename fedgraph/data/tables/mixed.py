@@ -1,0 +1,149 @@
+"""Tables with columns of many kinds in files: one for each client, or one dealt out."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from pydantic import Field, PositiveInt, model_validator
+
+from fedgraph.data.own import CLIENT, OwnData, place_of, title_of
+from fedgraph.data.tables.client_tables import rows_of
+from fedgraph.data.tables.dealt import DealtTableSettings, DealtTableSource
+from fedgraph.data.tables.files import Table, read_table
+from fedgraph.support.errors import DataError
+from fedgraph.support.seeding import generator
+
+
+class MixedTableSettings(DealtTableSettings):
+    """The ``[data]`` table with ``set = "mixed-table"``.
+
+    A file with ``{client}`` in its name is one for each of the clients. A single file is dealt out.
+
+    path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder. Not needed where every
+                     node has a file of its own (node config ``data``): all its rows are the one client's that the node
+                     names, or they are dealt out by ``client_column``; with ``{client}`` in it, it is one for each of
+                     the clients that the node names.
+    columns        : names of the columns of a CSV file without a header.
+    delimiter      : what separates the columns of a CSV file.
+    missing        : texts that mark a missing value.
+    public         : a file of the same columns for everybody to see, in place of a part of the rows.
+    limit          : so many rows of a single file are used, drawn at random.
+    gaps           : this share of its cells is made missing at random, to see what gaps do.
+    whole          : columns in which none are.
+    """
+
+    set: Literal["mixed-table"] = "mixed-table"
+    columns: tuple[str, ...] = ()
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    missing: tuple[str, ...] = ("", "?", "NA", "nan")
+    public: str | None = None
+    limit: PositiveInt | None = None
+    gaps: float = Field(default=0.0, ge=0, lt=1)
+    whole: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _files_fit(self) -> MixedTableSettings:
+        a_file_each = CLIENT in (self.path or "")
+        if a_file_each and not isinstance(self.clients, tuple):
+            raise ValueError("a path with {client} in it needs the names of the clients: clients = [...]")
+        if self.public is not None and self.public_share:
+            raise ValueError("public rows are those of a file (public) or a part of all (public-share), not both")
+        if a_file_each and self.public_share:
+            raise ValueError("public-share is a part of a single file; with a file for each client, give public")
+        if (a_file_each or self.path is None) and (self.limit is not None or self.gaps):
+            raise ValueError("limit and gaps are of one file for all: give its path")
+        return self
+
+
+class MixedTableSource(DealtTableSource):
+    """One file for each client, or one dealt out."""
+
+    settings: MixedTableSettings
+
+    def __init__(self, settings: MixedTableSettings, data_dir: Path, own: OwnData | None = None) -> None:
+        """``owner``: the only client of a node's own file.
+
+        Raises
+        ------
+        DataError
+            For own data of which a part is to be public, as nobody else has it; or that is of nobody, or of clients in
+            two ways.
+        """
+        super().__init__(settings, data_dir, own)
+        self.owner = None
+        if own is None:
+            return
+        if settings.public_share:
+            raise DataError(
+                "public-share is a part of one file for all, and this node has data of its own: leave it out, and give "
+                "public rows as a file in the data folders of the server and all nodes, [data] public"
+            )
+        if self._has_file_each and (not own.clients or settings.client_column is not None):
+            raise DataError(
+                "the node config key 'data' has {client} in it: the node config key 'clients' must say for whom it "
+                "stands, and client-column must not"
+            )
+        if not self._has_file_each and settings.client_column is None:
+            self.owner = own.only_client()
+
+    def client_names(self) -> list[str]:
+        """Of a node's own data those whom the node config or a column names, else as of any table dealt out."""
+        if self.own is None or self.settings.client_column is not None:
+            return super().client_names()
+        return list(self.own.clients) if self.owner is None else [self.owner]
+
+    def whole_table(self, name: str) -> Table:
+        """The client's file, or its rows of the single one."""
+        if self._has_file_each:
+            return self._read(Path(str(self._place).replace(CLIENT, name)))
+        return super().whole_table(name) if self.owner is None else self._table
+
+    def public_table(self) -> Table | None:
+        """The public file, or the public part of the single one."""
+        public = self.settings.public
+        return super().public_table() if public is None else self._read(self.data_dir / Path(public).expanduser())
+
+    def describe(self) -> str:
+        """As of any table dealt out; with a file for each client, e.g. ``{client}.csv, 3 clients with a file each``."""
+        title = title_of(self.settings.path, self.own)
+        if self._has_file_each:
+            return f"{title}, {len(self.client_names())} clients with a file each"
+        return super().describe() if self.owner is None else f"{title}, {self._table.num_rows:,} rows, 1 client"
+
+    @property
+    def _place(self) -> Path:
+        return place_of(self.settings.path, self.data_dir, self.own)
+
+    @property
+    def _has_file_each(self) -> bool:
+        return CLIENT in str(self._place)
+
+    @cached_property
+    def _table(self) -> Table:
+        return self._thinned(self._read(self._place))
+
+    def _thinned(self, table: Table) -> Table:
+        """Some rows of a table, some of their cells missing."""
+        settings = self.settings
+        if settings.limit is not None and settings.limit < table.num_rows:
+            order = torch.randperm(table.num_rows, generator=generator(settings.partition_seed, "limit"))
+            table = rows_of(table, order[: settings.limit].sort().values)
+        for name in settings.whole:
+            table.column(name)
+        if not settings.gaps:
+            return table
+        columns = {}
+        for name, column in table.columns.items():
+            drawn = torch.rand(table.num_rows, generator=generator(settings.partition_seed, "gaps", name))
+            lost = pa.array((drawn < (0 if name in settings.whole else settings.gaps)).numpy())
+            columns[name] = pc.if_else(lost, pa.scalar(None, column.type), column)
+        return Table(columns, table.where)
+
+    def _read(self, path: Path) -> Table:
+        settings = self.settings
+        return read_table(path, settings.columns, settings.missing, settings.delimiter)

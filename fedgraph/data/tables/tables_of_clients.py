@@ -1,0 +1,119 @@
+"""Clients with tables of their own, whose columns may differ, for models of all features at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from fedgraph.data.base import SPLITS, CohortData, Shares
+from fedgraph.data.own import OwnData
+from fedgraph.data.tables.client_tables import ClientTable
+from fedgraph.data.tables.embedding_columns import feature_of, read_embedding
+from fedgraph.data.tables.files import Table
+from fedgraph.data.tables.schema_inference import SchemaSettings
+from fedgraph.support.errors import DataError
+from fedgraph.support.seeding import generator
+from fedgraph.support.settings import Settings
+
+if TYPE_CHECKING:
+    from fedgraph.graph import ClientGraph
+
+
+class ClientTableSettings(Settings):
+    """The keys of ``[data]`` that all clients with tables of their own have.
+
+    private        : features by client that nobody else has; those that the table has and other clients are without.
+    shares         : train, validation and test parts of each client's rows, drawn at random.
+    fold, folds    : instead, the test part is the fold-th, from 0, of so many equal parts of each client's rows; the
+                     others are dealt to training and validation in proportion to their shares.
+    partition_seed : of everything that is drawn.
+    table_schema   : what columns are, a table ``[data.table-schema]``, as far as it is not left to the rules.
+    """
+
+    private: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    shares: Shares = (0.7, 0.1, 0.2)
+    fold: int | None = Field(default=None, ge=0)
+    folds: int = Field(default=5, ge=2)
+    partition_seed: int = Field(default=0, ge=0)
+    table_schema: SchemaSettings = Field(default_factory=SchemaSettings)
+
+    @model_validator(mode="after")
+    def _fold_is_there(self) -> ClientTableSettings:
+        if self.fold is not None and self.fold >= self.folds:
+            raise ValueError(f"fold {self.fold} is none of {self.folds} folds: they are numbered from 0")
+        return self
+
+
+class TablesOfClients:
+    """Clients with tables of their own (a :class:`fedgraph.data.tables.client_tables.ClientTableSource`)."""
+
+    def __init__(self, settings: Any, data_dir: Path, own: OwnData | None = None) -> None:
+        self.settings = settings
+        self.data_dir = data_dir
+        self.own = own
+
+    def client_names(self) -> list[str]:
+        """In order."""
+        raise NotImplementedError
+
+    def whole_table(self, name: str) -> Table:
+        """All columns of a client that there is."""
+        raise NotImplementedError
+
+    def load_table(self, name: str) -> ClientTable:
+        """See :class:`fedgraph.data.tables.client_tables.ClientTableSource`."""
+        known = self.client_names()
+        if name not in known:
+            raise DataError(f"{self.describe()} has no client '{name}'; its clients: {', '.join(known[:10])}")
+        strangers = sorted(set(self.settings.private) - set(known))
+        if strangers and self.own is None:
+            raise DataError(f"[data] private names client {', '.join(strangers)}, which there is none of")
+        table = self.whole_table(name)
+        others = {column for client, own in self.settings.private.items() if client != name for column in own}
+        others -= set(self.settings.private.get(name, ()))
+        embeddings = self.settings.table_schema.embeddings
+        for column in self.settings.private.get(name, ()):
+            read_embedding(table, column) if column in embeddings else table.column(column)
+        kept = {key: values for key, values in table.columns.items() if feature_of(key, embeddings) not in others}
+        return ClientTable(Table(kept, table.where), self._split(name, table.num_rows))
+
+    def load(self, names: Sequence[str]) -> CohortData:
+        """Raises DataError: there is no single target, and columns differ."""
+        raise DataError(
+            f"{self.describe()}: clients have tables of their own without one label to predict, which only methods "
+            'such as fedngm can use; for classification and regression there is set = "table"'
+        )
+
+    def given_graph(self) -> ClientGraph | None:
+        """None: tables come without a relation between clients."""
+        return None
+
+    def describe(self) -> str:
+        """In words."""
+        raise NotImplementedError
+
+    def _split(self, name: str, rows: int) -> Tensor:
+        order = torch.randperm(rows, generator=generator(self.settings.partition_seed, "split", name))
+        train, validation, _ = self.settings.shares
+        if self.settings.fold is not None:
+            return self._fold(order, train / (train + validation))
+        ends = round(train * rows), round((train + validation) * rows)
+        split = torch.full((rows,), SPLITS.index("test"), dtype=torch.int8)
+        split[order[: ends[0]]] = SPLITS.index("train")
+        split[order[ends[0] : ends[1]]] = SPLITS.index("validation")
+        return split
+
+    def _fold(self, order: Tensor, train: float) -> Tensor:
+        """The split of rows in a random order of which a part is for the test."""
+        settings, rows = self.settings, len(order)
+        first, end = (round(place * rows / settings.folds) for place in (settings.fold, settings.fold + 1))
+        split = torch.full((rows,), SPLITS.index("validation"), dtype=torch.int8)
+        split[order[first:end]] = SPLITS.index("test")
+        others = torch.cat([order[:first], order[end:]])
+        split[others[: round(train * len(others))]] = SPLITS.index("train")
+        return split

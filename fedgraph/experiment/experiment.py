@@ -1,0 +1,268 @@
+"""The experiment: one TOML file, validated, overridable key by key, the same for every grid."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from fedgraph.data import parse_data
+from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
+from fedgraph.federation.roll_call import ClientsTable, RollCall
+from fedgraph.graph.settings import GraphTable
+from fedgraph.methods.registry import BUILT_IN, Method, resolve
+from fedgraph.models.choice import ModelChoice
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import Settings, parse
+from fedgraph.training.settings import TrainSettings
+
+_METHOD_KEYS = ("method", "strategy", "client")
+_PATHS = (
+    ("graph", "path", Path.is_file),
+    ("fairness", "stand-alone", Path.is_dir),
+    ("clients", "public-keys", Path.is_dir),
+)
+"""Keys that hold the path of a file or folder."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A validated experiment.
+
+    model         : the table as given, checked; empty for methods that have models of their own.
+    clients       : whoever is there, where the file has no such table.
+    method_tables : as given; the keys of each are known to its method, which checks them when it runs.
+    fairness      : None where the file has no such table.
+    """
+
+    experiment: ExperimentTable
+    data: Settings
+    model: dict[str, Any]
+    train: TrainSettings
+    graph: GraphTable
+    evaluation: EvaluationTable
+    output: OutputTable
+    method: Method
+    method_tables: dict[str, dict[str, Any]]
+    fairness: FairnessTable | None = None
+    clients: ClientsTable = field(default_factory=ClientsTable)
+
+    @property
+    def method_table(self) -> dict[str, Any]:
+        """The table named after the method that runs; empty when the file has none."""
+        return self.method_tables.get(self.method.name, {})
+
+    def roll_call(self) -> RollCall:
+        """Whom a run waits for. Raises ExperimentError when public keys cannot be read."""
+        return RollCall.of(self.clients, self.experiment.min_clients, self.experiment.wait)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The resolved experiment: every table with every default filled in, fit to be written as TOML."""
+        return {
+            "experiment": self.experiment.as_table(),
+            "data": self.data.as_table(),
+            **({"model": self.model} if self.model else {}),
+            "train": self.train.as_table(),
+            "graph": self.graph.as_table(),
+            "evaluation": self.evaluation.as_table(),
+            **({} if self.fairness is None else {"fairness": self.fairness.as_table()}),
+            **({} if self.clients == ClientsTable() else {"clients": self.clients.as_table()}),
+            "output": {key: value for key, value in self.output.as_table().items() if key != "resume"},
+            **self.method_tables,
+        }
+
+    def as_toml(self) -> str:
+        """The resolved experiment as TOML text."""
+        return tomli_w.dumps(self.as_dict())
+
+    def client_part(self, method_settings: Mapping[str, Any]) -> str:
+        """What a node needs to know, as JSON: no output folders, no graph, nothing of other clients.
+
+        Only the names in ``[clients] expect``, the names and patterns in ``[[model.variants]]``, and the names and
+        scales in ``[data]``, are seen by every node.
+        """
+        expected = {} if self.clients.expect is None else {"expect": self.clients.expect}
+        return json.dumps(
+            {
+                **expected,
+                "seed": self.experiment.seed,
+                "data": self.data.as_table(),
+                "model": self.model,
+                "train": self.train.as_table(),
+                "method": dict(method_settings),
+                "horizons": self.evaluation.horizons,
+            },
+            sort_keys=True,
+        )
+
+
+def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
+    """Validate the tables of an experiment file.
+
+    Raises
+    ------
+    ExperimentError
+        For an unknown table or key (with the known ones), a missing or an unusable value.
+    """
+    fixed = ("experiment", "data", "model", "train", "graph", "evaluation", "fairness", "clients", "output")
+    head = parse(ExperimentTable, _table(tables, "experiment"), "[experiment]")
+    method = resolve(head.method, head.strategy, head.client)
+    method_names = {*BUILT_IN, method.name}
+    for name in tables:
+        if name not in fixed and name not in method_names:
+            known = ", ".join([*fixed, *sorted(method_names)])
+            raise ExperimentError(f"the experiment has no table [{name}]; known tables: {known}")
+    for name in ("data",) if method.own_models else ("data", "model"):
+        if name not in tables:
+            raise ExperimentError(f"the experiment needs a table [{name}]")
+    if not method.own_models:
+        ModelChoice.of(_table(tables, "model"))
+    elif "model" in tables:
+        raise ExperimentError(
+            f"method '{method.name}' has models of its own, which [{method.name}] describes: leave out [model]"
+        )
+    evaluation = parse(EvaluationTable, _table(tables, "evaluation"), "[evaluation]")
+    return Experiment(
+        experiment=head,
+        data=parse_data(_table(tables, "data")),
+        model=dict(_table(tables, "model")),
+        train=parse(TrainSettings, _table(tables, "train"), "[train]"),
+        graph=parse(GraphTable, _table(tables, "graph"), "[graph]"),
+        evaluation=evaluation,
+        output=parse(OutputTable, _table(tables, "output"), "[output]"),
+        method=method,
+        method_tables=_method_tables(
+            {name: dict(_table(tables, name)) for name in tables if name not in fixed}, method
+        ),
+        fairness=_fairness(_table(tables, "fairness"), evaluation) if "fairness" in tables else None,
+        clients=parse(ClientsTable, _table(tables, "clients"), "[clients]"),
+    )
+
+
+def _method_tables(given: dict[str, dict[str, Any]], method: Method) -> dict[str, dict[str, Any]]:
+    """Those that are given, and defaults of the method that runs where its strategy has others."""
+    return given | ({method.name: {**method.defaults, **given.get(method.name, {})}} if method.defaults else {})
+
+
+def _fairness(table: Mapping[str, Any], evaluation: EvaluationTable) -> FairnessTable:
+    fairness = parse(FairnessTable, table, "[fairness]")
+    split, _, metric = fairness.metric.partition("/")
+    if split not in evaluation.splits or not metric:
+        raise ExperimentError(
+            f"[fairness] metric is '<split>/<metric>' with a split that is measured ([evaluation] splits = "
+            f"{list(evaluation.splits)}), not '{fairness.metric}'"
+        )
+    if fairness.stop_below is not None and evaluation.monitor is not None and evaluation.restore_best:
+        raise ExperimentError(
+            "[fairness] stop-below and [evaluation] monitor both choose the models that the run ends with; leave one "
+            "out, or set restore-best = false"
+        )
+    if fairness.stop_below is not None and evaluation.average_last is not None:
+        raise ExperimentError(
+            "[fairness] stop-below and [evaluation] average-last both choose the models that the run ends with; leave "
+            "one out"
+        )
+    return fairness
+
+
+def load_experiment(path: str | Path, overrides: Iterable[str] = (), method: str | None = None) -> Experiment:
+    """Read an experiment file and apply overrides such as ``train.learning-rate=0.05``.
+
+    ``method`` runs another method, by short name or dotted path, in place of the one the file names. The path of a
+    graph file, of a stand-alone run, or of the folder of public keys is looked for beside the experiment, then from the
+    current folder, and made absolute where it is found.
+
+    Raises
+    ------
+    ExperimentError
+        When the file is missing or is no TOML, and as ``parse_experiment``.
+    """
+    found = find_experiment(path)
+    try:
+        tables = tomllib.loads(found.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"{found} is not a TOML file: {error}") from None
+    try:
+        tables = apply_overrides(tables, overrides)
+        if method is not None:
+            tables = _with_method(tables, method)
+        for table, key, is_there in _PATHS:
+            given = str(_table(tables, table).get(key, ""))
+            candidates = (found.parent / given, Path(given)) if given else ()
+            whole = next((str(path.resolve()) for path in candidates if is_there(path)), None)
+            if whole is not None:
+                tables[table][key] = whole
+        return parse_experiment(tables)
+    except ExperimentError as error:
+        raise ExperimentError(f"{found}:\n{error}") from None
+
+
+def _with_method(tables: dict[str, Any], method: str) -> dict[str, Any]:
+    """The tables with another method, and without the table that only the file's own method knows."""
+    head = {key: value for key, value in _table(tables, "experiment").items() if key not in _METHOD_KEYS}
+    own = _table(tables, "experiment").get("strategy")
+    own_table = str(own).rpartition(":")[2] if own else None
+    kept = {name: table for name, table in tables.items() if name != own_table or name == method.rpartition(":")[2]}
+    return {**kept, "experiment": {**head, "strategy" if ":" in method else "method": method}}
+
+
+def find_experiment(path: str | Path) -> Path:
+    """The experiment file: as given from the current folder, or one of those that come with the project.
+
+    Raises
+    ------
+    ExperimentError
+        When neither exists.
+    """
+    given = Path(path)
+    shipped = Path(str(files("simulations")))
+    for candidate in (given, shipped.parent / given, shipped / given):
+        if candidate.is_file():
+            return candidate.resolve()
+    raise ExperimentError(f"no experiment file '{path}' from {Path.cwd()}, nor among those in {shipped}")
+
+
+def apply_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """``tables`` with each ``table.key=value`` applied; values are TOML, or plain text where they are not.
+
+    ``table={key = value}`` replaces a whole table.
+
+    Raises
+    ------
+    ExperimentError
+        When an override has no ``=`` or goes through something that is not a table.
+    """
+    result = json.loads(json.dumps(tables, default=str))
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        keys = path.strip().split(".")
+        value = _toml_value(text.strip())
+        if not equals or not all(keys) or (len(keys) < 2 and not isinstance(value, dict)):
+            raise ExperimentError(f"override '{override}' is not of the form table.key=value (or table={{...}})")
+        table = result
+        for key in keys[:-1]:
+            table = table.setdefault(key, {})
+            if not isinstance(table, dict):
+                raise ExperimentError(f"override '{override}': '{key}' is not a table")
+        table[keys[-1]] = value
+    return result
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = tables.get(name, {})
+    if not isinstance(table, Mapping):
+        raise ExperimentError(f"'{name}' must be a table: write [{name}] on a line of its own")
+    return table

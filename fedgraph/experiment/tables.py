@@ -1,0 +1,121 @@
+"""The tables of an experiment file that are about the run itself."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from fedgraph.data.base import SplitName
+from fedgraph.support.settings import Settings
+
+
+class ExperimentTable(Settings):
+    """``[experiment]``: what is run and how strict the run is about absent clients.
+
+    name        : run folders are called after it.
+    method      : a built-in method; or strategy and client by dotted path (the client's default fits the strategy).
+    rounds, seed : communication rounds, of which methods over owners of different features (f3, vfl) have none;
+                  everything random follows from the seed.
+    min_clients : fewest clients that must take part in every round.
+    on_missing  : what happens to a client without a usable reply: ``fail`` ends the run, ``skip`` leaves the client
+                  out of the round's aggregation, ``keep-last`` lets its last usable reply take part instead.
+    wait        : seconds to wait at the start for nodes to connect.
+    timeout     : seconds to wait for the replies of one exchange.
+    """
+
+    name: str = Field(default="experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    method: str | None = None
+    strategy: str | None = None
+    client: str | None = None
+    rounds: int = Field(default=10, ge=0)
+    seed: int = Field(default=0, ge=0)
+    min_clients: PositiveInt = 1
+    on_missing: Literal["fail", "skip", "keep-last"] = "fail"
+    wait: float = Field(default=60.0, ge=0)
+    timeout: float = Field(default=3600.0, gt=0)
+
+
+class EvaluationTable(Settings):
+    """``[evaluation]``: what is measured, how often, and when measuring ends the run.
+
+    splits   : which of each client's splits are measured.
+    every    : after every so many rounds, and at the end.
+    restore_best : end with the models of the best evaluation, when early stopping is on.
+    average_last : end with the mean of each client's models of the last so many rounds; what the last models themselves
+               measured is in ``summary.json`` under names that end in ``-last``. A run that ends early keeps its last.
+    horizons : forecast steps reported on their own, counted from 1; by default 3, 6 and 12, as far as a forecast goes.
+    monitor  : metric watched for early stopping as ``<split>/<metric>``, e.g. ``validation/mae``; needs ``patience``,
+               the number of evaluations without a better mean over clients after which the run ends.
+    targets  : value by metric, e.g. ``{"test/accuracy" = 0.98}``; ``rounds_to_target`` in ``summary.json`` tells after
+               how many rounds the mean over clients reached it, and after how many the first client did;
+               ``bytes_to_target`` and ``seconds_to_target`` what each client was sent and sent for that, and how long
+               it took.
+    stop_at_targets : end the run once all targets are reached, by the ``mean`` or by the ``first`` client.
+    compare_peers : compare the models that the run ends with, pair by pair: their parameters, and the classes that
+               they predict for the test examples, which must be the same for all clients (``[data] test = "shared"``)
+               and whose true classes go to the server. Makes ``peers.npz``, ``peers.csv``, and means in
+               ``summary.json``; for classification by methods whose clients have whole models of their own.
+    """
+
+    splits: tuple[SplitName, ...] = ("validation", "test")
+    every: PositiveInt = 1
+    horizons: tuple[PositiveInt, ...] | None = None
+    monitor: str | None = None
+    patience: PositiveInt | None = None
+    restore_best: bool = True
+    average_last: Annotated[int, Field(ge=2)] | None = None
+    targets: dict[str, float] = Field(default_factory=dict)
+    stop_at_targets: Literal["mean", "first"] | None = None
+    compare_peers: bool = False
+
+    @model_validator(mode="after")
+    def _watched(self) -> EvaluationTable:
+        if (self.monitor is None) != (self.patience is None):
+            raise ValueError("monitor and patience go together")
+        if self.average_last is not None and self.monitor is not None and self.restore_best:
+            raise ValueError(
+                "average-last and monitor both choose the models that the run ends with; leave one out, "
+                "or set restore-best = false"
+            )
+        if self.stop_at_targets is not None and not self.targets:
+            raise ValueError("stop-at-targets needs targets")
+        watched = dict.fromkeys(self.targets, "targets has")
+        if self.monitor is not None:
+            watched[self.monitor] = "monitor is"
+        for name, where in watched.items():
+            split, slash, metric = name.partition("/")
+            if split not in self.splits or not slash or not metric:
+                raise ValueError(f"{where} '<split>/<metric>' with a split of {self.splits}, e.g. validation/loss")
+        return self
+
+
+class FairnessTable(Settings):
+    """``[fairness]``: whether clients that are ahead when each trains alone are ahead in the federation too.
+
+    Fairness is 100 times the correlation, over clients, of what they reach alone and here (Gorbett, Shirazi, Ray; IEEE
+    Big Data 2023, section IV.D): ``fairness`` in ``summary.json``, and by round in ``metrics.jsonl``.
+
+    stand_alone : the folder of a finished run with the same [data] in which each client trains alone (method
+                  ``local``); looked for beside the experiment, and from the current folder.
+    metric      : what is correlated, as ``<split>/<metric>``.
+    stop_below  : end the run when fairness has been at this value or above it, and falls below; the models are then
+                  those of the last evaluation at which it was not below.
+    """
+
+    stand_alone: str
+    metric: str = "test/accuracy"
+    stop_below: float | None = Field(default=None, ge=-100, le=100)
+
+
+class OutputTable(Settings):
+    """``[output]``: where the run folder goes and how often a checkpoint is written.
+
+    dir    : run folders are made in this folder.
+    checkpoint_every : rounds between checkpoints.
+    resume : a run folder to go on with, instead of starting a new one.
+    """
+
+    dir: str = "runs"
+    checkpoint_every: PositiveInt = 1
+    resume: str | None = None

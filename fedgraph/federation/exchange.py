@@ -1,0 +1,299 @@
+"""The server's side of every exchange: the opening query, and a grid whose nodes and replies come in a fixed order."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedgraph.federation.federation import Federation
+from fedgraph.federation.identity_proof import challenge, refuse_unproven
+from fedgraph.federation.roll_call import Answer, RollCall
+from fedgraph.federation.traffic import Traffic
+from fedgraph.messages.cohort import (
+    CHALLENGE_KEY,
+    CLIENT_KEY,
+    EXPERIMENT_KEY,
+    Identity,
+    error_of,
+    is_unreachable,
+    proof_of,
+)
+from fedgraph.support.errors import IdentityError, ReplyError
+
+log = logging.getLogger("fedgraph")
+
+_POLL_SECONDS = 0.5
+_REMIND_SECONDS = 10.0
+_ANSWER_SECONDS = 300.0
+"""How long a node that is connected may take to load its libraries and its data before it answers the opening query."""
+
+_ONCE_PER_NODE = frozenset({"shared", "arrays"})
+"""Records of which a node gets or gives one for all its clients: in the others, every client has arrays of its own."""
+
+SomeReply = TypeVar("SomeReply")
+
+
+class OrderedGrid(Grid):
+    """A grid seen through a federation: only nodes that host clients, in the order of their first client's name.
+
+    Node ids are random per run and replies come as they arrive; a sum over them in that order is not reproducible.
+    Exchanges and array bytes are counted here, because everything after the opening query passes here.
+
+    traffic : goes on counting from there; by default from nothing.
+    """
+
+    def __init__(self, grid: Grid, federation: Federation, traffic: Traffic | None = None) -> None:
+        self._grid = grid
+        self.traffic = Traffic() if traffic is None else traffic
+        self._num_clients = {node: len(rows) for node, rows in federation.hosts.items()}
+        self._rank = {
+            node: rank for rank, node in enumerate(sorted(federation.hosts, key=lambda n: federation.clients_of(n)[0]))
+        }
+
+    def set_run(self, run: Any) -> None:
+        """Pass on Flower's description of the run."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """Flower's description of the run."""
+        return self._grid.run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """Build a message."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Nodes that host clients and are connected, in order."""
+        connected = set(self._grid.get_node_ids())
+        return [node for node in self._rank if node in connected]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Push messages to the grid below."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pull replies from the grid below, in order."""
+        return self._ordered(self._grid.pull_messages(message_ids))
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """One exchange; replies in the order of the nodes, whichever came first."""
+        outgoing = list(messages)
+        if not outgoing:
+            return []
+        self.traffic.exchanges += 1
+        replies = self._ordered(self._grid.send_and_receive(outgoing, timeout=timeout))
+        _count(self.traffic, outgoing, replies, self._hosted)
+        return replies
+
+    def _hosted(self, node: int) -> int:
+        return self._num_clients.get(node, 1)
+
+    def _ordered(self, replies: Iterable[Message]) -> list[Message]:
+        known = [reply for reply in replies if reply.metadata.src_node_id in self._rank]
+        return sorted(known, key=lambda reply: self._rank[reply.metadata.src_node_id])
+
+
+def _count(
+    traffic: Traffic,
+    sent: Iterable[Message],
+    received: Iterable[Message],
+    hosted: Callable[[int], int] = lambda node: 1,
+) -> None:
+    """Add the requests and replies of an exchange to ``traffic``.
+
+    hosted : how many clients a node has; a request that names clients speaks to those alone.
+    """
+    asked: dict[int, int] = {}
+    for message in sent:
+        node = message.metadata.dst_node_id
+        asked[node] = _clients_named(message) or hosted(node)
+        once, own = _array_bytes(message)
+        traffic.bytes_down += once + own
+        traffic.bytes_down_alone += asked[node] * once + own
+    for message in received:
+        once, own = _array_bytes(message)
+        traffic.bytes_up += once + own
+        traffic.bytes_up_alone += asked.get(message.metadata.src_node_id, 1) * once + own
+
+
+def _clients_named(message: Message) -> int:
+    config: Any = message.content.config_records.get("config", {}) if message.has_content() else {}
+    named = config.get("clients")
+    return len(named) if isinstance(named, list) else 0
+
+
+def _array_bytes(message: Message) -> tuple[int, int]:
+    """Bytes of the arrays that the node's clients have in common, and of those that each has for itself."""
+    once = own = 0
+    for name, record in message.content.items() if message.has_content() else ():
+        if isinstance(record, ArrayRecord):
+            size = sum(len(array.data) for array in record.values())
+            once, own = (once + size, own) if name in _ONCE_PER_NODE else (once, own + size)
+    return once, own
+
+
+def usable(
+    replies: Iterable[Message], asked: Iterable[int], read: Callable[[int, RecordDict], SomeReply]
+) -> tuple[dict[int, SomeReply], dict[int, str]]:
+    """What the nodes asked have replied, by node, and why there is nothing usable from the others, by node too.
+
+    read : checks and unpacks the content of a node's reply; raises ReplyError.
+    """
+    found: dict[int, SomeReply] = {}
+    problems = dict.fromkeys(asked, "no answer")
+    answered: set[int] = set()
+    for reply in replies:
+        node = reply.metadata.src_node_id
+        if node not in problems or node in answered:
+            continue
+        answered.add(node)
+        problem = error_of(reply)
+        if problem is None:
+            try:
+                found[node] = read(node, reply.content)
+                del problems[node]
+                continue
+            except ReplyError as error:
+                problem = str(error)
+        problems[node] = problem
+    return found, problems
+
+
+SomeAnswer = TypeVar("SomeAnswer", bound=Answer)
+
+
+def identify(
+    grid: Grid,
+    client: str,
+    experiment: str,
+    roll_call: RollCall,
+    label_counts: bool,
+    on_wait: Callable[[str], None] = lambda text: None,
+    traffic: Traffic | None = None,
+) -> Federation:
+    """The opening query: ask every node whom it hosts, and wait until all are there; see ``ask_everybody``."""
+    config = ConfigRecord({CLIENT_KEY: client, EXPERIMENT_KEY: experiment, "label-counts": label_counts})
+    content = RecordDict({"config": config})
+    identities = ask_everybody(
+        grid, content, "query.identify", Identity.unpack, roll_call, on_wait=on_wait, traffic=traffic
+    )
+    return Federation.of(identities)
+
+
+def ask_everybody(
+    grid: Grid,
+    content: RecordDict,
+    message_type: str,
+    read: Callable[[RecordDict], SomeAnswer],
+    roll_call: RollCall,
+    timeout: float = _ANSWER_SECONDS,
+    tolerate: bool = False,
+    on_wait: Callable[[str], None] = lambda text: None,
+    traffic: Traffic | None = None,
+) -> dict[int, SomeAnswer]:
+    """One exchange with every node, those that connect in time included; answers by node.
+
+    It ends when everybody has answered whom the roll call waits for: all expected clients, or every partition that
+    nodes speak of and ``min_clients`` clients. What it takes is added to ``traffic``.
+
+    read     : checks and unpacks an answer; raises ReplyError.
+    timeout  : seconds that a node may take to answer, at least those that the roll call waits.
+    tolerate : go on without nodes whose answer is unusable or missing, as long as there are ``min_clients``. Where
+               clients are expected by name, a node with an unusable answer may be nobody's concern: it is asked again
+               every ten seconds while others are waited for.
+    on_wait  : told whom the run waits for and how long yet, whenever that changes, and every ten seconds.
+
+    Raises
+    ------
+    IdentityError
+        When a node cannot say whom it hosts (with its own words) or does not prove it where the roll call has keys, or
+        clients are still missing when time is up.
+    """
+    answers: dict[int, SomeAnswer] = {}
+    failed: dict[int, str] = {}
+    asked_again = time.monotonic()
+    traffic = Traffic() if traffic is None else traffic
+    traffic.exchanges += 1
+    wait = roll_call.wait
+    deadline = time.monotonic() + wait
+    news = _News(on_wait)
+    challenged = challenge()
+    if roll_call.keys is not None:
+        content.config_records["config"][CHALLENGE_KEY] = challenged
+    while True:
+        again = roll_call.expect is not None and time.monotonic() - asked_again >= _REMIND_SECONDS
+        asked_again = time.monotonic() if again else asked_again
+        known = set(answers) | (set() if again else set(failed))
+        unknown = [node for node in grid.get_node_ids() if node not in known]
+        silent = set(unknown)
+        messages = [Message(content, node, message_type) for node in unknown]
+        if messages:
+            replies = list(grid.send_and_receive(messages, timeout=max(wait, timeout)))
+            _count(traffic, messages, replies)
+            for reply in replies:
+                node = reply.metadata.src_node_id
+                silent.discard(node)
+                if is_unreachable(reply):
+                    # A node that ended is listed for a while yet; its clients may come back on another.
+                    continue
+                try:
+                    answers[node] = _admitted(reply, read, roll_call, challenged)
+                    failed.pop(node, None)
+                    continue
+                except (ReplyError, IdentityError) as error:
+                    problem = str(error)
+                if not tolerate and roll_call.expect is None:
+                    raise IdentityError(f"node {node} cannot take part: {problem}")
+                if failed.get(node) != problem:
+                    log.warning("going on without node %d: %s", node, problem)
+                failed[node] = problem
+        missing = roll_call.missing(answers.values(), silent)
+        if missing is None:
+            return answers
+        left = deadline - time.monotonic()
+        if left < 0:
+            if tolerate and sum(len(answer.clients) for answer in answers.values()) >= roll_call.min_clients:
+                log.warning("waited %.0f s for nodes, and go on although %s", wait, missing)
+                return answers
+            reasons = "".join(f"; node {node}: {problem}" for node, problem in failed.items())
+            raise IdentityError(f"waited {wait:.0f} s for nodes, but {missing}{reasons}")
+        news.tell(missing, left)
+        time.sleep(_POLL_SECONDS)
+
+
+def _admitted(
+    reply: Message, read: Callable[[RecordDict], SomeAnswer], roll_call: RollCall, challenged: str
+) -> SomeAnswer:
+    """The answer of a node that may host whom it says it hosts. Raises ReplyError or IdentityError."""
+    problem = error_of(reply)
+    if problem is not None:
+        raise ReplyError(problem)
+    answer = read(reply.content)
+    roll_call.refuse_strangers(answer.clients)
+    if roll_call.keys is not None:
+        proof = proof_of(reply.content)
+        refuse_unproven(roll_call.keys, proof, challenged, reply.metadata.src_node_id, answer.clients)
+    return answer
+
+
+class _News:
+    """Says whom a run waits for when that changes, and now and then when it does not."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._said = ""
+        self._when = float("-inf")
+
+    def tell(self, missing: str, left: float) -> None:
+        now = time.monotonic()
+        if missing != self._said or now - self._when >= _REMIND_SECONDS:
+            self._tell(f"{missing} ({left:.0f} s left)")
+            self._said, self._when = missing, now

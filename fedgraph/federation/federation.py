@@ -1,0 +1,136 @@
+"""The federation of a run: its clients in the order of their names, where each lives, and how they are related."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedgraph.data.base import SPLITS
+from fedgraph.graph import ClientGraph
+from fedgraph.messages.cohort import Identity
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import DataError, IdentityError
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Who takes part in a run. Everything indexed by client follows ``names``, which is sorted.
+
+    hosts        : node id -> positions of its clients in ``names``.
+    num_examples : per split, int64 ``[clients]``.
+    label_counts : int64 ``[clients, classes]`` where the run asked for it.
+    graph        : the given client graph over ``names``; None when the experiment gives none.
+    groups       : a word per client, where the data of all nodes knows groups.
+    moments      : float64 ``[clients, 5]`` as in :class:`fedgraph.data.base.CohortData`, where all nodes give them.
+    """
+
+    names: tuple[str, ...]
+    hosts: Mapping[int, Tensor]
+    task: TaskSpec
+    data: str
+    num_examples: Mapping[str, Tensor]
+    label_counts: Tensor | None = None
+    graph: ClientGraph | None = None
+    groups: tuple[str, ...] | None = None
+    moments: Tensor | None = None
+    positions: Mapping[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positions", {name: index for index, name in enumerate(self.names)})
+
+    @classmethod
+    def of(cls, identities: Mapping[int, Identity]) -> Federation:
+        """Join what the nodes said of themselves.
+
+        Raises
+        ------
+        IdentityError
+            When a client is hosted twice, or when nobody hosts a client.
+        DataError
+            When clients disagree on the task, or one has no training examples that is not meant to be without.
+        """
+        node_of = nodes_of({node: identity.clients for node, identity in identities.items()})
+        if not node_of:
+            raise IdentityError("no connected node hosts a client of this experiment's data")
+        names = tuple(sorted(node_of))
+        rows = {(node, name): row for node, identity in identities.items() for row, name in enumerate(identity.clients)}
+        located = [(node_of[name], rows[node_of[name], name]) for name in names]
+        num_examples: dict[str, Tensor] = {
+            split: torch.stack([identities[node].num_examples[split][row] for node, row in located]) for split in SPLITS
+        }
+        meant = {name for identity in identities.values() for name in identity.untrained}
+        empty = [name for name, count in zip(names, num_examples["train"].tolist(), strict=True) if count == 0]
+        refused = [name for name in empty if name not in meant]
+        if refused:
+            raise DataError(f"no training examples at client {', '.join(refused)}: leave it out or give it data")
+        if len(empty) == len(names):
+            raise DataError("no client has training examples: all are meant to be without")
+        return cls(
+            names=names,
+            hosts=hosts_of(names, node_of),
+            task=_common_task(identities),
+            data="; ".join(sorted({identity.data for identity in identities.values() if identity.clients})),
+            num_examples=num_examples,
+            label_counts=_stacked([(identities[node].label_counts, row) for node, row in located]),
+            groups=_groups([(identities[node].groups, row) for node, row in located]),
+            moments=_stacked([(identities[node].moments, row) for node, row in located]),
+        )
+
+    def clients_of(self, node: int) -> tuple[str, ...]:
+        """Names of the clients of a node."""
+        return tuple(self.names[position] for position in self.hosts[node].tolist())
+
+
+def nodes_of(hosted: Mapping[int, Sequence[str]], word: str = "client") -> dict[str, int]:
+    """The node of every client, from the clients that each node says it hosts.
+
+    word : what clients are called in this method.
+
+    Raises IdentityError for one that is hosted twice.
+    """
+    node_of: dict[str, int] = {}
+    for node, names in hosted.items():
+        for name in names:
+            if name in node_of:
+                raise IdentityError(
+                    f"{word} '{name}' is hosted twice, by node {node_of[name]} and by node {node}: "
+                    "give each node its own 'clients' or 'partition-id' in its node config"
+                )
+            node_of[name] = node
+    return node_of
+
+
+def hosts_of(names: Sequence[str], node_of: Mapping[str, int]) -> dict[int, Tensor]:
+    """Node -> positions in ``names`` of its clients, int64; names that are in no ``node_of`` live nowhere."""
+    hosts: dict[int, list[int]] = defaultdict(list)
+    for position, name in enumerate(names):
+        if name in node_of:
+            hosts[node_of[name]].append(position)
+    return {node: torch.tensor(positions) for node, positions in hosts.items()}
+
+
+def _stacked(located: Sequence[tuple[Tensor | None, int]]) -> Tensor | None:
+    """``[clients, ...]``, from what the node of each gave and its place there; None unless all nodes gave it."""
+    known = [values[row] for values, row in located if values is not None]
+    return torch.stack(known) if len(known) == len(located) else None
+
+
+def _groups(located: Sequence[tuple[tuple[str, ...] | None, int]]) -> tuple[str, ...] | None:
+    """The group of each client, from the groups of its node and its place among them."""
+    known = [groups[row] for groups, row in located if groups is not None]
+    return tuple(known) if len(known) == len(located) else None
+
+
+def _common_task(identities: Mapping[int, Identity]) -> TaskSpec:
+    tasks = [(identity.clients[0], identity.task) for identity in identities.values() if identity.task is not None]
+    first_name, first = tasks[0]
+    for name, task in tasks[1:]:
+        if task != first:
+            fields = [key for key, value in vars(first).items() if vars(task)[key] != value]
+            differences = "; ".join(f"{key}: {vars(first)[key]} against {vars(task)[key]}" for key in fields)
+            raise DataError(f"clients '{first_name}' and '{name}' hold different data ({differences})")
+    return first

@@ -1,0 +1,63 @@
+"""The given client graph of an experiment, over the clients that actually take part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fedgraph.data.base import DataSource
+from fedgraph.federation.federation import Federation
+from fedgraph.graph import ClientGraph, from_labels, read_graph
+from fedgraph.graph.settings import GraphTable
+from fedgraph.support.errors import GraphError
+from fedgraph.support.seeding import generator
+
+
+def given_graph(
+    table: GraphTable, federation: Federation, source: Callable[[], DataSource], data_dir: Path
+) -> ClientGraph | None:
+    """Build the graph that ``[graph]`` describes; None for ``source = "none"``.
+
+    ``source`` opens the experiment's data set at the server, and is called only for ``source = "data"``. A relative
+    ``path`` is looked for from the current folder, then in the data folder (and before, beside the experiment file).
+
+    Raises
+    ------
+    GraphError
+        When the data has no published graph or no labels, the file is missing or unusable, or its clients are not
+        those of the federation (naming them).
+    """
+    if table.source == "none":
+        return None
+    graph = _build(table, federation, source, data_dir)
+    if table.binarise:
+        graph = graph.binarised()
+    if table.symmetrise:
+        graph = graph.symmetrised()
+    graph = graph.reindex(federation.names, missing=table.missing, extra=table.extra)
+    return graph if table.permute_seed is None else graph.permuted(generator(table.permute_seed, "permuted graph"))
+
+
+def _build(table: GraphTable, federation: Federation, source: Callable[[], DataSource], data_dir: Path) -> ClientGraph:
+    if table.source == "complete":
+        return ClientGraph.complete(federation.names)
+    if table.source == "labels":
+        if federation.label_counts is None:
+            raise GraphError('[graph] source = "labels" needs data with classes; this data has none')
+        return from_labels(
+            federation.names, federation.label_counts, main=table.main_labels, weights=table.label_weights
+        )
+    if table.source == "file":
+        return read_graph(_find(str(table.path), data_dir), directed=table.directed)
+    graph = source().given_graph()
+    if graph is None:
+        raise GraphError('[graph] source = "data", but this data set comes without a graph; use another source')
+    present = set(federation.names)
+    return graph.subgraph([name for name in graph.names if name in present])
+
+
+def _find(path: str, data_dir: Path) -> Path:
+    for candidate in (Path(path).expanduser(), data_dir / path):
+        if candidate.is_file():
+            return candidate
+    raise GraphError(f"[graph] path: no file '{path}' from {Path.cwd()}, nor in the data folder {data_dir}")

@@ -1,0 +1,284 @@
+"""What all owners sent, joined by sample key into tensors ``[samples, owners, ...]``; what is missing is masked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgraph.data.base import SPLITS
+from fedgraph.data.owners.samples import NO_LABEL, SAMPLE_SPLITS
+from fedgraph.federation.federation import Federation, hosts_of, nodes_of
+from fedgraph.messages.embeddings import EmbedReply
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import DataError, IdentityError
+from fedgraph.support.state_file import State
+
+
+@dataclass(frozen=True)
+class JoinedSamples:
+    """The samples of a federation of owners, owners in the order of their names, samples in that of their keys.
+
+    hosts        : node id -> positions of its owners.
+    split        : int8 ``[samples]``, index into ``SAMPLE_SPLITS``.
+    labels       : int64 ``[samples]``, -1 where unknown.
+    embeddings   : float32 ``[samples, owners, size]``; 0 where an owner lacks the sample, and beyond its own size.
+    present      : bool ``[samples, owners]``.
+    predictions  : float32 ``[samples, owners, classes]``, probabilities by the owners' own models; 0 where lacking.
+                   ``[samples, owners, 0]`` unless all nodes sent some.
+    sizes        : int64 ``[owners]``, length of each owner's embedding.
+    fingerprints : what tells each owner's frozen model from others.
+    absent       : owners that were expected and did not answer, or sent nothing usable, and why. They have no column
+                   unless ``owners`` names them.
+    """
+
+    owners: tuple[str, ...]
+    keys: tuple[str, ...]
+    classes: tuple[str, ...]
+    data: str
+    hosts: Mapping[int, Tensor]
+    split: Tensor
+    labels: Tensor
+    embeddings: Tensor
+    present: Tensor
+    predictions: Tensor
+    sizes: Tensor
+    fingerprints: tuple[str, ...]
+    absent: Mapping[str, str] = field(default_factory=dict)
+
+    def of_split(self, name: str) -> Tensor:
+        """Positions of the samples of a split, int64."""
+        return (self.split == SAMPLE_SPLITS.index(name)).nonzero().flatten()
+
+    def only(self, rows: Tensor) -> JoinedSamples:
+        """Some of the samples, by position or bool ``[samples]``."""
+        places = torch.arange(len(self.keys))[rows].tolist()
+        kept: dict[str, Any] = {name: getattr(self, name)[rows] for name in _OF_SAMPLES}
+        return replace(self, keys=tuple(self.keys[place] for place in places), **kept)
+
+    def federation(self) -> Federation:
+        """The owners as a federation: who they are, where they live, how many labelled samples each has."""
+        counts: dict[str, Tensor] = {name: self.present[self.of_split(name)].sum(0) for name in SPLITS}
+        training = self.of_split("train")
+        one_hot = torch.nn.functional.one_hot(self.labels[training], len(self.classes))
+        return Federation(
+            names=self.owners,
+            hosts=self.hosts,
+            task=TaskSpec("classification", (), (len(self.classes),), classes=self.classes),
+            data=self.data,
+            num_examples=counts,
+            label_counts=self.present[training].long().T @ one_hot,
+        )
+
+    def state(self) -> State:
+        """Everything but who lives where, to be saved."""
+        named = {name: getattr(self, name) for name in _TENSORS}
+        texts = {name: list(getattr(self, name)) for name in _TEXTS}
+        return {**named, **texts, "data": self.data, "absent": dict(self.absent)}
+
+    @classmethod
+    def of_state(cls, state: State) -> JoinedSamples:
+        """What was saved; nobody lives anywhere."""
+        texts: dict[str, Any] = {name: tuple(state[name]) for name in _TEXTS}
+        tensors: dict[str, Any] = {name: state[name] for name in _TENSORS}
+        return cls(hosts={}, data=state["data"], absent=state["absent"], **texts, **tensors)
+
+
+_OF_SAMPLES = ("split", "labels", "embeddings", "present", "predictions")
+_TENSORS = (*_OF_SAMPLES, "sizes")
+_TEXTS = ("owners", "keys", "classes", "fingerprints")
+
+_SAID: dict[str, Callable[[EmbedReply], Tensor]] = {
+    "split": lambda answer: answer.split.long(),
+    "label": lambda answer: answer.labels,
+}
+"""What all owners must say alike of a sample."""
+
+_ALIKE = "all need the same labels, shares and split-seed"
+
+_MOST_NUMBERS = 1 << 32
+"""Numbers that embeddings may come to, 16 GiB: one owner that claims a long embedding must not fill the memory."""
+
+
+def join(
+    answers: Mapping[int, EmbedReply],
+    owners: Sequence[str] | None = None,
+    tolerant: bool = False,
+    embedded: bool = True,
+) -> JoinedSamples:
+    """Join the answers of all nodes.
+
+    Owners whose numbers cannot be used are left out and named in ``absent``. With ``owners`` the result has a column
+    for each of these, empty for those who did not answer, and for nobody else.
+
+    tolerant : leave out owners that contradict most of those that have a sample, too.
+    embedded : embeddings were asked for, so that owners without any are left out.
+
+    Raises
+    ------
+    IdentityError
+        When an owner is hosted twice, or no owner sent anything usable.
+    DataError
+        When owners disagree on the classes, or on the split or label of a sample; if ``tolerant``, only where no value
+        is that of more than half of the owners that have the sample. When the embeddings would fill the memory.
+    """
+    answers = {node: answer for node, answer in answers.items() if answer.clients}
+    node_of = nodes_of({node: answer.clients for node, answer in answers.items()}, "owner")
+    absent: dict[str, str] = {}
+    for answer in answers.values():
+        absent |= answer.unusable(embedded)
+    usable = sorted(name for name in node_of if name not in absent)
+    names = tuple(usable if owners is None else owners)
+    absent |= {name: "no answer" for name in names if name not in node_of}
+    if not set(usable) & set(names):
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in absent.items())
+        raise IdentityError("no owner sent anything usable" + (f" ({reasons})" if reasons else ""))
+    classes = _common_classes(answers)
+    keys = tuple(sorted(set().union(*(answer.keys for answer in answers.values()))))
+    place_of = {key: place for place, key in enumerate(keys)}
+    places = {node: torch.tensor([place_of[key] for key in answer.keys]).long() for node, answer in answers.items()}
+    if tolerant:
+        absent |= _outvoted(answers, _rows_of(answers, set(names) - set(absent)), places, keys)
+        names = names if owners is not None else tuple(name for name in names if name not in absent)
+    position = {name: place for place, name in enumerate(names)}
+    used = _rows_of(answers, set(names) - set(absent))
+    # What a node says of samples that none of its owners in use has does not count.
+    held_by = {node: answer.present[used[node]].any(0) for node, answer in answers.items()}
+    split, labels = (
+        _agreed(
+            {node: (places[node][there], said(answers[node])[there]) for node, there in held_by.items()}, keys, word
+        )
+        for word, said in _SAID.items()
+    )
+    longest = {node: int(answer.sizes[used[node]].max()) for node, answer in answers.items() if used[node]}
+    size = max(longest.values())
+    if len(keys) * len(names) * size > _MOST_NUMBERS:
+        node = max(longest, key=longest.__getitem__)
+        owner = answers[node].clients[max(used[node], key=answers[node].sizes.__getitem__)]
+        raise DataError(
+            f"owner '{owner}' sent embeddings of {size} numbers; for {len(names)} owners and {len(keys)} samples "
+            f"that would take {len(keys) * len(names) * size * 4 / 2**30:.0f} GiB: give it a model with a smaller "
+            "layer before the last one, or leave it out"
+        )
+    embeddings = torch.zeros(len(keys), len(names), size)
+    # A vote of owners of whom some have said nothing would count those as votes for the first class.
+    predicted_classes = min(answers[node].predictions.shape[2] for node in longest)
+    predictions = torch.zeros(len(keys), len(names), predicted_classes)
+    present = torch.zeros(len(keys), len(names), dtype=torch.bool)
+    sizes = torch.zeros(len(names), dtype=torch.int64)
+    fingerprints = dict.fromkeys(names, "")
+    for node, answer in answers.items():
+        rows = used[node]
+        columns = torch.tensor([position[answer.clients[row]] for row in rows], dtype=torch.int64)
+        there = answer.present[rows]
+        # Whatever a node wrote where it has nothing, the fusion model sees zeros.
+        inside = torch.arange(answer.embeddings.shape[2]) < answer.sizes[rows, None]
+        known = torch.where(there[..., None] & inside[:, None], answer.embeddings[rows], 0.0)[..., :size]
+        index = (places[node][:, None], columns[None])
+        embeddings[..., : known.shape[2]].index_put_(index, known.transpose(0, 1))
+        predicted = torch.where(there[..., None], answer.predictions[rows, :, :predicted_classes], 0.0)
+        predictions.index_put_(index, predicted.transpose(0, 1))
+        present.index_put_(index, there.T)
+        sizes[columns] = answer.sizes[rows]
+        fingerprints |= {answer.clients[row]: answer.fingerprints[row] for row in rows}
+    joined = JoinedSamples(
+        owners=names,
+        keys=keys,
+        classes=classes,
+        data="; ".join(sorted({answer.data for answer in answers.values()})),
+        hosts=hosts_of(names, {name: node for name, node in node_of.items() if name not in absent}),
+        split=split.to(torch.int8),
+        labels=labels,
+        embeddings=embeddings,
+        present=present,
+        predictions=predictions,
+        sizes=sizes,
+        fingerprints=tuple(fingerprints[name] for name in names),
+        absent=absent,
+    )
+    held = present.any(1)
+    # Of samples that only owners without a column have there is nothing to learn.
+    return joined if bool(held.all()) else joined.only(held)
+
+
+def _rows_of(answers: Mapping[int, EmbedReply], names: Collection[str]) -> dict[int, list[int]]:
+    """Which rows of each answer are those of ``names``."""
+    return {node: [row for row, name in enumerate(answer.clients) if name in names] for node, answer in answers.items()}
+
+
+def _common_classes(answers: Mapping[int, EmbedReply]) -> tuple[str, ...]:
+    first = next(iter(answers.values()))
+    for answer in answers.values():
+        if answer.classes != first.classes:
+            raise DataError(
+                f"owners '{first.clients[0]}' and '{answer.clients[0]}' have different classes: "
+                f"{', '.join(first.classes)} against {', '.join(answer.classes)}"
+            )
+    return first.classes
+
+
+def _agreed(parts: Mapping[int, tuple[Tensor, Tensor]], keys: Sequence[str], what: str) -> Tensor:
+    """The value of every sample, int64 ``[samples]``, from places and values by node; unknown labels agree with all.
+
+    Raises DataError naming a sample on which two nodes disagree.
+    """
+    whole = torch.full((len(keys),), NO_LABEL, dtype=torch.int64)
+    for places, values in parts.values():
+        before = whole[places]
+        differs = (before != values) & (before != NO_LABEL) & (values != NO_LABEL)
+        if bool(differs.any()):
+            sample = int(differs.nonzero()[0])
+            raise DataError(
+                f"owners on different nodes disagree on the {what} of sample '{keys[int(places[sample])]}': {_ALIKE}"
+            )
+        whole[places] = torch.where(values != NO_LABEL, values, before)
+    return whole
+
+
+def _outvoted(
+    answers: Mapping[int, EmbedReply],
+    used: Mapping[int, Sequence[int]],
+    places: Mapping[int, Tensor],
+    keys: Sequence[str],
+) -> dict[str, str]:
+    """Owners that contradict most of those that have a sample, and how, from the one that does so most often on.
+
+    Without it others may be right who were outvoted with its help, so that owners are left out one after the other.
+    """
+    names = [answers[node].clients[row] for node, rows in used.items() for row in rows]
+    votes = {word: torch.full((len(keys), len(names)), NO_LABEL) for word in _SAID}
+    start = 0
+    for node, rows in used.items():
+        there = answers[node].present[list(rows)]
+        index = (places[node][:, None], torch.arange(start, start + len(rows))[None])
+        for word, said in _SAID.items():
+            votes[word].index_put_(index, torch.where(there, said(answers[node]), NO_LABEL).T)
+        start += len(rows)
+    found: dict[str, str] = {}
+    while True:
+        minority = {word: _minority(values) for word, values in votes.items()}
+        times = torch.stack([each.sum(0) for each in minority.values()])
+        if not bool(times.any()):
+            return found
+        worst = int(times.sum(0).argmax())
+        word = next(word for word, each in minority.items() if bool(each[:, worst].any()))
+        samples = minority[word][:, worst].nonzero().flatten()
+        found[names[worst]] = (
+            f"contradicts most owners on the {word} of {len(samples)} samples, such as '{keys[int(samples[0])]}': "
+            f"{_ALIKE}"
+        )
+        for values in votes.values():
+            values[:, worst] = NO_LABEL
+
+
+def _minority(votes: Tensor) -> Tensor:
+    """Which votes ``[samples, owners]`` contradict more than half of those on a sample; ``NO_LABEL`` is no vote."""
+    cast = votes != NO_LABEL
+    if not bool(cast.any()):
+        return cast
+    count = torch.zeros(len(votes), int(votes.max()) + 1, dtype=torch.int64)
+    most, value = count.scatter_add_(1, votes.clamp(min=0), cast.long()).max(1)
+    return cast & (2 * most > cast.sum(1))[:, None] & (votes != value[:, None])

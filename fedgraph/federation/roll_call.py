@@ -1,0 +1,131 @@
+"""Whom a run waits for before it starts, and who may say that they host them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from pydantic import Field, field_validator
+
+from fedgraph.federation.identity_proof import PublicKeys, read_public_keys
+from fedgraph.support.errors import ExperimentError, IdentityError
+from fedgraph.support.settings import Settings
+
+_SHOWN = 8
+
+
+class ClientsTable(Settings):
+    """``[clients]``: who takes part, by name.
+
+    expect : the clients of the run. It starts when nodes host them all, at most [experiment] wait seconds after it was
+             submitted; other clients that nodes host are left out. Every node that is asked learns these names. By
+             default whoever is there takes part, [experiment] min-clients of them at least.
+    public_keys : a folder with the public key of every client as NAME.pub, as ``ssh-keygen -t ecdsa`` makes it; looked
+             for beside the experiment, and from the current folder. Only a node that proves that it has the private
+             key (node config ``private-key``) may then host the client.
+    """
+
+    expect: tuple[str, ...] | None = Field(default=None, min_length=1)
+    public_keys: str | None = None
+
+    @field_validator("expect")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and (len(set(value)) < len(value) or not all(value)):
+            raise ValueError("names are not empty, and each stands there once")
+        return value
+
+
+class Answer(Protocol):
+    """A node's answer to a question that goes to all nodes: it says whom the node hosts."""
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The clients of the node."""
+
+    @property
+    def partition(self) -> tuple[int, int] | None:
+        """``(partition-id, num-partitions)`` for a node that clients are dealt out to, else None."""
+
+
+@dataclass(frozen=True)
+class RollCall:
+    """Whom a run waits for, and how long.
+
+    min_clients : fewest clients that must be hosted.
+    wait        : seconds for nodes to connect.
+    expect      : all of these; None: whoever is there.
+    keys        : public keys by client; None: nodes are taken at their word.
+    """
+
+    min_clients: int = 1
+    wait: float = 60.0
+    expect: tuple[str, ...] | None = None
+    keys: PublicKeys | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, table: ClientsTable, min_clients: int, wait: float) -> RollCall:
+        """As an experiment has it. Raises ExperimentError when the public keys cannot be read."""
+        keys = None if table.public_keys is None else read_public_keys(Path(table.public_keys))
+        without = [name for name in table.expect or () if keys is not None and name not in keys]
+        if without:
+            raise ExperimentError(
+                f"[clients] public-keys: {table.public_keys} lacks the public key {_some(without)}.pub"
+            )
+        return cls(min_clients, wait, table.expect, keys)
+
+    def refuse_strangers(self, clients: Iterable[str]) -> None:
+        """Raise IdentityError when a node speaks for clients that are not expected."""
+        strangers = sorted(set(clients) - set(self.expect)) if self.expect is not None else []
+        if strangers:
+            raise IdentityError(f"it answers for {_some(strangers)}, whom [clients] expect does not name")
+
+    def missing(self, answers: Iterable[Answer], silent: Iterable[int]) -> str | None:
+        """Whom the run still waits for, in words; None when all are there.
+
+        silent : nodes that are connected and have not answered.
+
+        Raises
+        ------
+        IdentityError
+            When waiting is in vain.
+        """
+        known = list(answers)
+        here = {name for answer in known for name in answer.clients}
+        if self.expect is not None:
+            absent = [name for name in self.expect if name not in here]
+            if not absent:
+                return None
+            there = [name for name in self.expect if name in here]
+            mute = sorted(silent)
+            unsaid = f"; node {_some(mute)} is connected but has not said whom it hosts" if mute else ""
+            return (
+                f"{len(there)} of {len(self.expect)} clients are here ({_some(there) or 'nobody'}); "
+                f"nobody hosts {_some(absent)}{unsaid}"
+            )
+        if silent:
+            return f"node {_some(sorted(silent))} is connected but has not said whom it hosts"
+        if not known:
+            return "no node is connected"
+        dealt = [answer.partition for answer in known if answer.partition is not None]
+        counts = {count for _, count in dealt}
+        if len(counts) > 1:
+            raise IdentityError(
+                f"nodes disagree on 'num-partitions': {sorted(counts)}; give every node the same number"
+            )
+        expected = {part for count in counts for part in range(count)}
+        idle = sorted(expected - {part for part, _ in dealt})
+        if idle:
+            return f"'partition-id' {', '.join(map(str, idle))} of {len(expected)} is hosted by nobody"
+        clients = sum(len(answer.clients) for answer in known)
+        if clients < self.min_clients:
+            return f"only {clients} of at least {self.min_clients} clients are hosted"
+        return None
+
+
+def _some(names: Sequence[object]) -> str:
+    """The first few of them, and how many more."""
+    more = len(names) - _SHOWN
+    return ", ".join(map(str, names[:_SHOWN])) + (f" and {more} more" if more > 0 else "")

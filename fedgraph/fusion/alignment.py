@@ -1,0 +1,144 @@
+"""Alignment of owners' embeddings: one matrix P_i per owner, free or nearly a permutation (F3, section 4, appendix G).
+
+Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
+eqs. 7 and 21. Sinkhorn-Knopp runs on logarithms, so that nothing overflows.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedgraph.support.errors import ExperimentError
+
+Parameterisation = Literal["square", "sigmoid"]
+
+_SMALLEST = 1e-12
+"""Entries of the squared matrix below this count as this: the logarithm of 0 would be infinite."""
+
+
+class Alignment(nn.Module):
+    """What makes owners' embeddings comparable."""
+
+    def matrices(self) -> Tensor:
+        """All P_i, ``[owners, aligned, size]``."""
+        raise NotImplementedError
+
+    def penalty(self) -> Tensor | float:
+        """What it adds to the loss in training."""
+        return 0.0
+
+
+class NoAlignment(Alignment):
+    """Embeddings as they are. Owners with shorter ones than others are filled up with zeros, as they come."""
+
+    def __init__(self, owners: int, size: int) -> None:
+        super().__init__()
+        self.owners, self.size = owners, size
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """``[batch, owners, size]`` -> the same."""
+        return embeddings
+
+    def matrices(self) -> Tensor:
+        """Identities ``[owners, size, size]``."""
+        return torch.eye(self.size).expand(self.owners, -1, -1)
+
+
+class _Products(Alignment):
+    def forward(self, embeddings: Tensor) -> Tensor:
+        """``[batch, owners, size]`` -> ``[batch, owners, aligned]``, row i multiplied by P_i (eq. 7)."""
+        return torch.bmm(embeddings.transpose(0, 1), self.matrices().mT).transpose(0, 1)
+
+
+class SoftAlignment(_Products):
+    """Every P_i is a free matrix, drawn from Xavier's uniform distribution over the owner's own size.
+
+    sizes     : int64 ``[owners]``, the length of each owner's embedding; columns of P_i beyond it are 0 and stay 0.
+    size      : columns of every P_i.
+    aligned   : rows of every P_i.
+    generator : draws the first matrices.
+    trained   : False keeps the first matrices for ever.
+    """
+
+    def __init__(
+        self, sizes: Tensor, size: int, aligned: int, generator: torch.Generator, trained: bool = True
+    ) -> None:
+        super().__init__()
+        bound = (6 / (sizes.double() + aligned)).sqrt().float()[:, None, None]
+        uniform = 2 * torch.rand(len(sizes), aligned, size, generator=generator) - 1
+        own = torch.arange(size) < sizes[:, None, None]
+        self.matrix = nn.Parameter(bound * uniform * own, requires_grad=trained)
+
+    def matrices(self) -> Tensor:
+        """All P_i, ``[owners, aligned, size]``."""
+        return self.matrix
+
+
+class HardAlignment(_Products):
+    """Every P_i is nearly doubly stochastic, ``diag(r) K0 diag(c)`` after so many steps of Sinkhorn-Knopp (eq. 21).
+
+    size             : rows and columns of every P_i; all owners' embeddings must have this length.
+    generator        : draws the first M, from Xavier's uniform distribution.
+    parameterisation : ``K0 = M * M`` (square), or ``K0 = exp(sigmoid(M) / temperature)`` (sigmoid).
+    iterations       : T of eq. 21; afterwards rows sum to 1, columns nearly so.
+    entropy          : weight of the mean entropy of rows, in nats, in the loss: the less, the nearer to permutations.
+
+    Raises ExperimentError for owners with different sizes: a permutation has as many rows as columns.
+    """
+
+    def __init__(
+        self,
+        sizes: Tensor,
+        size: int,
+        aligned: int,
+        generator: torch.Generator,
+        parameterisation: Parameterisation = "square",
+        iterations: int = 10,
+        temperature: float = 0.01,
+        trained: bool = True,
+        entropy: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if aligned != size or not bool((sizes == size).all()):
+            known = ", ".join(str(each) for each in sizes.unique().tolist())
+            raise ExperimentError(
+                f"alignment = 'hard' permutes the entries of embeddings, so that all must have one size and keep it; "
+                f"the owners' sizes are {known} and the aligned size is {aligned}: use alignment = 'soft', or leave "
+                f"aligned-size out and give all local models the same embedding size"
+            )
+        self.parameterisation = parameterisation
+        self.iterations = iterations
+        self.temperature = temperature
+        self.entropy = entropy
+        uniform = 2 * torch.rand(len(sizes), size, size, generator=generator) - 1
+        self.matrix = nn.Parameter((3 / size) ** 0.5 * uniform, requires_grad=trained)
+
+    def log_start(self) -> Tensor:
+        """``log K0``, ``[owners, size, size]``."""
+        if self.parameterisation == "square":
+            return self.matrix.square().clamp(min=_SMALLEST).log()
+        return self.matrix.sigmoid() / self.temperature
+
+    def matrices(self) -> Tensor:
+        """All P_i, ``[owners, size, size]``."""
+        return sinkhorn(self.log_start(), self.iterations).exp()
+
+    def penalty(self) -> Tensor | float:
+        """See :class:`Alignment`."""
+        if self.entropy == 0:
+            return 0.0
+        logarithms = sinkhorn(self.log_start(), self.iterations)
+        return -self.entropy * (logarithms.exp() * logarithms).sum(-1).mean()
+
+
+def sinkhorn(log_start: Tensor, iterations: int) -> Tensor:
+    """``log K_T`` of ``log K0`` ``[..., size, size]``: eq. 21 on logarithms, every r made of the c before it."""
+    rows = torch.zeros_like(log_start[..., :1])
+    columns = torch.zeros_like(log_start[..., :1, :])
+    for _ in range(iterations):
+        columns = -torch.logsumexp(log_start + rows, dim=-2, keepdim=True)
+        rows = -torch.logsumexp(log_start + columns, dim=-1, keepdim=True)
+    return rows + log_start + columns

@@ -1,0 +1,82 @@
+"""``fusion.safetensors``: the fusion model that a run of F3 ends with, and what it takes to use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedgraph.fusion import FusionNetwork, FusionSettings, build_network
+from fedgraph.models.parameters import flattened
+from fedgraph.support.errors import RunError
+from fedgraph.support.settings import part_of
+from fedgraph.support.state_file import load_state, save_state
+
+
+@dataclass(frozen=True)
+class FittedFusion:
+    """A fitted fusion model.
+
+    owners       : in the order of its inputs.
+    sizes        : int64 ``[owners]``, the length of each owner's embedding.
+    classes      : names.
+    fingerprints : of the frozen models whose embeddings it was trained on.
+    given        : ``[owners, owners]``, the given graph, or None.
+    """
+
+    network: FusionNetwork
+    settings: FusionSettings
+    owners: tuple[str, ...]
+    sizes: Tensor
+    classes: tuple[str, ...]
+    fingerprints: tuple[str, ...]
+    given: Tensor | None
+    seed: int
+
+    def write(self, path: Path) -> None:
+        """Write it in one step."""
+        state: dict[str, Any] = {
+            "settings": part_of(FusionSettings, self.settings.as_table()).as_table(),
+            "owners": list(self.owners),
+            "sizes": self.sizes,
+            "classes": list(self.classes),
+            "fingerprints": list(self.fingerprints),
+            "seed": self.seed,
+            "network": self.network.state_dict(),
+        }
+        save_state(path, state | ({} if self.given is None else {"given": self.given}))
+
+    @classmethod
+    def read(cls, path: Path) -> FittedFusion:
+        """Read it. Raises RunError for a file that is missing, broken or no such model."""
+        state = load_state(path)
+        try:
+            settings = FusionSettings.model_validate(state["settings"])
+            classes, given = tuple(state["classes"]), state.get("given")
+            network = build_network(settings, state["sizes"], len(classes), given, state["seed"])
+            network.load_state_dict(state["network"])
+        except Exception as error:
+            raise RunError(f"{path} is no fusion model of this version: {error}") from None
+        network.eval()
+        return cls(
+            network=network,
+            settings=settings,
+            owners=tuple(state["owners"]),
+            sizes=state["sizes"],
+            classes=classes,
+            fingerprints=tuple(state["fingerprints"]),
+            given=given,
+            seed=state["seed"],
+        )
+
+    @property
+    def parameters(self) -> Tensor:
+        """All numbers of the network, ``[parameters]``."""
+        return flattened(self.network.state_dict())
+
+    @property
+    def models(self) -> dict[str, str]:
+        """The fingerprints by owner."""
+        return dict(zip(self.owners, self.fingerprints, strict=True))

@@ -1,0 +1,81 @@
+"""A frozen ``torch.nn`` module that a function of the owner builds, with its weights in a safetensors file."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from fedgraph.fusion.owner_models.batched import BatchedModel
+from fedgraph.models.embedding_layer import last_linear, with_input_of
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.plugins import load_object
+
+
+def load_factory(text: str, task: TaskSpec, embedding_layer: str | None = None) -> BatchedModel:
+    """The model ``package.module:factory@weights.safetensors``; without ``@`` the factory loads its weights itself.
+
+    Raises
+    ------
+    ExperimentError
+        When the factory or the file is of no use, the weights do not fit the module, or the layer is not there.
+    """
+    path, _, weights = text.partition("@")
+    where = f"local model '{text}'"
+    factory = load_object(path, "local model")
+    try:
+        with torch.random.fork_rng(devices=[]):
+            module = factory()
+    except Exception as error:
+        raise ExperimentError(f"{where}: {path}() failed: {error}") from error
+    if not isinstance(module, nn.Module):
+        raise ExperimentError(f"{where}: {path}() returns a {type(module).__name__}, but a torch.nn.Module is needed")
+    if weights:
+        _load_weights(module, Path(weights).expanduser(), where)
+    module = module.cpu().float().eval()
+    layer = _layer(module, task, embedding_layer, where)
+
+    def run(inputs: Tensor) -> tuple[Tensor, Tensor]:
+        embeddings, outputs = with_input_of(module, layer, lambda: module(inputs))
+        if embeddings is None:
+            raise ExperimentError(f"{where}: its layer '{layer}' is not called with a tensor; name another layer")
+        return embeddings, outputs
+
+    digest = hashlib.sha256(f"{path}\0{layer}".encode())
+    for name, value in sorted(module.state_dict().items()):
+        digest.update(name.encode() + b"\0" + value.contiguous().numpy().tobytes())
+    return BatchedModel(run, task, where, digest.hexdigest()[:32])
+
+
+def _load_weights(module: nn.Module, path: Path, where: str) -> None:
+    if path.suffix != ".safetensors":
+        raise ExperimentError(
+            f"{where}: weights are read from .safetensors files only, as other formats can run code when they are "
+            "read; save them by safetensors.torch.save_file(module.state_dict(), path)"
+        )
+    try:
+        module.load_state_dict(load_file(path))
+    except Exception as error:
+        raise ExperimentError(f"{where}: the weights in {path} cannot be used: {error}") from error
+
+
+def _layer(module: nn.Module, task: TaskSpec, named: str | None, where: str) -> str:
+    names = [name for name, _ in module.named_modules() if name]
+    if named is not None:
+        if named not in names:
+            raise ExperimentError(f"{where} has no layer '{named}'; it has {', '.join(names)}")
+        return named
+    try:
+        found = last_linear(module, torch.zeros(2, *task.input_shape))
+    except Exception as error:
+        raise ExperimentError(f"{where} fails on two inputs of shape {task.input_shape}: {error}") from error
+    if found is None:
+        raise ExperimentError(
+            f"{where} calls no torch.nn.Linear, so there is no embedding before the last one; name the layer whose "
+            f"input is the embedding, one of {', '.join(names)}"
+        )
+    return found

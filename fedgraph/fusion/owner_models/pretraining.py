@@ -1,0 +1,135 @@
+"""Every owner trains a model of its own, until its own validation accuracy no longer rises (F3, sections 2 and 6).
+
+Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedgraph.data.base import CohortData
+from fedgraph.models.base import StackedModel
+from fedgraph.models.parameters import finite_rows
+from fedgraph.support.errors import RunError
+from fedgraph.support.seeding import generator
+from fedgraph.training.cohort import Cohort
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """The models of the owners after training, each as it was after its best epoch.
+
+    parameters  : float32 ``[clients, parameters]``.
+    epochs      : int64 ``[clients]``, how many each trained.
+    best_epochs : int64 ``[clients]``, the one that counts, from 1; 0 for a client that did not train.
+    accuracy    : ``[clients]`` on the validation examples after the best epoch; NaN for clients without any.
+    """
+
+    parameters: Tensor
+    epochs: Tensor
+    best_epochs: Tensor
+    accuracy: Tensor
+
+
+def initial_models(model: StackedModel, seed: int, names: Sequence[str], tied_head: bool = False) -> Tensor:
+    """A model for each of the clients ``names``, ``[clients, parameters]``, each from a draw of its own.
+
+    ``tied_head`` gives all clients the same last linear layer, drawn as ``torch.nn`` does from a key that depends on
+    its shape alone: clients with other architectures but embeddings of the same size get the same one.
+    """
+    rows = torch.stack([model.initial(generator(seed, "initial model of an owner", name)) for name in names])
+    if tied_head:
+        tensors = model.layout.unflatten(rows)
+        draw = generator(seed, "tied head", model.embedding_size)
+        bound = 1 / math.sqrt(model.embedding_size)
+        for name in sorted(model.head_tensors, reverse=True):  # the weight first, whether there is a bias or not
+            tensors[name].copy_(torch.empty(tensors[name].shape[1:]).uniform_(-bound, bound, generator=draw))
+    return rows
+
+
+def pretrain(
+    cohort: Cohort,
+    initial: Tensor,
+    max_epochs: int,
+    patience: int,
+    monitor: Literal["accuracy", "loss"] = "accuracy",
+) -> Pretrained:
+    """Train every classifier from its row of ``initial`` ``[clients, parameters]`` for itself, to its own best epoch.
+
+    A client stops after ``patience`` epochs in a row without a validation accuracy above its best, or a validation loss
+    below it, as ``monitor`` says, or after ``max_epochs``; it then gets the parameters of its best epoch, the first of
+    several that are equally good. Clients without validation examples go by their training loss. The optimiser's
+    moments are kept from epoch to epoch, and what ``[train]`` says of rounds (decay of the learning rate) applies to
+    epochs; its own number of epochs or steps does not count. No client's result depends on which others are there.
+
+    Raises
+    ------
+    RunError
+        When the parameters of a client are not finite after its first epoch, with its name.
+    """
+    num_clients = len(initial)
+    best, best_score = initial.detach().clone(), torch.full((num_clients,), -torch.inf)
+    accuracy = torch.full((num_clients,), torch.nan)
+    epochs, best_epochs = (torch.zeros(num_clients, dtype=torch.int64) for _ in range(2))
+    settings = cohort.settings.model_copy(update={"keep_optimizer": True, "local_epochs": 1, "local_steps": None})
+    training = Cohort(cohort.model, cohort.data, settings, cohort.seed)
+    # Every size of cohort would be compiled anew, unless the code is native.
+    shrinks_often = settings.compile is not True or training.model.native
+    rows, parameters = torch.arange(num_clients), best.clone()
+    moments: dict[str, Tensor] | None = None
+    going = torch.ones(num_clients, dtype=torch.bool)
+    for epoch in range(1, max_epochs + 1):
+        result = training.train(parameters, epoch, optimizer_state=moments)
+        parameters, moments = result.parameters, result.optimizer_state
+        validated = training.evaluate(parameters, "validation")
+        reached = validated["accuracy"].float()
+        quality = reached if monitor == "accuracy" else -validated["loss"].float()
+        score = torch.where(reached.isnan(), -result.loss, quality)
+        is_better = going[rows] & (score > best_score[rows]) & finite_rows(parameters)
+        better = rows[is_better]
+        best[better], best_score[better] = parameters[is_better], score[is_better]
+        accuracy[better], best_epochs[better] = reached[is_better], epoch
+        epochs[rows[going[rows]]] = epoch
+        going &= (epoch - best_epochs < patience) & (best_epochs > 0)
+        remaining = going[rows]
+        if not bool(remaining.any()):
+            break
+        if not bool(remaining.all()) and (shrinks_often or 2 * int(remaining.sum()) <= len(rows)):
+            rows, parameters = rows[remaining], parameters[remaining]
+            moments = {name: value[remaining] for name, value in moments.items()}
+            training = Cohort(training.model, some_clients(cohort.data, rows), settings, cohort.seed)
+    _refuse_diverged(cohort, best_epochs, max_epochs)
+    return Pretrained(best, epochs, best_epochs, accuracy)
+
+
+def some_clients(data: CohortData, rows: Tensor) -> CohortData:
+    """The data of the clients ``rows``, int64 ``[fewer]``, of a cohort."""
+    names = tuple(data.names[row] for row in rows.tolist())
+    return replace(
+        data,
+        names=names,
+        splits={name: split.select(rows) for name, split in data.splits.items()},
+        mean=data.mean[rows],
+        std=data.std[rows],
+        label_counts=None if data.label_counts is None else data.label_counts[rows],
+        groups=None if data.groups is None else tuple(data.groups[row] for row in rows.tolist()),
+        untrained=tuple(name for name in data.untrained if name in names),
+        moments=None if data.moments is None else data.moments[rows],
+    )
+
+
+def _refuse_diverged(cohort: Cohort, best_epochs: Tensor, max_epochs: int) -> None:
+    trained = cohort.data.splits["train"].num_examples.cpu() > 0
+    diverged = [cohort.data.names[row] for row in ((best_epochs == 0) & trained).nonzero().flatten().tolist()]
+    if max_epochs > 0 and diverged:
+        raise RunError(
+            f"the local model of client '{diverged[0]}' (and of {len(diverged) - 1} others) diverged in its first "
+            "epoch: its parameters or its loss are not finite; set [train] learning-rate lower, or clip-norm, and "
+            "check that the inputs are finite"
+        )

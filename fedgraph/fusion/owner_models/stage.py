@@ -1,0 +1,267 @@
+"""The owners' own models, before any federation: trained alone or brought along, frozen, and used as they are.
+
+Ma, Hoang, Chen (UAI 2023), eq. 3 and lines 2 and 3 of algorithm 1.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fedgraph.data.owners.samples import OwnerData, cohort_data
+from fedgraph.fusion.owner_models.base import Represented
+from fedgraph.fusion.owner_models.fingerprint import content, fingerprint_of
+from fedgraph.fusion.owner_models.pretraining import initial_models, pretrain, some_clients
+from fedgraph.fusion.owner_models.raw import refuse_raw
+from fedgraph.fusion.owner_models.representing import represent
+from fedgraph.fusion.owner_models.single import SingleOwner
+from fedgraph.fusion.owner_models.store import ModelStore
+from fedgraph.models import StackedModel, build, parse_model
+from fedgraph.models.choice import ModelChoice
+from fedgraph.models.frozen import FrozenLayers
+from fedgraph.models.scikit import ScikitSettings
+from fedgraph.support.errors import DataError, ExperimentError, RunError
+from fedgraph.support.settings import Settings
+from fedgraph.training.cohort import Cohort
+from fedgraph.training.settings import TrainSettings
+
+log = logging.getLogger("fedgraph")
+
+_WITHOUT_EFFECT = ("workers", "threads", "block-size", "device")
+"""Keys of ``[train]`` that say how fast a model is trained, not what comes out."""
+
+_TRIED = 16
+"""Samples on which a model that is still to be trained is tried."""
+
+
+class LocalModelSettings(Settings):
+    """Keys about the owners' own models; ``[train] local-epochs`` is the most that an owner trains its model for.
+
+    local_patience : epochs without a better result on its own validation samples after which an owner stops training;
+                     it keeps its best model.
+    local_monitor  : what is better there: a higher ``accuracy``, as in the released program, or a lower ``loss``. Few
+                     columns often predict the largest class alone, whose accuracy does not tell what was learned.
+    tied_output    : all owners train with the same output layer, drawn at random and frozen, which ties the meaning of
+                     their embeddings together (row J of table 2).
+    """
+
+    local_patience: PositiveInt = 20
+    local_monitor: Literal["accuracy", "loss"] = "loss"
+    tied_output: bool = False
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """What the frozen models of some owners make of their samples.
+
+    sizes        : int64 ``[owners]``, length of each owner's embedding.
+    embeddings   : float32 ``[owners, samples, size]``, 0 beyond an owner's own size and where it lacks a sample.
+    predictions  : float32 ``[owners, samples, classes]``, probabilities; 0 where an owner lacks a sample.
+    fingerprints : what tells each owner's frozen model from others.
+    """
+
+    sizes: Tensor
+    embeddings: Tensor
+    predictions: Tensor
+    fingerprints: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StackedOwners:
+    """Owners whose models are of one architecture, computed together.
+
+    rows         : their positions in the data, int64 ``[owners]``.
+    inputs       : float32 ``[owners, samples, *input_shape]``.
+    parameters   : float32 ``[owners, parameters]``.
+    fingerprints : of the frozen models.
+    """
+
+    rows: Tensor
+    cohort: Cohort
+    inputs: Tensor
+    parameters: Tensor
+    fingerprints: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LocalStage:
+    """How the owners of a node come to their models.
+
+    description : what data this is, in words; a model belongs to it.
+    seed        : everything random follows from it and the owner's name.
+    given       : models that owners have already, by owner, as ``load_local_model`` reads them.
+    wanted      : fingerprints of the models that owners must use, by owner; of those not named whichever they have.
+    pre_trained : whether models are trained at all, or taken as they are drawn.
+    """
+
+    data: OwnerData
+    description: str
+    choice: ModelChoice
+    train: TrainSettings
+    settings: LocalModelSettings
+    seed: int
+    store: ModelStore
+    given: Mapping[str, str]
+    wanted: Mapping[str, str]
+    pre_trained: bool = True
+
+    def embed(self) -> Embedded:
+        """Embeddings and predictions of all samples by the owners' frozen models, which are trained where need be.
+
+        Raises
+        ------
+        FedgraphError
+            When a model does not fit an owner's data, cannot be read, or is not the one that is wanted.
+        """
+        parts: dict[int, tuple[Represented, str]] = {}
+        for row, owner in enumerate(self.data.owners):
+            if owner in self.given:
+                parts[row] = self._single(row).brought(self.given[owner])
+        for group in self.stacked():
+            whole = represent(group.cohort.model, group.parameters, group.inputs)
+            for place, row in enumerate(group.rows.tolist()):
+                own = Represented(whole.embeddings[place], whole.probabilities[place])
+                parts[row] = own, group.fingerprints[place]
+        for row, (owner, number, _) in enumerate(self._owners()):
+            table = self._table(number)
+            if owner not in self.given and isinstance(table, ScikitSettings):
+                parts[row] = self._single(row).fitted(table, self.seed)
+        return self._assembled([parts[row] for row in range(len(self.data.owners))])
+
+    def stacked(self) -> list[StackedOwners]:
+        """The owners with models of this project or ``torch.nn``, by architecture and shape of inputs."""
+        groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        for row, (owner, number, task) in enumerate(self._owners()):
+            if owner not in self.given and not isinstance(self._table(number), ScikitSettings):
+                groups.setdefault((number, task.input_shape), []).append(row)
+        if groups and self.train.local_epochs is None and self.train.local_steps is not None:
+            raise ExperimentError("[train] local-steps: owners train their models in epochs; give local-epochs")
+        return [self._group(number, rows) for (number, _), rows in groups.items()]
+
+    def _single(self, row: int) -> SingleOwner:
+        return SingleOwner(self.data, row, self.wanted.get(self.data.owners[row]))
+
+    def _owners(self) -> list[tuple[str, int, Any]]:
+        numbers = self.choice.numbers(self.data.owners)
+        return list(zip(self.data.owners, numbers, self.data.tasks, strict=True))
+
+    def _table(self, number: int) -> Settings:
+        table = {key: value for key, value in self.choice.tables[number].items() if key != "variants"}
+        return parse_model(table, self.choice.places[number])
+
+    def _group(self, number: int, rows: Sequence[int]) -> StackedOwners:
+        chosen = torch.tensor(rows)
+        data = OwnerData(
+            owners=tuple(self.data.owners[row] for row in rows),
+            keys=self.data.keys,
+            split=self.data.split,
+            labels=self.data.labels,
+            inputs=tuple(self.data.inputs[row] for row in rows),
+            present=self.data.present[chosen],
+            tasks=tuple(self.data.tasks[row] for row in rows),
+        )
+        tied = self.settings.tied_output
+        model: StackedModel = build(self.choice.tables[number], data.tasks[0])
+        if tied:
+            model = FrozenLayers(model, model.head_tensors)
+        initial = initial_models(model, self.seed, data.owners, tied_head=tied)
+        _refuse_raw_embeddings(model, initial, data)
+        fingerprints = tuple(self._fingerprint(row, number) for row in rows)
+        kept = self._kept(data.owners, fingerprints, initial) if self.pre_trained else {}
+        untrained = [data.owners[row] for row in kept]
+        whole = cohort_data(data, untrained)
+        cohort = Cohort(model, whole, self.train, self.seed)
+        parameters = self._frozen(cohort, initial, fingerprints, kept) if self.pre_trained else initial
+        # All splits are of the same inputs, those of all owners one after the other.
+        inputs: Tensor = whole.splits["train"].inputs.unflatten(0, (len(rows), -1))  # type: ignore[attr-defined]
+        return StackedOwners(chosen, cohort, inputs, parameters, fingerprints)
+
+    def _kept(self, owners: Sequence[str], fingerprints: Sequence[str], initial: Tensor) -> dict[int, Tensor]:
+        """The frozen models that the store has, by row of ``initial``, each ``[parameters]``."""
+        result = {}
+        for row, (owner, fingerprint) in enumerate(zip(owners, fingerprints, strict=True)):
+            kept = self.store.load(fingerprint)
+            if kept is None:
+                if owner in self.wanted:
+                    raise RunError(
+                        f"owner '{owner}' no longer has the frozen model {fingerprint} whose embeddings the fusion "
+                        f"model was trained on; it was kept in {self.store.folder}"
+                    )
+            elif kept.shape != initial[row].shape:
+                raise RunError(f"owner '{owner}': its frozen model has {len(kept)} parameters, not {initial.shape[1]}")
+            elif owner in self.data.unscaled:
+                raise DataError(
+                    f"owner '{owner}' has no training samples here, by which its features were scaled for its frozen "
+                    'model; set [data] scaling = "none", in training too, or leave its training samples in its data'
+                )
+            else:
+                result[row] = kept
+        return result
+
+    def _frozen(
+        self, cohort: Cohort, initial: Tensor, fingerprints: Sequence[str], kept: Mapping[int, Tensor]
+    ) -> Tensor:
+        """The owners' frozen models; those that are not ``kept`` are trained now, and stored."""
+        result = initial.clone()
+        for row, parameters in kept.items():
+            result[row] = parameters
+        missing = [row for row in range(len(initial)) if row not in kept]
+        if missing:
+            chosen = torch.tensor(missing)
+            part = Cohort(cohort.model, some_clients(cohort.data, chosen), cohort.settings, cohort.seed)
+            settings = self.settings
+            trained = pretrain(
+                part, initial[chosen], self.train.local_epochs or 0, settings.local_patience, settings.local_monitor
+            )
+            result[chosen] = trained.parameters
+            log.info(
+                "local models trained: %d, best after %d to %d epochs, validation accuracy %.3f to %.3f",
+                len(missing), *trained.best_epochs.aminmax(), *trained.accuracy.aminmax(),
+            )  # fmt: skip
+            for row in missing:
+                self.store.save(fingerprints[row], result[row])
+        return result
+
+    def _fingerprint(self, row: int, number: int) -> str:
+        owner = self.data.owners[row]
+        if owner in self.wanted:
+            return self.wanted[owner]
+        train = {key: value for key, value in self.train.as_table().items() if key not in _WITHOUT_EFFECT}
+        table = self._table(number).as_table()
+        samples = (content(self.data, row, split) for split in ("train", "validation"))
+        return fingerprint_of(self.description, table, train, self.settings.as_table(), self.seed, owner, *samples)
+
+    def _assembled(self, parts: Sequence[tuple[Represented, str]]) -> Embedded:
+        own = [represented.embeddings for represented, _ in parts]
+        sizes = torch.tensor([embeddings.shape[1] for embeddings in own])
+        present = self.data.present[..., None]
+        whole = torch.stack([pad(embeddings, (0, int(sizes.max()) - embeddings.shape[1])) for embeddings in own])
+        predictions = torch.stack([represented.probabilities for represented, _ in parts])
+        return Embedded(
+            sizes=sizes,
+            embeddings=torch.where(present, whole, 0.0),
+            predictions=torch.where(present, predictions, 0.0),
+            fingerprints=tuple(fingerprint for _, fingerprint in parts),
+        )
+
+
+def _refuse_raw_embeddings(model: StackedModel, initial: Tensor, data: OwnerData) -> None:
+    """Refuse a model without a hidden layer before it is trained, on samples of any of the owners that share it."""
+    owner = int(data.present.sum(1).argmax())
+    some = data.inputs[owner][data.present[owner]][:_TRIED]
+    if not len(some):
+        return
+    with torch.no_grad():
+        embeddings, _ = model.embed(model.layout.unflatten(initial[owner : owner + 1]), some[None], training=False)
+    remedy = (
+        "give [model] a hidden layer, or, for a module of your own, name another layer whose input is the embedding by "
+        "embedding-layer"
+    )
+    refuse_raw(some, embeddings[0], data.owners, remedy)

@@ -1,0 +1,294 @@
+"""Client graphs made from distances, coordinates, features or label counts.
+
+Distances become weights by the thresholded Gaussian kernel of Shuman et al., The Emerging Field of Signal Processing
+on Graphs (2013), eq. 1, as used for road sensors by Li et al., Diffusion Convolutional Recurrent Neural Network
+(ICLR 2018), section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgraph.graph.edges import mirrored
+from fedgraph.graph.value import ClientGraph
+from fedgraph.support.errors import GraphError
+
+EARTH_RADIUS_METRES = 6_371_008.8
+_BLOCK_ENTRIES = 2**22
+
+Array = Tensor | np.ndarray | Sequence[Sequence[float]]
+
+
+def from_distances(
+    names: Sequence[str], distances: Array, sigma: float | None = None, cut: float = 0.1, directed: bool = False
+) -> ClientGraph:
+    """``A[i, j] = exp(-(d_ij / sigma)^2)``, and 0 below ``cut``, of a matrix of distances ``[N, N]``.
+
+    An infinite distance or NaN is no edge. ``sigma`` is in the unit of the distances and defaults to the standard
+    deviation of the finite ones, the diagonal included, as in DCRNN. A zero diagonal gives self loops of weight 1.
+
+    Raises GraphError for a matrix of the wrong shape, negative distances, a useless sigma or cut, and distances that
+    are not symmetric unless ``directed``.
+    """
+    matrix = _matrix(distances, len(names), "distances", columns=len(names))
+    edge_index = matrix.isfinite().nonzero().T
+    return _gaussian(names, edge_index, matrix[edge_index[0], edge_index[1]], sigma, cut, directed)
+
+
+def from_distance_list(
+    sources: Sequence[str],
+    targets: Sequence[str],
+    distances: Sequence[float] | Tensor | np.ndarray,
+    names: Sequence[str] | None = None,
+    sigma: float | None = None,
+    cut: float = 0.1,
+    directed: bool = False,
+) -> ClientGraph:
+    """As ``from_distances``, from a list: ``distances[e]`` is that from ``sources[e]`` to ``targets[e]``.
+
+    ``names`` sets the clients and their order; entries about others are left out *before* the default sigma is
+    computed, as DCRNN does. Without it the clients are all names in order of appearance. An undirected list may give
+    a pair in one or in both directions; it counts twice for sigma, as in a matrix.
+    """
+    values = torch.as_tensor(distances, dtype=torch.float64)
+    if not len(sources) == len(targets) == len(values):
+        raise GraphError(
+            f"a distance list needs as many sources as targets and distances; got {len(sources)}, {len(targets)} and "
+            f"{len(values)}"
+        )
+    names = list(dict.fromkeys([*sources, *targets])) if names is None else names
+    position = {name: at for at, name in enumerate(names)}
+    edge_index = torch.tensor(
+        [[position.get(name, -1) for name in sources], [position.get(name, -1) for name in targets]],
+        dtype=torch.int64,
+    )
+    among = (edge_index >= 0).all(0)
+    edge_index, values = edge_index[:, among], values[among]
+    if not directed:
+        edge_index, values = mirrored(len(names), edge_index, values)
+    finite = values.isfinite()
+    return _gaussian(names, edge_index[:, finite], values[finite], sigma, cut, directed)
+
+
+def from_coordinates(
+    names: Sequence[str],
+    coordinates: Array,
+    kind: Literal["geographic", "plane"] = "geographic",
+    method: Literal["gaussian", "knn"] = "gaussian",
+    k: int | None = None,
+    sigma: float | None = None,
+    cut: float = 0.1,
+    weights: Literal["binary", "gaussian"] = "gaussian",
+) -> ClientGraph:
+    """A graph of places ``[N, 2]``: latitude and longitude in degrees (distances in metres), or points of a plane.
+
+    ``gaussian``: the kernel of ``from_distances`` with ``sigma`` and ``cut``. ``knn``: the ``k`` nearest, see
+    ``knn``. A client has no distance to itself: there are no self loops and the default sigma is over pairs.
+    """
+    points = _matrix(coordinates, len(names), "coordinates", columns=2)
+    if not bool(points.isfinite().all()):
+        raise GraphError(f"the coordinates of '{names[int((~points.isfinite()).nonzero()[0, 0])]}' are not finite")
+    if kind == "geographic":
+        outside = (points[:, 0].abs() > 90) | (points[:, 1].abs() > 360)
+        if bool(outside.any()):
+            at = int(outside.nonzero()[0])
+            raise GraphError(
+                f"'{names[at]}' lies at {points[at].tolist()}, which is no latitude and longitude in degrees, in that "
+                "order; for points of a plane give kind='plane'"
+            )
+    elif kind != "plane":
+        raise GraphError(f"coordinates are of the kind 'geographic' or 'plane'; got {kind!r}")
+    rows = _great_circle_rows(points) if kind == "geographic" else _euclidean_rows(points)
+    if method == "knn":
+        if k is None:
+            raise GraphError("method 'knn' needs k, the number of nearest neighbours")
+        return _nearest(names, rows, k, weights, sigma)
+    if method != "gaussian":
+        raise GraphError(f"a graph of coordinates is made by 'gaussian' or 'knn'; got {method!r}")
+    matrix = torch.cat([block for _, block in _others(rows, len(names))])
+    return from_distances(names, matrix, sigma, cut)
+
+
+def knn(
+    names: Sequence[str],
+    k: int,
+    *,
+    features: Array | None = None,
+    distances: Array | None = None,
+    weights: Literal["binary", "gaussian"] = "binary",
+    sigma: float | None = None,
+) -> ClientGraph:
+    """Clients linked if one is among the ``k`` nearest *others* of the other: at least k neighbours each.
+
+    Give ``features`` ``[N, F]`` (Euclidean distance) or ``distances`` ``[N, N]`` (infinite or NaN: not a neighbour;
+    of an asymmetric matrix a link takes the shorter distance). Of equally near clients the first in order are
+    taken. ``gaussian`` weights are ``exp(-(d / sigma)^2)``, sigma by default the standard deviation of the finite
+    distances between different clients.
+    """
+    if (features is None) == (distances is None):
+        raise GraphError("knn needs either features or distances")
+    if features is not None:
+        points = _matrix(features, len(names), "features")
+        if not bool(points.isfinite().all()):
+            raise GraphError(f"the features of '{names[int((~points.isfinite()).nonzero()[0, 0])]}' are not finite")
+        return _nearest(names, _euclidean_rows(points), k, weights, sigma)
+    assert distances is not None
+    matrix = _matrix(distances, len(names), "distances", columns=len(names))
+    return _nearest(names, lambda block: matrix[block], k, weights, sigma)
+
+
+def from_labels(
+    names: Sequence[str],
+    label_counts: Array,
+    main: int = 1,
+    weights: Literal["binary", "overlap"] = "binary",
+) -> ClientGraph:
+    """Clients linked if they share one of their ``main`` most frequent labels.
+
+    This graph is an oracle: it is made from the clients' private label counts ``[N, classes]``, which a server does
+    not know; a run that uses it must say so. Ties go to the smaller class index; labels without examples do not
+    count. Weights are 1, or for ``overlap`` the cosine similarity of the two label distributions.
+    """
+    counts = _matrix(label_counts, len(names), "label counts")
+    if not bool((counts.isfinite() & (counts >= 0)).all()):
+        raise GraphError("label counts must be finite and not negative")
+    if main < 1:
+        raise GraphError(f"main is the number of most frequent labels that count, 1 or more; got {main}")
+    if weights not in ("binary", "overlap"):
+        raise GraphError(f"weights are 'binary' or 'overlap'; got {weights!r}")
+    ranked = counts.argsort(dim=1, descending=True, stable=True)[:, :main]
+    is_main = torch.zeros_like(counts).scatter_(1, ranked, 1.0) * (counts > 0)
+    unit = torch.nn.functional.normalize(counts, dim=1)
+    found, values = [], []
+    for block in _blocks(len(names)):
+        linked = is_main[block] @ is_main.T > 0
+        linked[:, block].fill_diagonal_(False)
+        edge_index = linked.nonzero().T
+        edge_index[0] += block.start
+        found.append(edge_index)
+        if weights == "overlap":
+            values.append((unit[block] @ unit.T)[linked])
+        else:
+            values.append(torch.ones(edge_index.shape[1]))
+    return ClientGraph(tuple(names), torch.cat(found, dim=1), torch.cat(values))
+
+
+def _gaussian(
+    names: Sequence[str],
+    edge_index: Tensor,
+    distances: Tensor,
+    sigma: float | None,
+    cut: float,
+    directed: bool,
+) -> ClientGraph:
+    if not 0 <= cut <= 1:
+        raise GraphError(f"cut is a weight between 0 and 1 below which there is no edge; got {cut}")
+    _refuse_negative(names, edge_index, distances)
+    if sigma is None and distances.numel():
+        sigma = _default_sigma(float(distances.mean()), float(distances.var(correction=0)))
+    weights = _kernel(distances, sigma)
+    weights[weights < cut] = 0
+    return ClientGraph(tuple(names), edge_index, weights, directed)
+
+
+def _kernel(distances: Tensor, sigma: float | None) -> Tensor:
+    if sigma is None:  # the default of no distances at all
+        return torch.ones_like(distances)
+    if not sigma > 0:
+        raise GraphError(f"sigma, the width of the Gaussian kernel, must be above 0; got {sigma}")
+    return torch.exp(-((distances / sigma) ** 2))
+
+
+def _default_sigma(mean: float, variance: float) -> float:
+    deviation = max(variance, 0.0) ** 0.5
+    if deviation <= 1e-6 * mean:  # a spread this small is rounding error
+        raise GraphError(
+            "all distances are equal, so their standard deviation cannot serve as the width of the Gaussian kernel; "
+            "give sigma"
+        )
+    return deviation
+
+
+def _nearest(
+    names: Sequence[str], rows: Callable[[slice], Tensor], k: int, weights: str, sigma: float | None
+) -> ClientGraph:
+    if weights not in ("binary", "gaussian"):
+        raise GraphError(f"weights are 'binary' or 'gaussian'; got {weights!r}")
+    if not 1 <= k < len(names):
+        raise GraphError(f"k is between 1 and {len(names) - 1}, the number of other clients; got {k}")
+    found, nearest = [], []
+    count, total, total_squares = 0, 0.0, 0.0
+    for start, block in _others(rows, len(names)):
+        block[block.isnan()] = torch.inf
+        farthest = block.kthvalue(k, dim=1, keepdim=True).values
+        closer, tied = block < farthest, block == farthest
+        chosen = closer | (tied & (tied.cumsum(1) <= k - closer.sum(1, keepdim=True)))
+        finite = block.isfinite()
+        chosen &= finite
+        edge_index = chosen.nonzero().T
+        edge_index[0] += start
+        found.append(edge_index)
+        nearest.append(block[chosen])
+        if weights == "gaussian" and sigma is None:
+            values = block[finite]
+            count += len(values)
+            total += float(values.sum())
+            total_squares += float((values**2).sum())
+    edge_index, lengths = torch.cat(found, dim=1), torch.cat(nearest)
+    _refuse_negative(names, edge_index, lengths)
+    if weights == "binary":
+        strengths = torch.ones_like(lengths)
+    else:
+        if sigma is None and count:
+            mean = total / count
+            sigma = _default_sigma(mean, total_squares / count - mean**2)
+        strengths = _kernel(lengths, sigma)
+    return ClientGraph(tuple(names), edge_index, strengths, directed=True).symmetrised("maximum")
+
+
+def _refuse_negative(names: Sequence[str], edge_index: Tensor, distances: Tensor) -> None:
+    if bool((distances < 0).any()):
+        at = int(distances.argmin())
+        row, column = edge_index[:, at].tolist()
+        raise GraphError(f"the distance from '{names[row]}' to '{names[column]}' is negative: {float(distances[at]):g}")
+
+
+def _euclidean_rows(points: Tensor) -> Callable[[slice], Tensor]:
+    # The matrix-product shortcut of cdist loses the small distances that matter most here.
+    return lambda block: torch.cdist(points[block], points, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _great_circle_rows(degrees: Tensor) -> Callable[[slice], Tensor]:
+    """Haversine distances in metres: half the chord of the unit sphere is the square root of the haversine term."""
+    latitude, longitude = torch.deg2rad(degrees).unbind(1)
+    on_sphere = torch.stack([latitude.cos() * longitude.cos(), latitude.cos() * longitude.sin(), latitude.sin()], dim=1)
+    chords = _euclidean_rows(on_sphere)
+    return lambda block: 2 * EARTH_RADIUS_METRES * torch.asin((chords(block) / 2).clamp(max=1))
+
+
+def _others(rows: Callable[[slice], Tensor], num_clients: int) -> Iterator[tuple[int, Tensor]]:
+    """Blocks of rows of a distance matrix as fresh tensors, the distance of a client to itself made infinite."""
+    for block in _blocks(num_clients):
+        distances = rows(block).clone()
+        distances[:, block].fill_diagonal_(torch.inf)
+        yield block.start, distances
+
+
+def _blocks(num_clients: int) -> Iterator[slice]:
+    """Slices of clients such that a block of rows ``[block, N]`` has a few million entries."""
+    size = max(1, _BLOCK_ENTRIES // num_clients)
+    for start in range(0, num_clients, size):
+        yield slice(start, min(start + size, num_clients))
+
+
+def _matrix(values: Array, rows: int, what: str, columns: int | None = None) -> Tensor:
+    matrix = torch.as_tensor(np.asarray(values, dtype=np.float64))
+    expected = [rows, "any" if columns is None else columns]
+    if matrix.ndim != 2 or matrix.shape[0] != rows or columns not in (None, matrix.shape[1]):
+        raise GraphError(f"{what} for {rows} clients have shape {expected}; got {list(matrix.shape)}")
+    return matrix

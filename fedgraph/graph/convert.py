@@ -1,0 +1,81 @@
+"""Client graphs to and from NetworkX graphs and PyTorch Geometric ``Data``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import networkx as nx
+import torch
+
+from fedgraph.graph.value import ClientGraph
+from fedgraph.support.errors import GraphError
+
+
+def from_networkx(graph: nx.Graph, weight: str = "weight", allow_negative: bool = False) -> ClientGraph:
+    """Nodes become clients named ``str(node)``; an edge u -> v becomes ``A[u, v]``, 1 where it has no ``weight``."""
+    edges = list(graph.edges(data=weight, default=1.0))
+    return ClientGraph.from_edges(
+        [str(node) for node in graph.nodes],
+        [str(source) for source, _, _ in edges],
+        [str(target) for _, target, _ in edges],
+        [float(value) for _, _, value in edges],
+        directed=graph.is_directed(),
+        allow_negative=allow_negative,
+    )
+
+
+def to_networkx(graph: ClientGraph) -> nx.Graph:
+    """A ``Graph``, or ``DiGraph`` if directed, over client names with the edge attribute ``weight``."""
+    result = nx.DiGraph() if graph.directed else nx.Graph()
+    result.add_nodes_from(graph.names)
+    result.add_weighted_edges_from(
+        (graph.names[row], graph.names[column], value)
+        for (row, column), value in zip(graph.edge_index.T.tolist(), graph.weights.tolist(), strict=True)
+    )
+    return result
+
+
+def to_pyg(graph: ClientGraph) -> Any:
+    """``torch_geometric.data.Data`` with ``edge_index``, ``edge_weight``, ``num_nodes`` and ``names``.
+
+    Messages of a graph convolution flow from row 0 of its ``edge_index`` to row 1, and ``A[i, j]`` is how much i
+    listens to j: the rows are those of ``ClientGraph.edge_index`` swapped, so that a convolution computes ``A @ x``.
+    """
+    from torch_geometric.data import Data  # here, because its import takes a second
+
+    return Data(
+        edge_index=graph.edge_index.flip(0).contiguous(),
+        edge_weight=graph.weights.clone(),
+        num_nodes=graph.num_clients,
+        names=list(graph.names),
+    )
+
+
+def from_pyg(data: Any, names: Sequence[str] | None = None, allow_negative: bool = False) -> ClientGraph:
+    """The inverse of ``to_pyg``; weights are ``edge_weight``, else a one-column ``edge_attr``, else 1.
+
+    Names are ``names``, else ``data.names``, else the node numbers. The graph is directed if it is not symmetric.
+    """
+    found = names if names is not None else getattr(data, "names", None) or [str(at) for at in range(data.num_nodes)]
+    weights = getattr(data, "edge_weight", None)
+    if weights is None:
+        weights = getattr(data, "edge_attr", None)
+    if weights is None:
+        weights = torch.ones(data.edge_index.shape[1])
+    if weights.numel() != data.edge_index.shape[1]:
+        raise GraphError(
+            f"a client graph has one weight per edge; edge_attr has shape {list(weights.shape)} for "
+            f"{data.edge_index.shape[1]} edges"
+        )
+    if len(found) != data.num_nodes:
+        raise GraphError(f"the graph has {data.num_nodes} nodes but {len(found)} client names were given")
+    graph = ClientGraph(tuple(found), data.edge_index.flip(0), weights.reshape(-1), True, allow_negative)
+    return undirected_if_symmetric(graph)
+
+
+def undirected_if_symmetric(graph: ClientGraph) -> ClientGraph:
+    """The same graph, marked undirected if both directions of every edge agree."""
+    if not graph.is_symmetric:
+        return graph
+    return ClientGraph(graph.names, graph.edge_index, graph.weights, False, graph.allow_negative)

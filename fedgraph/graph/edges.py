@@ -1,0 +1,91 @@
+"""A list of weighted edges brought into the one form a client graph stores: sorted, without repeats and zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedgraph.support.errors import GraphError
+
+_RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-5, 1e-7
+
+
+def quoted(names: Sequence[str], limit: int = 5) -> str:
+    """``'a', 'b' and 3 more``: names for a message, the first ``limit`` of them."""
+    text = ", ".join(f"'{name}'" for name in names[:limit])
+    return text if len(names) <= limit else f"{text} and {len(names) - limit} more"
+
+
+def canonical(names: Sequence[str], edge_index: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Sort edges ``[2, E]`` by (row, column), merge exact repeats and drop zero weights.
+
+    Raises GraphError naming the clients of an edge that is given twice with different weights.
+    """
+    keys = _keys(len(names), edge_index)
+    keys, order = torch.sort(keys, stable=True)
+    edge_index, weights = edge_index[:, order], weights[order]
+    repeated = keys[1:] == keys[:-1]
+    if bool(repeated.any()):
+        conflict = repeated & (weights[1:] != weights[:-1])
+        if bool(conflict.any()):
+            at = int(conflict.nonzero()[0])
+            row, column = edge_index[:, at].tolist()
+            raise GraphError(
+                f"the edge from '{names[row]}' to '{names[column]}' is given twice, with weights "
+                f"{float(weights[at]):g} and {float(weights[at + 1]):g}; keep one of them"
+            )
+    keep = weights != 0
+    keep[1:] &= ~repeated
+    return edge_index[:, keep].contiguous(), weights[keep].contiguous()
+
+
+def opposite_weights(num_clients: int, edge_index: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """For every canonical edge (i, j): the weight of (j, i), 0 where there is none, and whether there is one."""
+    if weights.numel() == 0:
+        return weights.clone(), torch.zeros(0, dtype=torch.bool)
+    keys, wanted = _keys(num_clients, edge_index), _keys(num_clients, edge_index.flip(0))
+    position = torch.searchsorted(keys, wanted).clamp(max=keys.numel() - 1)
+    found = keys[position] == wanted
+    return torch.where(found, weights[position], torch.zeros(())), found
+
+
+def asymmetric(weights: Tensor, opposite: Tensor) -> Tensor:
+    """Where the two directions of a pair differ: by more than 1e-5 of the larger plus 1e-7 of the largest of all."""
+    largest = weights.abs().max() if weights.numel() else 0.0
+    tolerance = _RELATIVE_TOLERANCE * torch.maximum(weights.abs(), opposite.abs()) + _ABSOLUTE_TOLERANCE * largest
+    return (weights - opposite).abs() > tolerance
+
+
+def exactly_symmetric(names: Sequence[str], edge_index: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Canonical edges whose two directions agree within the tolerance, made to agree exactly.
+
+    Raises GraphError naming the worst pair of clients and both weights.
+    """
+    opposite, found = opposite_weights(len(names), edge_index, weights)
+    if torch.equal(weights, opposite):
+        return edge_index, weights
+    wrong = asymmetric(weights, opposite)
+    if bool(wrong.any()):
+        worst = int(((weights - opposite).abs() * wrong).argmax())
+        row, column = edge_index[:, worst].tolist()
+        raise GraphError(
+            f"the graph is not symmetric: '{names[row]}' to '{names[column]}' weighs {float(weights[worst]):g} but "
+            f"'{names[column]}' to '{names[row]}' weighs {float(opposite[worst]):g}; read or build it with "
+            "directed=True, or make it symmetric (`symmetrised()`, in a file option `symmetrise`)"
+        )
+    weights = torch.where(weights == opposite, weights, (weights + opposite) / 2)
+    edge_index = torch.cat([edge_index, edge_index[:, ~found].flip(0)], dim=1)
+    return canonical(names, edge_index, torch.cat([weights, weights[~found]]))
+
+
+def mirrored(num_clients: int, edge_index: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Edges of an undirected list, each pair listed in one or both directions -> both directions of every pair."""
+    missing = ~torch.isin(_keys(num_clients, edge_index.flip(0)), _keys(num_clients, edge_index))
+    edge_index = torch.cat([edge_index, edge_index[:, missing].flip(0)], dim=1)
+    return edge_index, torch.cat([weights, weights[missing]])
+
+
+def _keys(num_clients: int, edge_index: Tensor) -> Tensor:
+    return edge_index[0] * num_clients + edge_index[1]

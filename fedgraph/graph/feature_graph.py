@@ -1,0 +1,150 @@
+"""The feature graph as a frozen value: named features, and which of them depend on each other directly.
+
+Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2.1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgraph.graph.edges import quoted
+from fedgraph.support.errors import GraphError
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well the edges of a graph agree with the true ones; directions do not count.
+
+    precision : share of the found edges that are true; 0 where none was found, unless there are none.
+    recall    : share of the true edges that were found; 1 where there are none.
+    f1        : their harmonic mean, ``2 hits / (found + true)``.
+    """
+
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True)
+class FeatureGraph:
+    """An undirected graph over named features without self loops.
+
+    names : unique, in the order of the rows of ``adjacency``.
+    edges : pairs of names. Whatever order they are given in, each pair is kept once, its names and then the pairs in
+            the order of ``names``.
+
+    Raises GraphError for names that are empty, repeated or no text, and for edges that are no pair of two of them.
+    """
+
+    names: tuple[str, ...]
+    edges: tuple[Pair, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if not isinstance(name, str) or not name:
+                raise GraphError(f"feature names are text that is not empty; got {name!r}")
+        position = {name: at for at, name in enumerate(self.names)}
+        if len(position) < len(self.names):
+            twice = [name for name, times in Counter(self.names).items() if times > 1]
+            raise GraphError(f"feature names must be unique; given more than once: {quoted(twice)}")
+        pairs = set()
+        for edge in self.edges:
+            _check_edge(edge, position)
+            first, second = sorted(position[name] for name in edge)
+            pairs.add((first, second))
+        object.__setattr__(self, "names", tuple(self.names))
+        object.__setattr__(self, "edges", tuple((self.names[i], self.names[j]) for i, j in sorted(pairs)))
+
+    @classmethod
+    def from_adjacency(cls, names: Sequence[str], adjacency: Tensor) -> FeatureGraph:
+        """The graph of a symmetric matrix bool ``[features, features]`` with a diagonal of False."""
+        if adjacency.shape != (len(names), len(names)) or adjacency.dtype != torch.bool:
+            raise GraphError(
+                f"the adjacency of {len(names)} features is bool [{len(names)}, {len(names)}]; got {adjacency.dtype} "
+                f"{list(adjacency.shape)}"
+            )
+        if bool(adjacency.diagonal().any()) or not torch.equal(adjacency, adjacency.T):
+            raise GraphError("the adjacency of features is symmetric and has no self loops")
+        return cls(tuple(names), tuple((names[i], names[j]) for i, j in adjacency.triu().nonzero().tolist()))
+
+    @classmethod
+    def moral(cls, names: Sequence[str], parents: Mapping[str, Iterable[str]]) -> FeatureGraph:
+        """The moral graph of a Bayesian network: everybody is linked to its parents, and they to each other.
+
+        parents : of features that have some, by name.
+        """
+        families = [(child, *of) for child, of in parents.items()]
+        return cls(tuple(names), tuple(pair for family in families for pair in combinations(family, 2)))
+
+    @property
+    def adjacency(self) -> Tensor:
+        """Symmetric matrix bool ``[features, features]`` in the order of ``names``, a new one each time."""
+        matrix = torch.zeros(len(self.names), len(self.names), dtype=torch.bool)
+        position = {name: at for at, name in enumerate(self.names)}
+        for first, second in self.edges:
+            matrix[position[first], position[second]] = matrix[position[second], position[first]] = True
+        return matrix
+
+    def subgraph(self, names: Sequence[str]) -> FeatureGraph:
+        """The graph among ``names``, in that order. Raises GraphError naming features that the graph lacks."""
+        absent = [name for name in names if name not in self.names]
+        if absent:
+            raise GraphError(f"the graph has no feature {quoted(absent)}; it has {quoted(self.names, 20)}")
+        kept = set(names)
+        return FeatureGraph(tuple(names), tuple(edge for edge in self.edges if kept.issuperset(edge)))
+
+    def score(self, truth: FeatureGraph) -> Score:
+        """Agreement of the edges with those of ``truth``, whatever the order of names.
+
+        Raises GraphError where the two are not over the same features: compare ``subgraph`` of both.
+        """
+        if set(self.names) != set(truth.names):
+            apart = sorted(set(self.names) ^ set(truth.names))
+            raise GraphError(
+                f"graphs over different features cannot be compared; only one has {quoted(apart)}: take the subgraph "
+                "of what they share"
+            )
+        found, true = set(map(frozenset, self.edges)), set(map(frozenset, truth.edges))
+        hits, empty = len(found & true), not found and not true
+        return Score(
+            precision=hits / len(found) if found else float(empty),
+            recall=hits / len(true) if true else 1.0,
+            f1=2 * hits / (len(found) + len(true)) if not empty else 1.0,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Fit for a message or a file."""
+        return {"names": list(self.names), "edges": [list(edge) for edge in self.edges]}
+
+    @classmethod
+    def from_json(cls, table: Any) -> FeatureGraph:
+        """The graph that ``as_json`` described, of a table that is not trusted; GraphError where it is none."""
+        if not isinstance(table, dict) or set(table) != {"names", "edges"}:
+            raise GraphError("a feature graph is a table of `names` and `edges`, and of nothing else")
+        for key in ("names", "edges"):
+            if not isinstance(table[key], list):
+                raise GraphError(f"the {key} of a feature graph are a list; got {type(table[key]).__name__}")
+        edges = tuple(tuple(edge) if isinstance(edge, list) else edge for edge in table["edges"])
+        return cls(tuple(table["names"]), edges)
+
+
+def _check_edge(edge: Any, position: Mapping[str, int]) -> None:
+    if not isinstance(edge, tuple) or len(edge) != 2 or not all(isinstance(name, str) for name in edge):
+        raise GraphError(f"an edge is a pair of feature names; got {edge!r}")
+    unknown = [name for name in edge if name not in position]
+    if unknown:
+        raise GraphError(
+            f"an edge between '{edge[0]}' and '{edge[1]}': there is no feature {quoted(unknown)} among "
+            f"{quoted(list(position), 20)}"
+        )
+    if edge[0] == edge[1]:
+        raise GraphError(f"an edge links '{edge[0]}' to itself; a feature graph has no self loops")

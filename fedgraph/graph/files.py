@@ -1,0 +1,234 @@
+"""Read a client graph from the files such graphs are published in, and write it as ``graph.npz`` and ``graph.json``."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import networkx as nx
+import numpy as np
+
+from fedgraph.graph.build import from_distance_list
+from fedgraph.graph.convert import from_networkx, undirected_if_symmetric
+from fedgraph.graph.safe_pickle import read_pickle
+from fedgraph.graph.tables import EdgeTable, read_table
+from fedgraph.graph.value import ClientGraph, Symmetriser
+from fedgraph.support.atomic import write_atomically
+from fedgraph.support.errors import GraphError
+
+JSON_FORMAT = "fedgraph client graph"
+KNOWN_FORMATS = (
+    "graph.npz or graph.json as written by write_graph; .npz with a matrix (adj, adjacency, adj_mx, matrix or weights) "
+    "and names (sensor_ids, names or ids); .csv or .csv.gz with an edge list (from,to,cost or from,to,weight) or a "
+    "square matrix; .json in NetworkX node-link form; .pkl as published with DCRNN; .graphml; .gml"
+)
+_MATRIX_KEYS = ("adj", "adjacency", "adj_mx", "matrix", "weights")
+_NAME_KEYS = ("sensor_ids", "names", "ids")
+
+
+@dataclass(frozen=True)
+class _Options:
+    names: Sequence[str] | None
+    directed: bool | None
+    sigma: float | None
+    cut: float
+    weight: str
+    allow_negative: bool
+
+
+def read_graph(
+    path: str | os.PathLike[str],
+    names: Sequence[str] | None = None,
+    *,
+    missing: Literal["error", "isolate"] = "error",
+    directed: bool | None = None,
+    symmetrise: Symmetriser | None = None,
+    sigma: float | None = None,
+    cut: float = 0.1,
+    weight: str = "weight",
+    allow_negative: bool = False,
+) -> ClientGraph:
+    """Read a client graph; the extension and the content tell the format (``KNOWN_FORMATS``).
+
+    names          : the clients, in order: others in the file are left out. Where the file has no names (a bare
+                     matrix) they name its rows.
+    missing        : whether a client of ``names`` that the file does not mention is an error or has no edges.
+    directed       : None reads the direction from the file: as it states, or else directed if it is not symmetric.
+                     An edge list may give a pair once only if ``directed=False`` is said.
+    symmetrise     : make a directed graph undirected by ``maximum``, ``mean`` or ``minimum`` of both directions.
+    sigma, cut     : Gaussian kernel for a list of distances, see ``from_distance_list``: its default sigma is over
+                     the distances between ``names``.
+    weight         : the edge attribute with the weight in NetworkX files.
+    allow_negative : accept weights below zero (of graphs that write_graph wrote they are accepted anyway).
+
+    Raises GraphError that begins with the path: an unreadable or unsupported file, a client of ``names`` that the
+    file lacks, an asymmetric graph read with ``directed=False``. Pickles are read without running their code.
+    """
+    path = Path(path)
+    options = _Options(names, directed if symmetrise is None else True, sigma, cut, weight, allow_negative)
+    try:
+        graph = _reader(path)(path, options)
+        if symmetrise is not None:
+            graph = graph.symmetrised(symmetrise)
+        return graph if names is None else graph.reindex(names, missing=missing, extra="drop")
+    except GraphError as error:
+        raise GraphError(f"{path}: {error}") from None
+    except OSError as error:
+        raise GraphError(
+            f"{path}: cannot be read ({error.strerror or error}); known formats: {KNOWN_FORMATS}"
+        ) from None
+    except Exception as error:  # the parsers of damaged files raise almost anything
+        problem = f"{type(error).__name__}: {error}"
+        raise GraphError(f"{path}: is not a graph file ({problem}); known formats: {KNOWN_FORMATS}") from error
+
+
+def write_graph(graph: ClientGraph, path: str | os.PathLike[str]) -> None:
+    """Write ``path`` (``.npz``: names, edge_index, weights, directed) and beside it the same graph as ``.json``.
+
+    Each file appears complete or not at all; folders are made as needed. Raises GraphError for another extension.
+    """
+    path = Path(path)
+    if path.suffix != ".npz":
+        raise GraphError(f"{path}: a client graph is written as .npz, with .json beside it; name it like graph.npz")
+    once = graph.edge_index[0] <= graph.edge_index[1]
+    listed = once | graph.directed
+    table = {
+        "format": JSON_FORMAT,
+        "directed": graph.directed,
+        "names": list(graph.names),
+        "edges": [[graph.names[row], graph.names[column]] for row, column in graph.edge_index[:, listed].T.tolist()],
+        "weights": graph.weights[listed].tolist(),
+    }
+    arrays: dict[str, Any] = {
+        "names": np.array(graph.names),
+        "edge_index": graph.edge_index.numpy(),
+        "weights": graph.weights.numpy(),
+        "directed": np.array(graph.directed),
+    }
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **arrays)
+    write_atomically(path, packed.getvalue())
+    write_atomically(path.with_suffix(".json"), json.dumps(table).encode())
+
+
+def _reader(path: Path) -> Callable[[Path, _Options], ClientGraph]:
+    lower = path.name.lower()
+    readers = {
+        ".npz": _read_npz,
+        ".csv": _read_csv,
+        ".csv.gz": _read_csv,
+        ".json": _read_json,
+        ".pkl": _read_pickle,
+        ".pickle": _read_pickle,
+        ".graphml": lambda path, options: _from_networkx(nx.read_graphml(path), options),
+        ".gml": lambda path, options: _from_networkx(nx.read_gml(path), options),
+    }
+    for extension, reader in readers.items():
+        if lower.endswith(extension):
+            return reader
+    raise GraphError(f"a graph file of an unknown kind; known formats: {KNOWN_FORMATS}")
+
+
+def _read_npz(path: Path, options: _Options) -> ClientGraph:
+    with np.load(path, allow_pickle=False) as archive:
+        if {"names", "edge_index", "weights", "directed"} <= set(archive.files):
+            names = tuple(str(name) for name in archive["names"])
+            stated = bool(archive["directed"])
+            graph = ClientGraph(names, archive["edge_index"], archive["weights"], stated, allow_negative=True)
+            return graph if options.directed is None else _with_direction(graph, options)
+        return _named_matrix({key: archive[key] for key in archive.files}, options)
+
+
+def _read_csv(path: Path, options: _Options) -> ClientGraph:
+    table = read_table(path)
+    if not isinstance(table, EdgeTable):
+        return _from_matrix(table.names, table.matrix, options)
+    directed = options.directed is not False
+    listed = dict.fromkeys([*table.sources, *table.targets])
+    if table.are_distances:
+        names = [name for name in options.names or () if name in listed] or None
+        graph = from_distance_list(
+            table.sources, table.targets, table.values, names, options.sigma, options.cut, directed
+        )
+    else:
+        graph = ClientGraph.from_edges(
+            list(listed), *table[:3], directed=directed, allow_negative=options.allow_negative
+        )
+    return _with_direction(graph, options)
+
+
+def _read_json(path: Path, options: _Options) -> ClientGraph:
+    table = json.loads(path.read_bytes())
+    if isinstance(table, dict) and table.get("format") == JSON_FORMAT:
+        sources, targets = [edge[0] for edge in table["edges"]], [edge[1] for edge in table["edges"]]
+        graph = ClientGraph.from_edges(
+            table["names"], sources, targets, table["weights"], directed=table["directed"], allow_negative=True
+        )
+        return graph if options.directed is None else _with_direction(graph, options)
+    if isinstance(table, dict) and "nodes" in table and ("links" in table or "edges" in table):
+        edges = table["links"] if "links" in table else table["edges"]
+        graph = ClientGraph.from_edges(
+            [str(node["id"]) for node in table["nodes"]],
+            [str(edge["source"]) for edge in edges],
+            [str(edge["target"]) for edge in edges],
+            [float(edge.get(options.weight, 1.0)) for edge in edges],
+            directed=bool(table.get("directed", False)),
+            allow_negative=options.allow_negative,
+        )
+        return graph if options.directed is None else _with_direction(graph, options)
+    raise GraphError(f"JSON of an unknown kind; known formats: {KNOWN_FORMATS}")
+
+
+def _read_pickle(path: Path, options: _Options) -> ClientGraph:
+    content = read_pickle(path)
+    if isinstance(content, list | tuple) and len(content) == 3:
+        content = {"sensor_ids": content[0], "adj_mx": content[2]}
+    elif isinstance(content, np.ndarray):
+        content = {"adj_mx": content}
+    if not isinstance(content, dict):
+        raise GraphError(
+            f"a pickled graph is [sensor_ids, sensor_id_to_index, matrix]; this one is a {type(content).__name__}"
+        )
+    return _named_matrix(content, options)
+
+
+def _from_networkx(found: nx.Graph, options: _Options) -> ClientGraph:
+    graph = from_networkx(found, options.weight, options.allow_negative)
+    return graph if options.directed is None else _with_direction(graph, options)
+
+
+def _named_matrix(content: dict[str, Any], options: _Options) -> ClientGraph:
+    matrix_key = next((key for key in _MATRIX_KEYS if key in content), None)
+    if matrix_key is None:
+        raise GraphError(
+            f"no matrix under any of the names {', '.join(_MATRIX_KEYS)}; it holds {', '.join(map(str, content))}"
+        )
+    names_key = next((key for key in _NAME_KEYS if key in content), None)
+    names = None if names_key is None else [_name(value) for value in content[names_key]]
+    return _from_matrix(names, np.asarray(content[matrix_key], dtype=np.float64), options)
+
+
+def _from_matrix(names: Sequence[str] | None, matrix: np.ndarray, options: _Options) -> ClientGraph:
+    names = options.names if names is None else names
+    if names is None:
+        raise GraphError("the file names no clients: give `names`, the client names in the order of the matrix rows")
+    graph = ClientGraph.from_dense(names, matrix, directed=True, allow_negative=options.allow_negative)
+    return _with_direction(graph, options)
+
+
+def _with_direction(graph: ClientGraph, options: _Options) -> ClientGraph:
+    """As directed as the caller says, else as the weights show."""
+    if options.directed is None:
+        return undirected_if_symmetric(graph)
+    return ClientGraph(
+        graph.names, graph.edge_index, graph.weights, options.directed, options.allow_negative or graph.allow_negative
+    )
+
+
+def _name(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,198 @@
+"""Random consensus graphs with learned edge probabilities, by the inverse CDF or by Gumbel-Softmax (F3, section 5).
+
+Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
+definition 1 and eq. 9. An edge is ``z = sigmoid((q(theta) - s) / tau)``, for the inverse CDF with ``q = F^-1`` and s
+drawn from F. Gumbel-Softmax is of the same form: of ``softmax((log theta + g1, log(1 - theta) + g2) / tau)`` the first
+entry is that with ``q = logit`` and ``s = g2 - g1``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, distributions, nn
+from torch.distributions import AffineTransform, Distribution, SigmoidTransform, TransformedDistribution, Uniform
+
+from fedgraph.graph.learning.drawn import Draw, Workspace, propagate
+from fedgraph.support.errors import ExperimentError
+
+Method = Literal["icdf", "gumbel"]
+
+SMALLEST = 1e-4
+"""Edge probabilities stay this far from 0 and 1."""
+
+_STEP = 2.0**-24
+"""The distance between the uniform numbers that are drawn; they start from it, as 0 has an infinite quantile."""
+
+
+class BernoulliGraph(nn.Module):
+    """Undirected graphs over n owners whose edges are soft draws from Bernoulli(theta_ij), i < j.
+
+    owners      : n.
+    generator   : draws the first probabilities, uniform on (0, 1).
+    temperature : tau; the smaller, the nearer edges are to 0 or 1.
+    workers     : threads that draw graphs side by side; the result does not depend on it.
+
+    ``theta`` holds the probabilities of the strict upper triangle, row by row: ``[n (n - 1) / 2]``.
+    """
+
+    upper: Tensor
+    entries: Tensor
+
+    def __init__(self, owners: int, generator: torch.Generator, temperature: float = 0.1, workers: int = 1) -> None:
+        super().__init__()
+        self.owners, self.temperature, self.workers = owners, temperature, workers
+        self._workspace = Workspace()
+        pairs = owners * (owners - 1) // 2
+        self.theta = nn.Parameter(torch.rand(pairs, generator=generator).clamp_(SMALLEST, 1 - SMALLEST))
+        rows, columns = torch.triu_indices(owners, owners, 1)
+        entries = torch.zeros(owners, owners, dtype=torch.int64)
+        entries[rows, columns] = entries[columns, rows] = torch.arange(pairs)
+        # Where in a full matrix the triangle lies, and where in the triangle an entry of the matrix.
+        self.register_buffer("upper", rows * owners + columns, persistent=False)
+        self.register_buffer("entries", entries.flatten(), persistent=False)
+
+    def quantile(self, theta: Tensor) -> Tensor:
+        """q(theta): an edge is there where it exceeds the noise."""
+        raise NotImplementedError
+
+    def noise(self, out: Tensor, generator: torch.Generator) -> Tensor:
+        """Fill ``out`` with draws of s."""
+        raise NotImplementedError
+
+    def propagate(self, features: Tensor, counted: Tensor, generator: torch.Generator, shared: bool = False) -> Tensor:
+        """``D^-1/2 A D^-1/2 X`` with a fresh graph ``A = S + I`` for every sample; ``[batch, columns, owners]``.
+
+        features : X transposed, ``[batch, columns, owners]``.
+        counted  : float ``[batch, owners]``, 1 for owners that count towards degrees, ``D = diag(A counted)``.
+        shared   : one graph for all samples of the batch.
+        """
+        generator_seed = int(torch.randint(2**62, (), generator=generator))
+        draw = Draw(self.noise, self.temperature, self.upper, self.entries, self.owners, generator_seed, shared,
+                    self.workers, self._workspace)  # fmt: skip
+        return propagate(self._levels(), features, counted, draw)
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Fresh graphs ``[count, owners, owners]``, symmetric with a zero diagonal, differentiable in theta.
+
+        For a look at them: :meth:`propagate` needs less time and memory.
+        """
+        noise = self.noise(torch.empty(count, len(self.theta)), generator).to(self.theta)
+        return self._full(((self._levels() - noise) / self.temperature).sigmoid())
+
+    def expected(self) -> Tensor:
+        """Edge probabilities ``[owners, owners]``, symmetric with a zero diagonal."""
+        return self._full(self.probabilities().detach()[None])[0]
+
+    def probabilities(self) -> Tensor:
+        """theta, kept away from 0 and 1."""
+        return self.theta.clamp(SMALLEST, 1 - SMALLEST)
+
+    @torch.no_grad()
+    def constrain(self) -> None:
+        """Put probabilities that a step of the optimiser took too far back to the nearest that is allowed."""
+        self.theta.clamp_(SMALLEST, 1 - SMALLEST)
+
+    def _levels(self) -> Tensor:
+        return self.quantile(self.probabilities())
+
+    def _full(self, triangles: Tensor) -> Tensor:
+        whole = triangles.new_zeros(len(triangles), self.owners**2).index_copy(1, self.upper, triangles)
+        whole = whole.view(-1, self.owners, self.owners)
+        return whole + whole.mT
+
+
+class InverseCdfGraph(BernoulliGraph):
+    """Edges by the inverse CDF (eq. 9): q = F^-1, s drawn from F.
+
+    reference : name of F: any distribution of ``torch.distributions`` that has an inverse CDF, or ``Logistic``.
+    options   : its parameters; without any the standard one.
+
+    Raises ExperimentError for a reference that does not exist, has no inverse CDF or does not take the options.
+    """
+
+    def __init__(
+        self,
+        owners: int,
+        generator: torch.Generator,
+        temperature: float = 0.1,
+        workers: int = 1,
+        reference: str = "Normal",
+        options: Mapping[str, float] | None = None,
+    ) -> None:
+        super().__init__(owners, generator, temperature, workers)
+        self.reference, self.options = reference, dict(options or {})
+        self.distribution.icdf(torch.tensor(0.5))
+
+    def quantile(self, theta: Tensor) -> Tensor:
+        """F^-1(theta)."""
+        return self.distribution.icdf(theta)
+
+    def noise(self, out: Tensor, generator: torch.Generator) -> Tensor:
+        """Draws from F."""
+        if self.reference == "Normal":
+            # Twice as fast as through its inverse CDF.
+            mean, deviation = self.options.get("loc", 0.0), self.options.get("scale", 1.0)
+            return out.normal_(mean, deviation, generator=generator)
+        uniform = out.uniform_(_STEP, 1, generator=generator)
+        return out.copy_(self.distribution.icdf(uniform))
+
+    @cached_property
+    def distribution(self) -> Distribution:
+        """F."""
+        return reference_distribution(self.reference, self.options)
+
+
+class GumbelGraph(BernoulliGraph):
+    """Edges by Gumbel-Softmax: q = logit and s the difference of two draws."""
+
+    def quantile(self, theta: Tensor) -> Tensor:
+        """``log theta - log(1 - theta)``."""
+        return theta.logit()
+
+    def noise(self, out: Tensor, generator: torch.Generator) -> Tensor:
+        """``g2 - g1``, with ``g = -log(-log u)``."""
+        first = torch.empty_like(out).uniform_(_STEP, 1, generator=generator).log_()
+        second = out.uniform_(_STEP, 1, generator=generator).log_()
+        return torch.div(first, second, out=out).log_()
+
+
+_STANDARD: dict[str, dict[str, float]] = {
+    "Cauchy": {"loc": 0.0, "scale": 1.0},
+    "Gumbel": {"loc": 0.0, "scale": 1.0},
+    "Laplace": {"loc": 0.0, "scale": 1.0},
+    "Logistic": {"loc": 0.0, "scale": 1.0},
+    "Normal": {"loc": 0.0, "scale": 1.0},
+    "Uniform": {"low": 0.0, "high": 1.0},
+}
+
+
+def _logistic(loc: float, scale: float) -> Distribution:
+    return TransformedDistribution(Uniform(0.0, 1.0), [SigmoidTransform().inv, AffineTransform(loc, scale)])
+
+
+def reference_distribution(name: str, options: Mapping[str, float]) -> Distribution:
+    """The distribution of ``torch.distributions`` called ``name``, or ``Logistic``, with these parameters.
+
+    Raises ExperimentError when there is none, it does not take the parameters, or it has no inverse CDF.
+    """
+    kind = _logistic if name == "Logistic" else getattr(distributions, name, None)
+    where = f"reference = '{name}'"
+    if kind is None or not callable(kind) or (isinstance(kind, type) and not issubclass(kind, Distribution)):
+        raise ExperimentError(
+            f"{where} is no distribution of torch.distributions; use one such as {', '.join(_STANDARD)}"
+        )
+    parameters: dict[str, Any] = {**_STANDARD.get(name, {}), **options}
+    try:
+        found: Distribution = kind(**parameters)
+        found.icdf(torch.tensor(0.5))
+    except NotImplementedError:
+        raise ExperimentError(
+            f"{where} has no inverse CDF in torch.distributions; use one that has, such as {', '.join(_STANDARD)}"
+        ) from None
+    except (TypeError, ValueError) as error:
+        raise ExperimentError(f"{where}, reference-options {parameters}: {error}") from None
+    return found

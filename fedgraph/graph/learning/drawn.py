@@ -1,0 +1,179 @@
+"""Products with many drawn graphs at once, with derivatives, in the memory of one number per edge and sample.
+
+F3 (Ma, Hoang, Chen; UAI 2023), eqs. 8 and 9: a graph is drawn for every sample, and used once. What automatic
+differentiation would keep of that is several numbers per edge and sample, and it would fetch each of them from main
+memory. Here samples are taken in small blocks whose graphs stay in the processor's cache, side by side.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgraph.support.seeding import derive_seed
+from fedgraph.support.threads import side_by_side
+
+_BLOCK_ENTRIES = 400_000
+"""Entries of graphs that are computed together on a CPU: 1.6 MB."""
+
+
+class Workspace:
+    """Tensors that are used again: to get fresh memory from the system takes as long as to draw graphs into it."""
+
+    def __init__(self) -> None:
+        self._free: defaultdict[tuple[object, ...], list[Tensor]] = defaultdict(list)
+
+    def take(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """A tensor of this shape with anything in it. Threads may take side by side."""
+        try:
+            return self._free[shape, like.dtype, like.device].pop()
+        except IndexError:
+            return like.new_empty(shape)
+
+    def give_back(self, tensors: Iterable[Tensor]) -> None:
+        """Nobody reads these any more."""
+        for each in tensors:
+            self._free[tuple(each.shape), each.dtype, each.device].append(each)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How graphs over n owners are drawn.
+
+    noise       : fills a tensor with draws of s, given a generator.
+    temperature : tau of eq. 9.
+    upper       : int64 ``[pairs]``, position of each pair in a flattened n x n matrix, above the diagonal.
+    entries     : int64 ``[n * n]``, the pair of each entry of the matrix.
+    owners      : n.
+    seed        : all noise follows from it.
+    shared      : one graph for all samples.
+    workers     : threads; nothing depends on it.
+    workspace   : where graphs are kept until their derivatives are known.
+    """
+
+    noise: Callable[[Tensor, torch.Generator], Tensor]
+    temperature: float
+    upper: Tensor
+    entries: Tensor
+    owners: int
+    seed: int
+    shared: bool
+    workers: int
+    workspace: Workspace
+
+    def graphs(self, levels: Tensor, count: int, block: int) -> Tensor:
+        """Symmetric matrices S with a zero diagonal, ``[count, n, n]``, from q(theta) ``[pairs]``."""
+        random = torch.Generator(levels.device).manual_seed(derive_seed(self.seed, "graphs", block))
+        if self.owners == 1:
+            return levels.new_zeros(count, 1, 1)
+        edges = self.noise(levels.new_empty(count, len(levels)), random)
+        torch.sub(levels / self.temperature, edges, alpha=1 / self.temperature, out=edges).sigmoid_()
+        graphs = self.workspace.take(levels, (count, self.owners, self.owners))
+        torch.index_select(edges, 1, self.entries, out=graphs.view(count, -1))
+        graphs.diagonal(dim1=1, dim2=2).zero_()
+        return graphs
+
+    def blocks(self, batch: int, device: torch.device) -> list[slice]:
+        """The samples that are computed together; depends on nothing but the numbers of samples and owners."""
+        whole = self.shared or device.type != "cpu"
+        size = max(1, batch if whole else _BLOCK_ENTRIES // self.owners**2)
+        # A batch of nothing is a block of nothing.
+        return [slice(start, min(start + size, batch)) for start in range(0, max(batch, 1), size)]
+
+
+def propagate(levels: Tensor, features: Tensor, counted: Tensor, draw: Draw) -> Tensor:
+    """``D^-1/2 A D^-1/2 X`` for drawn graphs ``A = S + I`` and ``D = diag(A counted)``.
+
+    levels   : q(theta), ``[pairs]``.
+    features : X transposed, ``[batch, columns, owners]``.
+    counted  : ``[batch, owners]``; no gradient flows to it.
+
+    Returns the product transposed, ``[batch, columns, owners]``.
+    """
+    result: Tensor = _Propagate.apply(levels, features, counted, draw)
+    return result
+
+
+class _Propagate(torch.autograd.Function):
+    """With ``d = D^-1/2 1`` per sample: ``V = X d``, ``T = V A``, result ``T d``, all for transposed X."""
+
+    @staticmethod
+    def forward(ctx: Any, levels: Tensor, features: Tensor, counted: Tensor, draw: Draw) -> Tensor:
+        needed = any(ctx.needs_input_grad[:2])
+        counted = counted.to(features.dtype)
+
+        # Whether derivatives are recorded is a setting of a thread: those that work here have their own.
+        @torch.no_grad()
+        def block(number_and_rows: tuple[int, slice]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+            number, rows = number_and_rows
+            own, there = features[rows], counted[rows]
+            graphs = draw.graphs(levels, 1 if draw.shared else len(own), number)
+            scale = (_times(there[:, None], graphs)[:, 0] + there).clamp_(min=1).rsqrt_()[:, None]
+            scaled = own * scale
+            product = _times(scaled, graphs) + scaled
+            if not needed:
+                draw.workspace.give_back([graphs])
+            return product * scale, graphs, scale, product
+
+        parts = list(enumerate(draw.blocks(len(features), features.device)))
+        results = side_by_side(block, parts, draw.workers, torch.get_num_threads())
+        if needed:
+            ctx.draw = draw
+            ctx.graphs = [graphs for _, graphs, _, _ in results]
+            scales, products = (torch.cat([result[place] for result in results]) for place in (2, 3))
+            ctx.save_for_backward(features, counted, scales, products)
+        return torch.cat([result[0] for result in results])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        features, counted, scales, products = ctx.saved_tensors
+        draw, graphs_of_blocks = ctx.draw, ctx.graphs
+        if graphs_of_blocks is None:
+            raise RuntimeError("the drawn graphs are gone after the first backward pass: compute the product again")
+        learned = ctx.needs_input_grad[0]
+
+        @torch.no_grad()
+        def block(part: tuple[Tensor, slice]) -> tuple[Tensor, Tensor | None]:
+            graphs, rows = part
+            scale = scales[rows]
+            inner = gradient[rows] * scale
+            before = _times(inner, graphs) + inner
+            # Of d: once as the factor of T, once within V.
+            of_scale = (gradient[rows] * products[rows] + before * features[rows]).sum(1, keepdim=True)
+            if not learned:
+                return before * scale, None
+            # The degree of an owner that does not count itself may be below 1, where it is clamped.
+            free = (scale < 1) | (counted[rows, None] > 0)
+            of_degree = torch.where(free, -0.5 * of_scale * scale**3, 0.0)
+            left = torch.cat([inner, of_degree], 1)
+            right = torch.cat([features[rows] * scale, counted[rows, None]], 1)
+            if draw.shared:
+                left, right = left.flatten(0, 1)[None], right.flatten(0, 1)[None]
+            of_graphs = torch.bmm(left.mT, right)
+            # The derivative of the sigmoid, S (1 - S).
+            of_graphs.mul_(graphs).addcmul_(of_graphs, graphs, value=-1)
+            return before * scale, of_graphs.sum(0)
+
+        parts = list(zip(graphs_of_blocks, draw.blocks(len(features), features.device), strict=True))
+        results = side_by_side(block, parts, draw.workers, torch.get_num_threads())
+        ctx.graphs = None
+        draw.workspace.give_back(graphs_of_blocks)
+        of_features = torch.cat([result[0] for result in results])
+        of_levels = None
+        if learned:
+            # In the order of the blocks, whoever was ready first.
+            whole = torch.stack([part for _, part in results if part is not None]).sum(0)
+            of_levels = (whole + whole.mT).flatten()[draw.upper] / draw.temperature
+        return of_levels, of_features, None, None
+
+
+def _times(rows: Tensor, graphs: Tensor) -> Tensor:
+    """``[batch, columns, n]`` times ``[batch, n, n]``, or times one graph ``[1, n, n]``."""
+    if len(graphs) == len(rows):
+        return torch.bmm(rows, graphs)
+    return (rows.flatten(0, 1) @ graphs[0]).view_as(rows)

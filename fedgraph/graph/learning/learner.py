@@ -1,0 +1,120 @@
+"""A client graph learned round after round from what the clients present sent, and remembered for those absent."""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedgraph.graph.learning.encoder import GraphEncoder, fit_encoder, largest_per_row, released_weights
+from fedgraph.graph.learning.kernel import kernel_graph
+from fedgraph.graph.learning.neighbours import off_diagonal_mean
+from fedgraph.graph.learning.smoothness import smooth_graph
+from fedgraph.graph.pairwise import squared_distances
+from fedgraph.support.errors import GraphError
+from fedgraph.support.seeding import generator
+from fedgraph.support.state_file import State
+from fedgraph.support.threads import pinned_threads
+
+log = logging.getLogger("fedgraph")
+
+LearnerName = Literal["smoothness", "kernel", "encoder", "released"]
+
+_WIDTH, _WIDTH_PER_NEIGHBOUR = 40, 15
+"""Embeddings as wide as in MTGNN, wider where that is too few numbers to tell so many neighbours from the others."""
+
+
+class GraphLearner:
+    """Learns who listens to whom among N clients, from features such as their parameters.
+
+    The squared distances of a round are divided by their mean, so that rounds are comparable while models change less
+    and less, and averaged over rounds. Where only some clients are present, weights and distances among them are
+    learned and all others stay as they were.
+
+    clients    : N.
+    learner    : ``smoothness``, ``kernel`` or ``encoder`` (the modules of these names), or ``released``: what the
+                 released program of SFL does, with neither memory nor neighbours.
+    neighbours : how many others a client listens to, about.
+    momentum   : share of the distances of earlier rounds in the average; 0 forgets them.
+    seed       : of the run; the encoder draws from it.
+    """
+
+    def __init__(
+        self, clients: int, learner: LearnerName, neighbours: int = 8, momentum: float = 0.0, seed: int = 0
+    ) -> None:
+        self.learner = learner
+        self.neighbours = neighbours
+        self.momentum = momentum
+        self.seed = seed
+        self.weights = torch.zeros(clients, clients, dtype=torch.float64)
+        """A, ``[N, N]``: non-negative, zero diagonal; zero where nothing is known."""
+        self.distances = torch.full((clients, clients), torch.nan, dtype=torch.float64)
+        self.seen = torch.zeros(clients, dtype=torch.bool)
+        """Clients that were present when the graph was learned, ``[N]``."""
+        self.encoder: GraphEncoder | None = None
+        if learner == "encoder":
+            width = max(_WIDTH, _WIDTH_PER_NEIGHBOUR * neighbours)
+            self.encoder = GraphEncoder(clients, generator(seed, "client graph"), width=width)
+
+    def learn(self, features: Tensor, positions: Tensor, server_round: int) -> None:
+        """Learn the weights among the clients at ``positions``, int64 ``[present]``.
+
+        features : ``[present, width]``, a row for each of them.
+
+        Raises GraphError for features that are not finite and for a wrong number of rows.
+        """
+        if features.ndim != 2 or len(features) != len(positions):
+            raise GraphError(f"a row of features per client, {len(positions)}, is expected; got {list(features.shape)}")
+        self.seen[positions] = True
+        if len(positions) < 2:
+            return
+        distances = self._remembered(squared_distances(features).double().cpu(), positions)
+        # Matrices this small gain nothing from more cores, whose number would change the last bits.
+        with pinned_threads(1):
+            weights = self._weights(distances, positions, server_round)
+        self.weights[positions[:, None], positions] = weights.double()
+
+    def knows(self, positions: Tensor) -> bool:
+        """Whether each of the clients was present when the graph was learned."""
+        return bool(self.seen[positions].all())
+
+    def among(self, positions: Tensor) -> Tensor:
+        """The weights among some clients, float64 ``[present, present]``."""
+        return self.weights[positions[:, None], positions]
+
+    def state(self) -> State:
+        """Everything that a resumed run needs to go on as if it had never stopped."""
+        encoder = {} if self.encoder is None else dict(self.encoder.state_dict())
+        return {"weights": self.weights, "distances": self.distances, "seen": self.seen, "encoder": encoder}
+
+    def load_state(self, state: State) -> None:
+        """Take back what ``state`` gave."""
+        self.weights, self.distances, self.seen = state["weights"], state["distances"], state["seen"]
+        if self.encoder is not None:
+            self.encoder.load_state_dict(state["encoder"])
+
+    def _remembered(self, distances: Tensor, positions: Tensor) -> Tensor:
+        """The average over rounds, of pairs that were never present together the distance of this round."""
+        if not bool(distances.isfinite().all()):
+            raise GraphError("a client graph cannot be learned from features that are not finite")
+        distances = distances / (off_diagonal_mean(distances) or 1.0)
+        earlier = self.distances[positions[:, None], positions]
+        averaged = torch.where(earlier.isnan(), distances, torch.lerp(distances, earlier, self.momentum))
+        self.distances[positions[:, None], positions] = averaged
+        return averaged
+
+    def _weights(self, distances: Tensor, positions: Tensor, server_round: int) -> Tensor:
+        if self.learner == "released":
+            return released_weights(distances.sqrt(), generator(self.seed, "client graph", server_round))
+        if self.learner == "smoothness":
+            return smooth_graph(distances, self.neighbours).weights
+        target = kernel_graph(distances, self.neighbours)
+        if self.encoder is None:
+            return target
+        fit = fit_encoder(self.encoder, target, positions)
+        log.debug("round %d: the graph encoder is off by %.2f after %d steps", server_round, fit.error, fit.steps)
+        # Links come in both directions, so that a row may have more of them than neighbours were asked for.
+        widest = int((target > 0).sum(dim=1).max())
+        return largest_per_row(self.encoder(positions).detach(), widest)

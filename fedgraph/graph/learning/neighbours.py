@@ -1,0 +1,55 @@
+"""What all ways of learning a client graph share: checked squared distances ``[N, N]``, and who is nearest."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedgraph.support.errors import GraphError
+
+ROUNDING = 1e-12
+"""Share of the mean squared distance below which two clients count as the same: their distance is rounding error."""
+
+
+def checked_distances(squared_distances: Tensor) -> Tensor:
+    """``[N, N]`` in float64 on the CPU, symmetric with a zero diagonal.
+
+    Raises GraphError for a matrix of another shape, and for entries that are negative or not finite.
+    """
+    distances = squared_distances.detach().to("cpu", torch.float64)
+    if distances.ndim != 2 or distances.shape[0] != distances.shape[1] or len(distances) == 0:
+        raise GraphError(
+            f"a client graph is learned from squared distances between all clients, [N, N]; got {list(distances.shape)}"
+        )
+    if not bool((distances.isfinite() & (distances >= 0)).all()):
+        raise GraphError("squared distances between clients must be finite and not negative")
+    return ((distances + distances.T) / 2).fill_diagonal_(0)
+
+
+def checked_neighbours(neighbours: float, clients: int) -> float:
+    """How many neighbours can be had, at most all other clients. Raises GraphError when it is not above 0."""
+    if not neighbours > 0:
+        raise GraphError(f"neighbours, the number of clients that one listens to, must be above 0; got {neighbours}")
+    return min(neighbours, clients - 1)
+
+
+def sorted_others(distances: Tensor) -> tuple[Tensor, Tensor]:
+    """Of every client all *others*, nearest first: their squared distances and positions, each ``[N, N - 1]``.
+
+    Of equally near clients the first in order comes first.
+    """
+    apart = distances.clone().fill_diagonal_(torch.inf)
+    values, positions = apart.sort(dim=1, stable=True)
+    return values[:, :-1], positions[:, :-1]
+
+
+def nearest(distances: Tensor, neighbours: int) -> Tensor:
+    """Who is among the ``neighbours`` nearest others of whom: bool ``[N, N]``, so many per row."""
+    _, positions = sorted_others(distances)
+    return torch.zeros(distances.shape, dtype=torch.bool).scatter_(1, positions[:, :neighbours], True)
+
+
+def off_diagonal_mean(matrix: Tensor) -> float:
+    """Mean over all pairs of different clients of a matrix ``[N, N]`` with a zero diagonal; 0 for a single client."""
+    clients = len(matrix)
+    return float(matrix.sum()) / max(clients * (clients - 1), 1)

@@ -1,0 +1,210 @@
+"""The normalised propagation matrix of a client graph and its powers applied to the clients' stacked values.
+
+Symmetric normalisation as in Kipf and Welling, Semi-Supervised Classification with Graph Convolutional Networks
+(ICLR 2017), eq. 2: ``D^-1/2 (A + I) D^-1/2``; random walk: ``D^-1 (A + I)``, whose rows sum to one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag
+
+from fedgraph.support.column_blocks import column_blocks, over_blocks
+from fedgraph.support.errors import GraphError
+
+if TYPE_CHECKING:
+    from fedgraph.graph.value import ClientGraph
+
+Normalisation = Literal["symmetric", "random-walk", "none"]
+
+SPARSE_ENTRY_COST = 10
+"""What multiplying by one non-zero entry of a sparse matrix costs, beside an entry of a dense one."""
+
+_ALWAYS_DENSE = 32
+_POWER_UP_TO_CLIENTS = 2048
+"""Up to this many clients the power of a dense matrix is made once; beyond, making it costs more than it saves."""
+
+_SPARSE_BLOCK_ENTRIES, _SPARSE_NARROWEST = 2**17, 64
+"""A column block of the sparse product: half a MiB, so that all hops of a block stay in a core's cache, but not so
+narrow that reading and writing it is slow."""
+
+_DENSE_BLOCK_ENTRIES, _DENSE_NARROWEST = 2**19, 512
+"""A column block of the dense product, which tiles by itself: it only has to leave something for every core."""
+
+
+@dataclass(frozen=True, eq=False)
+class PropagationMatrix:
+    """A fixed matrix ``[N, N]`` by which the clients' values are mixed, multiplied as dense or sparse.
+
+    edge_index, weights : the non-zero entries, int64 ``[2, E]`` sorted by row and float32 ``[E]``.
+    num_clients         : N.
+    """
+
+    edge_index: Tensor
+    weights: Tensor
+    num_clients: int
+    # Dense powers by device and hops; 0 hops stand for the sparse matrix.
+    _cache: dict[tuple[torch.device, int], Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def multiplies_densely(self, hops: int = 1) -> bool:
+        """Whether ``apply`` multiplies by a dense matrix; decided by size, non-zero entries and hops alone.
+
+        A dense product takes all hops at once, a sparse one takes them one by one.
+        """
+        entries = self.num_clients**2
+        return self.num_clients <= _ALWAYS_DENSE or entries <= SPARSE_ENTRY_COST * max(hops, 1) * self.weights.numel()
+
+    def dense(self) -> Tensor:
+        """The matrix, float32 ``[N, N]``."""
+        matrix = torch.zeros(self.num_clients, self.num_clients)
+        matrix[self.edge_index[0], self.edge_index[1]] = self.weights
+        return matrix
+
+    def sparse(self) -> Tensor:
+        """The matrix as a float32 sparse CSR tensor ``[N, N]``."""
+        starts, columns = self._compressed_rows
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+            return torch.sparse_csr_tensor(
+                starts, columns, self.weights, size=(self.num_clients, self.num_clients), check_invariants=True
+            )
+
+    @cached_property
+    def transposed(self) -> PropagationMatrix:
+        """The matrix with rows and columns exchanged."""
+        order = (self.edge_index[1] * self.num_clients + self.edge_index[0]).argsort()
+        return PropagationMatrix(self.edge_index.flip(0)[:, order], self.weights[order], self.num_clients)
+
+    def apply(self, stacked: Tensor, hops: int = 1) -> Tensor:
+        """``M^hops @ stacked`` for values ``[N, ...]``: float32 of the same shape, on the device of ``stacked``.
+
+        Values must be finite: a dense product spreads one NaN to every client. Gradients flow to ``stacked``. On a CPU
+        all cores share the work, and their number does not change a bit of the result.
+
+        Raises GraphError when the leading axis is not N or ``hops`` is negative.
+        """
+        if stacked.ndim == 0 or stacked.shape[0] != self.num_clients:
+            raise GraphError(
+                f"values of shape {list(stacked.shape)} cannot be propagated over a graph of {self.num_clients} "
+                "clients: the leading axis is the client axis; reindex the graph to the clients at hand"
+            )
+        if hops < 0:
+            raise GraphError(f"hops is the number of propagation steps, 0 or more; got {hops}")
+        values = stacked.reshape(self.num_clients, -1).float()
+        if hops == 0 or values.numel() == 0:
+            return values.clone().reshape(stacked.shape)
+        result: Tensor = _Propagated.apply(values, self, hops)
+        return result.reshape(stacked.shape)
+
+    def _multiply(self, values: Tensor, hops: int) -> Tensor:
+        """``M^hops @ values`` for a float32 matrix ``[N, columns]``, without gradients."""
+        if self.multiplies_densely(hops):
+            at_once = hops if self.num_clients <= _POWER_UP_TO_CLIENTS else 1
+            matrix, steps = self._dense_power(at_once, values.device), hops // at_once
+        elif values.device.type != "cpu":
+            matrix, steps = self._sparse_on(values.device), hops
+        else:
+            return self._sparse_product(values, hops)
+        if values.device.type == "cpu":
+            return self._dense_product(matrix, values, steps)
+        return _steps(matrix, values, steps)
+
+    def _dense_product(self, matrix: Tensor, values: Tensor, steps: int) -> Tensor:
+        result = torch.empty(values.shape)
+
+        def mix(columns: slice) -> None:
+            torch.mm(matrix, _steps(matrix, values[:, columns], steps - 1), out=result[:, columns])
+
+        blocks = column_blocks(self.num_clients, values.shape[1], _DENSE_BLOCK_ENTRIES, _DENSE_NARROWEST)
+        over_blocks(mix, blocks, products=steps * matrix.numel() * values.shape[1])
+        return result
+
+    def _sparse_product(self, values: Tensor, hops: int) -> Tensor:
+        starts, sources = self._compressed_rows
+        result = torch.empty(values.shape)
+
+        def mix(columns: slice) -> None:
+            # Read once, all hops in the cache, written once. A weighted sum of rows is what an embedding bag is, and
+            # that kernel is the fastest sparse product there is on a CPU.
+            block = values[:, columns].contiguous()
+            for _ in range(hops):
+                block = embedding_bag(
+                    sources, block, starts, mode="sum", per_sample_weights=self.weights, include_last_offset=True
+                )
+            result[:, columns] = block
+
+        blocks = column_blocks(self.num_clients, values.shape[1], _SPARSE_BLOCK_ENTRIES, _SPARSE_NARROWEST)
+        over_blocks(mix, blocks, products=SPARSE_ENTRY_COST * hops * self.weights.numel() * values.shape[1])
+        return result
+
+    @cached_property
+    def _compressed_rows(self) -> tuple[Tensor, Tensor]:
+        """Where each row's entries start, int32 ``[N + 1]``, and their columns, int32 ``[E]``: half the traffic."""
+        counts = torch.bincount(self.edge_index[0], minlength=self.num_clients)
+        starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+        return starts.int(), self.edge_index[1].int()
+
+    def _dense_power(self, hops: int, device: torch.device) -> Tensor:
+        """``M^hops``, made once: N x N is small beside the values, so one product does for all hops."""
+        if (device, hops) not in self._cache:
+            matrix = self.dense()
+            if hops > 1:
+                matrix = torch.linalg.matrix_power(matrix.double(), hops).float()
+            self._cache[device, hops] = matrix.to(device)
+        return self._cache[device, hops]
+
+    def _sparse_on(self, device: torch.device) -> Tensor:
+        if (device, 0) not in self._cache:
+            self._cache[device, 0] = self.sparse().to(device)
+        return self._cache[device, 0]
+
+
+class _Propagated(torch.autograd.Function):
+    """``M^hops @ values``; its gradient is the transposed matrix applied as often, so no hop in between is kept."""
+
+    @staticmethod
+    def forward(context: Any, values: Tensor, matrix: PropagationMatrix, hops: int) -> Tensor:
+        context.matrix, context.hops = matrix, hops
+        return matrix._multiply(values.detach(), hops)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return context.matrix.transposed.apply(gradient, context.hops), None, None
+
+
+def _steps(matrix: Tensor, values: Tensor, steps: int) -> Tensor:
+    for _ in range(steps):
+        values = matrix @ values
+    return values
+
+
+def normalise(graph: ClientGraph, normalisation: Normalisation, self_loops: bool) -> PropagationMatrix:
+    """The propagation matrix of ``graph``; see ``ClientGraph.normalised``."""
+    if normalisation not in ("symmetric", "random-walk", "none"):
+        raise GraphError(f"normalisation is 'symmetric', 'random-walk' or 'none'; got {normalisation!r}")
+    if self_loops:
+        graph = graph.with_self_loops()
+    if normalisation == "none":
+        return PropagationMatrix(graph.edge_index, graph.weights, graph.num_clients)
+    degree = _absolute_degree(graph)
+    if bool((degree == 0).any()):
+        graph = graph.with_self_loops(only=degree == 0)
+        degree = _absolute_degree(graph)
+    row, column = graph.edge_index
+    # In float64, so that no float32 weight, however small or large, ends as a division by zero or an overflow.
+    if normalisation == "symmetric":
+        weights = graph.weights.double() / (degree[row].sqrt() * degree[column].sqrt())
+    else:
+        weights = graph.weights.double() / degree[row]
+    return PropagationMatrix(graph.edge_index, weights.float(), graph.num_clients)
+
+
+def _absolute_degree(graph: ClientGraph) -> Tensor:
+    zeros = torch.zeros(graph.num_clients, dtype=torch.float64)
+    return zeros.index_add(0, graph.edge_index[0], graph.weights.double().abs())

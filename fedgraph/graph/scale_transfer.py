@@ -1,0 +1,90 @@
+"""The mean and deviation that a client with few readings would have in the long run, inferred from other clients.
+
+Not from a paper: a weighted least-squares line from recent to lasting means, and one of the logarithms of standard
+deviations, fitted around each cold client to the clients that know both. So an unusual day of a whole neighbourhood is
+not taken for a client's usual one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedgraph.graph import ClientGraph
+from fedgraph.support.errors import FedgraphError
+
+EVERYBODY = 0.3
+"""Weight of all references together, beside 1 for the client and its neighbours."""
+
+_SMALLEST_DEVIATION = 0.01
+"""Share of the references' median deviation below which a deviation counts as that much, so that logarithms exist."""
+
+
+def cold_rows(moments: Tensor) -> Tensor:
+    """Clients whose lasting mean and deviation are not known, bool ``[clients]``."""
+    return moments[:, 2].isnan()
+
+
+def reference_rows(moments: Tensor) -> Tensor:
+    """Clients that know all of their moments, bool ``[clients]``: those from whom a scale can be inferred."""
+    return ~moments.isnan().any(dim=1)
+
+
+def neighbourhoods(graph: ClientGraph, moments: Tensor, everybody: float = EVERYBODY) -> Tensor:
+    """``k_ij = P_ij + everybody / N``, the random walk with self loops, normalised over references j.
+
+    moments : as for ``inferred_scales``. Returns float64 ``[cold, references]``; rows sum to one.
+    """
+    walk = graph.normalised("random-walk")
+    cold = cold_rows(moments)
+    row_of = torch.where(cold, cold.cumsum(0) - 1, -1)
+    listener, heard = row_of[walk.edge_index[0]], walk.edge_index[1]
+    kept = listener >= 0
+    weights = torch.zeros(int(cold.sum()), len(moments), dtype=torch.float64)
+    weights[listener[kept], heard[kept]] = walk.weights[kept].double().clamp(min=0)
+    weights = weights[:, reference_rows(moments)] + everybody / len(moments)
+    return weights / weights.sum(dim=1, keepdim=True)
+
+
+def inferred_scales(moments: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Lasting mean and standard deviation of every cold client, float64 ``[cold, 2]``, finite, the second above 0.
+
+    For client i with the recent moment x_i and weights k_j of the references, whose moments are x_j and y_j::
+
+        y_i = ybar + b (x_i - xbar),  b = sum_j k_j (x_j - xbar) (y_j - ybar) / sum_j k_j (x_j - xbar)^2
+
+    with weighted means xbar and ybar; b = 0 where all x_j are alike, and y_i = ybar where x_i is not known. A line is
+    not trusted beyond what was seen: y_i is kept between the extremes of all y_j and x_i.
+
+    moments : float64 ``[clients, 4 or more]``: recent mean and deviation, NaN for too few readings, then lasting ones,
+              NaN for cold clients.
+    weights : ``[cold, references]``, e.g. ``neighbourhoods``; rows sum to one. By default all references count alike.
+
+    Raises
+    ------
+    FedgraphError
+        When nobody is a reference.
+    """
+    cold, references = cold_rows(moments), reference_rows(moments)
+    if not bool(references.any()):
+        raise FedgraphError("no client knows both its recent and its lasting scale, so no other's can be inferred")
+    known, unknown = moments[references], moments[cold, :2]
+    if weights is None:
+        weights = torch.full((len(unknown), len(known)), 1 / len(known), dtype=torch.float64)
+    smallest = _SMALLEST_DEVIATION * known[:, 3].median()
+    smallest = torch.where(smallest > 0, smallest, torch.ones_like(smallest))
+    mean = _on_the_line(weights, known[:, 0], known[:, 2], unknown[:, 0])
+    deviation, lasting, own = (values.clamp(min=smallest).log() for values in (known[:, 1], known[:, 3], unknown[:, 1]))
+    return torch.stack([mean, _on_the_line(weights, deviation, lasting, own).exp()], dim=1)
+
+
+def _on_the_line(weights: Tensor, x: Tensor, y: Tensor, own: Tensor) -> Tensor:
+    """The weighted least-squares line through ``x`` and ``y`` ``[references]`` at ``own``; ``[cold]``."""
+    x_mean, y_mean = weights @ x, weights @ y
+    x_off, y_off = x - x_mean[:, None], y - y_mean[:, None]
+    spread = (weights * x_off.square()).sum(dim=1)
+    # What rounding leaves of equal numbers is no spread.
+    alike = spread <= 1e-12 * x.abs().max().square()
+    slope = torch.where(alike, 0.0, (weights * x_off * y_off).sum(dim=1) / torch.where(alike, 1.0, spread))
+    own = torch.where(own.isnan(), x_mean, own)
+    return (y_mean + slope * (own - x_mean)).clamp(own.minimum(y.min()), own.maximum(y.max()))

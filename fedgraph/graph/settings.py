@@ -1,0 +1,49 @@
+"""The table ``[graph]`` of an experiment: the given client graph."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from fedgraph.support.settings import Settings
+
+
+class GraphTable(Settings):
+    """``[graph]``: the given client graph.
+
+    source : ``none``, ``complete``, ``data`` (the graph published with the data set), ``labels`` (clients that share
+             a main class; made from private label counts, an oracle) or ``file``.
+    path   : with ``file``: an edge list (from,to and a weight, or a distance or cost, which go through a Gaussian
+             kernel), a matrix, .npz, .json, .graphml, .gml or DCRNN's .pkl; looked for beside the experiment, from the
+             current folder, and in the data folder.
+    main_labels, label_weights : with ``labels``: how many of a client's largest classes count, and whether links weigh
+             1 (``binary``) or the likeness of the class mixes (``overlap``).
+    directed   : refuse (false) or keep (true) a file's asymmetry; an edge list that names each pair once is directed
+             unless this is false. By default a file is taken as it is.
+    symmetrise : take the larger of the two weights of every pair.
+    binarise   : every weight becomes 1.
+    permute_seed : deals the clients out anew to the places of the graph, as this seed draws: the control of a claim
+             about a graph. It has as many links of the same weights, between the wrong clients.
+    missing    : clients that the graph lacks are an ``error`` or stand alone (``isolate``).
+    extra      : clients that only the graph has are an ``error`` or left out (``drop``).
+    """
+
+    source: Literal["none", "complete", "data", "labels", "file"] = "none"
+    path: str | None = None
+    main_labels: PositiveInt = 1
+    label_weights: Literal["binary", "overlap"] = "binary"
+    directed: bool | None = None
+    symmetrise: bool = False
+    binarise: bool = False
+    permute_seed: int | None = Field(default=None, ge=0)
+    missing: Literal["error", "isolate"] = "error"
+    extra: Literal["error", "drop"] = "error"
+
+    @model_validator(mode="after")
+    def _path_goes_with_file(self) -> GraphTable:
+        if (self.source == "file") != (self.path is not None):
+            raise ValueError('source = "file" needs a path, and only that source takes one')
+        if self.permute_seed is not None and self.source in ("none", "complete"):
+            raise ValueError(f'permute-seed changes nothing about source = "{self.source}"')
+        return self

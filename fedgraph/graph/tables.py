@@ -1,0 +1,139 @@
+"""A graph from a text table: a list of edges or distances, a square matrix, or pairs of names."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedgraph.support.errors import GraphError
+
+_SOURCE, _TARGET = ("from", "source"), ("to", "target")
+_DISTANCE, _WEIGHT = ("cost", "distance"), ("weight",)
+
+
+class EdgeTable(NamedTuple):
+    """Rows of an edge list; ``values`` are distances or weights."""
+
+    sources: list[str]
+    targets: list[str]
+    values: np.ndarray
+    are_distances: bool
+
+
+class MatrixTable(NamedTuple):
+    """A square table; ``names`` is None where the file names no clients."""
+
+    names: list[str] | None
+    matrix: np.ndarray
+
+
+def read_table(path: Path) -> EdgeTable | MatrixTable:
+    """Read a ``.csv`` or ``.csv.gz`` file and find out which kind of table it is.
+
+    Edges: a header with from, to (or source, target) and one of cost, distance, weight; or three columns without a
+    header: from, to, distance. Matrix: N rows of N numbers; client names as a header row, also as the first column.
+
+    Raises GraphError, without a path, for a table that is neither, or that could be both.
+    """
+    lines, width = _lines(path)
+    header = [cell.lower() for cell in lines[0][1]]
+    source, target = _column(header, _SOURCE), _column(header, _TARGET)
+    if source is not None and target is not None:
+        distance, weight = _column(header, _DISTANCE), _column(header, _WEIGHT)
+        value = distance if weight is None else weight
+        if value is None or (distance is not None and weight is not None):
+            raise GraphError(
+                "an edge list has one value column, named cost or distance (goes through the Gaussian kernel) or "
+                f"weight (used as it is); the header is {','.join(lines[0][1])}"
+            )
+        return _edges(lines[1:], source, target, value, weight is None)
+    if width == 3 and _is_number(lines[0][1][2]) and not _names_itself(lines):
+        if len(lines) in (3, 4) and all(_is_number(cell) for _, row in lines for cell in row):
+            raise GraphError(
+                "a table of three columns and as few rows may be a list or a matrix; give it the header from,to,cost "
+                "or from,to,weight, or for a matrix the client names as first row and first column"
+            )
+        return _edges(lines, 0, 1, 2, True)
+    return _square(lines, width)
+
+
+def read_pairs(path: Path) -> list[tuple[str, str]]:
+    """Read a ``.csv`` or ``.csv.gz`` file of two columns, with the header from,to (or source,target).
+
+    Raises GraphError, without a path, for any other table.
+    """
+    lines, width = _lines(path)
+    header = [cell.lower() for cell in lines[0][1]]
+    source, target = _column(header, _SOURCE), _column(header, _TARGET)
+    if width != 2 or source is None or target is None:
+        raise GraphError(f"a list of pairs has the header from,to and no other column; got {','.join(lines[0][1])}")
+    return [(row[source], row[target]) for _, row in lines[1:]]
+
+
+def _lines(path: Path) -> tuple[list[tuple[int, list[str]]], int]:
+    """Numbered rows of trimmed cells, empty ones left out, and how many cells each has."""
+    open_text = gzip.open if path.suffix.lower() == ".gz" else open
+    with open_text(path, "rt", encoding="utf-8-sig", newline="") as stream:
+        rows = ((number, [cell.strip() for cell in row]) for number, row in enumerate(csv.reader(stream), 1))
+        lines = [(number, row) for number, row in rows if any(row)]
+    if not lines:
+        raise GraphError("the table is empty")
+    width = len(lines[0][1])
+    for number, row in lines:
+        if len(row) != width:
+            raise GraphError(f"row {number} has {len(row)} columns but the first row has {width}")
+    return lines, width
+
+
+def _column(header: Sequence[str], wanted: Sequence[str]) -> int | None:
+    return next((header.index(name) for name in wanted if name in header), None)
+
+
+def _edges(lines: list[tuple[int, list[str]]], source: int, target: int, value: int, are_distances: bool) -> EdgeTable:
+    values = _numbers([(number, [row[value]]) for number, row in lines]).reshape(-1)
+    return EdgeTable([row[source] for _, row in lines], [row[target] for _, row in lines], values, are_distances)
+
+
+def _names_itself(lines: list[tuple[int, list[str]]]) -> bool:
+    """Whether the first column repeats the first row, as in a matrix with names on both sides."""
+    return [row[0] for _, row in lines[1:]] == lines[0][1][1:]
+
+
+def _square(lines: list[tuple[int, list[str]]], width: int) -> MatrixTable:
+    first = lines[0][1]
+    if len(lines) == width and all(_is_number(cell) for cell in first):
+        return MatrixTable(None, _numbers(lines))
+    if len(lines) == width + 1:
+        return MatrixTable(first, _numbers(lines[1:]))
+    if len(lines) == width:
+        if not _names_itself(lines):
+            number, row, name = next(
+                (n, row[0], name) for (n, row), name in zip(lines[1:], first[1:], strict=True) if row[0] != name
+            )
+            raise GraphError(f"row {number} is named '{row}' but the column of the same place is named '{name}'")
+        return MatrixTable(first[1:], _numbers([(number, row[1:]) for number, row in lines[1:]]))
+    raise GraphError(
+        f"a table of {len(lines)} rows and {width} columns is neither a square matrix (with client names as header "
+        "row, and if wanted as first column) nor an edge list with a header from,to,cost or from,to,weight"
+    )
+
+
+def _numbers(lines: list[tuple[int, list[str]]]) -> np.ndarray:
+    try:
+        return np.array([row for _, row in lines], dtype=np.float64)
+    except ValueError:
+        number, cell = next((number, cell) for number, row in lines for cell in row if not _is_number(cell))
+        raise GraphError(f"row {number} holds '{cell}' where a number belongs") from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

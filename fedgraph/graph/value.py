@@ -1,0 +1,321 @@
+"""The client graph as a frozen value: named clients and the weights with which they listen to each other."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgraph.graph.edges import asymmetric, canonical, exactly_symmetric, mirrored, opposite_weights, quoted
+from fedgraph.graph.propagation import Normalisation, PropagationMatrix, normalise
+from fedgraph.support.errors import GraphError
+
+Symmetriser = Literal["maximum", "mean", "minimum"]
+
+
+@dataclass(frozen=True, eq=False)
+class ClientGraph:
+    """A weighted relation graph over N named clients. ``A[i, j]`` is the weight with which client i listens to j.
+
+    names          : unique client names, in the order of the rows of A.
+    edge_index     : int64 ``[2, E]``; entry e of A is ``A[edge_index[0, e], edge_index[1, e]] = weights[e]``.
+                     Whatever order is given, it is kept sorted by (row, column), without repeats and zeros;
+                     an undirected graph holds both directions of every edge.
+    weights        : float32 ``[E]``, finite; non-negative unless ``allow_negative``.
+    directed       : whether ``A[i, j]`` and ``A[j, i]`` may differ.
+    allow_negative : whether weights below zero are meant.
+
+    Self loops ``A[i, i]`` are kept as given: ``num_edges`` and ``degree`` count them, ``neighbours`` does not, and
+    normalisation adds one only where there is none.
+
+    Raises GraphError for empty or repeated names, indices out of range, weights that are not finite or negative,
+    an edge with two weights, and an undirected graph whose two directions of a pair differ by more than 1e-5 of the
+    larger plus 1e-7 of the largest weight of all (smaller differences are averaged).
+    """
+
+    names: tuple[str, ...]
+    edge_index: Tensor
+    weights: Tensor
+    directed: bool = False
+    allow_negative: bool = False
+    _matrices: dict[tuple[Normalisation, bool], PropagationMatrix] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        names = _checked_names(self.names)
+        edge_index = torch.as_tensor(self.edge_index).detach().to("cpu", torch.int64)
+        weights = torch.as_tensor(self.weights).detach().to("cpu", torch.float32)
+        if edge_index.ndim != 2 or edge_index.shape[0] != 2 or weights.shape != edge_index.shape[1:]:
+            raise GraphError(
+                f"edges are an index of shape [2, E] and weights of shape [E]; got {list(edge_index.shape)} and "
+                f"{list(weights.shape)}"
+            )
+        outside = edge_index[(edge_index < 0) | (edge_index >= len(names))]
+        if outside.numel():
+            raise GraphError(
+                f"an edge names client number {int(outside[0])}, but the {len(names)} clients are numbered from 0"
+            )
+        for wrong, problem in (
+            (~weights.isfinite(), "weights must be finite"),
+            ((weights < 0) & (not self.allow_negative), "weights below zero need allow_negative=True"),
+        ):
+            if bool(wrong.any()):
+                at = int(wrong.nonzero()[0])
+                row, column = edge_index[:, at].tolist()
+                raise GraphError(f"'{names[row]}' to '{names[column]}' weighs {float(weights[at]):g}: {problem}")
+        edge_index, weights = canonical(names, edge_index, weights)
+        if not self.directed:
+            edge_index, weights = exactly_symmetric(names, edge_index, weights)
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "edge_index", edge_index)
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "directed", bool(self.directed))
+
+    @classmethod
+    def from_dense(
+        cls, names: Sequence[str], matrix: Tensor | np.ndarray, *, directed: bool, allow_negative: bool = False
+    ) -> ClientGraph:
+        """The graph of an adjacency matrix ``[N, N]``, dense or a sparse tensor. Raises GraphError if not square."""
+        adjacency = torch.as_tensor(matrix)
+        if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
+            raise GraphError(f"an adjacency matrix is square; got shape {list(adjacency.shape)}")
+        if adjacency.shape[0] != len(names):
+            raise GraphError(
+                f"the adjacency matrix has {adjacency.shape[0]} rows but {len(names)} client names were given"
+            )
+        entries = adjacency.detach().to_sparse_coo().coalesce()
+        return cls(tuple(names), entries.indices(), entries.values(), directed, allow_negative)
+
+    @classmethod
+    def from_edges(
+        cls,
+        names: Sequence[str],
+        sources: Sequence[str],
+        targets: Sequence[str],
+        weights: Sequence[float] | Tensor | np.ndarray,
+        *,
+        directed: bool,
+        allow_negative: bool = False,
+    ) -> ClientGraph:
+        """The graph of a list of edges: ``A[source, target] = weight``, so a source listens to its targets.
+
+        An undirected list may give a pair in one or in both directions. Raises GraphError naming unknown clients.
+        """
+        if not len(sources) == len(targets) == len(weights):
+            raise GraphError(
+                f"an edge list needs as many sources as targets and weights; got {len(sources)}, {len(targets)} and "
+                f"{len(weights)}"
+            )
+        position = {name: at for at, name in enumerate(names)}
+        unknown = list(dict.fromkeys(name for name in (*sources, *targets) if name not in position))
+        if unknown:
+            raise GraphError(_unknown(unknown, names))
+        edge_index = torch.tensor(
+            [[position[name] for name in sources], [position[name] for name in targets]], dtype=torch.int64
+        )
+        values = torch.as_tensor(weights, dtype=torch.float32)
+        if not directed:
+            edge_index, values = mirrored(len(names), edge_index, values)
+        return cls(tuple(names), edge_index, values, directed, allow_negative)
+
+    @classmethod
+    def complete(cls, names: Sequence[str]) -> ClientGraph:
+        """Every client listens to every other with weight 1."""
+        edge_index = (~torch.eye(len(names), dtype=torch.bool)).nonzero().T
+        return cls(tuple(names), edge_index, torch.ones(edge_index.shape[1]))
+
+    @classmethod
+    def empty(cls, names: Sequence[str]) -> ClientGraph:
+        """No client listens to another."""
+        return cls(tuple(names), torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0))
+
+    @property
+    def num_clients(self) -> int:
+        """N."""
+        return len(self.names)
+
+    @property
+    def num_edges(self) -> int:
+        """Edges, self loops included: non-zero entries of A if directed, else pairs of clients."""
+        if self.directed:
+            return self.weights.numel()
+        return int((self.edge_index[0] <= self.edge_index[1]).sum())
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether ``A[i, j] = A[j, i]`` within the tolerance."""
+        opposite, _ = opposite_weights(self.num_clients, self.edge_index, self.weights)
+        return not bool(asymmetric(self.weights, opposite).any())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ClientGraph):
+            return NotImplemented
+        return (
+            self.names == other.names
+            and self.directed == other.directed
+            and torch.equal(self.edge_index, other.edge_index)
+            and torch.equal(self.weights, other.weights)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.names, self.directed, self.weights.numel()))
+
+    def __repr__(self) -> str:
+        kind = "directed" if self.directed else "undirected"
+        return f"ClientGraph({self.num_clients} clients, {self.num_edges} edges, {kind})"
+
+    def dense(self) -> Tensor:
+        """The adjacency matrix A, float32 ``[N, N]``."""
+        return PropagationMatrix(self.edge_index, self.weights, self.num_clients).dense()
+
+    def neighbours(self, name: str) -> tuple[str, ...]:
+        """The clients that ``name`` listens to, itself left out. Raises GraphError for an unknown name."""
+        if name not in self.names:
+            raise GraphError(_unknown([name], self.names))
+        row = self.names.index(name)
+        heard = self.edge_index[1, self.edge_index[0] == row].tolist()
+        return tuple(self.names[column] for column in heard if column != row)
+
+    def degree(self) -> Tensor:
+        """Row sums of A, float32 ``[N]``; ``binarised().degree()`` counts edges."""
+        return torch.zeros(self.num_clients).index_add(0, self.edge_index[0], self.weights)
+
+    def describe(self) -> str:
+        """How many others a client listens to, how many listen to nobody, and how much of itself one hop leaves it."""
+        others = self.without_self_loops()
+        heard = torch.bincount(others.edge_index[0], minlength=self.num_clients)
+        walk = self.normalised("random-walk")
+        kept = walk.weights[walk.edge_index[0] == walk.edge_index[1]].sum() / self.num_clients
+        return (
+            f"{self.num_clients} clients with {float(heard.double().mean()):.1f} neighbours on average, "
+            f"{int((heard == 0).sum())} of them with none; one hop leaves a client {float(kept):.0%} of itself"
+        )
+
+    def reindex(
+        self,
+        names: Sequence[str],
+        missing: Literal["error", "isolate"] = "error",
+        extra: Literal["error", "drop"] = "error",
+    ) -> ClientGraph:
+        """The graph over ``names`` in that order.
+
+        Raises GraphError for clients that the graph lacks (``missing="isolate"``: they get no edges) and for
+        clients of the graph that are not in ``names`` (``extra="drop"``: they and their edges are left out).
+        """
+        if missing not in ("error", "isolate") or extra not in ("error", "drop"):
+            raise GraphError(
+                f"missing is 'error' or 'isolate' and extra is 'error' or 'drop'; got {missing!r} and {extra!r}"
+            )
+        position = {name: at for at, name in enumerate(names)}
+        known = set(self.names)
+        absent = [name for name in position if name not in known]
+        surplus = [name for name in self.names if name not in position]
+        if absent and missing == "error":
+            raise GraphError(
+                f"the graph has no client {quoted(absent)} (it has {quoted(self.names, 3)})"
+                f"{_similar(absent, self.names)}; correct the name, or reindex with missing='isolate' to give such "
+                "clients no edges"
+            )
+        if surplus and extra == "error":
+            raise GraphError(
+                f"unknown client name in the graph: {quoted(surplus)} (the clients are {quoted(list(names), 3)})"
+                f"{_similar(surplus, list(names))}; correct the name, or reindex with extra='drop' to leave such "
+                "clients out"
+            )
+        moved = torch.tensor([position.get(name, -1) for name in self.names])[self.edge_index]
+        kept = (moved >= 0).all(0)
+        return ClientGraph(tuple(names), moved[:, kept], self.weights[kept], self.directed, self.allow_negative)
+
+    def subgraph(self, names: Sequence[str]) -> ClientGraph:
+        """The graph among ``names``, in that order. Raises GraphError naming clients that the graph lacks."""
+        return self.reindex(names, extra="drop")
+
+    def permuted(self, generator: torch.Generator) -> ClientGraph:
+        """The same graph with the clients at its vertices dealt out anew, in the order that ``generator`` draws."""
+        moved = torch.randperm(self.num_clients, generator=generator)[self.edge_index]
+        return replace(self, edge_index=moved)
+
+    def binarised(self) -> ClientGraph:
+        """Weight 1 wherever there is an edge, whatever its sign."""
+        return replace(self, weights=torch.ones_like(self.weights))
+
+    def symmetrised(self, how: Symmetriser = "maximum") -> ClientGraph:
+        """The undirected graph with the maximum, mean or minimum of ``A[i, j]`` and ``A[j, i]`` (0 = no edge)."""
+        combine = {"maximum": torch.maximum, "mean": lambda a, b: (a + b) / 2, "minimum": torch.minimum}.get(how)
+        if combine is None:
+            raise GraphError(f"a graph is symmetrised by 'maximum', 'mean' or 'minimum'; got {how!r}")
+        opposite, found = opposite_weights(self.num_clients, self.edge_index, self.weights)
+        weights = combine(self.weights, opposite)
+        edge_index = torch.cat([self.edge_index, self.edge_index[:, ~found].flip(0)], dim=1)
+        return ClientGraph(
+            self.names, edge_index, torch.cat([weights, weights[~found]]), allow_negative=self.allow_negative
+        )
+
+    def without_self_loops(self) -> ClientGraph:
+        """The graph with ``A[i, i] = 0``."""
+        kept = self.edge_index[0] != self.edge_index[1]
+        return replace(self, edge_index=self.edge_index[:, kept], weights=self.weights[kept])
+
+    def with_self_loops(self, weight: float = 1.0, only: Tensor | None = None) -> ClientGraph:
+        """The graph with ``A[i, i] = weight`` for clients that have no self loop (of ``only``, a mask ``[N]``)."""
+        lacking = torch.ones(self.num_clients, dtype=torch.bool) if only is None else only.clone()
+        lacking[self.edge_index[0, self.edge_index[0] == self.edge_index[1]]] = False
+        loops = lacking.nonzero().T.expand(2, -1)
+        return replace(
+            self,
+            edge_index=torch.cat([self.edge_index, loops], dim=1),
+            weights=torch.cat([self.weights, torch.full((loops.shape[1],), float(weight))]),
+        )
+
+    def normalised(self, normalisation: Normalisation = "symmetric", self_loops: bool = True) -> PropagationMatrix:
+        """The propagation matrix: symmetric ``D^-1/2 (A + I) D^-1/2``, random-walk ``D^-1 (A + I)``, none ``A + I``.
+
+        D holds the row sums of ``|A + I|`` (absolute values matter for negative weights only). A self loop already
+        present is not doubled. ``self_loops=False`` leaves the ``+ I`` out, except that for the first two kinds a
+        client that listens to nobody keeps itself. Never NaN.
+        """
+        key = (normalisation, bool(self_loops))
+        if key not in self._matrices:
+            self._matrices[key] = normalise(self, normalisation, self_loops)
+        return self._matrices[key]
+
+    def propagate(
+        self, stacked: Tensor, hops: int = 1, normalisation: Normalisation = "symmetric", self_loops: bool = True
+    ) -> Tensor:
+        """``normalised(...)^hops @ stacked`` for ``[N, ...]``, float32 on its device; see PropagationMatrix.apply."""
+        return self.normalised(normalisation, self_loops).apply(stacked, hops)
+
+
+def _checked_names(names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str) or not len(names):
+        raise GraphError(f"a client graph needs a list of one or more client names; got {names!r}")
+    for name in names:
+        if not isinstance(name, str):
+            raise GraphError(f"client names are text; got {name!r} ({type(name).__name__})")
+        if not name or "\0" in name:
+            raise GraphError(f"a client name is not empty and holds no zero character; got {name!r}")
+    seen: set[str] = set()
+    repeated = [name for name in names if name in seen or seen.add(name)]  # type: ignore[func-returns-value]
+    if repeated:
+        raise GraphError(f"client names must be unique; given more than once: {quoted(repeated)}")
+    return tuple(str(name) for name in names)
+
+
+def _unknown(unknown: Sequence[str], names: Sequence[str]) -> str:
+    return (
+        f"unknown client name in the graph: {quoted(unknown)}; its {len(names)} clients are {quoted(list(names), 3)}"
+        f"{_similar(unknown, names)}"
+    )
+
+
+def _similar(wanted: Sequence[str], names: Sequence[str]) -> str:
+    """``; did you mean 'x'?`` for the first wanted name that has a close match."""
+    for name in wanted[:5]:
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+        if close:
+            return f"; did you mean '{close[0]}' for '{name}'?"
+    return ""

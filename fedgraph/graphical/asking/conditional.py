@@ -1,0 +1,218 @@
+"""The distribution of some features given any others: a mixture over what the features that are unknown may be.
+
+Where all neighbours of what is asked for are known, it is what the network says. Elsewhere rows are drawn given what is
+known (:mod:`fedgraph.graphical.asking.particles`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedgraph.graphical.asking.full_conditionals import FullConditionals, SharedNoise
+from fedgraph.graphical.asking.inference import ROWS, check_units
+from fedgraph.graphical.asking.joint_rows import SamplingSettings
+from fedgraph.graphical.asking.kept_rows import KeptRows
+from fedgraph.graphical.asking.particles import NOWHERE, cloud, distinct_rows
+from fedgraph.graphical.asking.relevance import Relevant, relevant_to
+from fedgraph.graphical.network.network import AT_ONCE, Network
+from fedgraph.support.errors import DataError
+from fedgraph.support.seeding import generator
+from fedgraph.support.threads import available_cores, side_by_side
+
+log = logging.getLogger("fedgraph")
+
+DRAWS = 2048
+"""Of what is unknown in each row."""
+
+FEW = 50
+"""Effective sample size below which an answer is not to be relied on: a probability may be off by 0.07 and more."""
+
+_TIMES = 4
+"""More draws for rows whose answer would otherwise rest on too few."""
+_HALVINGS = 50
+_FARTHEST = 10.0
+"""Deviations from the components of a mixture within which its quantiles are looked for."""
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """Of the features asked for, in each row: numbers are normal around each of their ``expected`` values, which are
+    those with some draws of what else is unknown in the row.
+
+    units    : of these features, int64 ``[units]``, positions in the schema.
+    expected : expectations of numbers and probabilities of categories, ``[clients, rows, draws, units]``.
+    noise    : deviation of numbers around them, ``[clients, units]``.
+    effective : effective sample size, ``[clients, rows]``: by how many independent rows of the model's joint
+               distribution the answer is as good as given; infinite where it is exact.
+    """
+
+    units: Tensor
+    expected: Tensor
+    noise: Tensor
+    effective: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """Expectations of numbers and probabilities of categories, ``[clients, rows, units]``."""
+        return self.expected.mean(2)
+
+    @property
+    def deviation(self) -> Tensor:
+        """Standard deviations of numbers, ``[clients, rows, units]``."""
+        return (self.expected.var(2, correction=0) + self.noise[:, None].square()).sqrt()
+
+    def quantiles(self, levels: Sequence[float]) -> Tensor:
+        """Quantiles of numbers, ``[clients, rows, levels, units]``, by halving of intervals.
+
+        Raises DataError for levels that are not between 0 and 1.
+        """
+        if not all(0 < level < 1 for level in levels):
+            raise DataError(f"quantiles are between 0 and 1; got {', '.join(map(str, levels))}")
+        expected, noise = self.expected.double(), self.noise.double()[:, None, None].clamp(min=1e-12)
+        found = []
+        for level in levels:
+            low = expected.amin(2, keepdim=True) - _FARTHEST * noise
+            high = expected.amax(2, keepdim=True) + _FARTHEST * noise
+            for _ in range(_HALVINGS):
+                middle = (low + high) / 2
+                below = torch.special.ndtr((middle - expected) / noise).mean(2, keepdim=True) < level
+                low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+            found.append((low + high) / 2)
+        return torch.cat(found, 2).float()
+
+
+def conditional(
+    network: Network,
+    parameters: Tensor,
+    units: Tensor,
+    targets: Sequence[str],
+    names: Sequence[str],
+    seed: int,
+    draws: int = DRAWS,
+    settings: SamplingSettings | None = None,
+    kept: Callable[[], KeptRows] | None = None,
+) -> Conditional:
+    """The distribution of each of ``targets`` given what is known in ``units`` ``[clients, rows, units]``, NaN for
+    missing; what is known of the targets themselves does not count.
+
+    parameters : ``[clients, parameters]`` of the clients ``names``.
+    draws      : of the unknown features of each row. None are needed in rows in which all neighbours of the targets
+                 are known: there the answer is exact.
+    kept       : gives rows of the same models, with the same seed and settings, if they are needed; None: they are
+                 drawn then.
+
+    An answer does not depend, to float tolerance, on the other rows that are asked for together with it. Where it is
+    not to be relied on, since what is known is too rare in the model, that is logged, once for all rows.
+
+    Raises
+    ------
+    DataError
+        When a target is no feature, or ``units`` do not fit.
+    """
+    check_units(network, parameters, units)
+    parameters, schema = parameters.detach(), network.schema
+    wanted = torch.zeros(len(schema.features), dtype=torch.bool)
+    wanted[[schema.names.index(schema[name].name) for name in targets]] = True
+    units = units.masked_fill(wanted[schema.unit_feature], torch.nan)
+    unknown = units[..., network.first_units].isnan()
+    relevant = relevant_to(network, wanted.expand_as(unknown), unknown)
+    exact = _is_exact(network, wanted, relevant)
+    draws = 1 if bool(exact.all()) else draws
+    positions = wanted[schema.unit_feature].nonzero()[:, 0]
+    conditionals = FullConditionals(network, parameters, wanted)
+    expected = units.new_empty(*units.shape[:2], draws, len(positions))
+    effective = torch.full(units.shape[:2], torch.inf)
+    if bool(exact.any()):
+        once = _predicted(conditionals, units, positions)
+        expected[:, exact] = once[:, exact][:, :, None]
+    if not bool(exact.all()):
+        rows = kept() if kept else KeptRows.drawn(network, parameters, names, seed, settings or SamplingSettings())
+        some = ~exact
+        own = Relevant(relevant.unknown[:, some], relevant.known[:, some])
+        found, effective[:, some] = _by_draws(rows, conditionals, units[:, some], own, positions, draws)
+        expected[:, some] = found
+        _warn(effective)
+    noise = network.state(parameters)["residual"].clamp(min=0).sqrt()
+    return Conditional(positions, expected, noise[:, positions], effective)
+
+
+def _is_exact(network: Network, wanted: Tensor, relevant: Relevant) -> Tensor:
+    """In which rows nothing that is unknown has an influence on what is asked for, for all clients: bool ``[rows]``."""
+    graph = network.linked
+    if bool(graph[wanted][:, wanted].any()) or (not network.masked and int(wanted.sum()) > 1):
+        return torch.zeros(relevant.unknown.shape[1], dtype=torch.bool)
+    return ~(relevant.unknown & ~wanted).any(2).any(0)
+
+
+def _predicted(conditionals: FullConditionals, units: Tensor, positions: Tensor) -> Tensor:
+    """What the network says of the units at ``positions`` in one pass, ``[clients, rows, positions]``."""
+    mean = conditionals.mean.transpose(1, 2)
+
+    def some(rows: Tensor) -> Tensor:
+        inputs = conditionals.scale.inputs(torch.where(rows.isnan(), mean, rows).transpose(1, 2))
+        return _of_parts(conditionals, inputs, None)[:, positions].transpose(1, 2)
+
+    return torch.cat(side_by_side(some, units.split(ROWS, 1), available_cores(), 1), 1)
+
+
+def _of_parts(conditionals: FullConditionals, inputs: Tensor, shift: Tensor | None) -> Tensor:
+    found = torch.empty_like(inputs)
+    for part in conditionals.parts:
+        found[:, part.units] = part(inputs, shift=shift)
+    return found
+
+
+def _by_draws(
+    kept: KeptRows, conditionals: FullConditionals, units: Tensor, relevant: Relevant, positions: Tensor, draws: int
+) -> tuple[Tensor, Tensor]:
+    """What is expected with each of the draws, ``[clients, rows, draws, positions]``, and effective sample sizes.
+
+    Rows that differ in nothing that is relevant are asked once.
+    """
+    unit_feature = kept.network.schema.unit_feature
+    known = units.masked_fill(~relevant.known[..., unit_feature], torch.nan)
+    key = torch.cat([known.nan_to_num(NOWHERE), relevant.unknown.float()], 2)
+    place, first = distinct_rows(key)
+    counts = (units.shape[2], len(kept.network.first_units))
+
+    def asked(distinct: Tensor, times: int) -> tuple[Tensor, Tensor]:
+        """What is said of these rows by so many times the draws, of which each so manyth is told."""
+        many = times * draws
+
+        def noise(sweep: int) -> SharedNoise:
+            random = [generator(kept.seed, "conditional", name, sweep, times) for name in kept.names]
+            return SharedNoise(random, counts, many)
+
+        def some(rows: Tensor) -> tuple[Tensor, Tensor]:
+            drawn = cloud(kept, known[:, rows], Relevant(*(each[:, rows] for each in relevant)), many, noise)
+            inputs = conditionals.scale.inputs(drawn.units)
+            found = _of_parts(conditionals, inputs, kept.shift)[:, positions]
+            expected = found.transpose(1, 2).unflatten(1, (-1, many))
+            return expected[:, :, ::times], drawn.effective(expected)
+
+        chunks = side_by_side(some, distinct.split(max(1, AT_ONCE // many)), available_cores(), 1)
+        expected, effective = (torch.cat(each, 1) for each in zip(*chunks, strict=True))
+        return expected, effective
+
+    expected, effective = asked(first, 1)
+    few = (effective < FEW).any(0)
+    if bool(few.any()):
+        expected[:, few], effective[:, few] = asked(first[few], _TIMES)
+    return expected[:, place], effective.clamp(max=draws)[:, place]
+
+
+def _warn(effective: Tensor) -> None:
+    few = effective < FEW
+    if bool(few.any()):
+        log.warning(
+            "what is known of %d of %d rows is rare in the model: answers rest on effectively %.0f draws of it where "
+            "they rest on fewest, and may be far off; more rows kept with the model (sampling: kept) help",
+            int(few.sum()),
+            few.numel(),
+            float(effective.min()),
+        )

@@ -1,0 +1,116 @@
+"""Gibbs sampling from graphical models: every feature is drawn anew given all others, again and again.
+
+Not in the papers on neural graphical models; overrelaxation: Adler, Physical Review D 23 (1981) 2901.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedgraph.graphical.asking.full_conditionals import FullConditionals, Noise, OwnNoise, SomeNoise, random_values
+from fedgraph.graphical.network.network import Network
+from fedgraph.graphical.network.parts import Part
+
+
+class Gibbs:
+    """Rows of some models while they are drawn.
+
+    units   : ``[clients, units, rows]``, without gaps.
+    unknown : what of them is drawn, bool alike; it may be replaced.
+    inputs  : the units as networks take them.
+    """
+
+    def __init__(self, conditionals: FullConditionals, units: Tensor, unknown: Tensor) -> None:
+        self._conditionals = conditionals
+        self.inputs = conditionals.scale.inputs(units)
+        self.units, self.unknown = units, unknown
+
+    @classmethod
+    def of_independent(cls, conditionals: FullConditionals, given: Tensor, noise: Noise) -> Gibbs:
+        """Rows whose features are drawn regardless of each other, where ``given`` ``[clients, rows, units]`` is NaN."""
+        unknown = given.transpose(1, 2).isnan()
+        units = given.transpose(1, 2).contiguous()
+        for part in conditionals.parts:
+            mean, deviation = conditionals.mean[:, part.units], conditionals.deviation[:, part.units]
+            start = random_values(part, mean.expand(-1, -1, given.shape[1]), deviation, noise)
+            units[:, part.units] = torch.where(unknown[:, part.units], start, units[:, part.units])
+        return cls(conditionals, units, unknown)
+
+    @property
+    def rows(self) -> Tensor:
+        """As they are now, ``[clients, rows, units]``."""
+        return self.units.transpose(1, 2)
+
+    def run(self, sweeps: int, overrelaxation: float, noise: Noise, shift: Tensor | None = None) -> None:
+        """Draw everything so many times, with ``shift`` ``[clients, units, 1]`` added to outputs.
+
+        The first sweep is without overrelaxation: it forgets where numbers started, so that those whose neighbours are
+        known need no second.
+        """
+        for sweep in range(sweeps):
+            self.sweep(noise, overrelaxation if sweep else 0.0, shift)
+
+    def sweep(self, noise: Noise, overrelaxation: float = 0.0, shift: Tensor | None = None) -> None:
+        """Draw everything once; of a part, only rows of which it is unknown are computed."""
+        for part in self._conditionals.parts:
+            rows = self.unknown[:, part.units].any(1).any(0).nonzero()[:, 0]
+            if len(rows) == self.units.shape[2]:
+                self._draw(part, part(self.inputs, shift), noise, overrelaxation)
+            elif len(rows):
+                self._draw(part, part(self.inputs.index_select(2, rows), shift), noise, overrelaxation, rows)
+
+    def centring(self, sweeps: int, overrelaxation: float, noise: Noise) -> Tensor:
+        """The same, with predictions shifted in every sweep so that rows have the means of the training rows.
+
+        Returns by how much outputs were shifted, on average over the sweeps, ``[clients, units, 1]``: what it varies by
+        from sweep to sweep is due to these rows. Where a relation is nearly deterministic, few rows go from one side of
+        it to the other, and it would take a larger shift the longer it lasts.
+        """
+        conditionals = self._conditionals
+        shift, total = torch.zeros_like(conditionals.mean), torch.zeros_like(conditionals.mean)
+        for sweep in range(sweeps):
+            for part in conditionals.parts:
+                outputs = part.outputs(self.inputs)
+                expected = conditionals.expected(part, part.predictions(outputs, shift))
+                shift[:, part.units] += part.centre(expected, conditionals.mean[:, part.units])
+                self._draw(part, part.predictions(outputs, shift), noise, overrelaxation if sweep else 0.0)
+            total += shift
+        return total / sweeps
+
+    def put(self, values: Tensor, chosen: Tensor) -> None:
+        """Replace what is chosen, bool, by values, both ``[clients, units, rows]``."""
+        every = torch.arange(values.shape[1])
+        self._put(every, values, chosen)
+
+    def select(self, rows: Tensor) -> None:
+        """Go on with these rows, int64 ``[clients, rows]``, of which some may be there several times."""
+        index = rows[:, None].expand(-1, self.units.shape[1], -1)
+        self.units, self.inputs = self.units.gather(2, index), self.inputs.gather(2, index)
+
+    def _draw(
+        self, part: Part, predicted: Tensor, noise: Noise, overrelaxation: float, rows: Tensor | None = None
+    ) -> None:
+        before, unknown = self.units[:, part.units], self.unknown[:, part.units]
+        if rows is None:
+            drawn = self._conditionals.drawn(part, predicted, before, noise, overrelaxation)
+            self._put(part.units, drawn, unknown)
+            return
+        some = SomeNoise(noise, rows, before.shape[2])
+        drawn = self._conditionals.drawn(part, predicted, before.index_select(2, rows), some, overrelaxation)
+        self._put(part.units, before.index_copy(2, rows, drawn), unknown)
+
+    def _put(self, units: Tensor, values: Tensor, chosen: Tensor) -> None:
+        self.units[:, units] = torch.where(chosen, values, self.units[:, units])
+        self.inputs[:, units] = self._conditionals.scale.of_units(self.units[:, units], units)
+
+
+def chains(
+    network: Network, parameters: Tensor, given: Tensor, random: Sequence[torch.Generator], bounded: bool = False
+) -> tuple[Gibbs, Noise]:
+    """Rows with independent features to start from, and noise for them; ``given`` is NaN where something is drawn."""
+    features = given[..., network.first_units].isnan().flatten(0, 1).any(0)
+    noise = OwnNoise(random)
+    return Gibbs.of_independent(FullConditionals(network, parameters, features, bounded), given, noise), noise

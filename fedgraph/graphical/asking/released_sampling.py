@@ -1,0 +1,81 @@
+"""The sampling procedure of the authors' program for neural graphical models, for all rows at once.
+
+Every row fixes its features one after the other, in breadth-first order of the graph from a random one. The first is
+uniform over its range or a category by its share; then all others are inferred by the gradient method, a number gets
+uniform noise of up to 1 % of itself, and a category is drawn from its clipped and normalised scores.
+
+Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2.4; Shrivastava, Chajewska: Neural
+Graphical Models (ECSQARU 2023), section 3.3. What differs here: a graph may fall into pieces, of which each starts like
+the first; a range is that of the units, 0 to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedgraph.graphical.asking.inference import InferenceSettings, infer
+from fedgraph.graphical.network.categories import normalised, one_of_each
+from fedgraph.graphical.network.network import Network
+
+NOISE = 0.01
+"""Largest share of its value by which a number is changed."""
+
+
+def released_draw(
+    network: Network,
+    parameters: Tensor,
+    given: Tensor,
+    random: Sequence[torch.Generator],
+    steps: int,
+    learning_rate: float,
+) -> Tensor:
+    """Fill what is NaN in ``given`` ``[clients, rows, units]``; ``random`` is a generator for each client."""
+    settings = InferenceSettings(method="gradient", steps=steps, learning_rate=learning_rate)
+    rows = given.shape[1]
+    graph = network.linked
+    orders, roots = breadth_first_orders(graph)
+    start = torch.stack([torch.randint(len(orders), (rows,), generator=one) for one in random])
+    owner, is_number = network.schema.unit_feature, network.heads.is_number[:, None]
+    mean = network.state(parameters)["mean"][:, :, None]
+    units, expected = given.transpose(1, 2), mean.expand(-1, -1, rows)
+    for step in range(len(graph)):
+        uniform = torch.stack([torch.rand(1, rows, generator=one) for one in random])
+        chosen = (orders[start, step][:, None] == owner[:, None]) & units.isnan()
+        is_first = roots[start, step][:, None]
+        number = torch.where(is_first, uniform, expected * (1 + NOISE * (2 * uniform - 1)))
+        shares = normalised(torch.where(is_first, mean, expected), owner)
+        category = one_of_each(shares, owner, uniform.expand(-1, len(graph), -1))
+        units = torch.where(chosen, torch.where(is_number, number, category), units)
+        if step + 1 < len(graph):
+            expected = infer(network, parameters, units.transpose(1, 2), settings).transpose(1, 2)
+    return units.transpose(1, 2)
+
+
+def breadth_first_orders(adjacency: Tensor) -> tuple[Tensor, Tensor]:
+    """Orders of all features from each of them, int64 ``[features, features]``, and which of them start a piece.
+
+    Where the graph falls into pieces, the next begins with its first feature.
+    """
+    features = len(adjacency)
+    orders, roots = [], []
+    for start in range(features):
+        order: list[int] = []
+        is_root: list[bool] = []
+        reached: set[int] = set()
+        for root in [start, *range(features)]:
+            if root in reached:
+                continue
+            reached.add(root)
+            queue = [root]
+            for feature in queue:
+                new = [other for other in adjacency[feature].nonzero()[:, 0].tolist() if other not in reached]
+                reached.update(new)
+                queue += new
+            order += queue
+            is_root += [True] + [False] * (len(queue) - 1)
+        orders.append(order)
+        roots.append(is_root)
+    return torch.tensor(orders), torch.tensor(roots)

@@ -1,0 +1,147 @@
+"""The server's global model, from samples that were drawn from the clients' models, without any rows of theirs.
+
+Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2.3, eq. 2 and 3, and section 2.5 for
+neural graph revealers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedgraph.data.tables.schema import Schema
+from fedgraph.graphical.learning.ngm import NGMFit, fit_ngm
+from fedgraph.graphical.learning.ngr import NGRFit, fit_ngr
+from fedgraph.graphical.network.network import AT_ONCE, Network
+from fedgraph.graphical.network.settings import NGMSettings, NGRSettings
+from fedgraph.support.errors import DataError
+from fedgraph.support.seeding import generator
+from fedgraph.support.settings import Settings
+
+SERVER = "server"
+"""What the global model is called among clients."""
+
+
+class DistillationSettings(Settings):
+    """What the global model is fitted to.
+
+    samples       : drawn from all clients' models together; in the paper 100,000 from each.
+    shares        : of them that each client's model gives: ``equal`` ones, or in proportion to its ``examples``.
+    public_weight : of a public row, in samples; 0: they are not learned from. Whole copies of it take part; of what is
+                    left, so many rows are drawn that the weight is right in all.
+    targets       : what is learned of each sample: the mean of what all clients' models predict of it, weighted by
+                    ``shares`` (``ensemble``; Lin et al., NeurIPS 2020); what the model predicts that it was drawn from
+                    (``predictions``); or its own values (``samples``, as in the paper), which have the same expectation
+                    as the second and noise beside it.
+    held_out      : share of the samples, and of the public rows, by which the best epochs are chosen.
+    """
+
+    samples: int = Field(default=100_000, ge=2)
+    shares: Literal["equal", "examples"] = "equal"
+    public_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    targets: Literal["ensemble", "predictions", "samples"] = "ensemble"
+    held_out: float = Field(default=0.1, gt=0, lt=1)
+
+    def counts(self, num_examples: Sequence[int]) -> list[int]:
+        """How many samples each client's model gives, of clients with so many examples."""
+        return apportion(self.samples, [1] * len(num_examples) if self.shares == "equal" else num_examples)
+
+
+def apportion(total: int, weights: Sequence[int]) -> list[int]:
+    """Whole numbers in proportion to ``weights`` that sum to ``total``, by largest remainders.
+
+    Of equal remainders the first come first. Raises DataError unless weights are whole, not negative, and not all 0.
+    """
+    whole = sum(weights)
+    if whole <= 0 or any(weight < 0 or weight != int(weight) for weight in weights):
+        raise DataError(f"samples cannot be shared out in proportion to {', '.join(map(str, weights)) or 'nothing'}")
+    # Whole numbers only: remainders of floats would not be exact.
+    counts = [total * int(weight) // int(whole) for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda place: -(total * int(weights[place]) % int(whole)))
+    for place in by_remainder[: total - sum(counts)]:
+        counts[place] += 1
+    return counts
+
+
+def pool(
+    samples: Tensor | Sequence[Tensor],
+    num_examples: Sequence[int],
+    settings: DistillationSettings,
+    seed: int,
+    public: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The rows ``[rows, units]`` that the global model is trained on, and those that are held out.
+
+    samples      : of each client's model, ``[clients, rows, units]`` or as many tables ``[rows, units]``; the first
+                   ones are taken.
+    num_examples : that each client has.
+    public       : rows ``[rows, units]`` that everybody has (eq. 3).
+
+    Raises DataError when there are fewer samples of a client than it has to give, or too few in all to hold any out.
+    """
+    counts = settings.counts(num_examples)
+    parts = []
+    for client, (table, count) in enumerate(zip(samples, counts, strict=True)):
+        if len(table) < count:
+            raise DataError(f"{count:,} samples of the client {client} are needed, but {len(table):,} were drawn")
+        parts.append(table[:count])
+    random = generator(seed, "distillation")
+    training, held_out = _split(torch.cat(parts), settings.held_out, random)
+    if not len(held_out) or not len(training):
+        raise DataError(f"{sum(counts)} samples are too few to hold the share {settings.held_out} of them out")
+    if public is None:
+        return training, held_out
+    # Parted before rows are copied: otherwise some would be learned by heart and held out as well.
+    public_parts = _split(public, settings.held_out, random)
+    more, others = (_weighted(part, settings.public_weight, random) for part in public_parts)
+    return torch.cat([training, more]), torch.cat([held_out, others])
+
+
+def with_predictions(network: Network, parameters: Tensor, samples: Tensor) -> Tensor:
+    """Samples of each client's model ``[clients, rows, units]``, and behind them what it predicts ``[clients, rows, 2 *
+    units]``."""
+    return torch.cat([samples, network.predict(parameters, samples)], 2)
+
+
+def with_ensemble(network: Network, parameters: Tensor, samples: Tensor, shares: Sequence[int]) -> Tensor:
+    """Samples of each client's model, and behind them the mean, weighted by ``shares``, of what all models predict.
+
+    Shapes are those of :func:`with_predictions`.
+    """
+    weights = torch.tensor(shares, dtype=torch.float32)
+    weights = (weights / weights.sum())[:, None, None]
+    rows = samples.flatten(0, 1)[None]
+    means = [
+        (weights * network.predict(parameters, some.expand(len(parameters), -1, -1))).sum(0)
+        for some in rows.split(max(1, AT_ONCE // len(parameters)), 1)
+    ]
+    return torch.cat([samples, torch.cat(means).view_as(samples)], 2)
+
+
+def distil_ngm(
+    schema: Schema, adjacency: Tensor, training: Tensor, held_out: Tensor, settings: NGMSettings, seed: int
+) -> NGMFit:
+    """Fit the global model to pooled rows over the consensus graph (eq. 2 and 3); see ``fit_ngm``."""
+    return fit_ngm(schema, adjacency, [training], [held_out], [SERVER], settings, seed)
+
+
+def distil_ngr(schema: Schema, training: Tensor, held_out: Tensor, settings: NGRSettings, seed: int) -> NGRFit:
+    """Fit the global revealer to pooled rows (section 2.5); see ``fit_ngr``."""
+    return fit_ngr(schema, [training], [held_out], [SERVER], settings, seed)
+
+
+def _split(rows: Tensor, share: float, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    order = torch.randperm(len(rows), generator=random)
+    count = round(share * len(rows))
+    return rows[order[count:]], rows[order[:count]]
+
+
+def _weighted(rows: Tensor, weight: float, random: torch.Generator) -> Tensor:
+    copies = math.floor(weight)
+    rest = torch.randperm(len(rows), generator=random)[: round((weight - copies) * len(rows))]
+    return torch.cat([rows.repeat(copies, 1), rows[rest]])

@@ -1,0 +1,79 @@
+"""Neural graphical models (NGM) of several clients, over one graph of their features.
+
+Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedgraph.data.tables.schema import Schema
+from fedgraph.graphical.learning.dependence import derivatives, violation
+from fedgraph.graphical.network.network import Network
+from fedgraph.graphical.network.penalties import PathPenalty
+from fedgraph.graphical.network.rows import stack_rows
+from fedgraph.graphical.network.settings import NGMSettings
+from fedgraph.graphical.network.training import Trained, train
+from fedgraph.support.seeding import generator
+
+SAMPLE = 256
+"""Held-out rows at which derivatives are taken."""
+
+
+@dataclass(frozen=True)
+class NGMFit:
+    """Trained models, and how good they are in the held-out rows, by which their best epochs were chosen too.
+
+    trained   : the models, and how they were trained.
+    r_squared : the share of each feature's variance that its prediction explains, ``[clients, features]``; NaN where a
+                feature does not vary. Of features with several units: of the sum of their variances.
+    violation : the largest derivative between features that are no neighbours, ``[clients]``.
+    """
+
+    network: Network
+    trained: Trained
+    r_squared: Tensor
+    violation: Tensor
+
+    @property
+    def parameters(self) -> Tensor:
+        """The models, ``[clients, parameters]``; ``residual`` among them is the mean squared error of every unit."""
+        return self.trained.parameters
+
+
+def fit_ngm(
+    schema: Schema,
+    adjacency: Tensor,
+    training: Sequence[Tensor],
+    held_out: Sequence[Tensor],
+    names: Sequence[str],
+    settings: NGMSettings,
+    seed: int,
+) -> NGMFit:
+    """Fit a model to each client's rows ``[rows, units]`` in [0, 1], NaN for missing, over the graph ``[features,
+    features]``; raises what :func:`fedgraph.graphical.network.training.train` raises."""
+    network = Network(schema, adjacency, settings)
+    start = torch.stack([network.initial(generator(seed, "ngm", name)) for name in names])
+    penalty = None if network.masked else PathPenalty(settings)
+    return fitted(network, train(network, start, training, held_out, names, settings, seed, penalty), held_out)
+
+
+def fitted(network: Network, trained: Trained, held_out: Sequence[Tensor]) -> NGMFit:
+    """Measure trained models on their clients' held-out rows, and note the errors in them."""
+    rows = stack_rows(held_out)[..., : len(network.schema.unit_feature)]
+    errors, total = torch.zeros(2, len(rows), rows.shape[2], dtype=torch.float64)
+    mean = rows.nanmean(1, keepdim=True)
+    with torch.no_grad():
+        for some in rows.split(4096, 1):
+            errors += (network.forward(trained.parameters, some) - some).square().nansum(1)
+            total += (some - mean).square().nansum(1)
+    counts = (~rows.isnan()).sum(1).clamp(min=1)
+    parameters = network.with_buffer(trained.parameters, "residual", (errors / counts).float())
+    errors, total = errors @ network.membership.double(), total @ network.membership.double()
+    r_squared = (1 - errors / total).masked_fill(total == 0, torch.nan).float()
+    found = derivatives(network, parameters, rows[:, :SAMPLE])
+    return NGMFit(network, replace(trained, parameters=parameters), r_squared, violation(network, found))

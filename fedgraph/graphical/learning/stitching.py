@@ -1,0 +1,136 @@
+"""Stitching: a client's own model over common and private features, around a global model that stays as it is.
+
+Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2.4, and 2.5 for neural graph
+revealers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedgraph.data.tables.schema import Schema
+from fedgraph.graphical.learning.dependence import dependencies, derivatives, read_graph
+from fedgraph.graphical.learning.ngm import SAMPLE, NGMFit, fitted
+from fedgraph.graphical.learning.ngr import NGRFit
+from fedgraph.graphical.network.enlarged import enlarged, global_part, without_new_influence
+from fedgraph.graphical.network.network import Network
+from fedgraph.graphical.network.penalties import PathPenalty, SparsePaths
+from fedgraph.graphical.network.settings import NGMSettings, NGRSettings
+from fedgraph.graphical.network.stitched import StitchedNetwork, stitched_graph, touches_private
+from fedgraph.graphical.network.training import Penalty, train
+from fedgraph.support.seeding import generator
+
+
+class GlobalModel(NamedTuple):
+    """The model that a client was sent: its network over the common features, and one row ``[1, parameters]``."""
+
+    network: Network
+    parameters: Tensor
+
+
+class ClientRows(NamedTuple):
+    """A client's table as units ``[rows, units]``, NaN for missing, in two parts, and its name."""
+
+    name: str
+    training: Tensor
+    held_out: Tensor
+
+
+def stitch_ngm(
+    model: GlobalModel, schema: Schema, adjacency: Tensor, rows: ClientRows, settings: NGMSettings, seed: int
+) -> NGMFit:
+    """Train what a client adds to the global model, for its private features and for common ones that depend on them.
+
+    No weight of the global model changes. In ``masked`` networks, wherever no private neighbour of a common feature is
+    known its prediction is the global model's, see :class:`fedgraph.graphical.network.stitched.StitchedNetwork`; for
+    ``path-norm`` see :func:`fedgraph.graphical.network.enlarged.enlarged`.
+
+    schema    : the common features first, then the private ones (:func:`fedgraph.data.tables.agreement.
+                with_own_features`).
+    adjacency : the client's own graph over them, bool ``[features, features]``; of its edges those count that touch a
+                private feature.
+    settings  : alike the global model's, but for ``hidden``: the units of what is added, for each feature in ``masked``
+                networks and in all in others.
+
+    Raises
+    ------
+    DataError
+        When the schema does not begin with the common features, or rows do not fit it.
+    RunError
+        When the settings do not go with the global model's, or training diverges.
+    """
+    start = _started(model, schema, adjacency, rows.name, settings, seed)
+    penalty = None if start.network.masked else PathPenalty(settings, before=start.before)
+    return _fit(start, rows, settings, seed, penalty)
+
+
+def stitch_ngr(model: GlobalModel, schema: Schema, rows: ClientRows, settings: NGRSettings, seed: int) -> NGRFit:
+    """The same without a graph of the client: which pairs with a private feature depend on each other is found out.
+
+    Sparsity is asked of new weights only. Of the graph that is read, ``threshold`` is that of pairs with a private
+    feature and ``density`` the share of them; between common features it is the global model's.
+    """
+    features, private = len(schema.features), len(schema.features) - len(model.network.schema.features)
+    full, asked = torch.ones(features, features, dtype=torch.bool), touches_private(features, private)
+    start = _started(model, schema, full, rows.name, settings, seed)
+    penalty: Penalty = SparsePaths(settings.gamma)
+    if not start.network.masked:
+        penalty = PathPenalty(settings, settings.gamma, start.before)
+    fit = _fit(start, rows, settings, seed, penalty)
+    found = derivatives(fit.network, fit.parameters, rows.held_out[None, :SAMPLE])
+    strengths = dependencies(fit.network, fit.parameters, found)
+    # A share of the pairs that are asked for is a smaller one of all pairs.
+    upper = torch.triu_indices(features, features, offset=1)
+    density = settings.density and settings.density * float(asked[*upper].float().mean())
+    graph = read_graph(strengths * asked, settings.threshold, density) & asked
+    if fit.network.masked and settings.refit:
+        again = _started(model, schema, graph[0], rows.name, settings, seed)
+        fit = _fit(again._replace(parameters=fit.parameters), rows, settings, seed)
+    return NGRFit(strengths, stitched_graph(model.network.adjacency, graph), fit)
+
+
+class _Start(NamedTuple):
+    """A model before training, ``[1, parameters]``; frozen: what of it is the global one, bool ``[parameters]``."""
+
+    network: Network
+    parameters: Tensor
+    frozen: Tensor
+
+    @property
+    def before(self) -> dict[str, Tensor]:
+        """The tensors of the model with nothing but the global one."""
+        return self.network.state(self.parameters * self.frozen)
+
+
+def _started(
+    model: GlobalModel, schema: Schema, adjacency: Tensor, name: str, settings: NGMSettings, seed: int
+) -> _Start:
+    random = generator(seed, "stitching", name)
+    if model.network.masked:
+        stitched = StitchedNetwork(schema, adjacency, settings, model.network)
+        network: Network = stitched
+        parameters, frozen = stitched.initial(random)[None], stitched.frozen
+    else:
+        network = enlarged(model.network, schema, adjacency, settings)
+        parameters = without_new_influence(network, model.network, network.initial(random)[None])
+        frozen = global_part(network, model.network)
+    parameters[:, frozen] = model.parameters
+    return _Start(network, parameters, frozen)
+
+
+def _fit(start: _Start, rows: ClientRows, settings: NGMSettings, seed: int, penalty: Penalty | None = None) -> NGMFit:
+    trained = train(
+        start.network,
+        start.parameters,
+        [rows.training],
+        [rows.held_out],
+        [rows.name],
+        settings,
+        seed,
+        penalty,
+        start.frozen,
+    )
+    return fitted(start.network, trained, [rows.held_out])

@@ -1,0 +1,345 @@
+"""Networks that predict every feature of a mixed table from others, for many clients at once.
+
+Shrivastava, Chajewska: Neural Graphical Models (ECSQARU 2023), and Federated Learning with Neural Graphical Models,
+section 2. The architecture in which a forbidden influence cannot exist is not theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedgraph.data.tables.schema import Schema
+from fedgraph.graphical.network.grouped_layers import GroupedLayers
+from fedgraph.graphical.network.heads import Heads
+from fedgraph.graphical.network.projections import Projections
+from fedgraph.graphical.network.settings import NGMSettings
+from fedgraph.models.parameters import Layout
+from fedgraph.support.errors import GraphError, RunError
+
+BUFFERS = ("mean", "deviation", "residual")
+"""Tensors ``[units]`` of a model that no gradient changes: mean and standard deviation of units in the training rows
+(deviation 1 for indicators of categories), and the mean squared error of their predictions in held-out rows."""
+
+AT_ONCE = 2**16
+"""Rows of all models together that are drawn or asked at once, which bounds the memory."""
+
+ROWS = 4096
+"""Rows that are predicted at once."""
+
+PROJECTION = "projection.weight"
+
+CONSTANT = 1e-6
+"""Standard deviation up to which a number counts as constant."""
+
+
+class Weights(NamedTuple):
+    """A network's weights as its products take them.
+
+    offset : ``[clients, units, 1]``, added to what comes out of the layers.
+    """
+
+    layers: GroupedLayers
+    offset: Tensor
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All of them, in the order in which layers give gradients, and the offset."""
+        return [*self.layers.weights, *self.layers.biases, self.layers.head, self.offset]
+
+
+class Network:
+    """A network of one architecture over one graph. Models are rows of a matrix ``[clients, parameters]``.
+
+    Hidden units lie in groups, each with layers of its own. ``masked``: one group for each feature, which sees the
+    units of the feature's neighbours and which the feature is read from, so that no other feature has any influence,
+    and least of all the feature itself; without neighbours it is predicted by its mean. ``path-norm``: one group for
+    all, which sees everything.
+
+    A masked network takes and gives units as they deviate from their means in the training rows, numbers in standard
+    deviations. It learns what it means that a neighbour is missing; until it has met such rows, a missing value counts
+    as the mean, as it always does in the paper's perceptron.
+
+    Of a wide feature, such as one of many categories, all groups see a few numbers, a projection that is learned with
+    the rest (:mod:`fedgraph.graphical.network.projections`). Outputs need none: they are read from few hidden units
+    anyway.
+
+    adjacency : bool ``[features, features]``, row: the predicted feature, column: one that it may be predicted from; or
+                one for each client, ``[clients, features, features]``. Its diagonal does not count.
+    groups    : their number; ``unit_group`` and ``feature_group`` tell which one each unit or feature is read from.
+    choices   : parts of a model that can be replaced each by itself, ``feature_choice`` that of each feature: its
+                group, unless groups have projections in common.
+
+    Raises
+    ------
+    GraphError
+        When the graph is not such a matrix.
+    """
+
+    def __init__(self, schema: Schema, adjacency: Tensor, settings: NGMSettings) -> None:
+        features = len(schema.features)
+        self.schema = schema
+        self.settings = settings
+        self.adjacency = without_loops(adjacency, features)
+        self.heads = Heads(schema, settings.loss == "cross-entropy")
+        self.masked = settings.architecture == "masked"
+        self.groups = features if self.masked else 1
+        self.feature_group = torch.arange(features) if self.masked else torch.zeros(features, dtype=torch.int64)
+        self.unit_group = self.feature_group[schema.unit_feature]
+        #: 1 for the units of each feature, ``[units, features]``.
+        self.membership = functional.one_hot(schema.unit_feature, features).float()
+        #: A unit of each feature: all of them are missing, or none.
+        self.first_units = torch.searchsorted(schema.unit_feature, torch.arange(features))
+        self.projections = Projections(schema, settings)
+        self.choices = 1 if self.projections else self.groups
+        self.feature_choice = self.feature_group if self.choices > 1 else torch.zeros(features, dtype=torch.int64)
+        graphs = self.adjacency if self.adjacency.dim() == 3 else self.adjacency[None]
+        #: Features that the hidden units of each group see, ``[1 or clients, groups, 1, features]``, and units.
+        self._seen_features = graphs.float()[:, :, None] if self.masked else torch.ones(1, 1, 1, features)
+        self._seen = self._seen_features[..., schema.unit_feature]
+        self._seen_inputs = self._seen_features[..., self.projections.input_feature]
+        #: Units of groups that see anything, ``[1 or clients, units, 1]``.
+        self._informed = (self._seen.sum((2, 3)) > 0).float()[:, self.unit_group, None]
+        #: Units of which the last bias counts, alike.
+        self._biased = self._informed
+        self._read, self._is_read, self._place = _slots(self.unit_group, self.groups)
+
+    def over(self, adjacency: Tensor) -> Network:
+        """A network of the same models over another graph."""
+        return Network(self.schema, adjacency, self.settings)
+
+    @property
+    def linked(self) -> Tensor:
+        """What a feature may be predicted from in the model of any client, bool ``[features, features]``."""
+        return self.adjacency.any(0) if self.adjacency.dim() == 3 else self.adjacency
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Names and shapes of one model's tensors; the buffers lie behind the parameters proper."""
+        groups, width, units = self.groups, self.settings.width, len(self.unit_group)
+        inputs = len(self.projections.input_feature)
+        shapes: dict[str, tuple[int, ...]] = {}
+        if self.projections:
+            shapes[PROJECTION] = self.projections.shape
+        for layer in range(self.settings.layers):
+            shapes[f"hidden.{layer}.weight"] = (groups, width, width if layer else inputs)
+            shapes[f"hidden.{layer}.bias"] = (groups, width)
+        if self.masked:
+            shapes["missing.weight"] = (groups, width, len(self.schema.features))
+        shapes |= {"head.weight": (units, width), "head.bias": (units,)}
+        shapes |= dict.fromkeys(BUFFERS, (units,))
+        return Layout(tuple(shapes), tuple(shapes.values()), frozenset(BUFFERS))
+
+    def initial(self, generator: torch.Generator) -> Tensor:
+        """One model before training, ``[parameters]``.
+
+        Weights and biases of a layer that sees n inputs are uniform within ``1 / sqrt(n)`` of 0, projections such that
+        they are about as large as other inputs; the last biases and the weights of missing features are 0.
+        """
+        row = torch.rand(1, self.layout.num_parameters, generator=generator) * 2 - 1
+        state = self.layout.unflatten(row)
+        seen = self._seen_inputs.sum(3, keepdim=True).amax(0).clamp(min=1)
+        for name, values in state.items():
+            if name == "hidden.0.weight":
+                values /= seen.sqrt()
+            elif name == "hidden.0.bias":
+                values /= seen[..., 0].sqrt()
+            elif name == PROJECTION:
+                values /= self.projections.spread
+            elif name == "deviation":
+                values.fill_(1)
+            elif name in ("missing.weight", "head.bias", *BUFFERS):
+                values.zero_()
+            else:
+                values /= self.settings.width**0.5
+        return row[0]
+
+    def pruned(self, parameters: Tensor) -> Tensor:
+        """``parameters`` ``[clients, parameters]`` with 0 for all that the graph leaves without an effect.
+
+        The same row then says the same in a network over a larger graph.
+        """
+        state = self.state(parameters)
+        state["hidden.0.weight"] = state["hidden.0.weight"] * self._seen_inputs
+        if self.projections:
+            seen = self._seen_features.amax((1, 2))
+            state[PROJECTION] = state[PROJECTION] * seen[:, self.projections.unit_feature, None]
+        if self.masked:
+            state["missing.weight"] = state["missing.weight"] * self._seen_features
+        state["head.weight"] = state["head.weight"] * self._informed
+        state["head.bias"] = state["head.bias"] * self._informed[..., 0]
+        return self.layout.flatten(state)
+
+    def with_moments(self, parameters: Tensor, rows: Tensor) -> Tensor:
+        """``parameters`` ``[clients, parameters]`` with mean and deviation of ``rows`` ``[clients, rows, units]``.
+
+        The mean of a feature that was never observed is 0.5, or shared evenly among its categories.
+        """
+        mean = rows.nanmean(1)
+        deviation = (rows - mean[:, None]).square().nanmean(1).sqrt()
+        widths = torch.tensor([2 if feature.is_scaled else max(feature.width, 2) for feature in self.schema.features])[
+            self.schema.unit_feature
+        ]
+        found = self.with_buffer(parameters, "mean", torch.where(mean.isnan(), 1 / widths, mean))
+        # Indicators of rare categories would be far from 0 if they were scaled, and so would all that follows.
+        scaled = self.heads.is_number & (deviation > CONSTANT)
+        return self.with_buffer(found, "deviation", torch.where(scaled, deviation, 1.0))
+
+    def with_buffer(self, parameters: Tensor, name: str, values: Tensor) -> Tensor:
+        """``parameters`` ``[clients, parameters]`` with ``values`` ``[clients, units]`` for the buffer ``name``."""
+        return parameters.index_copy(1, self.layout.columns(self.layout.part([name])), values)
+
+    def forward(self, parameters: Tensor, units: Tensor) -> Tensor:
+        """Predictions of all units from those of other features, ``[clients, rows, units]``; NaN stands for missing.
+
+        ``parameters`` is ``[clients, parameters]``, ``units`` ``[clients, rows, units]``; rows do not influence each
+        other, and predictions are differentiable, once. A number is predicted by its expectation, units of binary and
+        categorical features by probabilities (under the squared loss by estimates, see :meth:`probabilities`).
+        """
+        state = self.state(parameters)
+        weights = self.weights(state)
+        found = weights.layers(self.inputs(state, units.transpose(1, 2)))
+        return self.heads.predictions(self.outputs(found, weights.offset)).transpose(1, 2)
+
+    @torch.no_grad()
+    def predict(self, parameters: Tensor, units: Tensor) -> Tensor:
+        """What :meth:`forward` says, not differentiable and some rows at a time, which bounds the memory."""
+        return torch.cat([self.forward(parameters, some) for some in units.split(ROWS, 1)], 1)
+
+    def probabilities(self, predictions: Tensor, name: str) -> Tensor:
+        """Of all categories of a binary or categorical feature, ``[..., categories]``, from ``[..., units]``.
+
+        Estimates under the squared loss are cut to 0 and 1, and divided by their sum.
+        """
+        units = predictions[..., self.schema.slices[name]].clamp(0, 1)
+        if units.shape[-1] == 1:
+            return torch.cat([1 - units, units], -1)
+        total = units.sum(-1, keepdim=True)
+        # Where every estimate was negative nothing is known.
+        return torch.where(total > 0, units / total.clamp(min=1e-12), 1 / units.shape[-1])
+
+    def state(self, parameters: Tensor) -> dict[str, Tensor]:
+        """Named tensors with a leading client axis. Raises RunError when ``parameters`` are not of this network."""
+        wanted = self.layout.num_parameters
+        if parameters.dim() != 2 or parameters.shape[1] != wanted:
+            raise RunError(
+                f"models of this network are a matrix {['clients', wanted]}, but this one is "
+                f"{list(parameters.shape)}: were they made for other features or settings?"
+            )
+        return self.layout.unflatten(parameters)
+
+    def inputs(self, state: Mapping[str, Tensor], units: Tensor) -> Tensor:
+        """Units ``[clients, units, rows]``, NaN for missing, as the first layer takes them: filled in and scaled.
+
+        In a masked network, where any is missing, as many more inputs as there are features say which ones are.
+        """
+        absent = units.isnan()
+        any_absent = bool(absent.any())
+        mean = state["mean"][:, :, None]
+        values = torch.where(absent, mean, units) if any_absent else units
+        if not self.masked:
+            return values
+        scaled = (values - mean) / state["deviation"][:, :, None]
+        return torch.cat([scaled, absent.index_select(1, self.first_units)], 1) if any_absent else scaled
+
+    def unlearned(self, state: Mapping[str, Tensor]) -> Tensor:
+        """Outputs of a masked network that knows nothing but means, ``[clients, units]``."""
+        return self.heads.marginal(state["mean"])
+
+    def base(self, state: Mapping[str, Tensor], units: Tensor) -> Tensor | None:
+        """What is added to the outputs of rows ``[clients, units, rows]`` and is not learned; None where nothing is."""
+        return None
+
+    def learned_from(self, units: Tensor) -> Tensor:
+        """Which targets of rows ``[clients, units, rows]`` can be learned from: here all that are observed, bool."""
+        return ~units.isnan()
+
+    def weights(self, state: Mapping[str, Tensor]) -> Weights:
+        """From a model's tensors, without what the graph forbids."""
+        width = self.settings.width
+        names = [f"hidden.{layer}" for layer in range(self.settings.layers)]
+        first, head = self.first_weight(state), self.head_weight(state)
+        offset = state["head.bias"][:, :, None] * self._biased
+        if self.masked:
+            first = torch.cat([first, state["missing.weight"] * self._seen_features], 3)
+            deviation = state["deviation"][:, :, None]
+            offset = offset * deviation + self.unlearned(state)[:, :, None]
+            head = head * deviation.index_select(1, self._read).view(head.shape[:3])[..., None]
+        further = [state[f"{name}.weight"].reshape(-1, width, width) for name in names[1:]]
+        biases = [state[f"{name}.bias"].reshape(-1, width) for name in names]
+        layers = GroupedLayers(self.settings.activation, [first.flatten(1, 2), *further], biases, head.flatten(0, 1))
+        return Weights(layers, offset)
+
+    def learned_weights(self, state: Mapping[str, Tensor]) -> Weights:
+        """Those of the weights that are trained: here all."""
+        return self.weights(state)
+
+    def first_weight(self, state: Mapping[str, Tensor]) -> Tensor:
+        """``[clients, groups, width, units]``, exactly 0 for units that a group does not see."""
+        weight = state["hidden.0.weight"]
+        if self.projections:
+            weight = self.projections.applied(weight, state[PROJECTION])
+        return weight * self._seen
+
+    def with_scaled_units(self, state: Mapping[str, Tensor], ratio: Tensor) -> dict[str, Tensor]:
+        """Tensors of models that do with units what those of ``state`` do with ``ratio * units``.
+
+        ``ratio`` is ``[clients, units]``.
+        """
+        if not self.projections:
+            return {**state, "hidden.0.weight": state["hidden.0.weight"] * ratio[:, None, None]}
+        of_inputs, of_projected = self.projections.parted(ratio)
+        first = state["hidden.0.weight"] * of_inputs[:, None, None]
+        return {**state, "hidden.0.weight": first, PROJECTION: state[PROJECTION] * of_projected[:, :, None]}
+
+    def head_weight(self, state: Mapping[str, Tensor]) -> Tensor:
+        """``[clients, groups, outputs, width]``, exactly 0 in groups that see nothing; see :meth:`in_order`."""
+        weight = (state["head.weight"] * self._informed).index_select(1, self._read) * self._is_read
+        return weight.unflatten(1, (self.groups, -1))
+
+    def outputs(self, found: Tensor, offset: Tensor) -> Tensor:
+        """What came out of the layers, as :class:`fedgraph.graphical.network.heads.Heads` read it: ``[clients, units,
+        rows]``.
+
+        ``found`` is ``[clients * groups, outputs, rows]``.
+        """
+        return offset + self.in_order(found.view(len(offset), -1, found.shape[2]))
+
+    def of_found(self, gradient: Tensor) -> Tensor:
+        """From the gradient of :meth:`outputs`, that of what came out of the layers."""
+        if self._place is not None:
+            gradient = gradient.index_select(1, self._read) * self._is_read
+        return gradient.view(len(gradient) * self.groups, -1, gradient.shape[2])
+
+    def in_order(self, found: Tensor) -> Tensor:
+        """What groups compute, ``[clients, groups * outputs, ...]`` -> ``[clients, units, ...]``."""
+        return found if self._place is None else found.index_select(1, self._place)
+
+
+def without_loops(adjacency: Tensor, features: int) -> Tensor:
+    """A graph of so many features, bool ``[..., features, features]``, without its diagonal; GraphError for others."""
+    if adjacency.dtype != torch.bool or adjacency.dim() not in (2, 3) or adjacency.shape[-2:] != (features,) * 2:
+        raise GraphError(
+            f"the graph of {features} features has to be a boolean matrix {[features, features]}, but it is "
+            f"{adjacency.dtype} {list(adjacency.shape)}"
+        )
+    return adjacency & ~torch.eye(features, dtype=torch.bool)
+
+
+def _slots(unit_group: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    """All groups compute as many outputs as the largest has units.
+
+    Returns the unit of each slot, int64 ``[groups * outputs]``; 1 for slots that are used and 0 for others ``[groups *
+    outputs, 1]``; and the slot of each unit, None when slots are the units in order.
+    """
+    counts = torch.bincount(unit_group, minlength=groups)
+    most, units = int(counts.max()), torch.arange(len(unit_group))
+    slot = unit_group * most + units - (counts.cumsum(0) - counts)[unit_group]
+    unit = torch.zeros(groups * most, dtype=torch.int64).index_copy(0, slot, units)
+    used = torch.zeros(groups * most, 1).index_fill(0, slot, 1.0)
+    return unit, used, None if len(slot) == len(used) else slot

@@ -1,0 +1,121 @@
+"""Penalties on the paths through a network: products of absolute weights from its inputs to its outputs.
+
+Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, eq. 1 (NGM) and 5 (NGR); details as in the
+authors' programs for Neural Graphical Models and Neural Graph Revealers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedgraph.graphical.learning.dependence import forbidden_pairs
+from fedgraph.graphical.network.network import Network
+from fedgraph.graphical.network.settings import NGMSettings
+
+SMALLEST = 1e-12
+"""What norms are raised to before their logarithm or square root is taken."""
+
+
+def paths(network: Network, state: Mapping[str, Tensor], normalised: bool = False) -> Tensor:
+    """Sums over all paths of the products of absolute weights, ``[clients, output units, input units]``.
+
+    No output grows faster with an input than by this, as activations have slopes of 1 at most; both are measured as the
+    network scales them, and probabilities by their logits. ``normalised``, as in the authors' programs: before each
+    product, weights that leave a unit, and paths that have left an input, are divided by their Euclidean length.
+    """
+
+    def scaled(values: Tensor) -> Tensor:
+        return functional.normalize(values, dim=-1) if normalised else values
+
+    # Rows stand for where paths come from.
+    product = network.first_weight(state).abs().transpose(2, 3)
+    between = [state[f"hidden.{layer}.weight"] for layer in range(1, network.settings.layers)]
+    for weight in [*between, network.head_weight(state)]:
+        product = scaled(product) @ scaled(weight.abs().transpose(2, 3))
+    return network.in_order(product.transpose(2, 3).flatten(1, 2))
+
+
+def matrix_norm(matrices: Tensor, norm: Literal["spectral", "l1", "column-sum"]) -> Tensor:
+    """Of ``[clients, outputs, inputs]``, where the paper has inputs first; see ``path_norm`` of the settings."""
+    if norm == "spectral":
+        return torch.linalg.matrix_norm(matrices, ord=2)
+    sums = matrices.abs().sum(2)
+    return sums.sum(1) if norm == "l1" else sums.amax(1)
+
+
+@dataclass(frozen=True)
+class PathPenalty:
+    """``lambda log(||Pi * S|| / U^2)`` for U units, where S is 1 for pairs that the graph forbids (eq. 1).
+
+    With ``gamma`` that of eq. 5, ``lambda ||sym(Pi) * S|| / U^2 + gamma ||sym(Pi)|| / U^2``, over a full graph, which
+    forbids the pairs within a feature. Settings tell which paths and norm, and whether the logarithm is taken.
+
+    before : a model's tensors without what is learned: only what paths are beyond its own counts (section 2.5,
+             personalisation: new weights only).
+    """
+
+    settings: NGMSettings
+    gamma: float | None = None
+    before: Mapping[str, Tensor] | None = None
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it is there for sparsity, and has a bound; a graph that is given is held to by its tolerance."""
+        return self.gamma is not None and not self.settings.path_log
+
+    def __call__(self, network: Network, state: Mapping[str, Tensor]) -> Tensor:
+        """See :class:`fedgraph.graphical.network.training.Penalty`."""
+        found = self._paths(network, state, self.settings.path_rows == "normalised")
+        if self.gamma is None:
+            return self.settings.path_weight * self._strength(found * forbidden_pairs(network))
+        found = (found + found.transpose(1, 2)) / 2
+        own = self._strength(found * forbidden_pairs(network))
+        return self.settings.path_weight * own + self.gamma * self._strength(found)
+
+    def excess(self, network: Network, state: Mapping[str, Tensor]) -> Tensor:
+        """See :class:`fedgraph.graphical.network.training.Penalty`."""
+        largest = (self._paths(network, state) * forbidden_pairs(network)).amax((1, 2))
+        return (largest - self.settings.path_tolerance).clamp(min=0)
+
+    def _paths(self, network: Network, state: Mapping[str, Tensor], normalised: bool = False) -> Tensor:
+        found = paths(network, state, normalised)
+        return found if self.before is None else found - paths(network, self.before, normalised)
+
+    def _strength(self, found: Tensor) -> Tensor:
+        strength = matrix_norm(found, self.settings.path_norm)[:, None] / found.shape[1] ** 2
+        return strength.clamp(min=SMALLEST).log() if self.settings.path_log else strength
+
+
+@dataclass(frozen=True)
+class SparsePaths:
+    """For networks with a group of hidden units for each feature: how strong the paths from other features are.
+
+    All paths from one feature to another count together by their Euclidean length, so that they vanish together. They
+    do not become weaker when one layer's weights shrink and another's grow, as single layers would, nor by paths that
+    cancel out. It is measured by the loss of a feature's mean, so that ``weight`` means the same for all.
+    """
+
+    weight: float
+
+    @property
+    def chooses(self) -> bool:
+        """Always: it has a bound, and the best fit alone would leave graphs full."""
+        return True
+
+    def __call__(self, network: Network, state: Mapping[str, Tensor]) -> Tensor:
+        """See :class:`fedgraph.graphical.network.training.Penalty`."""
+        squares = network.membership.T @ paths(network, state).square() @ network.membership
+        # At 0 the root has no slope.
+        strengths = squares.clamp(min=SMALLEST).sqrt().sum(2)
+        scale = network.heads.marginal_losses(state["mean"], state["deviation"]) / len(network.unit_group)
+        return self.weight * scale * strengths
+
+    def excess(self, network: Network, state: Mapping[str, Tensor]) -> Tensor:
+        """None: a feature does not see itself, and may see all others."""
+        return state["mean"].new_zeros(len(state["mean"]))

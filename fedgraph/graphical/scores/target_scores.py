@@ -1,0 +1,124 @@
+"""How good predictions of single features are, in the units of the table.
+
+Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 3.3: MAE and RMSE of numbers, AUC and
+AUPR of binary features, precision and recall of categorical ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from torch import Tensor
+
+from fedgraph.data.tables.columns import Floats
+from fedgraph.data.tables.encoding import Encoding
+from fedgraph.data.tables.schema import Feature, Schema
+from fedgraph.data.tables.values import check_shape
+from fedgraph.graphical.network.network import Network
+from fedgraph.support.errors import DataError
+
+Predictions = Mapping[str, Floats]
+"""By target: numbers ``[rows]`` in the units of the table (of ordered words, positions), an embedding ``[rows,
+numbers]``, or probabilities ``[rows, categories]`` of binary and categorical features."""
+
+
+def as_predictions(network: Network, encoding: Encoding, units: Tensor, targets: Sequence[str]) -> Predictions:
+    """Of what a network predicted for one client, ``[rows, units]``; numbers are not rounded."""
+    found = {}
+    for name in targets:
+        feature = encoding.schema[name]
+        if feature.is_scaled:
+            part = units[:, encoding.schema.slices[name]].detach().cpu().double().numpy()
+            found[name] = encoding.scales[name].values(part if feature.kind == "embedding" else part[:, 0])
+        else:
+            found[name] = network.probabilities(units, name).detach().cpu().double().numpy()
+    return found
+
+
+def score_targets(schema: Schema, values: Floats, predictions: Predictions) -> dict[str, dict[str, float]]:
+    """Scores by target, see :func:`score`, of predictions for the rows of ``values`` ``[rows, features]``."""
+    check_shape(values, schema)
+    return {
+        name: score(schema[name], feature_values(schema, values, name), predicted)
+        for name, predicted in predictions.items()
+    }
+
+
+def feature_values(schema: Schema, values: Floats, name: str) -> Floats:
+    """A feature's part of values ``[rows, features]``: ``[rows]``, or ``[rows, numbers]`` of an embedding."""
+    part = values[:, schema.value_slices[name]]
+    return part if schema[name].kind == "embedding" else part[:, 0]
+
+
+def score(feature: Feature, truth: Floats, predicted: Floats) -> dict[str, float]:
+    """Scores of one target in the rows where it is known: ``rows`` says how many, and so can every one be judged.
+
+    Numbers, ordinal ones among them: ``mae``, ``rmse``; of an embedding the means over its numbers. Binary: ``auc`` (of
+    the ROC curve) and ``aupr`` (average precision), NaN where only one category is there. What counts as positive is
+    the category that fewer of these rows have, in the paper the death of a child, and the second if both are as
+    frequent; the AUC is the same for either.
+    Categorical, by the most probable category: ``micro-precision``, ``micro-recall``, and ``macro-precision``,
+    ``macro-recall``, means over all categories of the feature; as in the paper, the recall of a category is 0 where it
+    never was the truth, and the precision 0 where it never was predicted. Without any row all are NaN.
+
+    Raises DataError when predictions have another shape than the truth wants, or are not finite.
+    """
+    wanted: tuple[int, ...] = truth.shape if feature.is_scaled else (*truth.shape, len(feature.categories))
+    if predicted.shape != wanted:
+        raise DataError(
+            f"predictions of '{feature.name}' have the shape {list(predicted.shape)}; it should be {list(wanted)}"
+        )
+    known = ~np.isnan(truth) if truth.ndim == 1 else ~np.isnan(truth).any(1)
+    truth, predicted = truth[known], predicted[known]
+    if not np.isfinite(predicted).all():
+        raise DataError(f"predictions of '{feature.name}' are not all finite numbers")
+    scorer = _number if feature.is_scaled else _binary if feature.kind == "binary" else _categorical
+    return {"rows": float(len(truth)), **scorer(truth, predicted)}
+
+
+def _number(truth: Floats, predicted: Floats) -> dict[str, float]:
+    from sklearn import metrics  # takes a second to import
+
+    return _measured(
+        {
+            "mae": lambda: metrics.mean_absolute_error(truth, predicted),
+            "rmse": lambda: metrics.root_mean_squared_error(truth, predicted),
+        },
+        len(truth) > 0,
+    )
+
+
+def _binary(truth: Floats, chances: Floats) -> dict[str, float]:
+    from sklearn import metrics
+
+    rarer = int(2 * truth.sum() <= len(truth))
+    return _measured(
+        {
+            "auc": lambda: metrics.roc_auc_score(truth == rarer, chances[:, rarer]),
+            "aupr": lambda: metrics.average_precision_score(truth == rarer, chances[:, rarer]),
+        },
+        len(np.unique(truth)) == 2,
+    )
+
+
+def _categorical(truth: Floats, chances: Floats) -> dict[str, float]:
+    from sklearn import metrics
+
+    guesses, labels = chances.argmax(1), np.arange(chances.shape[1])
+
+    def averaged(measure: Callable[..., float], how: str) -> Callable[[], float]:
+        return lambda: measure(truth.astype(np.int64), guesses, labels=labels, average=how, zero_division=0)
+
+    return _measured(
+        {
+            f"{how}-{name}": averaged(measure, how)
+            for how in ("micro", "macro")
+            for name, measure in (("precision", metrics.precision_score), ("recall", metrics.recall_score))
+        },
+        len(truth) > 0,
+    )
+
+
+def _measured(measures: Mapping[str, Callable[[], float]], possible: bool) -> dict[str, float]:
+    return {name: float(measure()) if possible else float("nan") for name, measure in measures.items()}

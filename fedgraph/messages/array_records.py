@@ -1,0 +1,96 @@
+"""Tensors to and from Flower's array records; those of an untrusted record are checked before they are decoded."""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord
+from torch import Tensor
+
+from fedgraph.support.errors import ReplyError
+
+_NUMPY = "numpy.ndarray"
+"""Flower's name for arrays encoded as ``numpy.save`` writes them."""
+
+_NUMPY_HEADER = 4096
+"""More bytes than the header of a serialised array ever takes."""
+
+
+def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
+    """Tensors on any device -> an ArrayRecord, in Flower's own encoding with a single copy."""
+    return ArrayRecord({name: _encode(tensor) for name, tensor in tensors.items()})
+
+
+def from_record(record: ArrayRecord) -> dict[str, Tensor]:
+    """An ArrayRecord -> tensors in memory that PyTorch allocated (aligned alike on every grid), a single copy."""
+    return {name: _decoded(array).clone() for name, array in record.items()}
+
+
+def checked_arrays(
+    record: ArrayRecord, expected: Mapping[str, tuple[int, ...]], types: Mapping[str, str] | None = None
+) -> dict[str, Tensor]:
+    """The arrays of an untrusted record; exactly those ``expected``, in exactly those shapes, float32 or of ``types``.
+
+    They are views of the record's bytes, not to be written to.
+
+    Raises
+    ------
+    ReplyError
+        For missing or additional arrays, other shapes or types, and sizes beyond what the shapes need.
+    """
+    if set(record) != set(expected):
+        raise ReplyError(f"the reply holds the arrays {sorted(record)}, expected {sorted(expected)}")
+    own = types or {}
+    return {name: _checked(name, record[name], shape, own.get(name, "float32")) for name, shape in expected.items()}
+
+
+def _checked(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> Tensor:
+    """One array of a reply as a tensor; refused before decoding when it is not what was asked for."""
+    if tuple(array.shape) != shape:
+        raise ReplyError(f"array '{name}' has the shape {tuple(array.shape)}, expected {shape}")
+    if array.dtype != dtype:
+        raise ReplyError(f"array '{name}' has the type {array.dtype}, expected {dtype}")
+    if len(array.data) > np.dtype(dtype).itemsize * math.prod(shape) + _NUMPY_HEADER:
+        raise ReplyError(f"array '{name}' takes {len(array.data)} bytes, more than its shape {shape} needs")
+    try:
+        return _decoded(array)
+    except Exception as error:
+        raise ReplyError(f"array '{name}' cannot be decoded ({error})") from None
+
+
+@lru_cache(maxsize=1024)
+def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """What ``numpy.save`` writes before the numbers."""
+    stream = io.BytesIO()
+    description = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, description)
+    return stream.getvalue()
+
+
+def _encode(tensor: Tensor) -> Array:
+    values = tensor.detach().cpu().contiguous().numpy()
+    dtype, shape = str(values.dtype), tuple(values.shape)
+    data = b"".join((_header(dtype, shape), values.reshape(-1).view(np.uint8).data))
+    return Array(dtype, shape, _NUMPY, data)
+
+
+def _decoded(array: Array) -> Tensor:
+    """The numbers where they lie, not to be written to.
+
+    Raises ValueError for anything but plain numbers as ``numpy.save`` writes them.
+    """
+    if array.stype != _NUMPY or np.dtype(array.dtype).kind not in "biuf":
+        raise ValueError(f"it holds {array.dtype} in the encoding {array.stype}, not plain numbers in {_NUMPY}")
+    shape, header = tuple(array.shape), _header(array.dtype, tuple(array.shape))
+    if not array.data.startswith(header):
+        raise ValueError(f"its encoding is not that of {array.dtype} {shape} in C order")
+    flat = np.frombuffer(array.data, array.dtype, count=math.prod(shape), offset=len(header))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(flat.reshape(shape))

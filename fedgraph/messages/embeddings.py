@@ -1,0 +1,223 @@
+"""The one exchange of F3: the request for embeddings, and what a node answers for the owners it hosts.
+
+Ma, Hoang, Chen (UAI 2023), algorithm 1. An answer holds sample keys, splits, labels, embeddings, a mask of what owners
+lack and the predictions of their local models. It has no room for models or features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+from flwr.app import ConfigRecord, RecordDict
+from torch import Tensor
+
+from fedgraph.data.owners.samples import NO_LABEL, SAMPLE_SPLITS
+from fedgraph.messages.array_records import checked_arrays, to_record
+from fedgraph.messages.cohort import Request, told_hosts, unpacking_request
+from fedgraph.support.errors import ReplyError
+
+EMBED = "query.embed"
+"""The message type of the request."""
+
+_LARGEST_EMBEDDING = 1 << 20
+_LARGEST_PROBABILITY = 1 + 1e-4
+"""But for rounding, 1."""
+
+_LARGEST_VALUE = 1e30
+"""Embeddings beyond this would overflow in the fusion model."""
+
+
+@dataclass(frozen=True)
+class EmbedRequest(Request):
+    """What all nodes are asked.
+
+    splits       : the splits whose samples are asked for, of ``SAMPLE_SPLITS``.
+    embeddings   : whether embeddings are asked for, or only who has which samples.
+    fingerprints : the frozen model that each owner must use, by owner; of those not named whichever they have.
+    """
+
+    splits: tuple[str, ...] = ("train", "validation", "test")
+    embeddings: bool = True
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+
+    def pack(self) -> RecordDict:
+        """The request as Flower records."""
+        return RecordDict(
+            {
+                "config": ConfigRecord(
+                    {
+                        **self.header(),
+                        "splits": list(self.splits),
+                        "embeddings": self.embeddings,
+                        "owners": list(self.fingerprints),
+                        "fingerprints": list(self.fingerprints.values()),
+                    }
+                )
+            }
+        )
+
+    @classmethod
+    def unpack(cls, content: RecordDict) -> EmbedRequest:
+        """The request a node received. Raises ReplyError when a part is missing."""
+        with unpacking_request():
+            config: Any = content.config_records["config"]
+            return cls(
+                **cls.header_of(config),
+                splits=tuple(config["splits"]),
+                embeddings=bool(config["embeddings"]),
+                fingerprints=dict(zip(config["owners"], config["fingerprints"], strict=True)),
+            )
+
+
+@dataclass(frozen=True)
+class EmbedReply:
+    """What a node answers for its owners.
+
+    clients      : the owners.
+    partition    : ``(partition-id, num-partitions)`` for a node that owners are dealt out to, else None.
+    data         : what data this is, in words.
+    classes      : names of the classes.
+    keys         : sorted, all different: every sample that one of the owners has.
+    split        : int8 ``[samples]``, index into ``SAMPLE_SPLITS``.
+    labels       : int64 ``[samples]``, -1 for samples without one.
+    present      : bool ``[owners, samples]``; where it is False, embeddings and predictions are 0.
+    sizes        : int64 ``[owners]``, length of each owner's embedding.
+    embeddings   : float32 ``[owners, samples, size]``, 0 beyond an owner's own size.
+    predictions  : float32 ``[owners, samples, classes]``, probabilities by the owners' local models; ``[owners,
+                   samples, 0]`` with noise on embeddings, and where no embeddings were asked for.
+    fingerprints : what tells each owner's frozen model from others.
+    """
+
+    clients: tuple[str, ...]
+    partition: tuple[int, int] | None
+    data: str
+    classes: tuple[str, ...]
+    keys: tuple[str, ...]
+    split: Tensor
+    labels: Tensor
+    present: Tensor
+    sizes: Tensor
+    embeddings: Tensor
+    predictions: Tensor
+    fingerprints: tuple[str, ...]
+
+    @classmethod
+    def of_nobody(cls, partition: tuple[int, int] | None) -> EmbedReply:
+        """The answer of a node that hosts no owner."""
+        none = torch.zeros(0, dtype=torch.int64)
+        return cls(
+            (), partition, "", (), (), none.to(torch.int8), none, torch.zeros(0, 0, dtype=torch.bool), none,
+            torch.zeros(0, 0, 0), torch.zeros(0, 0, 0), (),
+        )  # fmt: skip
+
+    def pack(self) -> RecordDict:
+        """The answer as Flower records."""
+        config = ConfigRecord(
+            {
+                "clients": list(self.clients),
+                "partition": list(self.partition or ()),
+                "data": self.data,
+                "classes": list(self.classes),
+                "keys": list(self.keys),
+                "sizes": self.sizes.tolist(),
+                "fingerprints": list(self.fingerprints),
+                "predicts": bool(self.predictions.shape[2]),
+            }
+        )
+        samples = {"split": self.split.to(torch.int8), "labels": self.labels.to(torch.int32)}
+        owned = {"present": self.present.to(torch.uint8)}
+        floats = {"embeddings": self.embeddings, "predictions": self.predictions}
+        return RecordDict({"config": config, "samples": to_record(samples | owned), "stacked": to_record(floats)})
+
+    @classmethod
+    def unpack(cls, content: RecordDict) -> EmbedReply:
+        """Check a node's answer.
+
+        Values of single owners are not judged here, see ``unusable``: one owner's bad numbers must not cost the others.
+
+        Raises
+        ------
+        ReplyError
+            For anything that is not such an answer.
+        """
+        try:
+            config: Any = content.config_records["config"]
+            classes = tuple(str(name) for name in config["classes"])
+            keys = tuple(str(key) for key in config["keys"])
+            fingerprints = tuple(str(text) for text in config["fingerprints"])
+            sizes = torch.tensor([int(size) for size in config["sizes"]], dtype=torch.int64)
+            data = str(config["data"])
+            predicted = len(classes) if config["predicts"] else 0
+            records = content.array_records
+            samples, stacked = records["samples"], records["stacked"]
+        except Exception as error:
+            # Answers are untrusted: whatever one of them trips over is a malformed answer.
+            raise ReplyError(f"the answer to the request for embeddings is malformed ({error})") from None
+        clients, partition = told_hosts(config, "owner")
+        if clients and not classes:
+            raise ReplyError("the answer names no classes")
+        if len(sizes) != len(clients) or len(fingerprints) != len(clients):
+            raise ReplyError("the answer does not give a size and a fingerprint for each of its owners")
+        if any(later <= earlier for earlier, later in pairwise(keys)):
+            raise ReplyError("the sample keys of the answer are not sorted, or one comes twice")
+        if clients and not bool(((sizes >= 0) & (sizes <= _LARGEST_EMBEDDING)).all()):
+            raise ReplyError(f"the answer gives embedding sizes outside 0 to {_LARGEST_EMBEDDING}")
+        width = int(sizes.max()) if clients else 0
+        owners, count = len(clients), len(keys)
+        known = checked_arrays(
+            samples,
+            {"split": (count,), "labels": (count,), "present": (owners, count)},
+            {"split": "int8", "labels": "int32", "present": "uint8"},
+        )
+        floats = checked_arrays(
+            stacked, {"embeddings": (owners, count, width), "predictions": (owners, count, predicted)}
+        )
+        split, labels = known["split"].clone(), known["labels"].long()
+        if bool(((split < 0) | (split >= len(SAMPLE_SPLITS))).any()):
+            raise ReplyError("the answer puts samples into splits that there are not")
+        if bool(((labels < NO_LABEL) | (labels >= max(len(classes), 1))).any()):
+            raise ReplyError(f"the answer has labels outside 0 to {len(classes) - 1}")
+        unlabelled = (labels == NO_LABEL) & (split < SAMPLE_SPLITS.index("new"))
+        if bool(unlabelled.any()):
+            raise ReplyError(
+                f"sample '{keys[int(unlabelled.nonzero()[0])]}' is for training or testing without a label"
+            )
+        return cls(
+            clients=clients,
+            partition=partition,
+            data=data,
+            classes=classes,
+            keys=keys,
+            split=split,
+            labels=labels,
+            present=known["present"] != 0,
+            sizes=sizes,
+            embeddings=floats["embeddings"],
+            predictions=floats["predictions"],
+            fingerprints=fingerprints,
+        )
+
+    def unusable(self, embedded: bool = True) -> dict[str, str]:
+        """Owners whose numbers cannot be used, with the reason; ``embedded``: embeddings were asked for."""
+        problems: dict[str, str] = {}
+        for name, values in (("embeddings", self.embeddings), ("predictions", self.predictions)):
+            if not values.numel():
+                continue
+            low, high = values.flatten(1).aminmax(dim=1)
+            # NaN and infinity are passed on, and lie in no range.
+            fine = (low >= -_LARGEST_VALUE) & (high <= _LARGEST_VALUE)
+            for position in (~fine).nonzero().flatten().tolist():
+                problems.setdefault(self.clients[position], f"its {name} hold NaN, infinite or huge values")
+        if self.predictions.numel():
+            strange = ((self.predictions < 0) | (self.predictions > _LARGEST_PROBABILITY)).any(2)
+            outside = (strange & self.present).any(1)
+            for position in outside.nonzero().flatten().tolist():
+                problems.setdefault(self.clients[position], "its predictions are no probabilities")
+        if embedded:
+            for position in (self.sizes == 0).nonzero().flatten().tolist():
+                problems.setdefault(self.clients[position], "it sent no embeddings")
+        return problems

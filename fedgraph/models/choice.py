@@ -1,0 +1,124 @@
+"""The table ``[model]`` and its variants: which architectures an experiment has, and which client gets which."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from pydantic import Field
+
+from fedgraph.models import parse_model
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import Settings
+
+_NAMES_SHOWN = 8
+
+
+class ModelTable(Settings):
+    """``[model]``: the key ``name`` chooses a model, whose own keys go into the same table.
+
+    variants : tables ``[[model.variants]]``, other models for some of the clients; none by default.
+    """
+
+    variants: tuple[dict[str, Any], ...] = ()
+
+
+class VariantTable(Settings):
+    """``[[model.variants]]``: a model for some clients, a complete model table with one key more.
+
+    clients : names, or shell patterns (``*``, ``?``, ``[abc]``; upper and lower case differ), of the clients that get
+              this model. The first variant that matches a client counts; a client that none matches gets ``[model]``.
+    """
+
+    clients: tuple[str, ...] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One variant: the clients that match ``patterns`` get the architecture ``number``; ``where`` is for messages."""
+
+    patterns: tuple[str, ...]
+    number: int
+    where: str
+
+    def matches(self, name: str) -> bool:
+        """Whether a client falls under this rule."""
+        return any(_matches(pattern, name) for pattern in self.patterns)
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """The architectures of an experiment. It depends on the table alone, so that server and nodes agree on it.
+
+    tables : a model table for each architecture, no two of them the same; the first is that of ``[model]``.
+    places : where each stands in the experiment, for messages.
+    rules  : the variants, in the order of the experiment.
+    """
+
+    tables: tuple[dict[str, Any], ...]
+    places: tuple[str, ...]
+    rules: tuple[Rule, ...]
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> ModelChoice:
+        """Validate the table ``[model]`` with its variants.
+
+        Raises
+        ------
+        ExperimentError
+            For an unknown model or key, with the known ones, and a variant that names no clients.
+        """
+        tables: dict[str, dict[str, Any]] = {}
+        places: list[str] = []
+
+        def number_of(given: Mapping[str, Any], settings: Settings, beside: type[Settings], where: str) -> int:
+            other = set(beside.keys())
+            resolved = {key: value for key, value in settings.as_table().items() if key not in other}
+            identity = json.dumps(resolved, sort_keys=True, default=str)
+            if identity not in tables:
+                tables[identity] = {key: value for key, value in given.items() if key not in other}
+                places.append(where)
+            return list(tables).index(identity)
+
+        main: Any = parse_model(table, "[model]", ModelTable)
+        number_of(table, main, ModelTable, "[model]")
+        rules = []
+        for count, given in enumerate(main.variants, start=1):
+            where = f"[[model.variants]] number {count}"
+            variant: Any = parse_model(given, where, VariantTable)
+            rules.append(Rule(variant.clients, number_of(given, variant, VariantTable, where), where))
+        return cls(tuple(tables.values()), tuple(places), tuple(rules))
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether there is more than one architecture."""
+        return len(self.tables) > 1
+
+    def numbers(self, names: Sequence[str]) -> tuple[int, ...]:
+        """For each client the position of its architecture in ``tables``."""
+        return tuple(next((rule.number for rule in self.rules if rule.matches(name)), 0) for name in names)
+
+    def refuse_idle_variants(self, names: Sequence[str]) -> None:
+        """Raise ExperimentError for a name or pattern without a client, and for a variant whose clients are taken."""
+        for position, rule in enumerate(self.rules):
+            for pattern in rule.patterns:
+                if not any(_matches(pattern, name) for name in names):
+                    more = ", ..." if len(names) > _NAMES_SHOWN else ""
+                    raise ExperimentError(
+                        f"{rule.where}, clients: no client of this run is called, or matches, '{pattern}'; it has "
+                        f"{', '.join(names[:_NAMES_SHOWN])}{more} ({len(names)} clients)"
+                    )
+            earlier = self.rules[:position]
+            if all(any(first.matches(name) for first in earlier) for name in names if rule.matches(name)):
+                raise ExperimentError(
+                    f"{rule.where}: all its clients get the model of an earlier variant, because the first variant "
+                    "that matches a client counts; put this one before, or remove it"
+                )
+
+
+def _matches(pattern: str, name: str) -> bool:
+    # A client may be called like a pattern, e.g. 'ward [3]'.
+    return name == pattern or fnmatchcase(name, pattern)

@@ -1,0 +1,171 @@
+"""C++ of fully connected layers, compiled on the node that trains; see :mod:`fedgraph.models.perceptron_kernel`.
+
+It is a Python file because Flower's app bundle carries no other kind of source.
+"""
+
+from fedgraph.models.native.products_source import PRODUCTS
+
+SOURCE = (
+    PRODUCTS
+    + r"""
+// Fully connected layers, with ReLU between them, and their gradient, client by client: what one client needs stays in
+// a core's cache. Matrices are in row-major order. A model is, layer by layer, W [size, inputs] and b [size]; a layer
+// computes
+//     outputs [batch, size] = inputs [batch, inputs] W^T + b.
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace {
+
+enum Loss : Size { CROSS_ENTROPY = 0, ABSOLUTE = 1, SQUARED = 2, HUBER = 3 };
+
+struct Perceptron {
+    Size clients, batch, layers;
+    const Size* sizes;          // of the inputs and of each layer's outputs, [layers + 1]
+    const float* models;
+    Size model_step;            // from client to client
+    const float* inputs;        // [clients, batch, sizes[0]]
+    Size input_step;            // from client to client: 0 where all have the same
+    Size loss;
+    const void* targets;        // classes as Size [clients, batch], or numbers as float [clients, batch, outputs]
+    const float* weights;       // of targets, whose shape they have
+    float* activations;         // of one client: layer by layer, [batch, size]
+    float* gradients;           // of one client, 2 [batch, the largest size of a layer]
+    float* sums;                // of weighted losses and of weights, [2, clients]
+    float* gradient;            // of the mean loss by the models, whose layout it has, [clients, parameters]
+    Size parameters;
+};
+
+// One client's share.
+struct Client {
+    const Perceptron& p;
+    Size index;
+
+    const float* inputs(Size layer) const { return layer ? outputs(layer - 1) : p.inputs + index * p.input_step; }
+    float* outputs(Size layer) const {
+        float* place = p.activations;
+        for (Size each = 0; each < layer; ++each) place += p.batch * p.sizes[each + 1];
+        return place;
+    }
+    const float* weight(Size layer) const { return p.models + index * p.model_step + before(layer); }
+    float* gradient(Size layer) const { return p.gradient + index * p.parameters + before(layer); }
+
+  private:
+    Size before(Size layer) const {  // parameters of the layers before it
+        Size count = 0;
+        for (Size each = 0; each < layer; ++each) count += (p.sizes[each] + 1) * p.sizes[each + 1];
+        return count;
+    }
+};
+
+void forward_of(const Perceptron& p, const Client& client) {
+    for (Size layer = 0; layer < p.layers; ++layer) {
+        const Size from = p.sizes[layer], size = p.sizes[layer + 1];
+        const float *weight = client.weight(layer), *bias = weight + size * from;
+        float* outputs = client.outputs(layer);
+        for (Size row = 0; row < p.batch; ++row) std::copy_n(bias, size, outputs + row * size);
+        multiply(p.batch, size, from, plain(client.inputs(layer), from), transpose(weight, from), 1, outputs, size);
+        if (layer + 1 == p.layers) break;
+        // What is not a number stays so, that a training which diverges is noticed.
+        for (Size k = 0; k < p.batch * size; ++k) outputs[k] = outputs[k] < 0.0f ? 0.0f : outputs[k];
+    }
+}
+
+// The loss of one row of outputs and its weighted derivative; false where a class is none of the outputs.
+bool cross_entropy(Size classes, const float* outputs, Size target, float weight, double& loss, float* slopes) {
+    if (weight == 0.0f) {
+        std::fill(slopes, slopes + classes, 0.0f);
+        return true;
+    }
+    if (target < 0 || target >= classes) return false;
+    const float largest = *std::max_element(outputs, outputs + classes);
+    float total = 0.0f;
+    for (Size k = 0; k < classes; ++k) total += slopes[k] = std::exp(outputs[k] - largest);
+    loss += weight * (std::log(total) + largest - outputs[target]);
+    const float share = weight / total;
+    for (Size k = 0; k < classes; ++k) slopes[k] *= share;
+    slopes[target] -= weight;
+    return true;
+}
+
+// The same of a number.
+float deviation(Size kind, float error, float weight, double& loss) {
+    if (weight == 0.0f) return 0.0f;  // what is missing may be no number
+    const float size = std::fabs(error);
+    switch (kind) {
+        case ABSOLUTE: loss += weight * size; return error == 0.0f ? 0.0f : std::copysign(weight, error);
+        case SQUARED: loss += weight * error * error; return 2.0f * weight * error;
+        default:
+            loss += weight * (size < 1.0f ? 0.5f * error * error : size - 0.5f);
+            return weight * (size < 1.0f ? error : std::copysign(1.0f, error));
+    }
+}
+
+// slopes [batch, outputs] = the gradient of the client's mean loss by the outputs of its last layer
+bool through_loss(const Perceptron& p, const Client& client, float* slopes) {
+    const Size outputs = p.sizes[p.layers], all = p.batch * outputs;
+    const float* found = client.outputs(p.layers - 1);
+    double loss = 0, counted = 0;
+    if (p.loss == CROSS_ENTROPY) {
+        const Size* classes = static_cast<const Size*>(p.targets) + client.index * p.batch;
+        const float* weights = p.weights + client.index * p.batch;
+        for (Size row = 0; row < p.batch; ++row) {
+            const Size at = row * outputs;
+            if (!cross_entropy(outputs, found + at, classes[row], weights[row], loss, slopes + at)) return false;
+            counted += weights[row];
+        }
+    } else {
+        const float* targets = static_cast<const float*>(p.targets) + client.index * all;
+        const float* weights = p.weights + client.index * all;
+        for (Size k = 0; k < all; ++k) {
+            slopes[k] = deviation(p.loss, found[k] - targets[k], weights[k], loss);
+            counted += weights[k];
+        }
+    }
+    p.sums[client.index] = static_cast<float>(loss);
+    p.sums[p.clients + client.index] = static_cast<float>(counted);
+    const float scale = counted == 0 ? 1.0f : static_cast<float>(1 / counted);
+    for (Size k = 0; k < all; ++k) slopes[k] *= scale;
+    return true;
+}
+
+// sums [size] = the sum of rows of values [batch, size]
+void add_rows(Size batch, Size size, const float* __restrict values, float* __restrict sums) {
+    std::fill(sums, sums + size, 0.0f);
+    for (Size row = 0; row < batch; ++row)
+        for (Size k = 0; k < size; ++k) sums[k] += values[row * size + k];
+}
+
+void backward_of(const Perceptron& p, const Client& client) {
+    const Size room = p.batch * *std::max_element(p.sizes + 1, p.sizes + p.layers + 1);
+    float *slopes = p.gradients, *next = p.gradients + room;
+    for (Size layer = p.layers - 1; layer >= 0; --layer) {
+        const Size from = p.sizes[layer], size = p.sizes[layer + 1];
+        const float* inputs = client.inputs(layer);
+        float* found = client.gradient(layer);
+        multiply(size, from, p.batch, transpose(slopes, size), plain(inputs, from), 0, found, from);
+        add_rows(p.batch, size, slopes, found + size * from);
+        if (layer == 0) break;
+        multiply(p.batch, from, size, plain(slopes, size), plain(client.weight(layer), from), 0, next, from);
+        for (Size k = 0; k < p.batch * from; ++k) next[k] = inputs[k] <= 0.0f ? 0.0f : next[k];
+        std::swap(slopes, next);
+    }
+}
+
+}  // namespace
+
+// 0, or 1 when a target is a class for which there is no output.
+extern "C" int perceptron_gradient(const Perceptron* perceptron) {
+    const Perceptron& p = *perceptron;
+    for (Size index = 0; index < p.clients; ++index) {
+        const Client client{p, index};
+        forward_of(p, client);
+        if (!through_loss(p, client, p.gradients)) return 1;
+        backward_of(p, client);
+    }
+    return 0;
+}
+"""
+)

@@ -1,0 +1,72 @@
+"""Release of counts of rows with noise, and its (epsilon, delta).
+
+Laplace noise on whole numbers is the geometric mechanism of Ghosh, Roughgarden and Sundararajan (STOC 2009); Gaussian
+noise is accounted for as in ``fedgraph.privacy.noise.gaussian``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedgraph.privacy.noise.entropy import random_integers, standard_normal
+from fedgraph.privacy.noise.gaussian import noise_multiplier_for
+from fedgraph.support.settings import Settings
+
+
+class CountNoiseSettings(Settings):
+    """Noise on counts before they leave their owner.
+
+    Neighbours are two tables of as many rows that differ in one row, whatever stands in it: a row counts in one cell of
+    each histogram, and so moves two of its cells by 1. All histograms of a release share epsilon.
+
+    mechanism : ``laplace``, or ``gaussian``, which is better for more than a dozen or so histograms.
+    epsilon   : privacy loss of one release for a row. Each release with fresh noise adds as much again.
+    delta     : for ``gaussian``, the probability with which the loss may be larger; well below one over the number of
+                rows. With ``laplace`` it is 0.
+    """
+
+    mechanism: Literal["laplace", "gaussian"] = "laplace"
+    epsilon: float = Field(gt=0, allow_inf_nan=False)
+    delta: float = Field(default=1e-6, gt=0, lt=1)
+
+    def scale(self, histograms: int) -> float:
+        """Of the noise on every cell of so many histograms: Laplace's b, or the standard deviation.
+
+        One row changes the counts by ``2 histograms`` in the L1 norm, and by the root of that in the Euclidean norm.
+        """
+        if self.mechanism == "laplace":
+            return 2 * histograms / self.epsilon
+        return noise_multiplier_for(self.epsilon, self.delta) * math.sqrt(2 * histograms)
+
+    def largest(self, cells: int, histograms: int, probability: float = 1e-3) -> float:
+        """What the noise on none of so many cells exceeds, but for at most this probability."""
+        if self.mechanism == "laplace":
+            return self.scale(histograms) * max(0.0, math.log(cells / (2 * probability)))
+        quantile = torch.special.ndtri(torch.tensor(1 - probability / cells, dtype=torch.float64))
+        return self.scale(histograms) * float(quantile)
+
+
+def noisy_counts(
+    counts: Tensor, histograms: int, settings: CountNoiseSettings, generator: torch.Generator | None = None
+) -> Tensor:
+    """Counts with noise, int64 of the same shape; what may leave. They can be negative.
+
+    The guarantee is that of exact random numbers; drawn with 52 bits, noise beyond 36 scales never comes up, the
+    probability of which is 1e-16.
+
+    counts     : int64, the cells of all histograms, in any shape.
+    histograms : how many they are.
+    generator  : for tests and simulations only; by default noise comes from the operating system.
+    """
+    scale = settings.scale(histograms)
+    if settings.mechanism == "gaussian":
+        return counts + (scale * standard_normal(counts.shape, generator)).round().long()
+    uniform = (random_integers((2, *counts.shape), 52, generator).double() + 0.5) * 2.0**-52
+    # The difference of two geometric numbers is k with a probability in proportion to exp(-|k| / scale).
+    first, second = (-scale * uniform.log()).floor().long()
+    return counts + first - second

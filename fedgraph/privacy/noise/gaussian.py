@@ -1,0 +1,174 @@
+"""Release of vectors with Gaussian noise, and its (epsilon, delta) as a library accounts for it.
+
+A vector is an owner's embedding of a sample, or a client's update of a model.
+
+The Gaussian mechanism of Dwork and Roth (2014), with the exact condition of Balle and Wang (ICML 2018, theorem 8) as
+computed by the ``dp-accounting`` package, which is also what Flower's own ``dp`` extra installs.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from fedgraph.privacy.noise.entropy import standard_normal
+from fedgraph.support.errors import DataError, ExperimentError
+from fedgraph.support.settings import Settings
+
+_STEPS_PER_DEVIATION = 1024
+
+
+class NoiseSettings(Settings):
+    """Noise on vectors before they leave their owner. Give either noise_multiplier or epsilon.
+
+    clip_norm        : a vector longer than this (Euclidean norm) is shortened to it. So one vector put in the place of
+                       another moves what is released by at most twice this: the sensitivity.
+    noise_multiplier : standard deviation of the noise in sensitivities, i.e. in units of 2 clip_norm.
+    epsilon          : privacy loss that all releases of one vector may add up to; the noise follows.
+    delta            : probability with which the loss may be larger; well below one over the number of samples, or of
+                       clients where an update is protected.
+    releases         : how often the same is released with fresh noise. An embedding that was released is kept on its
+                       owner's node and sent again as it was, whichever run asks; fresh noise is drawn for another
+                       frozen model, for other noise settings, and where what was kept is lost. An update is released
+                       once a round, and counted for one run: the losses of several runs on the same data add up.
+    """
+
+    clip_norm: float = Field(gt=0, allow_inf_nan=False)
+    noise_multiplier: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    releases: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> NoiseSettings:
+        if (self.noise_multiplier is None) == (self.epsilon is None):
+            raise ValueError("give either noise-multiplier or epsilon, one of both")
+        return self
+
+    @property
+    def sensitivity(self) -> float:
+        """Largest Euclidean distance between two clipped vectors, ``2 C``."""
+        return 2 * self.clip_norm
+
+    def multiplier(self) -> float:
+        """Standard deviation of the noise over the sensitivity: as given, or the least that ``epsilon`` allows."""
+        if self.noise_multiplier is not None:
+            return self.noise_multiplier
+        return noise_multiplier_for(self.epsilon or math.inf, self.delta, self.releases)
+
+    def deviation(self) -> float:
+        """Standard deviation of the noise on every number of a vector, in the vector's own units."""
+        return self.multiplier() * self.sensitivity
+
+
+def privacy_loss(settings: NoiseSettings, owners: int = 1) -> float:
+    """Epsilon at ``settings.delta`` of all releases of one vector.
+
+    For embeddings, neighbours are two data sets that differ in one sample at ``owners`` owners, where it is replaced by
+    any other; the local models are the same in both. One owner is the unit of local differential privacy; with the
+    number of owners that see the sample it is the loss of whoever is behind the sample, against someone who sees all of
+    them. For updates, neighbours differ in everything that one client has.
+
+    T releases at n owners are one Gaussian release of sensitivity ``2 C sqrt(T n)``, exactly: Gaussians compose so.
+
+    Raises
+    ------
+    ExperimentError
+        When the accounting package is not installed, or epsilon is too large for it to tell.
+    """
+    return epsilon_of(settings.multiplier(), settings.delta, settings.releases * owners)
+
+
+def privacy_facts(settings: NoiseSettings | None) -> dict[str, dict[str, float]]:
+    """What noise guarantees, as the entry ``privacy`` of ``summary.json``; no entry without noise."""
+    if settings is None:
+        return {}
+    return {
+        "privacy": {
+            "epsilon": privacy_loss(settings),
+            "delta": settings.delta,
+            "noise_multiplier": settings.multiplier(),
+            "clip_norm": settings.clip_norm,
+            "releases": settings.releases,
+        }
+    }
+
+
+def epsilon_of(noise_multiplier: float, delta: float, releases: int = 1) -> float:
+    """Least epsilon for which Gaussian noise of so many sensitivities, released so often, is (epsilon, delta)-private.
+
+    Raises ExperimentError as ``privacy_loss`` does.
+    """
+    try:
+        from dp_accounting import get_epsilon_gaussian  # takes a second to import, and only noise needs it
+
+        epsilon = float(get_epsilon_gaussian(noise_multiplier / math.sqrt(releases), delta))
+    except ImportError as error:
+        raise _not_installed() from error
+    except (ValueError, OverflowError) as error:
+        raise ExperimentError(
+            f"epsilon of noise-multiplier {noise_multiplier:g} over {releases} releases cannot be told ({error}); so "
+            "little noise protects nothing: raise the multiplier"
+        ) from error
+    return epsilon
+
+
+def noise_multiplier_for(epsilon: float, delta: float, releases: int = 1) -> float:
+    """Least noise in sensitivities with which so many releases stay (epsilon, delta)-private; ExperimentError as above.
+
+    ``epsilon`` from about 1e-3 to 1e3 is sensible; smaller ones leave nothing of the vector.
+    """
+    try:
+        from dp_accounting import get_sigma_gaussian
+
+        return float(get_sigma_gaussian(epsilon, delta)) * math.sqrt(releases)
+    except ImportError as error:
+        raise _not_installed() from error
+    except (ValueError, OverflowError) as error:
+        raise ExperimentError(f"no noise can be found for epsilon {epsilon:g} and delta {delta:g}: {error}") from error
+
+
+def _not_installed() -> ExperimentError:
+    return ExperimentError("noise is accounted for by the package dp-accounting; install it first")
+
+
+def clipped(vectors: Tensor, clip_norm: float) -> Tensor:
+    """``h min(1, C / ||h||)`` along the last dimension; float64 of the same shape."""
+    vectors = vectors.double()
+    norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    # Divided and then multiplied, so that rounding cannot make the norm larger than C by more than its own error.
+    return torch.where(norm > clip_norm, vectors / norm.clamp(min=torch.finfo(norm.dtype).tiny) * clip_norm, vectors)
+
+
+def release(
+    vectors: Tensor,
+    settings: NoiseSettings,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Clipped vectors with noise ``N(0, sigma^2 I)``, ``sigma`` from ``settings.deviation()``; what may leave.
+
+    Values are rounded to a grid of about a thousandth of sigma, since their last bits could tell the clean value.
+    Every call is one of ``settings.releases``, and an average over many calls takes the noise away: what can be asked
+    for again is released once and kept (``Released``).
+
+    vectors   : ``[owners, samples, size]`` or any ``[..., size]``, in no particular units.
+    generator : for tests and simulations only; by default noise comes from the operating system and nobody can repeat
+                it. Who can predict the noise can take it off.
+
+    Returns float32 of the shape of ``vectors``.
+
+    Raises
+    ------
+    DataError
+        When a vector is not finite.
+    """
+    if not bool(vectors.isfinite().all()):
+        raise DataError("a vector to be released has numbers that are not finite; check the outputs of the local model")
+    sigma = settings.deviation()
+    noise = sigma * standard_normal(vectors.shape, generator).to(vectors.device)
+    noisy = clipped(vectors, settings.clip_norm) + noise
+    grid = 2.0 ** math.floor(math.log2(sigma)) / _STEPS_PER_DEVIATION
+    return ((noisy / grid).round() * grid).float()

@@ -1,0 +1,100 @@
+"""What an aggregator keeps on its own node: its keys, and which maps it has applied to which samples.
+
+F3 (Ma, Hoang, Chen; UAI 2023), section 5. What the server learns of a sample adds up over requests, so that an
+aggregator has to look at all of them.
+
+``python -m fedgraph.privacy.secret.aggregator_files STATE_DIR NAME`` prints the fingerprint of an aggregator's public
+key, on the aggregator's own node; the keys are made if there are none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedgraph.privacy.secret.first_stage import refuse_leaks
+from fedgraph.privacy.secret.sealed import KeyPair, fingerprint
+from fedgraph.privacy.secret.shamir import ShareSettings
+from fedgraph.support.locking import locked
+from fedgraph.support.naming import file_name
+from fedgraph.support.state_file import load_state, save_state
+
+
+def folder_of(state_dir: Path, name: str) -> Path:
+    """The folder of the aggregator in a node's ``state-dir``."""
+    return state_dir / "aggregators" / file_name(name)
+
+
+def own_keys(folder: Path) -> KeyPair:
+    """The keys kept in ``folder``, made at the first call and readable by nobody else. Raises RunError if broken."""
+    path = folder / "private.key"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        # A file of mkstemp is its owner's alone, and a link puts it in place unless another process was faster.
+        descriptor, temporary = tempfile.mkstemp(dir=folder)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(KeyPair.create().private_bytes())
+                stream.flush()
+                os.fsync(stream.fileno())
+            with suppress(FileExistsError):
+                os.link(temporary, path)
+        finally:
+            os.unlink(temporary)
+    return KeyPair.from_private_bytes(path.read_bytes())
+
+
+class AppliedMaps:
+    """Every projection that was applied to an owner's embeddings, by the samples; one file per owner and frozen model.
+
+    folder      : of the aggregator.
+    owner       : its name.
+    fingerprint : of its frozen model: another model makes other embeddings.
+    size        : of its embedding.
+    """
+
+    def __init__(self, folder: Path, owner: str, fingerprint: str, size: int) -> None:
+        name = hashlib.sha256("\x1f".join((owner, fingerprint, str(size))).encode()).hexdigest()[:32]
+        self.owner, self.size, self.path = owner, size, folder / f"applied-{name}.safetensors"
+
+    def allow(self, keys: Sequence[str], projection: Tensor, settings: ShareSettings) -> None:
+        """Note that the projection ``[hidden, size]`` is about to be applied to the samples.
+
+        Raises
+        ------
+        ExperimentError
+            When the server would learn too much of a sample from it and from what was applied before; see
+            ``refuse_leaks``. Nothing is noted then.
+        RunError
+            When the file is broken.
+        """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # Of two requests at once, each must see what the other is about to reveal.
+        with locked(self.path.with_suffix(".lock")):
+            kept = load_state(self.path)["maps"] if self.path.exists() else {}
+            same = next((name for name, entry in kept.items() if torch.equal(entry["projection"], projection)), None)
+            wanted = set(keys)
+            before = {name: wanted & set(entry["keys"]) for name, entry in kept.items() if name != same}
+            # Samples to which the same maps were applied are looked at together.
+            together = {frozenset(name for name, found in before.items() if key in found) for key in keys}
+            for names in together:
+                projections = [projection[None], *(kept[name]["projection"][None] for name in sorted(names))]
+                refuse_leaks(projections, [self.size], settings, [self.owner])
+            entry = kept.setdefault(same or str(len(kept)), {"projection": projection, "keys": []})
+            if not wanted <= set(entry["keys"]):
+                entry["keys"] = sorted(wanted | set(entry["keys"]))
+                save_state(self.path, {"maps": kept})
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python -m fedgraph.privacy.secret.aggregator_files STATE_DIR NAME")
+    print(fingerprint(own_keys(folder_of(Path(sys.argv[1]).expanduser(), sys.argv[2])).public))

@@ -1,0 +1,110 @@
+"""Messages that only one receiver can open, for shares that travel through the server: HPKE, RFC 9180.
+
+X25519, HKDF-SHA256 and ChaCha20-Poly1305 as the ``cryptography`` package puts them together; a fresh key per message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+
+from fedgraph.support.errors import ReplyError, RunError
+
+_SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
+PUBLIC_BYTES = 32
+"""Length of a public key."""
+
+OVERHEAD = PUBLIC_BYTES + 16
+"""By how much a sealed message is longer than what is in it: the sender's public key of the moment and a tag."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a sealed message belongs to. It is not sent, but a message opens only in the context it was sealed in.
+
+    run        : name of the run.
+    owner      : who sealed it.
+    aggregator : who may open it.
+    request    : what it answers, so that a message from before cannot be put in the place of a later one.
+    """
+
+    run: str
+    owner: str
+    aggregator: str
+    request: str
+
+    def to_bytes(self) -> bytes:
+        """An unambiguous encoding."""
+        return json.dumps(["fedgraph share 1", self.run, self.owner, self.aggregator, self.request]).encode()
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """An aggregator's keys. Only ``public`` (32 bytes) may leave its node."""
+
+    private: X25519PrivateKey = field(repr=False)
+
+    @classmethod
+    def create(cls) -> KeyPair:
+        """A new pair from the operating system's entropy."""
+        return cls(X25519PrivateKey.generate())
+
+    @classmethod
+    def from_private_bytes(cls, data: bytes) -> KeyPair:
+        """The pair that ``private_bytes`` was taken from. Raises RunError when ``data`` is none."""
+        try:
+            return cls(X25519PrivateKey.from_private_bytes(data))
+        except ValueError as error:
+            raise RunError(f"a private key has 32 bytes, not {len(data)}; delete the file and start again") from error
+
+    def private_bytes(self) -> bytes:
+        """32 bytes to keep on the aggregator's own node, readable by nobody else."""
+        return self.private.private_bytes_raw()
+
+    @property
+    def public(self) -> bytes:
+        """The public key, 32 bytes."""
+        return self.private.public_key().public_bytes_raw()
+
+
+def fingerprint(public: bytes) -> str:
+    """A public key's SHA-256 in hexadecimal: what people compare, or put into a node's configuration to pin the key."""
+    return hashlib.sha256(public).hexdigest()
+
+
+def seal(public: bytes, plaintext: bytes, context: Context) -> bytes:
+    """``plaintext`` so that only the holder of the private key opens it; 48 bytes longer.
+
+    Raises
+    ------
+    RunError
+        When ``public`` is no usable public key, naming the aggregator.
+    """
+    try:
+        return _SUITE.encrypt(plaintext, X25519PublicKey.from_public_bytes(public), context.to_bytes())
+    except ValueError as error:
+        raise RunError(f"the public key given for aggregator '{context.aggregator}' cannot be used: {error}") from error
+
+
+def open_sealed(keys: KeyPair, sealed: bytes, context: Context) -> bytes:
+    """What was sealed for these keys in this context.
+
+    Raises
+    ------
+    ReplyError
+        When it was changed on the way, sealed for another key, or belongs to another run, owner, aggregator or request.
+    """
+    try:
+        return _SUITE.decrypt(sealed, keys.private, context.to_bytes())
+    except (InvalidTag, ValueError) as error:
+        short = f" (it has {len(sealed)} bytes, fewer than any sealed message)" if len(sealed) < OVERHEAD else ""
+        raise ReplyError(
+            f"the share from owner '{context.owner}' for aggregator '{context.aggregator}' cannot be opened{short}: it "
+            f"was changed on the way, sealed for another key, or is not of run '{context.run}' and request "
+            f"'{context.request}'"
+        ) from error

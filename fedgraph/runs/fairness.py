@@ -1,0 +1,170 @@
+"""Fairness: are clients that are ahead when each trains alone ahead in the federation too?
+
+Gorbett, Shirazi, Ray: Cross-Silo Federated Learning Across Divergent Domains with Iterative Parameter Alignment (IEEE
+Big Data 2023), section IV.D, table II and Fig. 4.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedgraph.experiment.experiment import Experiment, load_experiment
+from fedgraph.experiment.tables import FairnessTable
+from fedgraph.runs.callbacks import Callback, Evaluation, measured
+from fedgraph.runs.folder import RunFolder
+from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.state_file import State
+
+log = logging.getLogger("fedgraph")
+
+_ROUNDING = 1e-6
+"""Values that differ by no more than this share of the largest are the same but for rounding in float32 models."""
+
+
+def fairness(stand_alone: Mapping[str, float | None], federated: Mapping[str, float | None]) -> float:
+    """``100 rho(stand_alone, federated)``, Pearson's correlation over clients, in [-100, 100].
+
+    Both are values of the same metric by client. Clients without a finite value in either do not count. NaN with fewer
+    than two clients, and where all have the same value.
+    """
+    names = [name for name in stand_alone if name in federated]
+    values = np.array([[values[name] for name in names] for values in (stand_alone, federated)], dtype=np.float64)
+    values = values[:, np.isfinite(values).all(axis=0)]
+    largest = np.abs(values).max(axis=1, keepdims=True, initial=0.0)
+    if values.shape[1] < 2 or not largest.all():
+        return math.nan
+    values = values / largest
+    if (np.ptp(values, axis=1) <= _ROUNDING).any():
+        return math.nan
+    values -= values.mean(axis=1, keepdims=True)
+    values /= np.linalg.norm(values, axis=1, keepdims=True)
+    return float(np.clip(100 * (values[0] @ values[1]), -100, 100))
+
+
+def stand_alone_values(table: FairnessTable, experiment: Experiment, names: Sequence[str]) -> dict[str, float | None]:
+    """What each client reached at the end of the stand-alone run.
+
+    Raises
+    ------
+    ExperimentError
+        When there is no such run, it is not finished, had other data or clients, or has not measured the metric.
+    """
+    where = "[fairness] stand-alone"
+    try:
+        folder = RunFolder.open(Path(table.stand_alone).expanduser())
+        summary = folder.summary()
+    except RunError as error:
+        raise ExperimentError(f"{where}: {error}") from None
+    here = experiment.data.as_table()
+    there = load_experiment(folder.path / "experiment.toml").data.as_table()
+    differing = sorted(key for key in {*here, *there} if here.get(key) != there.get(key))
+    if differing:
+        told = "; ".join(f"{key} is {there.get(key)!r} there and {here.get(key)!r} here" for key in differing)
+        raise ExperimentError(f"{where}: {folder.path} is a run with other [data]: {told}")
+    split, _, metric = table.metric.partition("/")
+    per_client: dict[str, dict[str, dict[str, float | None]]] = summary["per_client"]
+    if metric not in per_client.get(split, {}):
+        known = ", ".join(f"{part}/{name}" for part, metrics in per_client.items() for name in metrics)
+        raise ExperimentError(f"{where}: {folder.path} has not measured '{table.metric}', but {known or 'nothing'}")
+    values = per_client[split][metric]
+    others = sorted(set(names) ^ set(values))
+    if others:
+        raise ExperimentError(
+            f"{where}: {folder.path} is a run of other clients; only in one of the two: {', '.join(others[:5])}"
+            + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+        )
+    return values
+
+
+class Fairness(Callback):
+    """Follows how fair a run is, and ends it when it was fair and is no more.
+
+    metric      : ``<split>/<metric>``.
+    stand_alone : its value by client when each trains alone.
+    stop_below  : the run ends when fairness has been at or above this value and falls below it, with the models of the
+                  last evaluation at or above it; None: it goes on. The paper stops early too, and leaves open when.
+    write       : called with a line for ``metrics.jsonl`` after each evaluation.
+    """
+
+    def __init__(
+        self,
+        metric: str,
+        stand_alone: Mapping[str, float | None],
+        stop_below: float | None = None,
+        write: Callable[[Mapping[str, Any]], None] = lambda line: None,
+    ) -> None:
+        self.metric = metric
+        self.stop_below = stop_below
+        self._stand_alone = stand_alone
+        self._write = write
+        self.last: float | None = None
+        self.best: float | None = None
+        self.best_round: int | None = None
+        self._fair_models: Tensor | None = None
+        self._fair_round = 0
+        self._fell = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether fairness has fallen below the value at which the run ends."""
+        return self._fell
+
+    def on_evaluation(self, evaluation: Evaluation) -> bool:
+        """Correlate, note, and compare; an evaluation without a correlation, as of equal models, says nothing."""
+        values = measured(evaluation, self.metric, "[fairness] metric")
+        if values is None:
+            return self.stopped
+        found = fairness(self._stand_alone, dict(zip(evaluation.names, values.tolist(), strict=True)))
+        self.last = None if math.isnan(found) else found
+        split, _, metric = self.metric.partition("/")
+        restored = {"restored": True} if evaluation.restored else {}
+        self._write({"round": evaluation.round, "phase": "fairness", "split": split, "metric": metric,
+                     "fairness": self.last, **restored})  # fmt: skip
+        # A run that was killed after it had stopped is measured once more; models that nobody has trained are not fair
+        # by merit.
+        if self.last is None or evaluation.restored or self.stopped or evaluation.round == 0:
+            return self.stopped
+        log.info("after round %d: fairness %.1f", evaluation.round, self.last)
+        if self.best is None or self.last > self.best:
+            self.best, self.best_round = self.last, evaluation.round
+        if self.stop_below is not None:
+            if self.last >= self.stop_below:
+                self._fair_models, self._fair_round = evaluation.models.clone(), evaluation.round
+            else:
+                self._fell = self._fair_models is not None
+        return self.stopped
+
+    def final_models(self) -> Tensor | None:
+        """The last fair models, where fairness fell."""
+        return self._fair_models if self._fell else None
+
+    @property
+    def final_round(self) -> int:
+        """The round of the last fair models."""
+        return self._fair_round
+
+    def summary(self) -> dict[str, Any]:
+        """Fairness of the models that the run ends with, and the best of all evaluations."""
+        best = {"best": self.best, "best_round": self.best_round}
+        return {"fairness": {"metric": self.metric, "last": self.last, **best}}
+
+    def state(self) -> State:
+        """What was noted, and the models to come back to."""
+        models = {} if self._fair_models is None else {"fair-models": self._fair_models}
+        return {
+            "last": self.last, "best": self.best, "best-round": self.best_round,
+            "fair-round": self._fair_round, "fell": self._fell, **models,
+        }  # fmt: skip
+
+    def load_state(self, state: State) -> None:
+        """Take back what ``state`` gave."""
+        self.last, self.best, self.best_round = state["last"], state["best"], state["best-round"]
+        self._fair_round, self._fell = state["fair-round"], state["fell"]
+        self._fair_models = state.get("fair-models")

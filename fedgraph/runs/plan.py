@@ -1,0 +1,65 @@
+"""What a strategy is told about the run it serves, beside its own settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from fedgraph.data.base import SplitName
+from fedgraph.models.architectures import Architectures
+from fedgraph.models.parameters import Layout
+from fedgraph.runs.callbacks import Callback
+from fedgraph.support.settings import parse
+from fedgraph.training.settings import TrainSettings
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """The part of a run that is the same for every strategy.
+
+    layout     : names and shapes of the model that is trained. Where architectures differ it is that of a whole row:
+                 one entry ``parameters``, as wide as the largest model.
+    client     : dotted path of the client class that answers the requests.
+    experiment : the part of the experiment that nodes get, as JSON.
+    run        : the name under which nodes keep their clients' state.
+    rounds     : how many there are to be at most.
+    splits     : splits on which models are evaluated, every ``every`` rounds and after the last.
+    architectures : which client has which model, where they differ; None where all have the one of ``layout``.
+    draw       : an initial model ``[parameters]`` that a client of a name starts from where each has one of its own.
+    """
+
+    layout: Layout
+    client: str
+    experiment: str
+    run: str
+    rounds: int = 0
+    seed: int = 0
+    splits: tuple[SplitName, ...] = ("validation", "test")
+    every: int = 1
+    min_clients: int = 1
+    on_missing: Literal["fail", "skip", "keep-last"] = "fail"
+    checkpoint_every: int = 1
+    callbacks: Sequence[Callback] = field(default_factory=tuple)
+    architectures: Architectures | None = None
+    draw: Callable[[str], Tensor] | None = None
+
+    @property
+    def train(self) -> TrainSettings:
+        """How the clients train."""
+        return parse(TrainSettings, json.loads(self.experiment).get("train", {}), "[train]")
+
+    def evaluates(self, server_round: int) -> bool:
+        """Whether the models that stand after ``server_round`` rounds are evaluated even if more rounds follow."""
+        return bool(self.splits) and server_round % self.every == 0
+
+    def keep_from(self, server_round: int) -> int:
+        """The first round that a run may still be asked to repeat while it is in ``server_round``.
+
+        A killed run goes on after its last checkpoint, which was written after a multiple of ``checkpoint_every``.
+        """
+        finished = server_round - 1
+        return finished - finished % self.checkpoint_every + 1

@@ -1,0 +1,145 @@
+"""Run the experiment of a run folder to its end, in this process or on Flower, with progress on the terminal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedgraph.experiment.experiment import Experiment, load_experiment
+from fedgraph.federation.grid import LocalGrid
+from fedgraph.federation.local_flower import run_on_flower
+from fedgraph.runs.folder import RunFolder
+from fedgraph.runs.report import LISTENERS, LiveDisplay
+from fedgraph.support.errors import FedgraphError, RunError
+from fedgraph.support.plugins import load_object
+from fedgraph.support.settings import parse
+
+
+def see_plugins(folders: Sequence[str]) -> None:
+    """Modules beside the experiment file and in the current folder can be named by dotted path; ours come first."""
+    sys.path.extend(folder for folder in folders if folder not in sys.path)
+
+
+def run_one(
+    folder: RunFolder,
+    grid: str,
+    nodes: int,
+    data_dir: Path | None,
+    console: Console,
+    label: str | None = None,
+    model_dir: Path | None = None,
+    advice: str = "once its experiment.toml is mended, go on with --resume",
+) -> dict[str, Any]:
+    """Run or go on with the experiment of a run folder; returns its summary.
+
+    grid     : ``local``, in this process; ``flower``, through ``flwr run`` with nodes on Ray.
+    nodes    : how many nodes the clients are dealt out to.
+    data_dir : the data folder; by default that of ``FEDGRAPH_DATA``.
+    label    : what the progress bar is called; by default after the method.
+    model_dir : where nodes keep the frozen models of their clients; by default with their state, in the run folder.
+    advice   : what to do about a run that does not come to its end.
+
+    Raises
+    ------
+    RunError
+        When the run does not come to its end; names the folder to go on with.
+    """
+    try:
+        _run_or_go_on(folder, grid, nodes, data_dir, console, label, model_dir)
+    except FedgraphError as error:
+        raise RunError(f"{error}\nRun folder: {folder.path}; {advice}") from error
+    return folder.summary()
+
+
+def _run_or_go_on(
+    folder: RunFolder,
+    grid: str,
+    nodes: int,
+    data_dir: Path | None,
+    console: Console,
+    label: str | None,
+    model_dir: Path | None,
+) -> None:
+    experiment = load_experiment(folder.path / "experiment.toml")
+    display = LiveDisplay(console, label or experiment.method.name, _total(experiment))
+    run_config = {
+        "experiment": str(folder.path / "experiment.toml"),
+        "set": shlex.quote(f"output.resume={folder.path}"),
+        "data-dir": str(data_dir.resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", ""),
+    }
+    # All nodes are on this machine: their errors are no secret.
+    places = {"FEDGRAPH_STATE": str(folder.path / "nodes"), "FEDGRAPH_FULL_ERRORS": "1"}
+    if model_dir is not None:
+        places["FEDGRAPH_MODELS"] = str(model_dir.resolve())
+    if run_config["data-dir"]:
+        places["FEDGRAPH_DATA"] = run_config["data-dir"]
+    if grid == "flower":
+        log = folder.path / "logs" / "flower.log"
+        log.parent.mkdir(exist_ok=True)
+        with display:
+            run_on_flower(run_config, nodes, log, places, on_wait=_follower(folder, display))
+        if not folder.is_finished:
+            raise RunError(f"the run did not finish; the end of {log}:\n{_tail(log)}")
+    else:
+        _run_in_process(run_config, nodes, places, display)
+
+
+def _total(experiment: Experiment) -> int | None:
+    """What a progress bar counts up to: rounds; epochs of a strategy that has no rounds; None where it is not known."""
+    strategy = load_object(experiment.method.strategy, "[experiment] strategy")
+    if not hasattr(strategy, "epochs_of"):
+        return experiment.experiment.rounds
+    settings = parse(strategy.settings_type, experiment.method_table, f"[{experiment.method.name}]")
+    total: int | None = strategy.epochs_of(settings)
+    return total
+
+
+def _run_in_process(run_config: dict[str, str], nodes: int, places: Mapping[str, str], display: LiveDisplay) -> None:
+    from flwr.app import Context, RecordDict
+
+    client_app = load_object("clients.app:app", "ClientApp")
+    server_app = load_object("strategies.app:app", "ServerApp")
+    keys = {
+        "FEDGRAPH_STATE": "state_dir",
+        "FEDGRAPH_MODELS": "model_dir",
+        "FEDGRAPH_DATA": "data_dir",
+        "FEDGRAPH_FULL_ERRORS": "full_errors",
+    }
+    node_config = {keys[name]: value for name, value in places.items()}
+    local = LocalGrid.of_partitions(client_app, nodes, run_config, **node_config)
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(run_config))
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    with display:
+        LISTENERS.append(display)
+        try:
+            server_app(local, context)
+        finally:
+            LISTENERS.remove(display)
+
+
+def _follower(folder: RunFolder, display: LiveDisplay) -> Callable[[], None]:
+    """Shows what another process has written to the run folder since the last call."""
+    shown = 0
+
+    def follow() -> None:
+        nonlocal shown
+        file = folder.path / "metrics.jsonl"
+        complete = file.read_text().splitlines(keepends=True) if file.exists() else []
+        complete = [line for line in complete if line.endswith("\n")]
+        for line in complete[shown:]:
+            display.on_line(json.loads(line))
+        shown = len(complete)
+
+    return follow
+
+
+def _tail(path: Path, lines: int = 30) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])

@@ -1,0 +1,55 @@
+"""Find a class by its dotted path ``package.module:Class``; plug-ins need no registration."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedgraph.support.errors import ExperimentError
+
+_OURS = ("strategies", "clients")
+
+
+def load_object(path: str, key: str) -> Any:
+    """The object that ``path`` names; ``key`` is the experiment key it came from, for messages.
+
+    Raises
+    ------
+    ExperimentError
+        When the path has no colon, the module cannot be imported or has no such attribute. Where a folder called
+        ``strategies`` or ``clients`` of yours and this project's own hide each other, both paths are named.
+    """
+    module_name, colon, attribute = path.partition(":")
+    if not colon or not module_name or not attribute:
+        raise ExperimentError(f"{key} = '{path}' is not a dotted path; write it as 'package.module:Class'")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ExperimentError(
+            f"{key} = '{path}': cannot import '{module_name}' ({error}). "
+            f"{_shadow_hint(module_name)}Its folder must be on PYTHONPATH, or be the folder you start from"
+        ) from error
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        raise ExperimentError(
+            f"{key} = '{path}': {module.__file__ or module_name} has no '{attribute}'. {_shadow_hint(module_name)}"
+        ) from None
+
+
+def _shadow_hint(module_name: str) -> str:
+    """Says so when a user's folder and ours have the same name, so that one hides the other."""
+    top = module_name.partition(".")[0]
+    if top not in _OURS:
+        return ""
+    ours = Path(__file__).resolve().parents[2] / top
+    seen = [Path(folder).resolve() for folder in getattr(sys.modules.get(top), "__path__", [])]
+    theirs = [Path(entry or ".").resolve() / top for entry in sys.path]
+    for folder in (folder for folder in dict.fromkeys([*seen, *theirs]) if folder != ours and folder.is_dir()):
+        hides, hidden = (
+            (folder, f"this project's own {ours}") if folder in seen else (f"this project's own {ours}", folder)
+        )
+        return f"The folder {hides} hides {hidden}: rename yours. "
+    return ""

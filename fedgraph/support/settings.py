@@ -1,0 +1,64 @@
+"""Base class of every table of an experiment file: kebab-case keys, unknown keys refused with the known ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fedgraph.support.errors import ExperimentError
+
+S = TypeVar("S", bound="Settings")
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+class Settings(BaseModel):
+    """A frozen table of settings. TOML keys are the field names with dashes for underscores."""
+
+    model_config = ConfigDict(
+        alias_generator=_kebab, populate_by_name=True, extra="forbid", frozen=True, validate_default=True
+    )
+
+    @classmethod
+    def keys(cls) -> list[str]:
+        """The keys a TOML table of this kind may hold."""
+        return [_kebab(name) for name in cls.model_fields]
+
+    def as_table(self) -> dict[str, Any]:
+        """The settings as a plain TOML table with every default filled in; keys that are None are left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def part_of(kind: type[S], table: Mapping[str, Any]) -> S:
+    """Those keys of a validated ``table`` that ``kind`` knows, as its settings."""
+    known = set(kind.keys())
+    return kind.model_validate({key: value for key, value in table.items() if key in known})
+
+
+def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:
+    """Validate ``table`` as ``kind``; ``where`` names the table in messages, e.g. ``[train]``.
+
+    Raises
+    ------
+    ExperimentError
+        Every problem on a line of its own: the key, what is wrong with it and, for an unknown key, the known ones.
+    """
+    try:
+        return kind.model_validate(dict(table))
+    except ValidationError as error:
+        lines = []
+        for problem in error.errors():
+            key = ".".join(str(part) for part in problem["loc"])
+            if problem["type"] == "extra_forbidden":
+                lines.append(f"{where} has no key '{key}'; known keys: {', '.join(sorted(kind.keys()))}")
+            elif problem["type"] == "missing":
+                lines.append(f"{where} needs the key '{key}'")
+            else:
+                text = problem["msg"].removeprefix("Value error, ")
+                got = f" (got {problem['input']!r})" if key else ""
+                lines.append(f"{where} {key}: {text}{got}" if key else f"{where}: {text}")
+        raise ExperimentError("\n".join(lines)) from None

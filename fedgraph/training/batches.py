@@ -1,0 +1,104 @@
+"""Which examples each client trains on at each step of a round, for all clients of a block in single operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgraph.support.hashing import hashed
+from fedgraph.support.seeding import derive_seed
+from fedgraph.training.settings import TrainSettings
+
+_LARGEST = 2**63 - 1
+_PLACES = derive_seed(0, "places of a minibatch")
+"""Keeps the numbers of examples apart from the draws that shuffle them, which hash the same keys."""
+
+
+def shuffling_keys(seed: int, names: Sequence[str]) -> Tensor:
+    """What the order of each client's examples depends on beside the round, int64 ``[clients]``."""
+    return torch.tensor([derive_seed(seed, "batches", name) for name in names], dtype=torch.int64)
+
+
+def num_steps(num_examples: Tensor, settings: TrainSettings) -> Tensor:
+    """Minibatches that clients with so many examples train on in a round, int64 ``[clients]``."""
+    per_epoch = steps_per_epoch(num_examples, settings)
+    if settings.local_steps is not None:
+        return torch.where(per_epoch > 0, settings.local_steps, 0)
+    return per_epoch * (settings.local_epochs or 0)
+
+
+def steps_per_epoch(num_examples: Tensor, settings: TrainSettings) -> Tensor:
+    """Minibatches of one pass over so many examples, int64 ``[clients]``."""
+    size = settings.batch_size
+    rounded_up = (num_examples + size - 1) // size
+    return torch.where(num_examples >= size, num_examples // size, rounded_up) if settings.drop_last else rounded_up
+
+
+def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings, round: int) -> Tensor:
+    """Minibatches of a round: int64 ``[steps, clients, batch_size]`` into each client's own examples, -1 = padding.
+
+    keys, num_examples : int64 ``[clients]``; the result lies on their device and does not depend on which.
+
+    A client's order depends on its key and ``round`` alone; every epoch is shuffled anew and steps cycle through such
+    epochs. A client that has fewer steps than others is all padding in the last ones; padding within a minibatch lies
+    behind its examples.
+    """
+    size, clients = settings.batch_size, len(keys)
+    steps, per_epoch = num_steps(num_examples, settings), steps_per_epoch(num_examples, settings)
+    batches = torch.full((int(steps.max()) if clients else 0, clients, size), -1, device=keys.device)
+    epoch = 0
+    while bool((going := epoch * per_epoch < steps).any()):
+        rows = going.nonzero()[:, 0]
+        longest = int(per_epoch[rows].max())
+        order = _shuffled(keys[rows], num_examples[rows], round, epoch)
+        order = torch.nn.functional.pad(order, (0, max(0, longest * size - order.shape[1])), value=-1)
+        within = torch.arange(longest, device=keys.device)
+        step = epoch * per_epoch[rows, None] + within
+        chosen = (within < per_epoch[rows, None]) & (step < steps[rows, None])
+        client = rows[:, None].expand_as(step)
+        batches[step[chosen], client[chosen]] = order[:, : longest * size].unflatten(1, (longest, size))[chosen]
+        epoch += 1
+    return batches
+
+
+def repeat_examples(indices: Tensor) -> Tensor:
+    """Fill the padding of each minibatch by repeating its own examples in turn; empty ones stay padding.
+
+    ``indices`` is ``[clients, batch]``. Layers with batch statistics then see real examples only.
+    """
+    counts = (indices >= 0).sum(1, keepdim=True).clamp(min=1)
+    columns = torch.arange(indices.shape[1], device=indices.device) % counts
+    return indices.gather(1, columns)
+
+
+def example_numbers(keys: Tensor, round: int, step: int, size: int) -> Tensor:
+    """Random int64 ``[clients, size]``, one for each place in the minibatch of a client's step ``step`` of a round."""
+    stream = hashed(hashed(hashed(keys ^ _PLACES) ^ round) ^ step)
+    return hashed(stream[:, None] + torch.arange(size, device=keys.device))
+
+
+def _shuffled(keys: Tensor, counts: Tensor, round: int, epoch: int) -> Tensor:
+    """A permutation of ``0..count-1`` per client, int64 ``[clients, most]`` with -1 behind it.
+
+    Every example gets a pseudo-random number with its index in the low bits; sorting them shuffles the indices.
+    """
+    most = int(counts.max())
+    index = torch.arange(most, device=keys.device)
+    index_mask = (1 << max(most - 1, 1).bit_length()) - 1
+    stream = hashed(hashed(keys ^ round) ^ epoch)
+    numbers = hashed(stream[:, None] + index)
+    numbers &= _LARGEST & ~index_mask
+    numbers |= index
+    numbers.masked_fill_(index >= counts[:, None], _LARGEST)
+    ordered = _sorted(numbers)
+    return (ordered & index_mask).masked_fill_(ordered == _LARGEST, -1)
+
+
+def _sorted(values: Tensor) -> Tensor:
+    """Rows in ascending order. On a CPU NumPy sorts integers several times faster than PyTorch."""
+    if values.device.type != "cpu":
+        return values.sort(dim=1).values
+    return torch.from_numpy(np.sort(values.numpy(), axis=1))

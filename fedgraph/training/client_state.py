@@ -1,0 +1,232 @@
+"""What a client must remember between rounds, kept by its node: one file per round for the clients saved together.
+
+    state folder / run / purpose / digest of the client names / round-<round>-save-<number>.safetensors
+
+Clients may be saved in other company later on (a resumed run packs them into other nodes, a request asks for some of a
+node's clients), and many nodes of one machine may share the folder. The number of a save is above those of all earlier
+saves of any of its clients, so that it tells which of two files was written later, without a clock.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedgraph.support.errors import RunError
+from fedgraph.support.naming import file_name, json_digest
+from fedgraph.training.row_file import read_clients, read_rows, write_rows
+
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+_FILE = re.compile(r"round-(\d+)-save-(\d+)\.safetensors")
+_TEMPORARY = ".round-"
+_ATTEMPTS = 20
+
+Result = TypeVar("Result")
+
+
+class _Kept(NamedTuple):
+    """A file in the folder ``digest``; one that was saved later is greater."""
+
+    save: int
+    round: int
+    digest: str
+    name: str
+
+    def replaces(self, other: _Kept, keep_from: int) -> bool:
+        """Whether, for a client in both, no request for round ``keep_from`` or later needs the ``other`` any more.
+
+        Such a request that could see the other sees this one too; and what was saved later is what counts.
+        """
+        return self.save > other.save and self.round <= max(other.round, keep_from - 1)
+
+
+class ClientState:
+    """State folder of one run on one node, for one ``purpose``: what is saved together is kept or dropped together.
+
+    A request for round r sees what was kept after an earlier round, never the outcome of a round r that was cut
+    short: so a run that resumes after its last finished round finds what it left.
+
+    All methods raise RunError for a file that is broken, is not one of ours or does not fit what is asked for.
+    """
+
+    def __init__(self, folder: Path, run: str, purpose: str) -> None:
+        self._folder = folder / file_name(run) / purpose
+
+    def load(self, clients: Sequence[str], before: int, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors ``[clients, ...]`` as last kept after a round below ``before``, in main memory, the caller's own.
+
+        A client without any gets ``empty`` (tensors without client axis), which also tells the names to read, their
+        shapes and types.
+        """
+        if not empty:
+            return {}
+        return _repeated(lambda: self._load(clients, before, empty), self._folder)
+
+    def save(self, clients: Sequence[str], after: int, stacked: Mapping[str, Tensor], keep_from: int) -> None:
+        """Keep ``stacked`` (``[clients, ...]``) as the state after round ``after``; drop what no resume can need.
+
+        From then on nobody asks for a round before ``keep_from``. What the same clients kept after round ``after`` or
+        later, in a run that was cut short, counts no more.
+        """
+        if not clients or not stacked:
+            return
+        lengths = {name: len(tensor) for name, tensor in stacked.items()}
+        if set(lengths.values()) != {len(clients)}:
+            raise ValueError(f"the state of {len(clients)} clients must have as many rows, got {lengths}")
+        names, rows = _sorted(clients, stacked)
+        packings = self._packings_with(names)
+        number = 1 + max((kept.save for digest in packings for kept in self._files(digest)), default=0)
+        saved = _Kept(number, after, _digest(names), f"round-{after}-save-{number}.safetensors")
+        there = _entries(self._folder / saved.digest)
+        _repeated(lambda: write_rows(self._path(saved), names, rows), self._folder)
+        self._drop_own(saved, there, keep_from)
+        for digest, others in packings.items():
+            # One node looks after a file of another packing: the one that has its first client.
+            if digest != saved.digest and others[0] in names:
+                self._drop_foreign(digest, others, keep_from)
+
+    def _load(self, clients: Sequence[str], before: int, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        packings = self._packings_with(clients)
+        latest: dict[str, tuple[_Kept, int]] = {}
+        for digest, names in packings.items():
+            kept = max((kept for kept in self._files(digest) if kept.round < before), default=None)
+            if kept is not None:
+                for position, name in enumerate(names):
+                    if name not in latest or latest[name][0] < kept:
+                        latest[name] = kept, position
+        sources: dict[_Kept, list[tuple[int, int]]] = {}
+        for row, client in enumerate(clients):
+            if client in latest:
+                kept, position = latest[client]
+                sources.setdefault(kept, []).append((row, position))
+        parts = []
+        for kept, places in sources.items():
+            positions = [position for _, position in places]
+            part = read_rows(self._path(kept), packings[kept.digest], positions, empty)
+            if len(places) == len(clients):
+                return part
+            parts.append(([row for row, _ in places], part))
+        result = {name: row.cpu().expand(len(clients), *row.shape).clone() for name, row in empty.items()}
+        for rows, part in parts:
+            for name, values in part.items():
+                result[name][rows] = values
+        return result
+
+    def _drop_own(self, saved: _Kept, there: list[str], keep_from: int) -> None:
+        """Of what was ``there`` before, drop files of these very clients, and what killed writers left."""
+        self._drop_temporary(saved.digest, there)
+        files = [*_parsed(saved.digest, there), saved]
+        for kept in files:
+            if any(later.replaces(kept, keep_from) for later in files):
+                self._path(kept).unlink(missing_ok=True)
+
+    def _drop_foreign(self, digest: str, names: tuple[str, ...], keep_from: int) -> None:
+        """Drop files of another packing in which each client has a later file that replaces them."""
+        files = self._files(digest)
+        packings = {other: (set(found), self._files(other)) for other, found in self._packings_with(names).items()}
+        remaining = len(files)
+        for kept in files:
+            uncovered = set(names)
+            for found, others in packings.values():
+                if any(later.replaces(kept, keep_from) for later in others):
+                    uncovered -= found
+            if not uncovered:
+                self._path(kept).unlink(missing_ok=True)
+                remaining -= 1
+        if not remaining:
+            self._drop_temporary(digest, _entries(self._folder / digest))
+            with suppress(OSError):
+                (self._folder / digest).rmdir()
+
+    def _drop_temporary(self, digest: str, entries: Iterable[str]) -> None:
+        for name in entries:
+            if name.startswith(_TEMPORARY):
+                (self._folder / digest / name).unlink(missing_ok=True)
+
+    def _packings_with(self, clients: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Digest -> client names of all packings in the folder that share a client with ``clients``.
+
+        The names behind a digest never change: a process reads them once, from the header of one file.
+        """
+        wanted = set(clients)
+        own = tuple(sorted(wanted))
+        packings = {_digest(own): own}
+        folder = str(self._folder)
+        for digest in _entries(self._folder):
+            if digest in packings:
+                continue
+            try:
+                names = _names(folder, digest)
+            except FileNotFoundError:  # another node dropped its last file
+                continue
+            if not wanted.isdisjoint(names):
+                packings[digest] = names
+        return packings
+
+    def _files(self, digest: str) -> list[_Kept]:
+        return _parsed(digest, _entries(self._folder / digest))
+
+    def _path(self, kept: _Kept) -> Path:
+        return self._folder / kept.digest / kept.name
+
+
+def _sorted(clients: Sequence[str], stacked: Mapping[str, Tensor]) -> tuple[tuple[str, ...], dict[str, Tensor]]:
+    """Clients and their rows in the order of their names, which is that of the file."""
+    position = {client: row for row, client in enumerate(clients)}
+    names = tuple(sorted(position))
+    if names == tuple(clients):
+        return names, dict(stacked)
+    order = torch.tensor([position[name] for name in names])
+    return names, {name: tensor.detach().cpu()[order] for name, tensor in stacked.items()}
+
+
+@lru_cache(maxsize=1024)
+def _digest(names: tuple[str, ...]) -> str:
+    return json_digest(names)[:32]
+
+
+@lru_cache(maxsize=4096)
+def _names(folder: str, digest: str) -> tuple[str, ...]:
+    """The clients of a packing, none for what is no packing. Raises FileNotFoundError for one without a file."""
+    if not _DIGEST.fullmatch(digest):
+        return ()
+    packing = Path(folder) / digest
+
+    def read() -> tuple[str, ...] | None:
+        files = _parsed(digest, _entries(packing))
+        return read_clients(packing / files[0].name) if files else None
+
+    names = _repeated(read, packing)
+    if names is None:
+        raise FileNotFoundError(packing)
+    if _digest(names) != digest:
+        raise RunError(f"the state in {packing} is not that of the clients it is named for; was it moved there?")
+    return names
+
+
+def _parsed(digest: str, entries: Iterable[str]) -> list[_Kept]:
+    matches = (_FILE.fullmatch(name) for name in entries)
+    return [_Kept(int(match[2]), int(match[1]), digest, match[0]) for match in matches if match]
+
+
+def _entries(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+def _repeated(step: Callable[[], Result], folder: Path) -> Result:
+    """The result of ``step``, begun anew when another node dropped a file after it was listed: a later one is there."""
+    for _ in range(_ATTEMPTS):
+        with suppress(FileNotFoundError):
+            return step()
+    raise RunError(f"files in {folder} vanish while they are read; is another run of that name going on?")

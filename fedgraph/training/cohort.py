@@ -1,0 +1,293 @@
+"""Train and evaluate the models of many clients at once: their parameters are one matrix ``[clients, parameters]``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from fedgraph.data.base import CohortData, Split, SplitName
+from fedgraph.models.base import StackedModel
+from fedgraph.support.errors import DataError, RunError
+from fedgraph.support.threads import available_cores, side_by_side
+from fedgraph.training.batches import num_steps, shuffling_keys
+from fedgraph.training.local_training import Block, GradientTerm, LocalTraining, autocast
+from fedgraph.training.metrics import tally
+from fedgraph.training.optimisers import check_state, fresh_state
+from fedgraph.training.settings import TrainSettings
+from fedgraph.training.working_set import WorkingSet, working_set
+
+__all__ = ["Cohort", "GradientTerm", "TrainResult", "TrainSettings"]
+
+log = logging.getLogger("fedgraph")
+
+Result = TypeVar("Result")
+
+EVALUATION_BATCH = 256
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a round of training left behind, on the CPU.
+
+    parameters      : float32 ``[clients, parameters]``.
+    loss            : ``[clients]`` mean training loss over all weighted targets of the round; NaN without training.
+    steps           : int64 ``[clients]`` minibatches trained on.
+    num_examples    : int64 ``[clients]`` training examples that each client has.
+    optimizer_state : moments to hand in again next round, ``{name: [clients, ...]}``; empty unless they are kept.
+    """
+
+    parameters: Tensor
+    loss: Tensor
+    steps: Tensor
+    num_examples: Tensor
+    optimizer_state: dict[str, Tensor]
+
+
+class Cohort:
+    """The clients of one node: a model architecture, their data, and how they train.
+
+    Clients do not influence each other: a client's result does not depend on which others train with it, in which
+    order, in blocks of which size or on how many workers, to float tolerance; the number of workers changes no bit. A
+    model that draws random numbers in its forward pass (as dropout does) is computed client by client unless
+    ``block-size`` says otherwise, so that each client draws for itself. Torch's global generators are left as they
+    were.
+    """
+
+    def __init__(self, model: StackedModel, data: CohortData, settings: TrainSettings, seed: int) -> None:
+        self.model = model.compiled() if settings.compile else model
+        self.data = data
+        self.settings = settings
+        self.seed = seed
+        self.device = settings.torch_device()
+        self._training = LocalTraining(self.model, data.task, settings, seed, data.augment)
+        self._resident: dict[SplitName, Split] = {}
+
+    def train(
+        self,
+        parameters: Tensor,
+        round: int,
+        gradient_term: GradientTerm | None = None,
+        optimizer_state: dict[str, Tensor] | None = None,
+    ) -> TrainResult:
+        """Train every client from its row of ``parameters`` ``[clients, parameters]``, which stays as it is.
+
+        ``round`` selects the order of the examples and the learning rate; ``gradient_term`` adds to every gradient;
+        ``optimizer_state`` is what the last round returned, None for fresh moments. Raises RunError when ``parameters``
+        or the state do not fit.
+        """
+        clients, trainable = len(self.data.names), self.model.layout.num_trainable
+        self._check(parameters)
+        kept: dict[str, Tensor] = {}
+        if self.settings.keep_optimizer:
+            kept = fresh_state(self.settings, clients, trainable)
+            if optimizer_state is not None:
+                check_state(optimizer_state, kept)
+                kept = {name: value.to("cpu", copy=True) for name, value in optimizer_state.items()}
+        result = torch.empty(clients, self.model.layout.num_parameters).copy_(parameters.detach())
+        loss = torch.full((clients,), torch.nan)
+        steps = torch.zeros(clients, dtype=torch.int64)
+
+        def train(chosen: slice) -> None:
+            block = self._block(chosen)
+            # Copies of a block's own: autograd would notice what other threads write into a shared tensor.
+            matrix = result[block.rows].to(self.device, copy=True)
+            moments = {name: value[block.rows].to(self.device, copy=True) for name, value in kept.items()}
+            used = moments or fresh_state(self.settings, len(matrix), trainable, self.device)
+            mean_loss, count = self._training.run(block, matrix, used, round, gradient_term)
+            loss[block.rows], steps[block.rows] = mean_loss.to("cpu", torch.float32), count.cpu()
+            result[block.rows] = matrix.cpu()
+            for name, value in moments.items():
+                kept[name][block.rows] = value.cpu()
+
+        if self.settings.local_steps or self.settings.local_epochs:
+            self._in_blocks(train, self.settings.batch_size, draws=self.model.draws)
+        return TrainResult(result, loss, steps, self._num_examples.clone(), kept)
+
+    def evaluate(
+        self,
+        parameters: Tensor,
+        split: SplitName,
+        horizons: Sequence[int] = (),
+        batch_size: int = EVALUATION_BATCH,
+    ) -> dict[str, Tensor]:
+        """Metrics of every client's model on its own examples, ``{name: [clients]}``, NaN without valid targets.
+
+        Classification: ``accuracy`` and ``loss``. Regression: ``mae`` and ``rmse``. Forecast: masked ``mae``, ``rmse``
+        and ``mape`` (percent), over all steps and at each step of ``horizons`` (counted from 1), in the task's unit.
+        """
+        self._check(parameters)
+
+        def measure(block: slice) -> dict[str, Tensor]:
+            mean, std = self.data.mean[block].to(self.device), self.data.std[block].to(self.device)
+            sums = tally(self.data.task, mean, std, horizons)
+            for outputs, targets, weights, _ in self._outputs(parameters, split, block, batch_size):
+                sums.add(outputs, targets, weights)
+            return {name: values.cpu() for name, values in sums.result().items()}
+
+        results = self._in_blocks(measure, batch_size)
+        return {name: torch.cat([result[name] for result in results]) for name in results[0]}
+
+    def predict(self, parameters: Tensor, split: SplitName, batch_size: int = EVALUATION_BATCH) -> Tensor:
+        """Outputs ``[clients, examples, *output_shape]`` in the task's unit (logits for classification).
+
+        Clients with fewer examples than others are filled up with NaN.
+        """
+        self._check(parameters)
+        counts = self._split(split).num_examples
+        shape = (len(counts), int(counts.max()), *self.data.task.output_shape)
+        predictions = torch.full(shape, torch.nan)
+
+        def fill_in(block: slice) -> None:
+            start = 0
+            for outputs, _, _, present in self._outputs(parameters, split, block, batch_size):
+                stop = start + outputs.shape[1]
+                std, mean = (_widened(value[block], outputs) for value in (self.data.std, self.data.mean))
+                values = outputs.cpu() * std + mean
+                predictions[block, start:stop] = values.masked_fill(~_widened(present.cpu(), outputs), torch.nan)
+                start = stop
+
+        self._in_blocks(fill_in, batch_size)
+        return predictions
+
+    def classify(
+        self, parameters: Tensor, split: SplitName, batch_size: int = EVALUATION_BATCH
+    ) -> tuple[Tensor, Tensor]:
+        """The predicted and the true class of every example, int64 ``[clients, examples]`` each.
+
+        Both are -1 behind a client's last example. Raises DataError when there are no classes.
+        """
+        self._check(parameters)
+        if self.data.task.kind != "classification":
+            raise DataError(f"examples of a {self.data.task.kind} task have no class that could be predicted")
+
+        counts = self._split(split).num_examples
+        classes = torch.full((2, len(counts), int(counts.max())), -1)
+
+        def fill_in(block: slice) -> None:
+            start = 0
+            for outputs, targets, _, present in self._outputs(parameters, split, block, batch_size):
+                stop = start + outputs.shape[1]
+                both = torch.stack([outputs.argmax(-1), targets])
+                classes[:, block, start:stop] = both.masked_fill(~present, -1).cpu()
+                start = stop
+
+        self._in_blocks(fill_in, batch_size)
+        predicted, targets = classes
+        return predicted, targets
+
+    def _block(self, chosen: slice) -> Block:
+        """Clients ``chosen`` of the training order, on the device."""
+        rows = chosen if self._order is None else self._order[chosen]
+        members = range(chosen.start, chosen.stop) if self._order is None else self._order[chosen].tolist()
+        return Block(
+            rows=rows,
+            names=[self.data.names[member] for member in members],
+            keys=self._keys[rows].to(self.device),
+            num_examples=self._num_examples[rows].to(self.device),
+            split=self._split("train").select(rows),
+        )
+
+    def _outputs(
+        self, parameters: Tensor, split: SplitName, block: slice, batch_size: int
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Outputs, targets and weights of all examples of a block in order, and which of them exist."""
+        data = self._split(split).select(block)
+        counts = data.num_examples
+        state = self.model.layout.unflatten(parameters[block].detach().to(self.device, torch.float32))
+        # One batch at least: clients without any examples get their NaN from its empty sums.
+        longest = max(int(counts.max()), 1)
+        for start in range(0, longest, batch_size):
+            indices = torch.arange(start, min(start + batch_size, longest), device=self.device).expand(len(counts), -1)
+            present = indices < counts.to(self.device)[:, None]
+            inputs, targets, weights = data.batch(indices.masked_fill(~present, -1))
+            with torch.no_grad(), autocast(self.settings, self.device):
+                outputs, _ = self.model.forward(state, inputs, training=False)
+            yield outputs.float(), targets, weights, present
+
+    def _in_blocks(self, job: Callable[[slice], Result], batch_size: int, draws: bool = False) -> list[Result]:
+        """Results of ``job`` for every block of clients, in order; blocks run side by side on a CPU."""
+        size = self._clients_per_block(batch_size)
+        if self.device.type != "cpu":
+            return _shrinking(job, len(self.data.names), size)
+        # Draws come from a generator that all threads share.
+        workers = 1 if draws else self.settings.workers or available_cores()
+        return side_by_side(job, _slices(len(self.data.names), size), workers, self.settings.threads)
+
+    def _clients_per_block(self, batch_size: int) -> int:
+        if self.settings.block_size is not None:
+            return self.settings.block_size
+        if self.model.draws:
+            return 1  # each client draws for itself, whoever shares its node
+        return self._working_set.clients_per_block(batch_size, self.device)
+
+    @cached_property
+    def _working_set(self) -> WorkingSet:
+        return working_set(self.model, self.data.task)
+
+    @cached_property
+    def _num_examples(self) -> Tensor:
+        return self.data.splits["train"].num_examples.cpu()
+
+    @cached_property
+    def _keys(self) -> Tensor:
+        return shuffling_keys(self.seed, self.data.names)
+
+    @cached_property
+    def _order(self) -> Tensor | None:
+        """Rows by falling number of steps, so that those still training are the first; None where all are equal."""
+        steps = num_steps(self._num_examples, self.settings)
+        return None if bool((steps == steps[0]).all()) else steps.argsort(descending=True, stable=True)
+
+    def _split(self, name: SplitName) -> Split:
+        """A split on the device, where it stays."""
+        if name not in self._resident:
+            if name not in self.data.splits:
+                raise DataError(f"this data set has no split '{name}'; it has: {', '.join(self.data.splits)}")
+            self._resident[name] = self.data.splits[name].to(self.device)
+        return self._resident[name]
+
+    def _check(self, parameters: Tensor) -> None:
+        wanted = (len(self.data.names), self.model.layout.num_parameters)
+        if tuple(parameters.shape) != wanted:
+            raise RunError(
+                f"the parameters have the shape {tuple(parameters.shape)}, but {wanted[0]} clients with "
+                f"{wanted[1]} parameters each need {wanted}"
+            )
+
+
+def _slices(clients: int, size: int) -> Iterator[slice]:
+    """Blocks of ``size`` clients at most, as even as can be, and an even number of them, as cores mostly are."""
+    count = -(-clients // size)
+    count += count % 2 if 1 < count < clients else 0
+    bounds = [clients * block // count for block in range(count + 1)]
+    return (slice(*pair) for pair in pairwise(bounds))
+
+
+def _shrinking(job: Callable[[slice], Result], clients: int, size: int) -> list[Result]:
+    """Run ``job`` block after block, with smaller blocks once one does not fit into the GPU's memory."""
+    results: list[Result] = []
+    start = 0
+    while start < clients:
+        try:
+            results.append(job(slice(start, min(start + size, clients))))
+        except torch.OutOfMemoryError:
+            if size == 1:
+                raise
+            size = -(-min(size, clients - start) // 2)
+            torch.cuda.empty_cache()
+            log.warning("the GPU's memory is too small for this block; going on with %d clients at a time", size)
+        else:
+            start += size
+    return results
+
+
+def _widened(values: Tensor, like: Tensor) -> Tensor:
+    """``values`` with trailing dimensions of size 1, so that it broadcasts against the leading ones of ``like``."""
+    return values.reshape(*values.shape, *[1] * (like.dim() - values.dim()))

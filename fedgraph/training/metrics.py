@@ -1,0 +1,194 @@
+"""Metrics per client, and what they amount to over all clients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import ExperimentError
+from fedgraph.training.losses import loss_sums
+
+DIRECTION: dict[str, Literal["lower", "higher"]] = {
+    "accuracy": "higher",
+    "auc": "higher",
+    "aupr": "higher",
+    "f1": "higher",
+    "loss": "lower",
+    "mae": "lower",
+    "mape": "lower",
+    "mse": "lower",
+    "precision": "higher",
+    "r2": "higher",
+    "recall": "higher",
+    "rmse": "lower",
+}
+"""Which is better, by the last part between dashes of a metric's name that is one of these: ``mae-15min`` is ``mae``,
+and so is ``weight-mae-local``, the error of a feature as one of several models predicts it."""
+
+AFTER_TURN, LAST = "-after-turn", "-last"
+"""What the names of metrics end with that stand beside those of the models a run ends with: of peers right after their
+last turn (IPA), and of the last models where the run ends with a mean."""
+
+SMALLEST_TARGET = 1e-4
+"""Targets nearer to 0 than this, in the task's unit, do not count in the percentage error."""
+
+
+def direction(metric: str) -> Literal["lower", "higher"]:
+    """Whether lower or higher values of ``metric`` are better; a split before it, as in ``test/mae``, does not matter.
+
+    Raises ExperimentError for an unknown metric.
+    """
+    found = _measure(metric)
+    if found is None:
+        raise ExperimentError(f"there is no metric '{metric}'; known metrics: {', '.join(sorted(DIRECTION))}")
+    return DIRECTION[found]
+
+
+def _measure(metric: str) -> str | None:
+    # Names of features come first, and one may be called as a metric is.
+    parts = metric.rpartition("/")[2].split("-")
+    return next((part for part in reversed(parts) if part in DIRECTION), None)
+
+
+EXTREMES = {"best5": "best 5 %", "worst5": "worst 5 %"}
+"""Statistics over few of the clients, and what they are called; see ``num_extreme``."""
+
+
+def num_extreme(clients: int) -> int:
+    """How many clients are the best or the worst 5 %: one at least, so that of fewer than 40 it is a single client."""
+    return max(1, clients // 20)
+
+
+def summarise(values: Tensor | Mapping[str, float], metric: str) -> dict[str, float]:
+    """Mean, standard deviation, and mean over the best and worst 5 % of clients (at least one client).
+
+    ``values`` is one number per client, ``[clients]`` or by name. Clients without a value (NaN) do not count; without
+    any value all four are NaN, and so are best and worst of a metric of unknown direction. The deviation is that of the
+    population: it divides by the number of clients.
+    """
+    every = torch.tensor(list(values.values())) if isinstance(values, Mapping) else values.detach().cpu()
+    present = every.double()
+    present = present[~present.isnan()]
+    if not len(present):
+        return dict.fromkeys(("mean", "std", "best5", "worst5"), math.nan)
+    best = worst = math.nan
+    if _measure(metric):
+        few = num_extreme(len(present))
+        ranked = present.sort(descending=direction(metric) == "higher").values
+        best, worst = ranked[:few].mean().item(), ranked[-few:].mean().item()
+    return {"mean": present.mean().item(), "std": present.std(correction=0).item(), "best5": best, "worst5": worst}
+
+
+class Tally(Protocol):
+    """Sums over batches from which metrics follow, so that batching does not change them."""
+
+    def add(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> None:
+        """Count one batch; shapes as in :class:`fedgraph.data.base.Batch`."""
+
+    def result(self) -> dict[str, Tensor]:
+        """Each metric, float64 ``[clients]``; NaN for clients without any valid target."""
+
+
+class ClassificationTally:
+    """``accuracy``, ``loss`` (cross-entropy) and ``f1``.
+
+    With two classes ``f1`` is that of class 1, and 0 where nothing is of that class nor taken for it; with more it is
+    the mean over those classes that occur in the client's targets or predictions.
+    """
+
+    def __init__(self, task: TaskSpec) -> None:
+        self.task = task
+        self.sums: Tensor | float = 0.0
+        self.counts: Tensor | float = 0.0
+
+    def add(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> None:
+        """See :class:`Tally`; ``outputs`` are logits ``[clients, batch, classes]``."""
+        weights = weights.double()
+        targets = targets.masked_fill(weights == 0, 0)
+        loss, count = loss_sums("cross-entropy", self.task, outputs.double(), targets, weights)
+        predicted = outputs.argmax(-1)
+        right = weights * (predicted == targets)
+        self.sums = self.sums + torch.stack([right.flatten(1).sum(1), loss, count])
+        # Per class: truly found, predicted, there. [3, clients, classes]
+        none = outputs.new_zeros(len(outputs), outputs.shape[-1], dtype=torch.float64)
+        of_class = [(targets, right), (predicted, weights), (targets, weights)]
+        self.counts = self.counts + torch.stack([none.scatter_add(1, which, much) for which, much in of_class])
+
+    def result(self) -> dict[str, Tensor]:
+        """See :class:`Tally`."""
+        correct, loss, count = torch.as_tensor(self.sums)
+        found, predicted, there = torch.as_tensor(self.counts)
+        occurring = predicted + there
+        f1 = 2 * found / occurring.masked_fill(occurring == 0, 1.0)
+        occurs = occurring > 0
+        f1 = f1[:, 1] if f1.shape[1] == 2 else f1.sum(1) / occurs.sum(1)
+        return {"accuracy": correct / count, "loss": loss / count, "f1": f1.where(count > 0, math.nan)}
+
+
+class ErrorTally:
+    """Masked ``mae`` and ``rmse`` of numbers, for forecasts also ``mape`` in percent, in the task's unit.
+
+    ``mean`` and ``std`` ``[clients]`` undo the scaling of outputs and targets. ``horizons`` are forecast steps, counted
+    from 1, at which the metrics are given separately too: ``mae-15min`` where a step has a known length, else
+    ``mae-step3``.
+    """
+
+    def __init__(self, task: TaskSpec, mean: Tensor, std: Tensor, horizons: Sequence[int] = ()) -> None:
+        self.task = task
+        self.mean, self.std = mean.double(), std.double()
+        self.horizons = horizons
+        self.sums: Tensor | float = 0.0
+        steps = task.output_shape[-1] if task.kind == "forecast" else 0
+        for horizon in horizons:
+            if not 1 <= horizon <= steps:
+                raise ExperimentError(
+                    f"horizon {horizon} cannot be evaluated: "
+                    + (f"forecasts have the steps 1 to {steps}" if steps else f"a {task.kind} task has no steps")
+                )
+
+    def add(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> None:
+        """See :class:`Tally`."""
+        clients, batch = targets.shape[:2]
+        mean, std = self.mean[:, None, None], self.std[:, None, None]
+        weights = weights.reshape(clients, batch, -1).double()
+        truth = targets.reshape(clients, batch, -1).double().masked_fill(weights == 0, 0) * std + mean
+        error = (outputs.reshape(clients, batch, -1).double() * std + mean - truth).abs()
+        far_from_zero = weights * (truth.abs() >= SMALLEST_TARGET)
+        sums = torch.stack(
+            [
+                weights * error,
+                weights * error.square(),
+                weights,
+                far_from_zero * error / truth.abs().clamp(min=SMALLEST_TARGET),
+                far_from_zero,
+            ]
+        )
+        self.sums = self.sums + sums.sum(2)
+
+    def result(self) -> dict[str, Tensor]:
+        """See :class:`Tally`."""
+        sums = torch.as_tensor(self.sums)
+        results = self._metrics(sums.sum(2), "")
+        for horizon in self.horizons:
+            minutes = horizon * self.task.step_minutes
+            results |= self._metrics(sums[..., horizon - 1], f"-{minutes:g}min" if minutes else f"-step{horizon}")
+        return results
+
+    def _metrics(self, sums: Tensor, suffix: str) -> dict[str, Tensor]:
+        absolute, squared, count, relative, relative_count = sums
+        results = {f"mae{suffix}": absolute / count, f"rmse{suffix}": (squared / count).sqrt()}
+        if self.task.kind == "forecast":
+            results[f"mape{suffix}"] = 100 * relative / relative_count
+        return results
+
+
+def tally(task: TaskSpec, mean: Tensor, std: Tensor, horizons: Sequence[int] = ()) -> Tally:
+    """An empty tally of the metrics of ``task`` for the clients whose scaling is ``mean`` and ``std``."""
+    if task.kind == "classification" and not horizons:
+        return ClassificationTally(task)
+    return ErrorTally(task, mean, std, horizons)

@@ -1,0 +1,132 @@
+"""SGD, Adam and AdamW for many clients as operations on one matrix ``[clients, parameters]``.
+
+Each row moves exactly as under ``torch.optim``. Clients with fewer steps than others lie behind them, so that those
+still training are the first rows; the others, and their moments, do not move.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+
+from fedgraph.support.errors import RunError
+from fedgraph.training import adam_kernel
+from fedgraph.training.adam_kernel import EPSILON
+from fedgraph.training.settings import TrainSettings
+
+_FUSED_FROM = 1 << 17
+"""Numbers from which on PyTorch's own pass over all of them is worth its overhead: it reads and writes each once."""
+
+
+class Optimiser:
+    """Updates parameters in place; ``state`` holds the moments, each with a leading client axis.
+
+    learning_rate : that of every step which is given no others.
+    """
+
+    def __init__(self, settings: TrainSettings, learning_rate: float, state: dict[str, Tensor]) -> None:
+        self.settings = settings
+        self.learning_rate = learning_rate
+        self.state = state
+
+    def step(self, parameters: Tensor, gradient: Tensor, learning_rates: Tensor | None = None) -> None:
+        """One update of the first rows of ``parameters`` ``[clients, parameters]``.
+
+        ``gradient`` is ``[active, parameters]`` and may be overwritten; clients behind the first ``active`` ones stay
+        as they are. ``learning_rates`` ``[active]`` are the clients' own for this step.
+        """
+        active = len(gradient)
+        rate = self.learning_rate if learning_rates is None else learning_rates.unsqueeze(1)
+        update = self._sgd if self.settings.optimizer == "sgd" else self._adam
+        update(parameters[:active], gradient, {name: value[:active] for name, value in self.state.items()}, rate)
+
+    def _sgd(self, parameters: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor) -> None:
+        momentum = self.settings.momentum
+        if self.settings.weight_decay:
+            gradient.add_(parameters, alpha=self.settings.weight_decay)
+        if momentum:
+            velocity = state["momentum"].mul_(momentum).add_(gradient)
+            gradient = gradient.add_(velocity, alpha=momentum) if self.settings.nesterov else velocity
+        if isinstance(rate, Tensor):
+            parameters.addcmul_(gradient, rate, value=-1)
+        else:
+            parameters.sub_(gradient, alpha=rate)
+
+    def _adam(self, parameters: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor) -> None:
+        if adam_kernel.step(self.settings, parameters, gradient, state, rate):
+            return
+        first, second = self.settings.betas
+        if self.settings.weight_decay:
+            if self.settings.optimizer == "adamw":
+                parameters.mul_(1 - rate * self.settings.weight_decay)
+            else:
+                gradient.add_(parameters, alpha=self.settings.weight_decay)
+        # A GPU would have to be waited for before the steps of its rows are known.
+        large = parameters.device.type == "cpu" and parameters.numel() >= _FUSED_FROM
+        if large and isinstance(rate, float) and bool((state["step"] == state["step"][0]).all()):
+            self._fused_adam(parameters, gradient, state, rate)
+            return
+        count = state["step"].add_(1).unsqueeze(1)
+        mean = state["first-moment"].lerp_(gradient, 1 - first)
+        square = state["second-moment"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        # Powers in float64: 1 - 0.999 ** count loses digits in float32.
+        first_scale = (1 - first ** count.double()).float()
+        second_scale = (1 - second ** count.double()).sqrt().float()
+        denominator = (square.sqrt() / second_scale).add_(EPSILON)
+        parameters.sub_(mean / denominator * (rate / first_scale))
+
+    def _fused_adam(self, parameters: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float) -> None:
+        """The same where all rows have taken as many steps, in one pass."""
+        first, second = self.settings.betas
+        adam(
+            [parameters],
+            [gradient],
+            [state["first-moment"]],
+            [state["second-moment"]],
+            [],
+            [state["step"][0].clone()],
+            fused=True,
+            amsgrad=False,
+            beta1=first,
+            beta2=second,
+            lr=rate,
+            weight_decay=0.0,
+            eps=EPSILON,
+            maximize=False,
+        )
+        state["step"].add_(1)
+
+
+def fresh_state(
+    settings: TrainSettings, num_clients: int, num_parameters: int, device: torch.device | str = "cpu"
+) -> dict[str, Tensor]:
+    """Moments before the first step, each ``[clients, parameters]`` or ``[clients]``."""
+
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(shape, device=device)
+
+    if settings.optimizer == "sgd":
+        return {"momentum": zeros(num_clients, num_parameters)} if settings.momentum else {}
+    return {
+        "first-moment": zeros(num_clients, num_parameters),
+        "second-moment": zeros(num_clients, num_parameters),
+        "step": zeros(num_clients),
+    }
+
+
+def check_state(state: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Raise RunError unless ``state`` has the names and shapes of ``expected``."""
+    found = {name: tuple(value.shape) for name, value in state.items()}
+    wanted = {name: tuple(value.shape) for name, value in expected.items()}
+    if found != wanted:
+        raise RunError(
+            f"the kept optimiser state holds {found}, but these clients, model and optimiser need {wanted}; "
+            "was the run continued with other settings?"
+        )
+
+
+def clip_rows(gradient: Tensor, max_norm: float) -> Tensor:
+    """Scale each client's gradient down to the Euclidean norm ``max_norm`` at most, in place."""
+    norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+    return gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1))

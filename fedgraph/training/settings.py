@@ -1,0 +1,118 @@
+"""The table ``[train]`` of an experiment: how a client trains its model within a round."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.schedule import Schedule, value_at
+from fedgraph.support.settings import Settings
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class TrainSettings(Settings):
+    """How every client of a cohort trains.
+
+    optimizer, learning_rate, momentum, nesterov, weight_decay, betas : as in torch.optim; momentum and nesterov for
+        sgd, betas for adam and adamw.
+    batch_size          : examples of a minibatch.
+    local_epochs or local_steps : passes over a client's examples, or minibatches, per round (0 = no training);
+        one epoch when neither is given.
+    learning_rate_decay : factor per round; round 1 uses ``learning_rate`` itself.
+    learning_rate_factor : times this: a number, or one that changes with the round, ``[[1, 1.0], [801, 0.2]]`` for a
+        fifth of the rate from round 801 on.
+    warmup_epochs       : local epochs of each round over which the rate rises linearly from 0, minibatch by minibatch;
+        not with local_steps, of which a round may have less than an epoch.
+    final_learning_rate : then the rate falls linearly to this at the end of the round; None: it stays. Decay and
+        factor apply to it too. A round that is shorter than the rise ends on it.
+    clip_norm           : largest Euclidean norm of one client's gradient.
+    loss                : ``auto`` is cross-entropy for classification, mae for forecasts, mse for regression.
+    drop_last           : leave out an epoch's last minibatch when it is not full (never a client's only one).
+    workers             : blocks of clients that are computed side by side; None takes the cores that the node has.
+    threads             : intra-op threads of each worker.
+    device              : ``auto`` takes a GPU where the node has one.
+    block_size          : clients whose tensors are computed together; None measures what the model needs.
+    compile             : train with compiled code where the node has a C++ compiler: recurrent and fully connected
+        models, Adam and the alignment of IPA with native code that comes along, other models with ``torch.compile``; a
+        GPU replays CUDA graphs. With ``native`` only what comes along: faster for small models, for which
+        ``torch.compile`` costs more than it saves.
+        Equal to float tolerance.
+    precision           : ``bf16`` computes the forward pass under autocast; parameters and updates stay float32.
+    keep_optimizer      : optimiser moments survive from round to round.
+    """
+
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    learning_rate: float = Field(default=0.01, gt=0)
+    learning_rate_decay: float = Field(default=1.0, gt=0, le=1)
+    learning_rate_factor: Schedule = 1.0
+    momentum: float = Field(default=0.0, ge=0, lt=1)
+    nesterov: bool = False
+    weight_decay: float = Field(default=0.0, ge=0)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    batch_size: int = Field(default=32, ge=1)
+    local_epochs: int | None = Field(default=None, ge=0)
+    local_steps: int | None = Field(default=None, ge=0)
+    warmup_epochs: float = Field(default=0.0, ge=0)
+    final_learning_rate: float | None = Field(default=None, ge=0)
+    clip_norm: float | None = Field(default=None, gt=0)
+    loss: Literal["auto", "cross-entropy", "mae", "mse", "huber"] = "auto"
+    drop_last: bool = False
+    workers: int | None = Field(default=None, ge=1)
+    threads: int = Field(default=1, ge=1)
+    device: Literal["cpu", "auto", "cuda"] = "auto"
+    block_size: int | None = Field(default=None, ge=1)
+    compile: bool | Literal["native"] = False
+    precision: Literal["float32", "bf16"] = "float32"
+    keep_optimizer: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_epoch_by_default(cls, table: Any) -> Any:
+        names = {"local-epochs", "local_epochs", "local-steps", "local_steps"}
+        if isinstance(table, dict) and all(table.get(name) is None for name in names):
+            return {**table, "local-epochs": 1}
+        return table
+
+    @field_validator("local_steps")
+    @classmethod
+    def _epochs_or_steps(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and info.data.get("local_epochs") is not None:
+            raise ValueError("give either local-epochs or local-steps, not both")
+        return value
+
+    @field_validator("warmup_epochs")
+    @classmethod
+    def _warmup_needs_epochs(cls, value: float, info: ValidationInfo) -> float:
+        if value and info.data.get("local_steps") is not None:
+            raise ValueError(
+                "a client's steps per epoch depend on how many examples it has, so with local-steps the rise would "
+                "be of another length for every client; use local-epochs, or leave warmup-epochs out"
+            )
+        return value
+
+    @field_validator("nesterov")
+    @classmethod
+    def _nesterov_needs_momentum(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("momentum") == 0:
+            raise ValueError("Nesterov's method needs a momentum above 0")
+        return value
+
+    def rate(self, round: int) -> float:
+        """Learning rate of a round, the largest one where it changes within; rounds count from 1."""
+        round = max(round, 1)
+        changed = self.learning_rate_decay ** (round - 1) * value_at(self.learning_rate_factor, round)
+        return self.learning_rate * changed
+
+    def torch_device(self) -> torch.device:
+        """Where the tensors are computed. Raises ExperimentError when CUDA is demanded and absent."""
+        available = torch.cuda.is_available()
+        if self.device == "cuda" and not available:
+            raise ExperimentError(
+                "[train] device: 'cuda' was asked for, but this node has no CUDA device that PyTorch can use; "
+                "set device to 'cpu', or to 'auto' to use one where there is one"
+            )
+        return torch.device("cuda" if self.device != "cpu" and available else "cpu")

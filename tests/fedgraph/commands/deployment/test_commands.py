@@ -1,0 +1,166 @@
+"""The commands `fedgraph node`, `fedgraph server` and `fedgraph test-credentials`, as far as they check."""
+
+import shlex
+
+import pytest
+import tomli_w
+from flwr.common.config import parse_config_args
+from typer.testing import CliRunner
+
+from fedgraph.commands import cli
+from fedgraph.commands.deployment import node_command
+from fedgraph.commands.deployment.credentials import make_test_credentials
+from fedgraph.commands.deployment.foreground import run_to_the_end
+
+pytestmark = pytest.mark.usefixtures("leave_no_trace")
+
+
+def call(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def refused(*arguments):
+    result = call(*arguments)
+    assert result.exit_code == 1, result.output
+    assert isinstance(result.exception, SystemExit), result.exception
+    return " ".join(result.stderr.split())
+
+
+@pytest.fixture
+def file(digits_tables, tmp_path):
+    digits_tables["clients"] = {"expect": ["client-1", "client-3"]}
+    (tmp_path / "small.toml").write_text(tomli_w.dumps(digits_tables))
+    return tmp_path / "small.toml"
+
+
+@pytest.fixture
+def made(tmp_path):
+    return make_test_credentials(tmp_path / "credentials", ["127.0.0.1"], ["client-1"])
+
+
+def command_of(result, program):
+    line = next(line for line in result.output.splitlines() if line.startswith(program))
+    return shlex.split(line)
+
+
+def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file, made, tmp_path):
+    result = call(
+        "node", file, "--client", "client-1", "--client", "client-2", "--check", "--superlink", "lab.example:8000",
+        "--root-certificates", made.authority, "--private-key", made.private_key("client-1"), "--data-dir", tmp_path,
+        "--config", "consent-epsilon=0.5",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    said = result.output
+    assert "This node hosts client-1." in said, "client-2 is not expected"
+    assert "client-1: " in said.partition("What leaves")[0]
+    assert "the parameters of each client's model" in said.partition("What leaves")[2].partition("What stays")[0]
+    assert '[graph] source = "labels"' in said
+    command = command_of(result, "flower-supernode")
+    assert command[command.index("--superlink") + 1] == "lab.example:8000"
+    assert command[command.index("--root-certificates") + 1] == str(made.authority)
+    assert command[command.index("--auth-supernode-private-key") + 1] == str(made.private_key("client-1"))
+    assert "--insecure" not in command
+    assert parse_config_args([command[-1]]) == {
+        "clients": "client-1,client-2",
+        "data-dir": str(tmp_path),
+        "private-key": str(made.private_key("client-1")),
+        "consent-epsilon": 0.5,
+    }
+    assert "Checked, not started." in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "does not know which clients it hosts"),
+        (["--client", "client-9"], "names client-9, which this node's data does not have"),
+        (["--client", "client-0"], "hosts nobody whom the run expects: client-1, client-3"),
+        (["--client", "client-1"], "give --root-certificates"),
+        (["--client", "client-1", "--private-key", "nowhere"], "--private-key: there is no nowhere"),
+        (["--client", "client-1", "--config", "x"], "--config 'x' is not of the form key=value"),
+        (["--client", "client-1", "--set", "evaluation.horizons=[3]"], "no step 3"),
+        (["--client", "client-1", "--set", "data.set='mnist'"], "t10k"),
+    ],
+)
+def test_a_node_that_could_not_take_part_is_told_before_it_joins(file, arguments, message):
+    assert message in refused("node", file, "--check", *arguments)
+
+
+def test_names_with_commas_and_places_with_spaces_reach_the_node(file, tmp_path):
+    result = call("node", file, "--client", "client-1", "--insecure", "--check", "--state-dir", tmp_path / "a folder")
+    config = parse_config_args([command_of(result, "flower-supernode")[-1]])
+    assert config == {"clients": "client-1", "state-dir": str(tmp_path / "a folder")}
+
+
+def test_a_node_without_a_server_says_so(file, made):
+    arguments = ("--client", "client-1", "--root-certificates", made.authority, "--superlink", "127.0.0.1:1")
+    assert "cannot reach the server 127.0.0.1:1" in refused("node", file, *arguments)
+
+
+def test_the_servers_command(made, tmp_path):
+    keys = ("--certificate", made.certificate, "--key", made.key, "--authority", made.authority)
+    result = call("server", *keys, "--public-keys", made.public_keys, "--check", "--port", 8443)
+    assert result.exit_code == 0, result.output
+    assert "The certificate is for 127.0.0.1." in result.output
+    assert "Nodes that may join: client-1." in result.output
+    command = command_of(result, "flower-superlink")
+    assert "--enable-supernode-auth" in command
+    assert "--insecure" not in command
+    assert command[-4:] == ["--port", "8443", "--database", "superlink.db"]
+    assert "--enable-supernode-auth" not in command_of(call("server", "--insecure", "--check"), "flower-superlink")
+
+
+def test_certificates_that_nodes_would_refuse_are_refused_at_once(made, tmp_path):
+    other = make_test_credentials(tmp_path / "other", ["127.0.0.1"], ["client-1"])
+    outside = make_test_credentials(tmp_path / "outside", ["fed.example"], ["client-1"])
+    expired = make_test_credentials(tmp_path / "expired", ["127.0.0.1"], ["client-1"], days=-2)
+    keys = ("--public-keys", made.public_keys, "--check")
+
+    def start(certificate, key, authority):
+        return refused("server", "--certificate", certificate, "--key", key, "--authority", authority, *keys)
+
+    assert "is not the key of" in start(made.certificate, other.key, made.authority)
+    assert "is not signed by" in start(made.certificate, made.key, other.authority)
+    assert "is not for 127.0.0.1, under which Flower" in start(outside.certificate, outside.key, outside.authority)
+    assert "has expired" in start(expired.certificate, expired.key, expired.authority)
+    assert "cannot read the server's certificates" in start(made.authority, tmp_path / "nowhere", made.authority)
+    assert "give --certificate, --key" in refused("server", "--certificate", made.certificate, "--check")
+    assert "cannot write --database" in refused("server", "--insecure", "--check", "--database", "no/folder/x.db")
+
+
+def test_credentials_for_testing_say_that_they_are(tmp_path):
+    result = call("test-credentials", tmp_path / "new", "--node", "mercy", "--host", "superlink.example")
+    assert result.exit_code == 0, result.output
+    assert "These are for testing" in result.output
+    assert "is not empty" in refused("test-credentials", tmp_path / "new", "--node", "mercy")
+
+
+def test_a_program_in_the_foreground_ends_with_its_own_status_and_when_its_start_fails(monkeypatch):
+    monkeypatch.setattr("fedgraph.commands.deployment.foreground.program", lambda name: name)
+    assert run_to_the_end(["sh", "-c", "exit 3"], {"PATH": "/usr/bin:/bin"}) == 3
+    started = []
+
+    def fails(process):
+        started.append(process)
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        run_to_the_end(["sleep", "60"], {"PATH": "/usr/bin:/bin"}, fails)
+    assert started[0].poll() is not None
+
+
+def test_a_node_that_is_not_let_in_tries_again_for_a_while(file, monkeypatch):
+    """As when the server takes the one that was killed for alive yet."""
+    statuses, tried = [1, 1, 0], []
+    monkeypatch.setattr(node_command, "_PAUSE", 0.01)
+    monkeypatch.setattr(node_command, "check_superlink", lambda address, authority: None)
+    monkeypatch.setattr(
+        node_command, "run_to_the_end", lambda command, environment: tried.append(command[0]) or statuses.pop(0)
+    )
+    arguments = ("node", file, "--client", "client-1", "--insecure")
+    result = call(*arguments)
+    assert result.exit_code == 0
+    assert tried == ["flower-supernode"] * 3
+    assert result.output.count("Trying again") == 2
+    statuses += [1, 0]
+    assert call(*arguments, "--retry", "0").exit_code == 1

@@ -1,0 +1,324 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import tomli_w
+from typer.testing import CliRunner
+
+from fedgraph.commands import cli
+from fedgraph.runs import running
+from fedgraph.runs.folder import RunFolder
+
+pytestmark = pytest.mark.usefixtures("leave_no_trace")
+
+
+@pytest.fixture
+def file(digits_tables, tmp_path):
+    digits_tables["experiment"]["rounds"] = 1
+    path = tmp_path / "small.toml"
+    path.write_text(tomli_w.dumps(digits_tables))
+    return path
+
+
+def call(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def refused(*arguments):
+    """The message of a command that must end with exit code 1, one message and no traceback."""
+    result = call(*arguments)
+    assert result.exit_code == 1, result.output
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert "Traceback" not in result.output
+    assert result.stderr.startswith("Error: ")
+    return result.stderr
+
+
+def test_run_with_overrides(file, tmp_path):
+    result = call(
+        "run", file, "--out", tmp_path / "here", "--json", tmp_path / "r.json",
+        "--set", "experiment.rounds=2", "--set", "experiment.name=other", "--set", "train.learning-rate=0.05",
+        "--nodes", 3,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    (folder,) = (tmp_path / "here").iterdir()
+    assert folder.name.startswith("other-")
+    summary = json.loads((tmp_path / "r.json").read_text())
+    assert summary == json.loads((folder / "summary.json").read_text())
+    assert (summary["rounds"], summary["clients"], summary["method"]) == (2, 6, "sfl")
+    assert "learning-rate = 0.05" in (folder / "experiment.toml").read_text()
+    assert "6 clients on 3 nodes" in (folder / "logs" / "run.log").read_text()
+    assert f"Run folder: {folder}" in result.output
+    assert f"{summary['metrics']['test']['accuracy']['mean']:.3f}" in result.output
+    assert "6 clients, each measured on its own test data" in " ".join(result.output.split())
+
+
+def test_more_nodes_than_clients(file, tmp_path):
+    assert call("run", file, "--out", tmp_path / "out", "--nodes", 9).exit_code == 0
+
+
+def test_compare_gives_one_table_and_a_folder_per_method(file, tmp_path):
+    result = call(
+        "run",
+        file,
+        "--out",
+        tmp_path / "out",
+        "--json",
+        tmp_path / "r.json",
+        "--compare",
+        "fedavg",
+        "--compare",
+        "local",
+    )
+    assert result.exit_code == 0, result.output
+    summaries = json.loads((tmp_path / "r.json").read_text())
+    assert [summary["method"] for summary in summaries] == ["sfl", "fedavg", "local"]
+    assert len({summary["weights_sha256"] for summary in summaries}) == 3
+    assert len(list((tmp_path / "out").iterdir())) == 3
+    assert all(method in result.output for method in ("sfl", "fedavg", "local"))
+
+
+def test_compare_with_an_experiment_that_names_a_strategy(file, tmp_path):
+    result = call(
+        "run", file, "--out", tmp_path / "out", "--json", tmp_path / "r.json",
+        "--set", "experiment.strategy=strategies.local:LocalOnly",
+        "--set", "experiment.client=clients.base:CohortClient", "--compare", "fedavg",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert [summary["method"] for summary in json.loads((tmp_path / "r.json").read_text())] == ["LocalOnly", "fedavg"]
+
+
+def test_resume_of_a_run_that_lost_its_end(file, tmp_path):
+    call("run", file, "--out", tmp_path / "out", "--json", tmp_path / "first.json")
+    (folder,) = (tmp_path / "out").iterdir()
+    (folder / "summary.json").unlink()
+    result = call("run", "--resume", folder, "--json", tmp_path / "second.json")
+    assert result.exit_code == 0, result.output
+    first, second = (json.loads((tmp_path / name).read_text()) for name in ("first.json", "second.json"))
+    for key in ("weights_sha256", "metrics", "per_client", "rounds"):
+        assert first[key] == second[key]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "nowhere.toml"), "no experiment file 'nowhere.toml'"),
+        (("run", "--grid", "cloud"), "--grid is 'local' or 'flower', not 'cloud'"),
+        (("run", "--set", "rounds=3"), "override 'rounds=3' is not of the form table.key=value"),
+        (("run", "--set", "experiment.round=3"), "[experiment] has no key 'round'; known keys: "),
+        (("run", "--compare", "fedavgg"), "method 'fedavgg' is not a built-in"),
+        (("run", "--resume", "."), "is no run folder"),
+        (("data", "--download", "digitz"), "no data set 'digitz'; known: "),
+    ],
+)
+def test_what_cannot_be_done_is_one_message(arguments, message):
+    assert message in refused(*arguments)
+
+
+def test_what_goes_wrong_in_the_middle_is_one_message_too(file, tmp_path):
+    too_many = ("--set", "experiment.min-clients=7", "--set", "experiment.wait=0")
+    message = refused("run", file, "--out", tmp_path / "out", *too_many)
+    assert "only 6 of at least 7 clients are hosted" in message
+    message = refused("run", file, "--out", tmp_path / "out", "--set", "data.set=metr-la", "--data-dir", tmp_path / "d")
+    assert "data" in message
+
+
+def test_bad_number_of_nodes_is_refused_before_anything_is_made(file, tmp_path):
+    assert call("run", file, "--out", tmp_path / "out", "--nodes", 0).exit_code == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_bad_method_to_compare_with_is_refused_before_anything_is_made(file, tmp_path):
+    refused("run", file, "--out", tmp_path / "out", "--compare", "fedavgg")
+    assert not (tmp_path / "out").exists()
+
+
+def test_out_folder_whose_name_is_a_number(file, tmp_path):
+    assert call("run", file, "--out", "2024").exit_code == 0
+    assert len(list((tmp_path / "2024").iterdir())) == 1
+
+
+def test_json_into_a_folder_that_is_not_there(file, tmp_path):
+    result = call("run", file, "--out", tmp_path / "out", "--json", tmp_path / "no" / "r.json")
+    assert result.exit_code == 0 or isinstance(result.exception, SystemExit)
+
+
+def test_resume_refuses_what_it_would_ignore(file, tmp_path):
+    call("run", file, "--out", tmp_path / "out")
+    (folder,) = (tmp_path / "out").iterdir()
+    (folder / "summary.json").unlink()
+    assert "--set" in refused("run", "--resume", folder, "--set", "experiment.rounds=7")
+
+
+def test_a_run_that_stopped_names_its_folder(file, tmp_path):
+    too_many = ("--set", "experiment.min-clients=7", "--set", "experiment.wait=0")
+    assert str(tmp_path / "out") in refused("run", file, "--out", tmp_path / "out", *too_many)
+
+
+def test_a_strategy_beside_the_experiment_file_is_found(file, digits_tables, tmp_path):
+    name = f"beside_{os.getpid()}"
+    (tmp_path / f"{name}.py").write_text(
+        "from strategies.local import LocalOnly\n\n\nclass Mine(LocalOnly):\n    pass\n"
+    )
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    os.chdir(elsewhere)
+    result = call(
+        "run", file, "--out", tmp_path / "out", "--json", "r.json", "--set", f"experiment.strategy={name}:Mine",
+        "--set", "experiment.rounds=0",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert json.loads((elsewhere / "r.json").read_text())["method"] == "Mine"
+
+
+def test_plot_is_written(file, tmp_path):
+    result = call("run", file, "--out", tmp_path / "out", "--plot", tmp_path / "p.png")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "p.png").stat().st_size > 1000
+
+
+def test_methods_lists_all_with_what_they_need():
+    result = call("methods")
+    assert result.exit_code == 0
+    for text in ("sfl", "local", "fedavg", "a client graph ([graph])", "package.module:Class"):
+        assert text in result.output
+
+
+def test_data_says_what_is_there_and_what_is_not(tmp_path):
+    folder = tmp_path / "data"
+    result = call("data", "--data-dir", folder)
+    assert "Data of your own: series, table, mixed-table, table-columns, panel, images" in result.output
+    assert result.exit_code == 0
+    assert f"Data folder: {folder}" in result.output
+    assert "metr-la" in result.output
+    missing = result.output
+    from fedgraph.data import catalogue_entries
+
+    entry = next(entry for entry in catalogue_entries() if entry.name == "metr-la")
+    for part in entry.alternatives[0]:
+        assert str(folder / part.path) in missing
+        (folder / part.path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / part.path).write_bytes(b"")
+    assert call("data", "--data-dir", folder).output != missing
+
+
+def test_download_of_what_needs_none_and_of_what_is_there(tmp_path):
+    result = call("data", "--download", "digits")
+    assert result.exit_code == 0
+    assert "digits needs no download" in result.output
+
+
+def test_finished_run_on_flower_is_read_back_and_an_unfinished_one_shows_the_log(file, tmp_path, monkeypatch):
+    calls = []
+
+    def flower(run_config, nodes, log, places, **more):
+        calls.append((run_config, nodes, places))
+        log.write_text("somebody tripped over the cable\n")
+
+    monkeypatch.setattr(running, "run_on_flower", flower)
+    message = refused("run", file, "--out", tmp_path / "out", "--grid", "flower", "--nodes", 4, "--data-dir", tmp_path)
+    assert "the run did not finish" in message
+    assert "somebody tripped over the cable" in message
+    (folder,) = (tmp_path / "out").iterdir()
+    ((run_config, nodes, places),) = calls
+    assert nodes == 4
+    assert places["FEDGRAPH_STATE"] == str(folder / "nodes")
+    assert run_config["set"] == f"output.resume={folder}"
+    assert run_config["experiment"] == str(folder / "experiment.toml")
+    assert run_config["data-dir"] == str(tmp_path)
+    assert RunFolder.open(folder).path == folder
+
+
+def test_compare_by_dotted_path(file, tmp_path):
+    result = call(
+        "run", file, "--out", tmp_path / "out", "--json", tmp_path / "r.json",
+        "--compare", "flwr.serverapp.strategy:FedAdam", "--compare", "local",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    methods = [summary["method"] for summary in json.loads((tmp_path / "r.json").read_text())]
+    assert methods == ["sfl", "FedAdam", "local"]
+
+
+def test_keys_of_every_table():
+    everything = call("keys").output
+    for heading in (
+        "[experiment]", "[train]", '[data] set = "metr-la"', '[model] name = "gru"', "[[model.variants]]", "[sfl]",
+    ):  # fmt: skip
+        assert heading in everything
+    shown = call("keys", "metr-la").output
+    assert "shares: tuple[float, float, float] = (0.7, 0.2, 0.1)" in shown
+    assert "time-of-day: bool = False" in shown
+    explained = call("keys", "train").output
+    assert "local-epochs or local-steps : passes over" in explained
+    assert "local_epochs" not in explained
+    assert "set-for: dict[str, tuple[str, ...]] = {}" in call("keys", "reproduce.rows").output
+    assert "merge: a table, see fedngm.merge" in call("keys", "fedngm").output
+    assert "min-clients: int = 2" in call("keys", "fedngm.merge").output
+    assert "[data.table-schema]" in call("keys", "mixed-table.table-schema").output
+    assert "clip-norm: float = needed" in call("keys", "ipa.privacy").output
+    assert call("keys", "nothing").exit_code == 1
+
+
+def test_every_key_is_explained():
+    from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
+    from fedgraph.graph.settings import GraphTable
+    from fedgraph.models.choice import ModelTable, VariantTable
+    from fedgraph.reproduce.table import ColumnTable, MetricTable, ProfileTable, RowTable, TableTable
+    from fedgraph.support.settings import Settings
+    from fedgraph.training.settings import TrainSettings
+    from strategies.sfl import SFLSettings
+
+    kinds = [ExperimentTable, GraphTable, EvaluationTable, FairnessTable, OutputTable, TrainSettings, SFLSettings]
+    kinds += [ModelTable, VariantTable, TableTable, ColumnTable, RowTable, ProfileTable, MetricTable]
+    for kind in kinds:
+        explained = " ".join(base.__doc__ or "" for base in kind.__mro__ if issubclass(base, Settings))
+        assert [key for key in kind.model_fields if key not in explained] == [], kind
+
+
+def test_a_wrong_method_table_leaves_no_run_folder(file, tmp_path):
+    result = call("run", file, "--out", tmp_path / "out", "--set", "sfl.hop=1", "--compare", "fedavg")
+    assert result.exit_code == 1
+    assert "[sfl] has no key 'hop'" in result.output
+    result = call("run", file, "--out", tmp_path / "out", "--set", "fedavg.foo=1", "--compare", "fedavg")
+    assert "[fedavg] has no key 'foo'" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_results_that_have_nowhere_to_go_are_refused_before_the_run(file, tmp_path):
+    for arguments, message in (
+        (("--plot", tmp_path / "w.xyz"), "known kinds are .png, .svg"),
+        (("--json", tmp_path), "it is a folder"),
+        (("--json", "/proc/nope/x.json"), "cannot write"),
+    ):
+        result = call("run", file, "--out", tmp_path / "out", *arguments)
+        assert result.exit_code == 1
+        assert message in result.output.replace("\n", " ")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_stock_strategy_over_another_method_gets_its_own_client(file, tmp_path):
+    path = "experiment.strategy=flwr.serverapp.strategy:FedAdam"
+    result = call("run", file, "--out", tmp_path / "out", "--set", path)
+    assert result.exit_code == 0, result.output
+
+
+def test_a_table_can_be_replaced_whole(file, tmp_path):
+    result = call(
+        "run", file, "--out", tmp_path / "out", "--set", 'model={name = "cnn"}', "--set", "experiment.rounds=1"
+    )
+    assert result.exit_code == 0, result.output
+
+
+def test_wrong_types_are_explained(file):
+    for override, message in (("data.set=[1]", "set is [1]"), ("model.name=[1]", "no model [1]")):
+        result = call("run", file, "--set", override)
+        assert result.exit_code == 1
+        assert message in result.output
+
+
+def test_the_package_is_the_command():
+    found = subprocess.run([sys.executable, "-m", "fedgraph", "--help"], capture_output=True, text=True, check=False)
+    assert found.returncode == 0
+    assert "Usage: fedgraph [OPTIONS] COMMAND" in found.stdout

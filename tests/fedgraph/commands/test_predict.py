@@ -1,0 +1,78 @@
+"""``fedgraph predict``, in the clear and on secret shares."""
+
+import csv
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedgraph.commands.cli import app
+
+
+@pytest.fixture
+def trained(patches_tables, run_experiment):
+    patches_tables["data"] |= {"new-share": 0.05}
+    patches_tables["f3"] |= {"hidden": 2}
+    return run_experiment(patches_tables)
+
+
+@pytest.mark.usefixtures("leave_no_trace")
+def test_predictions_on_shares_by_the_command(trained, data_dir):
+    found = {}
+    for options in ([], ["--secret", "2-of-3", "--set", "f3-secret.map-bits=8"]):
+        result = CliRunner().invoke(app, ["predict", str(trained.path), "--data-dir", str(data_dir), *options])
+        assert result.exit_code == 0, result.output
+        assert "samples predicted" in result.output
+        assert ("3 exchanges, 0.0" in result.output) == bool(options)
+        path = result.output.strip().splitlines()[-1]
+        with open(path) as stream:
+            found[len(options)] = list(csv.DictReader(stream))
+    clear, secret = found.values()
+    assert len(clear) == len(secret) > 50
+    for one, other in zip(clear, secret, strict=True):
+        assert one["key"] == other["key"]
+        assert float(one["probability 3"]) == pytest.approx(float(other["probability 3"]), abs=0.01)
+    assert clear != secret
+
+
+@pytest.mark.usefixtures("leave_no_trace")
+def test_samples_that_a_run_has_predicted_are_predicted_alike(patches_tables, run_experiment, data_dir):
+    """By as many graphs as the run had: 10 would be the default of an inference."""
+    patches_tables["f3"] |= {"draws": 3}
+    folder = run_experiment(patches_tables)
+
+    def probabilities(path):
+        with open(path) as stream:
+            lines = [line for line in csv.DictReader(stream) if line["split"] == "test"]
+        return [[float(line[f"probability {digit}"]) for digit in range(10)] for line in lines]
+
+    command = ["predict", str(folder.path), "--data-dir", str(data_dir), "--samples", "test"]
+    known = np.array(probabilities(folder.path / "predictions.csv"))
+    assert len(known) > 200
+    for options, alike in ([], True), (["--draws", "4"], False):
+        output = CliRunner().invoke(app, [*command, *options]).output
+        # The samples of one split are multiplied in other batches than all of them, which may round otherwise.
+        assert np.allclose(probabilities(output.strip().splitlines()[-1]), known, rtol=0, atol=2e-6) == alike
+
+
+@pytest.mark.usefixtures("leave_no_trace")
+def test_a_threshold_that_is_none(trained, data_dir):
+    for text in ("2/3", "4-of-3", "1-of-3", "1-of-1"):
+        result = CliRunner().invoke(app, ["predict", str(trained.path), "--data-dir", str(data_dir), "--secret", text])
+        assert result.exit_code == 1
+        assert f"--secret is '{text}'; it is written like 2-of-3" in " ".join(result.output.split())
+    assert not (trained.path / "predictions").exists()
+
+
+@pytest.mark.usefixtures("leave_no_trace")
+def test_models_are_where_the_run_has_kept_them(patches_tables, data_dir, tmp_path, run_experiment, monkeypatch):
+    elsewhere = tmp_path / "models"
+    config = {"partition-id": 0, "num-partitions": 1, "model-dir": str(elsewhere)}
+    folder = run_experiment(patches_tables, node_configs=[config])
+    command = ["predict", str(folder.path), "--data-dir", str(data_dir), "--samples", "test"]
+    output = " ".join(CliRunner().invoke(app, command).output.split())
+    assert "no longer has the frozen model" in output
+    assert "once that is mended, predict again" in output
+    assert "--resume" not in output, "which would look for the models in the folder of the predictions"
+    monkeypatch.setenv("FEDGRAPH_MODELS", str(elsewhere))
+    assert "samples predicted" in CliRunner().invoke(app, command).output

@@ -1,0 +1,74 @@
+"""Owners as clients of a cohort, against their rows picked by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedgraph.data.owners.samples import SAMPLE_SPLITS, OwnerData, cohort_data
+from fedgraph.models.task import TaskSpec
+from fedgraph.support.errors import DataError
+
+SPLIT = [0, 1, 0, 2, 3, 0]
+LABELS = [1, 0, 2, 2, -1, 1]
+PRESENT = [[1, 1, 1, 0, 1, 1], [0, 1, 1, 1, 1, 1]]
+
+
+def task(*shape):
+    return TaskSpec("classification", shape, (3,), features=("speed",), classes=("a", "b", "c"))
+
+
+def two_owners():
+    return OwnerData(
+        owners=("north", "south"),
+        keys=tuple("abcdef"),
+        split=torch.tensor(SPLIT, dtype=torch.int8),
+        labels=torch.tensor(LABELS),
+        inputs=tuple(torch.randn(6, 2, 1, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)),
+        present=torch.tensor(PRESENT, dtype=torch.bool),
+        tasks=(task(2, 1), task(2, 1)),
+    )
+
+
+@pytest.mark.parametrize("kind", ["train", "validation", "test"])
+def test_each_split_holds_the_samples_that_an_owner_has(kind):
+    data = two_owners()
+    split = cohort_data(data).splits[kind]
+    for owner in range(2):
+        mine = [k for k in range(6) if SAMPLE_SPLITS[SPLIT[k]] == kind and PRESENT[owner][k]]
+        assert split.num_examples[owner] == len(mine)
+        indices = torch.full((2, 6), -1)
+        indices[owner, : len(mine)] = torch.arange(len(mine))
+        inputs, targets, weights = split.batch(indices)
+        assert torch.equal(inputs[owner, : len(mine)], data.inputs[owner][mine])
+        assert targets[owner, : len(mine)].tolist() == [LABELS[k] for k in mine]
+        assert weights.sum() == len(mine)
+
+
+def test_what_a_cohort_says_of_itself():
+    cohort = cohort_data(two_owners())
+    assert cohort.names == ("north", "south")
+    assert cohort.label_counts.tolist() == [[0, 2, 1], [0, 1, 1]]
+    assert (cohort.mean.tolist(), cohort.std.tolist()) == ([0.0, 0.0], [1.0, 1.0])
+    # Owners on other nodes have other features, and all clients of a run have one task.
+    assert cohort.task == replace(task(2, 1), features=())
+
+
+def test_inputs_of_different_shapes_are_refused_with_both_names():
+    data = two_owners()
+    uneven = replace(data, inputs=(data.inputs[0], torch.zeros(6, 5)), tasks=(task(2, 1), task(5)))
+    with pytest.raises(DataError, match=r"'north' has inputs of the shape \(2, 1\), and client 'south' .*\(5,\).*f3"):
+        cohort_data(uneven)
+
+
+def test_an_owner_without_training_samples_is_named():
+    data = two_owners()
+    present = data.present.clone()
+    present[1, data.split == 0] = False
+    with pytest.raises(DataError, match="client 'south' has no training sample"):
+        cohort_data(replace(data, present=present))
+    cohort = cohort_data(replace(data, present=present), untrained=("north", "south"))
+    assert cohort.untrained == ("south",), "north may be without training samples, and is not"
+    assert cohort.splits["train"].num_examples.tolist() == [3, 0]

@@ -1,0 +1,225 @@
+"""Splits by key, scaling and lacking samples of any set whose clients share samples."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from fedgraph.data.owners.samples import SAMPLE_SPLITS
+from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource, sample_splits
+from fedgraph.graph import ClientGraph
+from fedgraph.support.errors import DataError
+
+NEW = SAMPLE_SPLITS.index("new")
+KEYS = tuple(f"sample-{number:04d}" for number in range(400))
+
+
+class Toy(SharedSampleSource):
+    """Two clients of 3 steps x 2 features, samples in falling order of keys."""
+
+    title = "toy"
+
+    def __init__(self, keys=KEYS[::-1], is_test=None, scaled=None, **settings):
+        self.settings = SharedSampleSettings(**settings)
+        self.keys, self.is_test, self.scaled = keys, is_test, scaled
+        random = np.random.default_rng(0)
+        count = len(keys)
+        self.values = {
+            name: random.normal(5.0, 3.0, (count, 3, 2)).astype(np.float32) for name in ("north", "south", "west")
+        }
+        self.values["south"][::5, 1, 0] = np.nan
+        self.there = {name: random.random(count) < 0.8 for name in self.values}
+        self.labels = random.integers(3, size=count)
+        self.labels[:4] = -1
+
+    def every_client(self):
+        return tuple(self.values)
+
+    def every_graph(self):
+        return ClientGraph.complete(self.every_client())
+
+    def holdings(self, names):
+        return Holdings(
+            keys=self.keys,
+            labels=torch.from_numpy(self.labels),
+            classes=("a", "b", "c"),
+            inputs=tuple(torch.from_numpy(self.values[name]) for name in names),
+            present=torch.from_numpy(
+                np.array([self.there[name] for name in names]).reshape(len(names), len(self.keys))
+            ),
+            features=(("x", "y"),) * len(names),
+            scaled=None if self.scaled is None else (torch.tensor(self.scaled),) * len(names),
+            is_test=self.is_test,
+        )
+
+
+def test_shares_hold_on_average_and_the_draws_are_even():
+    keys = tuple(str(number) for number in range(40_000))
+    settings = SharedSampleSettings(shares=(0.5, 0.2, 0.3), new_share=0.1)
+    shares = torch.bincount(sample_splits(keys, settings).long(), minlength=4) / len(keys)
+    np.testing.assert_allclose(shares, [0.45, 0.18, 0.27, 0.1], atol=0.01)
+
+
+@pytest.mark.parametrize("shares", [(1.0, 0.0, 0.0), (0.9, 0.1, 0.0), (0.9, 0.0, 0.1)])
+def test_a_share_of_none_is_empty(shares):
+    counts = torch.bincount(sample_splits(KEYS, SharedSampleSettings(shares=shares)).long(), minlength=4)
+    assert [count > 0 for count in counts.tolist()] == [share > 0 for share in (*shares, 0.0)]
+
+
+def test_the_split_of_a_sample_follows_from_its_key_and_the_seed_alone():
+    settings = SharedSampleSettings(new_share=0.2)
+    whole = sample_splits(KEYS, settings)
+    assert torch.equal(sample_splits(KEYS[::7], settings), whole[::7])
+    # Whether a sample is new changes where no other belongs.
+    without = sample_splits(KEYS, settings.model_copy(update={"new_share": 0.0}))
+    assert torch.equal(without[whole != NEW], whole[whole != NEW])
+    other = sample_splits(KEYS, settings.model_copy(update={"split_seed": 1}))
+    assert not torch.equal(other == NEW, whole == NEW)
+    known = (other != NEW) & (whole != NEW)
+    assert not torch.equal(other[known], whole[known])
+
+
+def test_new_samples_tell_no_label():
+    data = Toy(new_share=0.5).load_owners(["north"])
+    assert (data.split == NEW).float().mean().item() == pytest.approx(0.5, abs=0.1)
+    assert torch.equal(data.labels == -1, data.split == NEW)
+
+
+def test_splitting_takes_milliseconds():
+    keys = tuple(f"2017-{number}" for number in range(4343))
+    start = time.process_time()
+    sample_splits(keys, SharedSampleSettings())
+    assert time.process_time() - start < 0.1
+
+
+def test_test_samples_of_a_set_of_its_own():
+    is_test = torch.arange(len(KEYS)) % 3 == 0
+    split = sample_splits(KEYS, SharedSampleSettings(shares=(0.6, 0.2, 0.2)), is_test)
+    assert torch.equal(split == 2, is_test)
+    assert (split[~is_test] == 1).float().mean().item() == pytest.approx(0.25, abs=0.06)
+
+
+def test_samples_are_sorted_and_those_that_nobody_has_are_left_out():
+    source = Toy()
+    data = source.load_owners(["south", "north"])
+    someone = source.there["south"] | source.there["north"]
+    assert data.owners == ("south", "north")
+    assert list(data.keys) == sorted(key for key, there in zip(source.keys, someone, strict=True) if there)
+    row = {key: place for place, key in enumerate(source.keys)}
+    rows = [row[key] for key in data.keys]
+    assert data.present.tolist() == [source.there[name][rows].tolist() for name in data.owners]
+    labels = torch.from_numpy(source.labels[rows])
+    assert torch.equal(data.labels, labels)
+    assert torch.equal(data.split == NEW, labels == -1)
+    assert (labels == -1).any()
+    assert data.split.dtype == torch.int8
+
+
+def test_a_client_is_the_same_whoever_shares_its_node():
+    source = Toy(lacking_share=0.3, new_share=0.1)
+    alone, together = source.load_owners(["south"]), source.load_owners(["north", "west", "south"])
+    place = {key: row for row, key in enumerate(together.keys)}
+    rows = [place[key] for key in alone.keys]
+    assert torch.equal(alone.inputs[0], together.inputs[2][rows])
+    assert torch.equal(alone.split, together.split[rows])
+    assert torch.equal(alone.labels, together.labels[rows])
+    assert torch.equal(alone.present[0], together.present[2][rows])
+    assert alone.present.all()
+    assert not together.present[2].all()
+
+
+def test_scaling_by_the_clients_own_training_samples():
+    source = Toy()
+    data = source.load_owners(["south"])
+    row = {key: place for place, key in enumerate(source.keys)}
+    raw = source.values["south"][[row[key] for key in data.keys]].astype(np.float64)
+    training = raw[(data.split == 0).numpy()].reshape(-1, 2)
+    expected = (raw - np.nanmean(training, 0)) / np.nanstd(training, 0)
+    assert np.isnan(expected).any()
+    np.testing.assert_allclose(data.inputs[0], np.nan_to_num(expected, nan=0.0), atol=1e-5)
+
+
+def test_without_scaling_a_gap_is_the_mean_of_training():
+    source = Toy(scaling="none")
+    data = source.load_owners(["south"])
+    row = {key: place for place, key in enumerate(source.keys)}
+    raw = source.values["south"][[row[key] for key in data.keys]]
+    mean = np.nanmean(raw[(data.split == 0).numpy()].reshape(-1, 2), 0, dtype=np.float64)
+    np.testing.assert_allclose(data.inputs[0], np.where(np.isnan(raw), mean, raw), rtol=1e-6)
+
+
+def test_features_that_may_not_be_scaled_and_constant_ones_stay():
+    source = Toy(scaled=[True, False])
+    source.values["north"][..., 0] = 7.0
+    data = source.load_owners(["north"])
+    row = {key: place for place, key in enumerate(source.keys)}
+    rows = [row[key] for key in data.keys]
+    assert (data.inputs[0][..., 0] == 0.0).all()
+    np.testing.assert_array_equal(data.inputs[0][..., 1], source.values["north"][rows][..., 1])
+
+
+def test_lacking_samples_are_zero_differ_by_client_and_leave_the_split_alone():
+    source, whole = Toy(lacking_share=0.4), Toy()
+    for each in (source, whole):
+        each.there = {name: np.ones(len(KEYS), dtype=bool) for name in each.values}
+    data, full = source.load_owners(["north", "south"]), whole.load_owners(["north", "south"])
+    shares = data.present.float().mean(1) * len(data.keys) / len(KEYS)
+    np.testing.assert_allclose(shares, [0.6, 0.6], atol=0.08)
+    assert not torch.equal(data.present[0], data.present[1])
+    kept = [full.keys.index(key) for key in data.keys]
+    assert torch.equal(data.split, full.split[kept])
+    for owner in range(2):
+        assert (data.inputs[owner][~data.present[owner]] == 0).all()
+        assert (data.inputs[owner][data.present[owner]] != 0).any()
+
+
+def test_values_that_a_client_lacks_do_not_count_in_its_scale():
+    source = Toy()
+    for_comparison = source.load_owners(["north"]).inputs[0]
+    source.values["north"][~source.there["north"]] = 1e6
+    data = source.load_owners(["north", "south"])
+    assert torch.equal(data.inputs[0][data.present[0]], for_comparison)
+    assert (data.inputs[0][~data.present[0]] == 0).all()
+
+
+def test_chosen_clients_their_graph_and_description():
+    source = Toy(clients=("west", "north"))
+    assert source.client_names() == ["west", "north"]
+    assert source.given_graph().names == ("west", "north")
+    assert source.describe() == "toy, 2 of 3 clients, 400 samples of 3 classes"
+    assert source.load(["north"]).names == ("north",)
+    with pytest.raises(DataError, match="there is no client 'south'; the clients are west, north"):
+        source.load_owners(["south"])
+    with pytest.raises(DataError, match="key clients: there is no client 'east'"):
+        Toy(clients=("east",)).client_names()
+
+
+def test_clients_can_be_left_out():
+    every = Toy().client_names()
+    assert Toy(without=(every[1],)).client_names() == [every[0], *every[2:]]
+    assert Toy(clients=("west", "north"), without=("west",)).client_names() == ["north"]
+    with pytest.raises(DataError, match="key without: there is no client 'east'"):
+        Toy(without=("east",)).client_names()
+    with pytest.raises(DataError, match="leaves no clients"):
+        Toy(without=tuple(every)).client_names()
+
+
+def test_two_samples_of_one_key_are_refused():
+    with pytest.raises(DataError, match="the sample key 'twice' occurs more than once"):
+        Toy(keys=("twice", "once", "twice", "d", "e", "f")).load_owners(["north"])
+
+
+def test_who_cannot_be_scaled_for_lack_of_training_samples_is_said():
+    toy = Toy()
+    toy.there["south"] &= (sample_splits(toy.keys, toy.settings) != 0).numpy()
+    assert toy.load_owners(["south", "west"]).unscaled == ("south",)
+    for change in ({"scaling": "none"}, {"scaled": [False, False]}):
+        other = Toy(**change)
+        other.there = toy.there
+        assert other.load_owners(["south", "west"]).unscaled == ()
+    partly = Toy(scaled=[False, True])
+    partly.there = toy.there
+    assert partly.load_owners(["south", "west"]).unscaled == ("south",)

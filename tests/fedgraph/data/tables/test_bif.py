@@ -1,0 +1,159 @@
+import gzip
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from fedgraph.data.tables.bif import parse_bif, read_bif
+from fedgraph.graph.feature_graph import FeatureGraph
+from fedgraph.support.errors import DataError
+from fedgraph.support.seeding import generator
+
+HEAD = "network tiny {\n}\n"
+RAIN = "variable rain {\n  type discrete [ 2 ] { yes, no };\n}\n"
+COLD = "variable cold { type discrete [2] { <0, >=0.5 }; }\n"
+ROAD = "variable road {\n  type discrete [ 3 ] { dry, wet, icy };\n}\n"
+P_RAIN = "probability ( rain ) {\n  table 0.25, 0.75;\n}\n"
+P_COLD = "probability ( cold ) { table 0.1, 0.9; }\n"
+P_ROAD = """probability ( road | rain, cold ) {
+  (yes, <0) 0.0, 0.25, 0.75;
+  (no, <0) 0.5, 0.25, 0.25;
+  (yes, >=0.5) 0.1, 0.9, 0.0;
+  (no, >=0.5) 1.0, 0.0, 0.0;
+}
+"""
+# The child is described before its parents: order in the file is free.
+TINY = HEAD + ROAD + RAIN + COLD + P_ROAD + P_RAIN + P_COLD
+
+
+def joint(network):
+    """The probability of every row, by multiplication."""
+    names = list(network.variables)
+    found = np.zeros([len(variable.categories) for variable in network.variables.values()])
+    for row in product(*map(range, found.shape)):
+        value = dict(zip(names, row, strict=True))
+        found[row] = np.prod(
+            [
+                float(of.probabilities[(*(value[p] for p in of.parents), value[name])])
+                for name, of in network.variables.items()
+            ]
+        )
+    return found
+
+
+def test_a_network_is_read():
+    network = parse_bif(TINY)
+    assert list(network.variables) == ["road", "rain", "cold"]
+    road = network.variables["road"]
+    assert road.categories == ("dry", "wet", "icy")
+    assert road.parents == ("rain", "cold")
+    # Rows of the file vary the first parent fastest; the table has the parents in their order.
+    np.testing.assert_allclose(road.probabilities, [[[0, 0.25, 0.75], [0.1, 0.9, 0]], [[0.5, 0.25, 0.25], [1, 0, 0]]])
+    assert network.skeleton == FeatureGraph(("road", "rain", "cold"), (("road", "rain"), ("road", "cold")))
+    assert network.moral_graph.edges == (*network.skeleton.edges, ("rain", "cold"))
+    assert [(f.name, f.kind, f.width) for f in network.schema.features] == [
+        ("road", "categorical", 3),
+        ("rain", "binary", 1),
+        ("cold", "binary", 1),
+    ]
+
+
+def test_samples_have_the_joint_distribution():
+    network = parse_bif(TINY)
+    rows = network.sample(40_000, generator(1, "samples"))
+    assert rows.shape == (40_000, 3)
+    shares = np.zeros((3, 2, 2))
+    np.add.at(shares, tuple(rows.T.numpy()), 1 / len(rows))
+    expected = joint(network)
+    np.testing.assert_allclose(expected.sum(), 1)
+    # Four standard errors; what cannot be never comes.
+    np.testing.assert_array_less(np.abs(shares - expected), 4 * np.sqrt(expected / len(rows)) + 1e-12)
+    assert torch.equal(rows, network.sample(40_000, generator(1, "samples")))
+    assert not torch.equal(rows, network.sample(40_000, generator(2, "samples")))
+    assert network.sample(0, generator(1, "samples")).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "ends too early"),
+        (HEAD, "no variables"),
+        ("graph tiny { }", "line 1: 'graph' where 'network' belongs"),
+        (HEAD + RAIN, "no probabilities for 'rain'"),
+        (HEAD + RAIN + RAIN, "line 8: 'rain' is there twice"),
+        (HEAD + RAIN + P_RAIN + P_RAIN, "line 9: probabilities of 'rain', or a parent of it, are there twice"),
+        (HEAD + RAIN + COLD + P_COLD + "probability ( rain | cold, cold ) {", "there twice"),
+        (HEAD + P_RAIN, "line 3: there is no variable 'rain'"),
+        (HEAD + RAIN.replace("[ 2 ]", "[ 3 ]"), "'rain' has 3 categories, listed are yes, no"),
+        (HEAD + RAIN.replace("no", "yes"), "'rain' has 2 categories"),
+        (HEAD + RAIN.replace(",", ""), "line 4: 'no' where '}' belongs"),
+        (HEAD + RAIN.replace("discrete", "continuous"), "'continuous' where 'discrete' belongs"),
+        (HEAD + RAIN.replace("rain", "{"), "'{' where the name of a variable belongs"),
+        (HEAD + RAIN + P_RAIN[:-4], "ends too early"),
+        (HEAD + RAIN + P_RAIN.replace("0.75", "0.74"), "line 7: probabilities of 'rain' add up to 0.99"),
+        (HEAD + RAIN + P_RAIN.replace("0.25", "-0.25"), "'rain' has 2 probabilities"),
+        (HEAD + RAIN + P_RAIN.replace("0.25", "nan"), "'rain' has 2 probabilities"),
+        (HEAD + RAIN + P_RAIN.replace("0.25,", ""), "'rain' has 2 probabilities"),
+        (HEAD + RAIN + P_RAIN.replace("0.25", "half"), "no numbers: half, 0.75"),
+        (HEAD + RAIN + P_RAIN.replace("table", "default"), "'default' where 'table' belongs"),
+        (TINY.replace("  (no, <0) 0.5, 0.25, 0.25;\n", ""), r"'road' has no probabilities given \(no, <0\)"),
+        (TINY.replace("(no, <0)", "(yes, <0)"), r"given yes, <0 are there twice"),
+        (TINY.replace("(no, <0)", "(maybe, <0)"), r"given \(maybe, <0\), which its parents cannot be"),
+        (TINY.replace("(no, <0)", "(no)"), r"given \(no\), which its parents cannot be"),
+        (TINY.replace("  (yes, <0)", "  table"), r"'table' where '\(' belongs"),
+        (
+            HEAD
+            + RAIN
+            + COLD
+            + "".join(
+                f"probability ( {a} | {b} ) {{ ({x}) 1, 0; ({y}) 0, 1; }}\n"
+                for a, b, x, y in (("rain", "cold", "<0", ">=0.5"), ("cold", "rain", "yes", "no"))
+            ),
+            "cycle: .*rain",
+        ),
+    ],
+)
+def test_what_is_no_network_is_refused(text, problem):
+    with pytest.raises(DataError, match=problem):
+        parse_bif(text)
+
+
+def test_files_are_named_in_messages(tmp_path):
+    (tmp_path / "tiny.bif.gz").write_bytes(gzip.compress(TINY.encode()))
+    assert list(read_bif(tmp_path / "tiny.bif.gz").variables) == ["road", "rain", "cold"]
+    (tmp_path / "tiny.bif").write_text(HEAD)
+    (tmp_path / "torn.bif.gz").write_bytes(gzip.compress(TINY.encode())[:-20])
+    (tmp_path / "no.bif.gz").write_bytes(b"\x1f\x8b\x08\x00" + b"?" * 40)
+    for name, problem in (
+        ("tiny.bif", "no variables"),
+        ("torn.bif.gz", "cannot be read"),
+        ("no.bif.gz", "cannot be read"),
+        ("none.bif", "No such file"),
+    ):
+        with pytest.raises(DataError, match=f"{name}.*{problem}"):
+            read_bif(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "variables", "edges", "moral_edges"),
+    [
+        ("asia", 8, 8, 10),
+        ("sachs", 11, 17, 17),
+        ("child", 20, 25, 30),
+        ("alarm", 37, 46, 65),
+        ("hailfinder", 56, 66, 99),
+    ],
+)
+def test_published_networks(data_dir, name, variables, edges, moral_edges):
+    path = data_dir / "graph-truth" / f"{name}.bif.gz"
+    if not path.exists():
+        pytest.skip(f"{path} is not there: real data is looked for under FEDGRAPH_DATA")
+    network = read_bif(path)
+    assert len(network.variables) == variables
+    assert len(network.skeleton.edges) == edges
+    assert len(network.moral_graph.edges) == moral_edges
+    rows = network.sample(100, generator(0, "samples"))
+    sizes = [len(variable.categories) for variable in network.variables.values()]
+    assert bool((rows >= 0).all())
+    assert bool((rows < torch.tensor(sizes)).all())

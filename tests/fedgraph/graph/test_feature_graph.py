@@ -1,0 +1,114 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgraph.graph.feature_graph import FeatureGraph, Score
+from fedgraph.support.errors import GraphError
+
+quick = settings(max_examples=50, derandomize=True)
+
+
+@st.composite
+def graphs(draw):
+    names = draw(st.lists(st.text(min_size=1, max_size=4), max_size=6, unique=True))
+    pairs = [(a, b) for a in names for b in names if a != b]
+    return FeatureGraph(tuple(names), tuple(draw(st.lists(st.sampled_from(pairs)))) if pairs else ())
+
+
+@quick
+@given(graphs())
+def test_edges_adjacency_and_json_say_the_same(graph):
+    adjacency = graph.adjacency
+    position = {name: at for at, name in enumerate(graph.names)}
+    expected = np.zeros((len(graph.names), len(graph.names)), dtype=bool)
+    for first, second in graph.edges:
+        assert position[first] < position[second]
+        expected[position[first], position[second]] = expected[position[second], position[first]] = True
+    np.testing.assert_array_equal(adjacency, expected)
+    assert len(graph.edges) == expected.sum() / 2
+    assert FeatureGraph.from_adjacency(graph.names, adjacency) == graph
+    assert FeatureGraph.from_json(json.loads(json.dumps(graph.as_json()))) == graph
+
+
+@quick
+@given(graphs(), graphs(), st.randoms())
+def test_the_order_of_names_changes_no_score(found, other, random):
+    truth = FeatureGraph(found.names, tuple(e for e in other.edges if set(e) <= set(found.names)) + found.edges[::2])
+    shuffled = list(found.names)
+    random.shuffle(shuffled)
+    moved = found.subgraph(shuffled)
+    assert moved.names == tuple(shuffled)
+    assert set(map(frozenset, moved.edges)) == set(map(frozenset, found.edges))
+    assert moved.score(truth) == found.score(truth)
+
+
+def test_it_cannot_be_changed_through_its_adjacency():
+    graph = FeatureGraph(("a", "b"), (("b", "a"),))
+    graph.adjacency[0, 1] = False
+    assert graph.edges == (("a", "b"),)
+    assert bool(graph.adjacency[0, 1])
+    with pytest.raises(AttributeError):
+        graph.names = ("c", "d")
+
+
+def test_scores_count_edges():
+    truth = FeatureGraph(tuple("abcd"), (("a", "b"), ("b", "c"), ("c", "d")))
+    found = FeatureGraph(tuple("dcba"), (("b", "a"), ("a", "c")))
+    assert found.score(truth) == Score(precision=1 / 2, recall=1 / 3, f1=2 / 5)
+    empty = FeatureGraph(tuple("abcd"))
+    assert empty.score(truth) == Score(0, 0, 0)
+    assert truth.score(empty) == Score(0, 1, 0)
+    assert empty.score(empty) == Score(1, 1, 1)
+    with pytest.raises(GraphError, match=r"different features .* 'e': take the subgraph"):
+        found.score(FeatureGraph(tuple("abcde")))
+
+
+def test_a_moral_graph_links_parents():
+    graph = FeatureGraph.moral(
+        ("rain", "sprinkler", "wet", "slippery"), {"wet": ["rain", "sprinkler"], "slippery": ["wet"]}
+    )
+    assert graph.edges == (("rain", "sprinkler"), ("rain", "wet"), ("sprinkler", "wet"), ("wet", "slippery"))
+
+
+def test_a_subgraph_keeps_edges_among_its_names():
+    graph = FeatureGraph(tuple("abcd"), (("a", "b"), ("b", "c"), ("c", "d")))
+    assert graph.subgraph(["c", "b", "a"]) == FeatureGraph(tuple("cba"), (("a", "b"), ("b", "c")))
+    with pytest.raises(GraphError, match="no feature 'x'"):
+        graph.subgraph(["a", "x"])
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ([], "table of `names` and `edges`"),
+        ({"names": ["a"]}, "table of `names` and `edges`"),
+        ({"names": ["a"], "edges": [], "more": 1}, "nothing else"),
+        ({"names": "ab", "edges": []}, "names of a feature graph are a list"),
+        ({"names": ["a", "b"], "edges": {}}, "edges of a feature graph are a list"),
+        ({"names": ["a", 1], "edges": []}, "text that is not empty"),
+        ({"names": ["a", ""], "edges": []}, "text that is not empty"),
+        ({"names": ["a", ["b"]], "edges": []}, "text that is not empty"),
+        ({"names": ["a", "a"], "edges": []}, "more than once: 'a'"),
+        ({"names": ["a", "b"], "edges": ["ab"]}, "a pair of feature names; got 'ab'"),
+        ({"names": ["a", "b"], "edges": [["a", "b", "a"]]}, "a pair of feature names"),
+        ({"names": ["a", "b"], "edges": [["a", ["b"]]]}, "a pair of feature names"),
+        ({"names": ["a", "b"], "edges": [["a", "c"]]}, "no feature 'c'"),
+        ({"names": ["a", "b"], "edges": [["a", "a"]]}, "'a' to itself"),
+    ],
+)
+def test_what_is_no_graph_is_refused(table, problem):
+    with pytest.raises(GraphError, match=problem):
+        FeatureGraph.from_json(table)
+
+
+def test_what_is_no_adjacency_is_refused():
+    for matrix in (torch.ones(2, 2), torch.zeros(2, 3, dtype=torch.bool), torch.zeros(3, 3, dtype=torch.bool)):
+        with pytest.raises(GraphError, match="adjacency of 2 features is bool"):
+            FeatureGraph.from_adjacency(("a", "b"), matrix)
+    for matrix in ([[True, False], [False, False]], [[False, True], [False, False]]):
+        with pytest.raises(GraphError, match="symmetric and has no self loops"):
+            FeatureGraph.from_adjacency(("a", "b"), torch.tensor(matrix))

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import pickletools
+
+import numpy as np
+import pytest
+
+from fedgraph.graph.safe_pickle import read_pickle
+from fedgraph.support.errors import GraphError
+
+
+class Runs:
+    """Pickles as a call of ``function``."""
+
+    def __init__(self, function, *arguments) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+def written(path, data: bytes):
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_plain_values_and_arrays_of_every_protocol(tmp_path, protocol):
+    value = [
+        ["773869", "767541"],
+        {"773869": 0, "767541": 1},
+        np.arange(6, dtype=">f4").reshape(2, 3),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        (np.int64(5), np.float32(0.5), True, None),
+        np.array([773869, 767541]),
+        np.array(["a", "bc"]),
+        np.array([b"a", b"bc"]),
+        np.zeros((0, 4), np.float32),
+    ]
+    result = read_pickle(written(tmp_path / "a.pkl", pickle.dumps(value, protocol)))
+    assert result[:2] == value[:2]
+    assert result[4] == value[4]
+    for got, wanted in zip(result[2:4] + result[5:], value[2:4] + value[5:], strict=True):
+        assert got.dtype.kind == wanted.dtype.kind
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_arrays_as_python_2_wrote_them(tmp_path):
+    """Protocol 2 with byte strings as STRING opcodes and the old module name, as in the published files."""
+    matrix = np.array([[1, 0.5], [0, 1]], dtype="<f4")
+    raw = matrix.tobytes()
+    short = lambda text: b"U" + bytes([len(text)]) + text  # noqa: E731
+    data = (
+        b"\x80\x02](" + short(b"773869") + short(b"767541") + b"e}(" + short(b"773869") + b"K\x00u"
+        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00t" + short(b"b") + b"tR"
+        b"(K\x01(K\x02K\x02tcnumpy\ndtype\n("
+        + short(b"f4")
+        + b"K\x00K\x01tR(K\x03"
+        + short(b"<")
+        + b"NNNJ\xff\xff\xff\xff"
+        b"J\xff\xff\xff\xffK\x00tb\x89" + short(raw) + b"tb\x87."
+    )
+    pickletools.dis(data, out=io.StringIO())  # raises if the bytes are no pickle
+    names, positions, result = read_pickle(written(tmp_path / "adj_mx.pkl", data))
+    assert names == ["773869", "767541"]
+    assert positions == {"773869": 0}
+    np.testing.assert_array_equal(result, matrix)
+
+
+@pytest.mark.parametrize(
+    ("function", "named"),
+    [
+        (os.system, rf"{os.system.__module__}\.system"),
+        (eval, r"\.eval"),
+        (getattr, r"\.getattr"),
+        (np.load, r"numpy\.load"),
+        (pickle.loads, r"pickle\.loads"),
+    ],
+)
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+def test_no_named_code_runs(tmp_path, function, named, protocol):
+    marker = tmp_path / "ran"
+    data = pickle.dumps([["a"], {}, Runs(function, f"touch {marker}")], protocol)
+    with pytest.raises(GraphError, match=f"asks to load '.*{named}'.*not loaded"):
+        read_pickle(written(tmp_path / "bad.pkl", data))
+    assert not marker.exists()
+
+
+def test_the_dangerous_file_would_have_run_elsewhere(tmp_path):
+    """So that the test above cannot pass because its pickle is harmless."""
+    marker = tmp_path / "ran"
+    pickle.loads(pickle.dumps([["a"], {}, Runs(os.system, f"touch {marker}")]))
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("name", ["multiarray.fromstring", "multiarray._reconstruct.__globals__"])
+def test_allowed_modules_open_no_back_door(tmp_path, name):
+    data = b"\x80\x04\x8c\x16numpy._core.multiarray\x8c" + bytes([len(name)]) + name.encode() + b"\x93."
+    with pytest.raises(GraphError, match="not loaded"):
+        read_pickle(written(tmp_path / "bad.pkl", data))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (pickle.dumps(np.array([{"a": 1}, None], dtype=object)), "array of type 'O8'.*only numbers"),
+        (pickle.dumps(np.zeros(2, dtype=[("a", "f4")])), "array of type 'V4'"),
+        (pickle.dumps(np.zeros(3))[:-20], "not a pickle of plain values"),
+        (b"", "EOFError"),
+        (b"hello", "UnpicklingError"),
+        (pickle.dumps(Runs(bytes, "a", "utf-16"), 4), "not a pickle of plain values.*TypeError"),
+        (b"\x80\x04c_codecs\nencode\n(\x8c\x01a\x8c\x04zliB\x74R.", "in the encoding 'zliB'; only latin1"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, data, message):
+    with pytest.raises(GraphError, match=message):
+        read_pickle(written(tmp_path / "bad.pkl", data))

@@ -1,0 +1,92 @@
+"""The order of examples of each client."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgraph.training.batches import example_numbers, num_steps, repeat_examples, shuffling_keys, training_batches
+from fedgraph.training.settings import TrainSettings
+
+
+def batches_of(names, sizes, table, seed, round):
+    return training_batches(shuffling_keys(seed, names), torch.tensor(sizes), table, round)
+
+
+@settings(max_examples=40, derandomize=True)
+@given(
+    sizes=st.lists(st.integers(0, 12), min_size=1, max_size=4),
+    batch=st.integers(1, 5),
+    epochs=st.integers(0, 3),
+    drop_last=st.booleans(),
+)
+def test_every_epoch_visits_each_example_once(sizes, batch, epochs, drop_last):
+    table = TrainSettings(batch_size=batch, local_epochs=epochs, drop_last=drop_last)
+    names = [f"c{i}" for i in range(len(sizes))]
+    indices = batches_of(names, sizes, table, seed=3, round=1)
+    assert (indices >= 0).any(2).sum(0).tolist() == num_steps(torch.tensor(sizes), table).tolist()
+    for client, size in enumerate(sizes):
+        visited = indices[:, client][indices[:, client] >= 0]
+        dropped = size % batch if drop_last and size >= batch else 0
+        counts = torch.bincount(visited, minlength=size)
+        assert counts.sum() == epochs * (size - dropped)
+        assert (counts <= epochs).all()
+        assert dropped or (counts == epochs).all()
+        alone = batches_of([names[client]], [size], table, seed=3, round=1)
+        assert torch.equal(indices[: len(alone), client], alone[:, 0])
+        assert (indices[len(alone) :, client] == -1).all()
+
+
+def test_steps_cycle_through_reshuffled_epochs():
+    indices = batches_of(["a", "b"], [5, 2], TrainSettings(batch_size=2, local_steps=7), seed=0, round=4)
+    assert indices.shape == (7, 2, 2)
+    assert ((indices >= 0).sum(2) > 0).all()
+    first, second = indices[:3, 0].flatten(), indices[3:6, 0].flatten()
+    assert sorted(first.tolist()) == sorted(second.tolist()) == [-1, 0, 1, 2, 3, 4]
+    assert not torch.equal(first, second)
+
+
+def test_order_depends_on_seed_name_and_round():
+    table = TrainSettings(batch_size=32)
+
+    def order(name="a", seed=0, round=1):
+        return batches_of([name], [32], table, seed, round).flatten().tolist()
+
+    assert order() == order()
+    assert len({tuple(each) for each in (order(), order(name="b"), order(seed=1), order(round=2))}) == 4
+
+
+def test_numbers_of_examples_depend_on_client_round_step_and_place_alone():
+    keys = shuffling_keys(0, ["a", "b", "c"])
+    whole = example_numbers(keys, 1, 0, 8)
+    assert torch.equal(example_numbers(keys[1:2], 1, 0, 5), whole[1:2, :5])
+    others = [example_numbers(keys, round, step, 8) for round in (1, 2) for step in (0, 1, 2)]
+    assert len(torch.stack(others).unique()) == 6 * 3 * 8
+
+
+def test_repeat_examples_cycles_through_the_real_ones():
+    filled = repeat_examples(torch.tensor([[4, 7, -1, -1, -1], [-1, -1, -1, -1, -1], [3, 1, 2, 0, 5]]))
+    assert filled.tolist() == [[4, 7, 4, 7, 4], [-1] * 5, [3, 1, 2, 0, 5]]
+
+
+def test_every_order_is_equally_likely():
+    clients = 24_000
+    names = [f"client-{i}" for i in range(clients)]
+    orders = batches_of(names, [4] * clients, TrainSettings(batch_size=4), seed=0, round=1)[0]
+    assert (orders.sort(dim=1).values == torch.arange(4)).all()
+    counts = torch.bincount((orders * torch.tensor([64, 16, 4, 1])).sum(1)).sort(descending=True).values[:24]
+    # 24 equally likely orders, 1000 of each expected: the 0.01 % point of chi square with 23 degrees is 56.
+    assert ((counts - 1000.0).square() / 1000).sum() < 56
+
+
+def test_rounds_epochs_and_clients_are_shuffled_independently():
+    table = TrainSettings(batch_size=500, local_epochs=3)
+    names = [f"c{i}" for i in range(5)]
+    ranks = []
+    for round in (1, 2, 3):
+        indices = batches_of(names, [500] * 5, table, seed=0, round=round)
+        ranks += list(indices.flatten(0, 1).double())
+    correlations = torch.corrcoef(torch.stack([*ranks, torch.arange(500.0, dtype=torch.float64)]))
+    # 46 orders of 500, 1035 pairs: the largest of so many correlations by chance stays below 5 deviations.
+    assert (correlations - torch.eye(46)).abs().max() < 5 / 500**0.5

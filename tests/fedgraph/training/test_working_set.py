@@ -1,0 +1,52 @@
+"""Block sizes follow from what a model keeps per client and example."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fedgraph.models import build
+from fedgraph.models.task import TaskSpec
+from fedgraph.training.working_set import WorkingSet, core_cache, working_set
+
+CPU = torch.device("cpu")
+
+
+def sizes(table, task):
+    found = working_set(build(table, task), task)
+    return found.per_client, found.per_example
+
+
+def test_counts_what_a_multi_layer_perceptron_keeps():
+    task = TaskSpec("classification", (64,), (10,))
+    per_client, per_example = sizes({"name": "mlp", "hidden": [32]}, task)
+    assert per_client == 16 * (64 * 32 + 32 + 32 * 10 + 10)
+    # The inputs, the hidden layer and the outputs once or twice each.
+    assert 4 * (64 + 32 + 10) <= per_example <= 8 * (64 + 32 + 10)
+
+
+def test_a_recurrent_model_keeps_every_time_step():
+    table = {"name": "gru", "hidden": 64}
+    short, long = (sizes(table, TaskSpec("forecast", (steps, 1), (12,)))[1] for steps in (6, 60))
+    assert 8 < long / short < 11
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_measuring_leaves_the_global_generator_alone(name):
+    before = torch.get_rng_state()
+    sizes({"name": name}, TaskSpec("classification", (1, 8, 8), (10,)))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_blocks_fill_the_cache_and_have_one_client_at_least():
+    small = WorkingSet(per_client=1000.0, per_example=100.0)
+    assert small.clients_per_block(10, CPU) == math.floor(8 * core_cache() / 2000)
+    assert small.clients_per_block(100, CPU) < small.clients_per_block(10, CPU)
+    assert WorkingSet(1e12, 1.0).clients_per_block(1, CPU) == 1
+
+
+def test_a_gpu_takes_as_many_as_its_memory_holds(monkeypatch):
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (10_000_000, 20_000_000))
+    assert WorkingSet(1000.0, 100.0).clients_per_block(10, torch.device("cuda")) == 2000
