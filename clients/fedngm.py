@@ -38,8 +38,8 @@ from fedgraph.graphical.scores.yardsticks import Yardstick, predict_targets
 from fedgraph.messages.graphical import PhaseReply, PhaseRequest, scores_as_text
 from fedgraph.methods.fedngm import FedNGMSettings
 from fedgraph.support.errors import IdentityError, ReplyError
-from fedgraph.support.naming import file_name, json_digest
-from fedgraph.support.seeding import derive_seed
+from fedgraph.support.files import file_name, json_digest
+from fedgraph.support.randomness import derive_seed
 from fedgraph.training.client_state import ClientState
 
 _EVERYBODY = "everybody"

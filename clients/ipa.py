@@ -14,7 +14,7 @@ from fedgraph.experiment.experiment import Experiment
 from fedgraph.messages.cohort import WorkReply
 from fedgraph.models.parameters import finite_rows
 from fedgraph.support.errors import ReplyError
-from fedgraph.support.schedule import value_at
+from fedgraph.support.settings import value_at
 from fedgraph.training.optimisers import fresh_state
 from fedgraph.training.peer_alignment import Distance, FixedAlignment, PeerAlignment
 

@@ -17,8 +17,7 @@ from flwr.app import Context
 from fedgraph.data import data_folder, open_source, parse_data
 from fedgraph.data.base import DataSource
 from fedgraph.data.own import CLIENT, OwnData
-from fedgraph.federation.identity import hosted_clients, listed, named_clients
-from fedgraph.federation.identity_proof import prove
+from fedgraph.federation.identity import hosted_clients, listed, named_clients, prove
 from fedgraph.graphical.shared_statistics import Consent
 from fedgraph.models.choice import ModelChoice
 from fedgraph.models.task import TaskSpec

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from clients.base import CohortClient
 from fedgraph.models.parameters import finite_rows
+from fedgraph.training.batches import learning_rates
 from fedgraph.training.cohort import GradientTerm, TrainResult
-from fedgraph.training.learning_rates import learning_rates
 from fedgraph.training.settings import TrainSettings
 
 _PURPOSE = "control-variates"

@@ -25,10 +25,8 @@ from fedgraph.messages.graphical import PhaseRequest
 from fedgraph.methods.fedngm import FedNGMSettings
 from fedgraph.privacy.secret.masks import masked
 from fedgraph.privacy.secret.sealed import KeyPair
-from fedgraph.support.atomic import write_atomically
 from fedgraph.support.errors import DataError, ReplyError
-from fedgraph.support.naming import json_digest
-from fedgraph.support.state_file import load_state, save_state
+from fedgraph.support.files import json_digest, load_state, save_state, write_atomically
 from fedgraph.training.client_state import ClientState
 
 

@@ -12,8 +12,8 @@ from clients.base import CohortClient
 from fedgraph.models.parameters import finite_rows
 from fedgraph.privacy.noise.gaussian import NoiseSettings, release
 from fedgraph.support.errors import ReplyError
-from fedgraph.support.locking import locked
-from fedgraph.support.seeding import generator
+from fedgraph.support.files import locked
+from fedgraph.support.randomness import generator
 
 log = logging.getLogger("fedgraph")
 

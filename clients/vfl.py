@@ -22,7 +22,7 @@ from fedgraph.fusion.owner_models.stage import Embedded, LocalStage, StackedOwne
 from fedgraph.messages.embeddings import EmbedRequest
 from fedgraph.messages.vertical import StepReply, StepRequest
 from fedgraph.support.errors import ExperimentError, IdentityError
-from fedgraph.support.seeding import derive_seed
+from fedgraph.support.randomness import derive_seed
 from fedgraph.training.optimisers import Optimiser, clip_rows, fresh_state
 
 _PREPARED_KEPT = 4

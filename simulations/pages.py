@@ -45,8 +45,8 @@ from pathlib import Path
 
 from fedgraph.reproduce.numbers import markdown_line
 from fedgraph.reproduce.result_file import ResultFile
-from fedgraph.support.atomic import write_atomically
 from fedgraph.support.errors import ExperimentError
+from fedgraph.support.files import write_atomically
 from fedgraph.support.settings import Settings, parse
 
 REPOSITORY = Path(__file__).resolve().parent.parent

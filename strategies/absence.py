@@ -8,7 +8,7 @@ from torch import Tensor
 from fedgraph.federation.federation import Federation
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.errors import RunError
-from fedgraph.support.state_file import State
+from fedgraph.support.files import State
 from strategies.replies import Replies, by_reason
 
 

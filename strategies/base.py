@@ -27,8 +27,8 @@ from fedgraph.models.personal_layers import PersonalLayers, PersonalLayersSettin
 from fedgraph.runs.callbacks import Evaluation, Training
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
-from fedgraph.support.state_file import State
 from fedgraph.training.metrics import AFTER_TURN
 from strategies.absence import AbsencePolicy
 from strategies.replies import Replies, collect

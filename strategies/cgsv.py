@@ -16,8 +16,8 @@ from torch.nn.functional import normalize
 from fedgraph.federation.federation import Federation
 from fedgraph.graph.means import weighted_mean
 from fedgraph.runs.plan import RunPlan
+from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
-from fedgraph.support.state_file import State
 from strategies.base import CohortStrategy, Replies
 
 _LEAST_IMPORTANCE = 1e-3

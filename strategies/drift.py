@@ -11,8 +11,8 @@ from torch import Tensor
 from fedgraph.federation.federation import Federation
 from fedgraph.graph.means import weighted_mean
 from fedgraph.runs.plan import RunPlan
+from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
-from fedgraph.support.state_file import State
 from strategies.base import Replies
 from strategies.global_model import GlobalModelStrategy
 

@@ -27,8 +27,8 @@ from fedgraph.graph import ClientGraph, write_graph
 from fedgraph.messages.array_records import to_record
 from fedgraph.privacy.noise.gaussian import NoiseSettings, privacy_facts
 from fedgraph.runs.prediction_file import write_entropies, write_predictions
-from fedgraph.support.atomic import replacing
 from fedgraph.support.errors import DataError, ExperimentError
+from fedgraph.support.files import replacing
 from fedgraph.support.settings import Settings
 from strategies.owners import OwnersStrategy, outcome_of
 from strategies.phases import Outcome

@@ -26,12 +26,10 @@ from fedgraph.data.tables.schema_json import schema_as_json
 from fedgraph.data.tables.values import read_values
 from fedgraph.federation.exchange import OrderedGrid, usable
 from fedgraph.federation.traffic import Traffic
-from fedgraph.graph.feature_graph import FeatureGraph
-from fedgraph.graph.feature_graph_files import write_feature_graph
+from fedgraph.graph.feature_graph import FeatureGraph, write_feature_graph
 from fedgraph.graphical.asking.sampling import draw
 from fedgraph.graphical.learning.averaging import average
-from fedgraph.graphical.learning.dependence import dependencies, derivatives
-from fedgraph.graphical.learning.dependence_file import write_dependencies
+from fedgraph.graphical.learning.dependence import dependencies, derivatives, write_dependencies
 from fedgraph.graphical.learning.distillation import (
     SERVER,
     distil_ngm,
@@ -50,9 +48,8 @@ from fedgraph.messages.graphical import MESSAGE, Phase, PhaseReply, PhaseRequest
 from fedgraph.methods.fedngm import FedNGMSettings
 from fedgraph.methods.registry import FEDNGM_CLIENT
 from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError, RunError
-from fedgraph.support.naming import json_digest
+from fedgraph.support.files import State, json_digest, load_state, save_state
 from fedgraph.support.settings import Settings
-from fedgraph.support.state_file import State, load_state, save_state
 from strategies.members import Members
 from strategies.phases import Outcome, PhasedStrategy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedgraph.graph.means import weighted_mean
-from fedgraph.support.state_file import State
+from fedgraph.support.files import State
 from strategies.base import CohortStrategy, Replies
 
 

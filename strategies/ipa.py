@@ -22,10 +22,9 @@ from fedgraph.federation.federation import Federation
 from fedgraph.privacy.noise.gaussian import NoiseSettings, privacy_facts
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.schedule import Schedule
-from fedgraph.support.seeding import generator
-from fedgraph.support.settings import Settings
-from fedgraph.support.state_file import State
+from fedgraph.support.files import State
+from fedgraph.support.randomness import generator
+from fedgraph.support.settings import Schedule, Settings
 from strategies.base import CohortStrategy, Replies
 
 

@@ -15,8 +15,7 @@ from fedgraph.fusion import FusionEpoch, FusionSettings
 from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
 from fedgraph.methods.registry import F3_CLIENT
 from fedgraph.runs.report import LISTENERS
-from fedgraph.support.naming import json_digest
-from fedgraph.support.state_file import load_state, save_state
+from fedgraph.support.files import json_digest, load_state, save_state
 from strategies.phases import Outcome, PhasedStrategy
 
 log = logging.getLogger("fedgraph")

@@ -23,8 +23,8 @@ from fedgraph.federation.traffic import Traffic
 from fedgraph.graph import ClientGraph
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
-from fedgraph.support.state_file import State
 
 log = logging.getLogger("fedgraph")
 

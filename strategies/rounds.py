@@ -29,7 +29,7 @@ from fedgraph.runs.peer_comparison import FILE, PeerComparison
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.report import LISTENERS, LogProgress
 from fedgraph.support.errors import ExperimentError, RunError
-from fedgraph.support.seeding import derive_seed
+from fedgraph.support.randomness import derive_seed
 from strategies.base import CohortStrategy
 from strategies.chosen import ChosenMethod
 from strategies.opening import open_federation

@@ -16,8 +16,8 @@ from fedgraph.data.series.windows import shares_scales
 from fedgraph.experiment.experiment import Experiment
 from fedgraph.federation.federation import Federation
 from fedgraph.graph.scale_transfer import cold_rows, inferred_scales, neighbourhoods, reference_rows
-from fedgraph.support.atomic import write_atomically
 from fedgraph.support.errors import DataError, ExperimentError
+from fedgraph.support.files import write_atomically
 
 log = logging.getLogger("fedgraph")
 

@@ -14,8 +14,8 @@ from fedgraph.graph.means import graph_mean, weighted_mean
 from fedgraph.models.personal_layers import PersonalLayersSettings
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.errors import ExperimentError
+from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
-from fedgraph.support.state_file import State
 from strategies.base import CohortStrategy, Replies
 from strategies.fedavg_ft import FineTuningSettings
 

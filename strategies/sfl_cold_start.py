@@ -19,8 +19,8 @@ from fedgraph.federation.federation import Federation
 from fedgraph.graph.means import graph_mean_weights, weighted_mean
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.errors import ExperimentError
+from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
-from fedgraph.support.state_file import State
 from strategies.base import Replies
 from strategies.sfl import SFL, SFLSettings
 

@@ -13,8 +13,8 @@ from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph
 from fedgraph.graph.learning import GraphLearner, beside_given, with_row_sums
 from fedgraph.runs.plan import RunPlan
+from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
-from fedgraph.support.state_file import State
 from strategies.base import Replies
 from strategies.sfl import SFL, SFLSettings
 

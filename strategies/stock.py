@@ -21,9 +21,9 @@ from fedgraph.messages.array_records import checked_arrays, from_record, to_reco
 from fedgraph.messages.cohort import KEEP_KEY, WorkReply
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.errors import ExperimentError, ReplyError
-from fedgraph.support.seeding import derive_seed
+from fedgraph.support.files import State
+from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Settings
-from fedgraph.support.state_file import State
 from strategies.base import CohortStrategy
 
 _NODE_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")

@@ -10,7 +10,7 @@ from fedgraph.federation.exchange import OrderedGrid, usable
 from fedgraph.federation.joined_samples import JoinedSamples
 from fedgraph.messages.vertical import StepReply, StepRequest
 from fedgraph.support.errors import RunError
-from fedgraph.support.state_file import State
+from fedgraph.support.files import State
 from strategies.phases import PhasesPlan
 
 

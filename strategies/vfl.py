@@ -29,9 +29,9 @@ from fedgraph.methods.registry import VERTICAL_CLIENT
 from fedgraph.models.parameters import flattened
 from fedgraph.runs.prediction_file import write_predictions
 from fedgraph.support.errors import DataError, ExperimentError, RunError
-from fedgraph.support.seeding import generator
+from fedgraph.support.files import State, load_state, save_state
+from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings
-from fedgraph.support.state_file import State, load_state, save_state
 from fedgraph.support.threads import pinned_threads
 from strategies.f3 import bytes_per_owner, measured, warn_of_unaligned
 from strategies.owners import OwnersStrategy, outcome_of

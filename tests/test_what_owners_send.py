@@ -18,7 +18,7 @@ from fedgraph.fusion.model_file import FittedFusion
 from fedgraph.models import build
 from fedgraph.models.task import TaskSpec
 from fedgraph.support.errors import FedgraphError
-from fedgraph.support.state_file import load_state
+from fedgraph.support.files import load_state
 
 OWNERS, SAMPLES, STEPS, FEATURES = 3, 90, 4, 2
 NAMES = tuple(f"owner-{number:03d}" for number in range(OWNERS))

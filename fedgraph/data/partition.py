@@ -16,7 +16,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from scipy.special import gammaincinv
 
 from fedgraph.support.errors import DataError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings
 
 Indices = NDArray[np.int64]

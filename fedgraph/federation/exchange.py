@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedgraph.federation.federation import Federation
-from fedgraph.federation.identity_proof import challenge, refuse_unproven
+from fedgraph.federation.identity import challenge, refuse_unproven
 from fedgraph.federation.roll_call import Answer, RollCall
 from fedgraph.federation.traffic import Traffic
 from fedgraph.messages.cohort import (

@@ -10,7 +10,7 @@ from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, from_labels, read_graph
 from fedgraph.graph.settings import GraphTable
 from fedgraph.support.errors import GraphError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 
 def given_graph(

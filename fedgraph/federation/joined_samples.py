@@ -15,7 +15,7 @@ from fedgraph.federation.federation import Federation, hosts_of, nodes_of
 from fedgraph.messages.embeddings import EmbedReply
 from fedgraph.models.task import TaskSpec
 from fedgraph.support.errors import DataError, IdentityError
-from fedgraph.support.state_file import State
+from fedgraph.support.files import State
 
 
 @dataclass(frozen=True)

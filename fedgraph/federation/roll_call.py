@@ -9,7 +9,7 @@ from typing import Protocol
 
 from pydantic import Field, field_validator
 
-from fedgraph.federation.identity_proof import PublicKeys, read_public_keys
+from fedgraph.federation.identity import PublicKeys, read_public_keys
 from fedgraph.support.errors import ExperimentError, IdentityError
 from fedgraph.support.settings import Settings
 

@@ -14,7 +14,7 @@ from fedgraph.fusion.settings import FusionSettings
 from fedgraph.graph.learning.bernoulli import BernoulliGraph, GumbelGraph, InverseCdfGraph
 from fedgraph.graph.learning.feature_neighbours import FeatureNeighbours
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.support.threads import available_cores
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from fedgraph.fusion import FusionNetwork, FusionSettings, build_network
 from fedgraph.models.parameters import flattened
 from fedgraph.support.errors import RunError
+from fedgraph.support.files import load_state, save_state
 from fedgraph.support.settings import part_of
-from fedgraph.support.state_file import load_state, save_state
 
 
 @dataclass(frozen=True)

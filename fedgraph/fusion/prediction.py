@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.fusion.network import FusionNetwork
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.support.threads import pinned_threads
 
 Average = Literal["probabilities", "logits"]

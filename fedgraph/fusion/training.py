@@ -18,7 +18,7 @@ from fedgraph.fusion.prediction import predict
 from fedgraph.fusion.scores import area_under_roc, log_loss
 from fedgraph.fusion.settings import FusionSettings
 from fedgraph.support.errors import DataError, RunError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.support.threads import pinned_threads
 
 log = logging.getLogger("fedgraph")

@@ -18,8 +18,8 @@ from fedgraph.graph.convert import from_networkx, undirected_if_symmetric
 from fedgraph.graph.safe_pickle import read_pickle
 from fedgraph.graph.tables import EdgeTable, read_table
 from fedgraph.graph.value import ClientGraph, Symmetriser
-from fedgraph.support.atomic import write_atomically
 from fedgraph.support.errors import GraphError
+from fedgraph.support.files import write_atomically
 
 JSON_FORMAT = "fedgraph client graph"
 KNOWN_FORMATS = (

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgraph.support.column_blocks import column_blocks, over_blocks
 from fedgraph.support.errors import FedgraphError
+from fedgraph.support.threads import column_blocks, over_blocks
 
 _TILE_ROWS = 512
 _SPANS = 8

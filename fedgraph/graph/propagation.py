@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from fedgraph.support.column_blocks import column_blocks, over_blocks
 from fedgraph.support.errors import GraphError
+from fedgraph.support.threads import column_blocks, over_blocks
 
 if TYPE_CHECKING:
     from fedgraph.graph.value import ClientGraph

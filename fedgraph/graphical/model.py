@@ -31,7 +31,7 @@ from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.graphical.network.stitched import StitchedNetwork
 from fedgraph.support.errors import DataError, GraphError, RunError
-from fedgraph.support.state_file import State, load_state, save_state
+from fedgraph.support.files import State, load_state, save_state
 
 FORMAT = "fedgraph graphical model 1"
 

@@ -62,7 +62,7 @@ def error_of(message: Message) -> str | None:
 
 
 def proof_of(content: RecordDict) -> bytes | None:
-    """The proof in an answer that its node may host its clients (``fedgraph.federation.identity_proof``); None without
+    """The proof in an answer that its node may host its clients (``fedgraph.federation.identity``); None without
     one."""
     config = content.config_records.get("config")
     proof = None if config is None else config.get(PROOF_KEY)

@@ -21,7 +21,7 @@ from fedgraph.privacy.secret.field import PRIME
 from fedgraph.privacy.secret.sealed import OVERHEAD, PUBLIC_BYTES
 from fedgraph.privacy.secret.shamir import ShareSettings
 from fedgraph.support.errors import ReplyError
-from fedgraph.support.naming import json_digest
+from fedgraph.support.files import json_digest
 
 STEP = "query"
 """The message type of both requests that follow the first."""

@@ -14,7 +14,7 @@ from fedgraph.models.choice import ModelChoice
 from fedgraph.models.parameters import Layout
 from fedgraph.models.task import TaskSpec
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 
 def initial_model(model: StackedModel, seed: int) -> Tensor:

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.support.errors import RunError
-from fedgraph.support.locking import locked
-from fedgraph.support.naming import json_digest
-from fedgraph.support.state_file import load_state, save_state
+from fedgraph.support.files import json_digest, load_state, locked, save_state
 
 
 class Released:

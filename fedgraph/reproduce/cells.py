@@ -12,7 +12,7 @@ from typing import Any
 from fedgraph.experiment.experiment import Experiment, load_experiment
 from fedgraph.reproduce.table import ColumnTable, ProfileTable, PublishedTable, RowTable
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.naming import json_digest
+from fedgraph.support.files import json_digest
 from fedgraph.support.plugins import load_object
 
 _WITHOUT_EFFECT = {

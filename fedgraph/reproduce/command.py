@@ -26,8 +26,8 @@ from fedgraph.reproduce.study_command import StudyCall, reproduce_study
 from fedgraph.reproduce.table import load_table
 from fedgraph.reproduce.text import markdown, terminal_tables
 from fedgraph.runs.running import see_plugins
-from fedgraph.support.atomic import write_atomically
 from fedgraph.support.errors import ExperimentError
+from fedgraph.support.files import write_atomically
 from fedgraph.support.terminal import messages_for_people
 
 

@@ -20,9 +20,8 @@ from fedgraph.experiment.experiment import Experiment
 from fedgraph.reproduce.cells import Cell
 from fedgraph.runs.folder import RunFolder, environment
 from fedgraph.runs.running import run_one
-from fedgraph.support.atomic import write_atomically
 from fedgraph.support.errors import DataError
-from fedgraph.support.locking import locked
+from fedgraph.support.files import locked, write_atomically
 from fedgraph.support.plugins import load_object
 
 _POLL_SECONDS = 1.0

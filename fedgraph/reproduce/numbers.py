@@ -9,7 +9,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from fedgraph.support.csv_text import as_csv
+from fedgraph.support.files import as_csv
 
 
 def markdown_line(entries: Collection[str]) -> str:

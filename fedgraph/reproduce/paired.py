@@ -14,7 +14,7 @@ from scipy.stats import t as student
 
 from fedgraph.reproduce.results import Results, Spread
 from fedgraph.reproduce.table import ColumnTable, MetricTable, RowTable
-from fedgraph.support.csv_text import as_csv
+from fedgraph.support.files import as_csv
 
 _LEVEL = 0.95
 

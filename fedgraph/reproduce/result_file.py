@@ -26,10 +26,8 @@ from fedgraph.reproduce.paired import Difference
 from fedgraph.reproduce.results import Results, Spread
 from fedgraph.reproduce.study import StudyPage
 from fedgraph.reproduce.table import ColumnTable, MetricTable, PublishedTable, PublishedValue, RowTable, load_table
-from fedgraph.support.atomic import write_atomically
-from fedgraph.support.csv_text import as_csv
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.naming import json_digest
+from fedgraph.support.files import as_csv, json_digest, write_atomically
 
 PUBLISHED = "published"
 """The source of a line that is printed in the paper, of a file that belongs to no table."""

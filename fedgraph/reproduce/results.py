@@ -29,7 +29,7 @@ from fedgraph.reproduce.table import (
 from fedgraph.runs.fairness import fairness
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.report import extreme_clients
-from fedgraph.support.csv_text import as_csv
+from fedgraph.support.files import as_csv
 from fedgraph.training.metrics import EXTREMES
 
 State = Literal["finished", "failed", "no data", "not run"]

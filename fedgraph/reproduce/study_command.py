@@ -25,8 +25,8 @@ from fedgraph.reproduce.study import (
     study_function,
 )
 from fedgraph.runs.folder import environment
-from fedgraph.support.atomic import write_atomically
 from fedgraph.support.errors import ExperimentError
+from fedgraph.support.files import write_atomically
 
 _PAGE = "page.md"
 

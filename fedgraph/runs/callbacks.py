@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedgraph.federation.traffic import Traffic
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.state_file import State
+from fedgraph.support.files import State
 from fedgraph.training.batches import num_steps, steps_per_epoch
 from fedgraph.training.metrics import LAST, direction
 from fedgraph.training.settings import TrainSettings

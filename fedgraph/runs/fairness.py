@@ -20,7 +20,7 @@ from fedgraph.experiment.tables import FairnessTable
 from fedgraph.runs.callbacks import Callback, Evaluation, measured
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import ExperimentError, RunError
-from fedgraph.support.state_file import State
+from fedgraph.support.files import State
 
 log = logging.getLogger("fedgraph")
 

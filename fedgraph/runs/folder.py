@@ -23,10 +23,8 @@ from fedgraph import __version__
 from fedgraph.experiment.experiment import Experiment
 from fedgraph.federation.traffic import Traffic
 from fedgraph.runs.callbacks import Callback, Evaluation, Training
-from fedgraph.support.atomic import write_atomically
 from fedgraph.support.errors import RunError
-from fedgraph.support.locking import locked
-from fedgraph.support.state_file import State, load_state, save_state
+from fedgraph.support.files import State, load_state, locked, save_state, write_atomically
 from fedgraph.training.metrics import summarise
 
 _PACKAGES = ("flwr", "ray", "torch", "torch-geometric", "numpy", "scikit-learn")

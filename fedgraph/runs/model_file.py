@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedgraph.models.architectures import Architectures
 from fedgraph.models.parameters import Layout
-from fedgraph.support.atomic import write_atomically
+from fedgraph.support.files import write_atomically
 
 
 def write_models(

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from fedgraph.graph.pairwise import absolute_distances, squared_distances
-from fedgraph.support.atomic import write_atomically
-from fedgraph.support.csv_text import as_csv
 from fedgraph.support.errors import FedgraphError, RunError
+from fedgraph.support.files import as_csv, write_atomically
 
 FILE = "peers.npz"
 """Of a run folder with ``[evaluation] compare-peers``."""

@@ -10,8 +10,7 @@ from torch import Tensor
 from fedgraph.data.owners.samples import SAMPLE_SPLITS
 from fedgraph.federation.joined_samples import JoinedSamples
 from fedgraph.fusion.scores import decided
-from fedgraph.support.atomic import write_atomically
-from fedgraph.support.csv_text import as_csv
+from fedgraph.support.files import as_csv, write_atomically
 
 
 def write_predictions(path: Path, joined: JoinedSamples, probabilities: Tensor, deviations: Tensor) -> None:

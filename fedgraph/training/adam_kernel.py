@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.models.native import loader as native
-from fedgraph.models.native.adam_source import ADAM
+from fedgraph.models.native.shared_source import ADAM
 from fedgraph.training.settings import TrainSettings
 
 EPSILON = 1e-8
@@ -48,7 +48,7 @@ extern "C" void adam_step(const Step* step) {
 
 
 class AdamSettings(ctypes.Structure):
-    """``AdamSettings`` of :mod:`fedgraph.models.native.adam_source`, which explains the fields."""
+    """``AdamSettings`` of :mod:`fedgraph.models.native.shared_source`, which explains the fields."""
 
     _fields_ = (
         ("decoupled", ctypes.c_int64),

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.support.errors import RunError
-from fedgraph.support.naming import file_name, json_digest
+from fedgraph.support.files import file_name, json_digest
 from fedgraph.training.row_file import read_clients, read_rows, write_rows
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")

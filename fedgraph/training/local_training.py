@@ -17,10 +17,9 @@ from fedgraph.data.base import Augment, Split
 from fedgraph.models.base import Differentiated, StackedModel
 from fedgraph.models.parameters import Layout
 from fedgraph.models.task import Batch, TaskSpec
-from fedgraph.support.seeding import derive_seed
-from fedgraph.training.batches import example_numbers, repeat_examples, training_batches
+from fedgraph.support.randomness import derive_seed
+from fedgraph.training.batches import example_numbers, learning_rates, repeat_examples, training_batches
 from fedgraph.training.compiling import Compiled
-from fedgraph.training.learning_rates import learning_rates
 from fedgraph.training.losses import loss_name, loss_sums, masked_mean
 from fedgraph.training.optimisers import Optimiser, clip_rows
 from fedgraph.training.settings import TrainSettings

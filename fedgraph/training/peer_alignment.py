@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.training import peer_alignment_kernel
-from fedgraph.training.learning_rates import learning_rates
+from fedgraph.training.batches import learning_rates
 from fedgraph.training.optimisers import Optimiser
 from fedgraph.training.settings import TrainSettings
 

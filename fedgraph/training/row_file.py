@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedgraph.support.atomic import replacing
 from fedgraph.support.errors import RunError
+from fedgraph.support.files import replacing
 
 _CLIENTS = "clients"
 

@@ -8,8 +8,7 @@ import torch
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.schedule import Schedule, value_at
-from fedgraph.support.settings import Settings
+from fedgraph.support.settings import Schedule, Settings, value_at
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 

@@ -16,7 +16,7 @@ from fedgraph.data import open_source
 from fedgraph.data.base import CohortData
 from fedgraph.experiment.experiment import Experiment
 from fedgraph.models import StackedModel, build
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.support.threads import available_cores
 from fedgraph.training.batches import shuffling_keys, training_batches
 from fedgraph.training.cohort import Cohort

@@ -26,7 +26,7 @@ from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.graphical.recovery.recover import UnitTable, recover
 from fedgraph.graphical.recovery.settings import RecoverySettings
 from fedgraph.graphical.scores.sample_quality import SampleQuality, sample_quality
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.support.settings import parse
 from fedgraph.support.threads import available_cores
 from simulations.benchmarks.measure import (

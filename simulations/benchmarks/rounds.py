@@ -10,7 +10,7 @@ import typer
 from fedgraph.data import open_source
 from fedgraph.experiment.experiment import Experiment
 from fedgraph.models import build
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from simulations.benchmarks.baselines import PlainLoop
 from simulations.benchmarks.measure import (
     JsonFile,

@@ -32,7 +32,7 @@ from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.reproduce.numbers import NumberTable
 from fedgraph.reproduce.study import StudyContext, StudyPage
 from fedgraph.support.errors import DataError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings
 from simulations.fedngm.graphs import truth
 

@@ -28,7 +28,7 @@ from fedgraph.graphical.recovery.settings import RecoverySettings
 from fedgraph.reproduce.numbers import NumberTable
 from fedgraph.reproduce.study import StudyContext, StudyPage
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings
 
 RELEASED_F1 = 0.53

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from fedgraph.data import open_source, parse_data
 from fedgraph.models import build
 from fedgraph.support.errors import ExperimentError, RunError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.training.cohort import Cohort
 from fedgraph.training.settings import TrainSettings
 from simulations.benchmarks import baselines, deployment, grids, measure, memory, rounds, runs, scale, server

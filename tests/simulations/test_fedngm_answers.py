@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedgraph.commands import cli
 from fedgraph.graphical.asking.elimination import posterior
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from simulations.fedngm.answers import insurance_like
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fedgraph.commands import cli
 from fedgraph.graph.learning.bernoulli import GumbelGraph, InverseCdfGraph
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from simulations.f3.theory import bias, distributions, sinkhorn
 from simulations.f3.theory.draws import gumbel_draws, icdf_draws
 from simulations.f3.theory.formulas import (

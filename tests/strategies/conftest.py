@@ -13,7 +13,7 @@ from fedgraph.models.architectures import initial_model
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.model_file import load_models
 from fedgraph.support.errors import RunError
-from fedgraph.support.state_file import load_state
+from fedgraph.support.files import load_state
 from fedgraph.training.client_state import ClientState
 
 CLASSES, PIXELS = 10, 64

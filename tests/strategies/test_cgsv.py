@@ -13,8 +13,8 @@ from fedgraph.models.parameters import Layout
 from fedgraph.models.task import TaskSpec
 from fedgraph.runs.model_file import load_models
 from fedgraph.runs.plan import RunPlan
+from fedgraph.support.files import load_state
 from fedgraph.support.settings import parse
-from fedgraph.support.state_file import load_state
 from fedgraph.training.cohort import Cohort
 from strategies.base import Replies
 from strategies.cgsv import CGSV, CGSVSettings

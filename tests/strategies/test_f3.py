@@ -14,7 +14,7 @@ from fedgraph.fusion.model_file import FittedFusion
 from fedgraph.messages.embeddings import EmbedReply
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import DataError, ExperimentError
-from fedgraph.support.state_file import load_state, save_state
+from fedgraph.support.files import load_state, save_state
 from strategies import f3
 from strategies.f3 import bytes_per_owner
 

@@ -11,7 +11,7 @@ from clients.app import app as client_app
 from fedgraph.federation.joined_samples import JoinedSamples
 from fedgraph.fusion.model_file import FittedFusion
 from fedgraph.support.errors import DataError, ExperimentError, IdentityError, RunError
-from fedgraph.support.state_file import load_state
+from fedgraph.support.files import load_state
 from strategies.f3_inference import refuse_unfit
 
 NAMES = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")

@@ -18,7 +18,7 @@ from fedgraph.privacy.secret.sealed import Context as SealedContext
 from fedgraph.privacy.secret.sealed import open_sealed
 from fedgraph.privacy.secret.shamir import ShareSettings, reconstruct
 from fedgraph.support.errors import DataError, ExperimentError, IdentityError, RunError
-from fedgraph.support.state_file import load_state
+from fedgraph.support.files import load_state
 
 OWNERS = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")
 HOSTS = [{"clients": "patch-0-0,patch-0-1"}, {"clients": "patch-1-0,patch-1-1"}]

@@ -3,7 +3,7 @@ import torch
 from fedgraph.models import build
 from fedgraph.models.architectures import initial_model
 from fedgraph.models.task import TaskSpec
-from fedgraph.support.seeding import derive_seed
+from fedgraph.support.randomness import derive_seed
 
 
 def by_hand(problem):

@@ -21,7 +21,7 @@ from fedgraph.data import open_source
 from fedgraph.data.tables.client_tables import client_table_source, rows_of
 from fedgraph.data.tables.values import read_values
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.graph.feature_graph_files import read_feature_graph
+from fedgraph.graph.feature_graph import read_feature_graph
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.recovery import RecoverySettings
 from fedgraph.graphical.recovery.summed import UnitSums, recover_from_sums
@@ -29,7 +29,7 @@ from fedgraph.messages.cohort import error_content
 from fedgraph.messages.graphical import PhaseReply, PhaseRequest
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import DataError, ExperimentError, RunError
-from fedgraph.support.state_file import load_state
+from fedgraph.support.files import load_state
 
 NAMES = ["east", "north", "west"]
 COMMON = ("height", "weight", "ill", "ward", "stay")

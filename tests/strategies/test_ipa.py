@@ -13,7 +13,7 @@ from fedgraph.models.task import TaskSpec
 from fedgraph.runs.model_file import load_models
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.errors import ExperimentError, RunError
-from fedgraph.support.seeding import derive_seed
+from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import parse
 from strategies.ipa import IPA, IPASettings
 

@@ -14,8 +14,8 @@ from fedgraph.models.parameters import Layout
 from fedgraph.models.task import TaskSpec
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.plan import RunPlan
+from fedgraph.support.files import load_state, save_state
 from fedgraph.support.settings import parse
-from fedgraph.support.state_file import load_state, save_state
 from strategies.base import Replies
 from strategies.sfl_star import SFLStar, SFLStarSettings
 

@@ -18,7 +18,7 @@ from fedgraph.models import build
 from fedgraph.models.task import TaskSpec
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import FedgraphError, IdentityError, RunError
-from fedgraph.support.state_file import load_state, save_state
+from fedgraph.support.files import load_state, save_state
 from fedgraph.training.client_state import ClientState
 from strategies.vfl import VerticalSettings
 

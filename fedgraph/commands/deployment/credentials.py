@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedgraph.support.errors import RunError
-from fedgraph.support.naming import file_name
+from fedgraph.support.files import file_name
 
 _CURVE = ec.SECP384R1()
 _HASH = hashes.SHA384()

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedgraph.support.hashing import drawn
+from fedgraph.support.randomness import drawn
 
 Change = Literal["crop", "flip", "cutout"]
 

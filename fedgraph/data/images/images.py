@@ -19,7 +19,7 @@ from fedgraph.data.images.options import ImageOptions, image_cohort
 from fedgraph.data.images.sets import IDX_CONTENT, IMAGES, SETS, SetName, catalogue_entry
 from fedgraph.data.partition import Indices, balanced_subset, client_names, describe, match, partition, split
 from fedgraph.support.errors import DataError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 if TYPE_CHECKING:
     from fedgraph.graph import ClientGraph

@@ -18,7 +18,7 @@ from fedgraph.data.images.sets import ImageSet
 from fedgraph.data.own import OwnData, place_of, title_of
 from fedgraph.data.partition import Indices, Method, client_names, describe, partition, split
 from fedgraph.support.errors import DataError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 if TYPE_CHECKING:
     from fedgraph.graph import ClientGraph

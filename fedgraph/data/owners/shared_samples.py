@@ -24,8 +24,7 @@ from fedgraph.data.owners.samples import NO_LABEL, SAMPLE_SPLITS, OwnerData, coh
 from fedgraph.graph import ClientGraph
 from fedgraph.models.task import TaskSpec
 from fedgraph.support.errors import DataError
-from fedgraph.support.hashing import hashed
-from fedgraph.support.seeding import derive_seed
+from fedgraph.support.randomness import derive_seed, hashed
 from fedgraph.support.settings import Settings
 
 _Part = Annotated[float, Field(ge=0.0, lt=1.0)]

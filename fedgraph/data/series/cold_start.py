@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from fedgraph.support.errors import DataError
-from fedgraph.support.seeding import derive_seed
+from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Settings
 
 ColdScale = Literal["own", "graph", "everybody"]

@@ -24,7 +24,7 @@ from fedgraph.data.series.files import SeriesTable, regular_times
 from fedgraph.data.series.series import WindowedSource
 from fedgraph.data.series.windows import WindowSettings
 from fedgraph.graph import ClientGraph, from_distances
-from fedgraph.support.seeding import derive_seed
+from fedgraph.support.randomness import derive_seed
 
 Array = NDArray[np.float64]
 

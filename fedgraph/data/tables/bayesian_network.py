@@ -13,7 +13,7 @@ from fedgraph.data.tables.bif import read_bif
 from fedgraph.data.tables.files import Table
 from fedgraph.data.tables.tables_of_clients import ClientTableSettings, TablesOfClients
 from fedgraph.data.tables.values import as_table
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 
 class BayesianNetworkSettings(ClientTableSettings):

@@ -23,7 +23,7 @@ from fedgraph.data.tables.columns import as_category, read_column
 from fedgraph.data.tables.files import Table
 from fedgraph.data.tables.tables_of_clients import ClientTableSettings, TablesOfClients
 from fedgraph.support.errors import DataError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 Value = Annotated[str, BeforeValidator(lambda value: as_category(value))]
 

@@ -16,7 +16,7 @@ from fedgraph.data.tables.client_tables import rows_of
 from fedgraph.data.tables.dealt import DealtTableSettings, DealtTableSource
 from fedgraph.data.tables.files import Table, read_table
 from fedgraph.support.errors import DataError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 
 class MixedTableSettings(DealtTableSettings):

@@ -20,7 +20,7 @@ from fedgraph.data.partition import Indices, Method, PartitionSettings, client_n
 from fedgraph.data.tables.files import Table, read_table
 from fedgraph.models.task import TaskSpec
 from fedgraph.support.errors import DataError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 if TYPE_CHECKING:
     from fedgraph.graph import ClientGraph

@@ -17,7 +17,7 @@ from fedgraph.data.tables.embedding_columns import feature_of, read_embedding
 from fedgraph.data.tables.files import Table
 from fedgraph.data.tables.schema_inference import SchemaSettings
 from fedgraph.support.errors import DataError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings
 
 if TYPE_CHECKING:

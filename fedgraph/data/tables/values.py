@@ -19,8 +19,8 @@ from fedgraph.data.tables.embedding_columns import part_names, read_embedding
 from fedgraph.data.tables.files import Table
 from fedgraph.data.tables.schema import Feature, Schema
 from fedgraph.data.tables.schema_inference import SchemaSettings
-from fedgraph.support.atomic import replacing
 from fedgraph.support.errors import DataError
+from fedgraph.support.files import replacing
 
 _LARGEST_WHOLE = 2.0**53
 

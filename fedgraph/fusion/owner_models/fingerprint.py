@@ -9,7 +9,7 @@ from typing import Any
 from fedgraph.data.base import SplitName
 from fedgraph.data.owners.samples import SAMPLE_SPLITS, OwnerData
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.naming import json_digest
+from fedgraph.support.files import json_digest
 
 
 def fingerprint_of(*known: Any) -> str:

@@ -17,7 +17,7 @@ from fedgraph.data.base import CohortData
 from fedgraph.models.base import StackedModel
 from fedgraph.models.parameters import finite_rows
 from fedgraph.support.errors import RunError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.training.cohort import Cohort
 
 

@@ -14,7 +14,7 @@ from fedgraph.fusion.owner_models.base import Represented, represented_by
 from fedgraph.models.scikit import ScikitSettings
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
-from fedgraph.support.seeding import derive_seed
+from fedgraph.support.randomness import derive_seed
 
 _LARGEST_SEED = 2**32
 

@@ -8,8 +8,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from fedgraph.support.atomic import write_atomically
 from fedgraph.support.errors import RunError
+from fedgraph.support.files import write_atomically
 
 
 class ModelStore:

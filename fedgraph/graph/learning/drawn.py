@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgraph.support.seeding import derive_seed
+from fedgraph.support.randomness import derive_seed
 from fedgraph.support.threads import side_by_side
 
 _BLOCK_ENTRIES = 400_000

@@ -14,8 +14,8 @@ from fedgraph.graph.learning.neighbours import off_diagonal_mean
 from fedgraph.graph.learning.smoothness import smooth_graph
 from fedgraph.graph.pairwise import squared_distances
 from fedgraph.support.errors import GraphError
-from fedgraph.support.seeding import generator
-from fedgraph.support.state_file import State
+from fedgraph.support.files import State
+from fedgraph.support.randomness import generator
 from fedgraph.support.threads import pinned_threads
 
 log = logging.getLogger("fedgraph")

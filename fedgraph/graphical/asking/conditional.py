@@ -21,7 +21,7 @@ from fedgraph.graphical.asking.particles import NOWHERE, cloud, distinct_rows
 from fedgraph.graphical.asking.relevance import Relevant, relevant_to
 from fedgraph.graphical.network.network import AT_ONCE, Network
 from fedgraph.support.errors import DataError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.support.threads import available_cores, side_by_side
 
 log = logging.getLogger("fedgraph")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.graphical.asking.inference import Scale
-from fedgraph.graphical.network.categories import one_of_each
+from fedgraph.graphical.network.heads import one_of_each
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.parts import Part, parts_of
 

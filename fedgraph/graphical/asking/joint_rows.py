@@ -19,7 +19,7 @@ from torch import Tensor
 from fedgraph.graphical.asking.gibbs import chains
 from fedgraph.graphical.asking.inference import ROWS
 from fedgraph.graphical.network.network import Network
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings
 from fedgraph.support.threads import available_cores, pinned_threads, side_by_side
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.graphical.asking.inference import InferenceSettings, infer
-from fedgraph.graphical.network.categories import normalised, one_of_each
+from fedgraph.graphical.network.heads import normalised, one_of_each
 from fedgraph.graphical.network.network import Network
 
 NOISE = 0.01

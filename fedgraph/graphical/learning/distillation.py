@@ -20,7 +20,7 @@ from fedgraph.graphical.learning.ngr import NGRFit, fit_ngr
 from fedgraph.graphical.network.network import AT_ONCE, Network
 from fedgraph.graphical.network.settings import NGMSettings, NGRSettings
 from fedgraph.support.errors import DataError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings
 
 SERVER = "server"

@@ -18,7 +18,7 @@ from fedgraph.graphical.network.penalties import PathPenalty
 from fedgraph.graphical.network.rows import stack_rows
 from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.graphical.network.training import Trained, train
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 SAMPLE = 256
 """Held-out rows at which derivatives are taken."""

@@ -19,7 +19,7 @@ from fedgraph.graphical.network.penalties import PathPenalty, SparsePaths
 from fedgraph.graphical.network.rows import stack_rows
 from fedgraph.graphical.network.settings import NGRSettings
 from fedgraph.graphical.network.training import Penalty, train
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 
 @dataclass(frozen=True)

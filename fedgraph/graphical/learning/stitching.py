@@ -21,7 +21,7 @@ from fedgraph.graphical.network.penalties import PathPenalty, SparsePaths
 from fedgraph.graphical.network.settings import NGMSettings, NGRSettings
 from fedgraph.graphical.network.stitched import StitchedNetwork, stitched_graph, touches_private
 from fedgraph.graphical.network.training import Penalty, train
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 
 class GlobalModel(NamedTuple):

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from fedgraph.data.tables.schema import Schema
-from fedgraph.graphical.network.categories import normalised
 from fedgraph.graphical.network.grouped_layers import GroupedLayers
-from fedgraph.graphical.network.heads import Heads
+from fedgraph.graphical.network.heads import Heads, normalised
 from fedgraph.graphical.network.network import Network, Weights
 
 

@@ -10,24 +10,24 @@ import torch
 from torch import Tensor
 
 from fedgraph.graph.edges import quoted
-from fedgraph.graph.feature_graph import FeatureGraph
-from fedgraph.graph.feature_graph_files import read_feature_graph
+from fedgraph.graph.feature_graph import FeatureGraph, read_feature_graph
 from fedgraph.graphical.recovery.correlation import (
     Moments,
+    collapsed,
     correlation,
     moments,
     normal_scores,
+    partial_correlations,
     positive_definite,
     standardised,
     varying_units,
 )
 from fedgraph.graphical.recovery.lasso import best_penalty, lasso_precision
-from fedgraph.graphical.recovery.partial_correlations import collapsed, partial_correlations
 from fedgraph.graphical.recovery.settings import RecoverySettings
 from fedgraph.graphical.recovery.structure_search import hill_climbing_graph
 from fedgraph.graphical.recovery.uglad import consensus, uglad_precisions
 from fedgraph.support.errors import ExperimentError, RunError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 log = logging.getLogger("fedgraph")
 

@@ -16,7 +16,7 @@ from fedgraph.graphical.asking.sampling import SamplingSettings, draw
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.scores.sample_quality import sample_quality
 from fedgraph.graphical.scores.target_scores import as_predictions, score_targets
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 MOST_QUESTIONS = 1000
 DRAWS_PER_QUESTION = 256

@@ -15,7 +15,7 @@ from fedgraph.data.tables.schema import Feature, Schema
 from fedgraph.data.tables.values import check_shape
 from fedgraph.graphical.scores.target_scores import Predictions
 from fedgraph.support.errors import DataError
-from fedgraph.support.seeding import derive_seed
+from fedgraph.support.randomness import derive_seed
 
 Yardstick = Literal["trees", "weighted-trees", "linear"]
 """``trees``: a histogram gradient boosting; ``weighted-trees``: the same with every class of as much weight as others,

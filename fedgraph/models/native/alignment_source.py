@@ -3,7 +3,7 @@
 It is a Python file because Flower's app bundle carries no other kind of source.
 """
 
-from fedgraph.models.native.adam_source import ADAM
+from fedgraph.models.native.shared_source import ADAM
 
 SOURCE = (
     ADAM

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from fedgraph.support.locking import locked
+from fedgraph.support.files import locked
 
 log = logging.getLogger("fedgraph")
 

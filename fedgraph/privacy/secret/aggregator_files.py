@@ -23,9 +23,7 @@ from torch import Tensor
 from fedgraph.privacy.secret.first_stage import refuse_leaks
 from fedgraph.privacy.secret.sealed import KeyPair, fingerprint
 from fedgraph.privacy.secret.shamir import ShareSettings
-from fedgraph.support.locking import locked
-from fedgraph.support.naming import file_name
-from fedgraph.support.state_file import load_state, save_state
+from fedgraph.support.files import file_name, load_state, locked, save_state
 
 
 def folder_of(state_dir: Path, name: str) -> Path:

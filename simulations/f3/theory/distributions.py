@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedgraph.reproduce.figures.panels import panels
 from fedgraph.reproduce.numbers import NumberTable
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from simulations.f3.theory.draws import gumbel_draws, icdf_draws
 from simulations.f3.theory.formulas import gumbel_distribution, icdf_distribution
 from simulations.f3.theory.numerics import largest_likely_distance, share_up_to

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedgraph.reproduce.figures.panels import panels
 from fedgraph.reproduce.numbers import NumberTable
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from simulations.f3.theory.draws import gumbel_draws, icdf_draws
 from simulations.f3.theory.formulas import gumbel_bias, icdf_bias
 from simulations.f3.theory.numerics import Estimate, bias_of_draws

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedgraph.fusion.alignment import sinkhorn
 from fedgraph.reproduce.figures.panels import panels
 from fedgraph.reproduce.numbers import NumberTable
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from simulations.f3.theory.draws import start_of_alignment
 from simulations.f3.theory.numerics import order
 from simulations.f3.theory.section import BLUE, GREEN, GREY, ORANGE, RED, Check, Section, calm

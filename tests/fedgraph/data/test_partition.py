@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fedgraph.data import partition as p
 from fedgraph.data.partition import PartitionSettings
 from fedgraph.support.errors import DataError, ExperimentError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.support.settings import parse
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 600))

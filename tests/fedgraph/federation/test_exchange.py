@@ -10,7 +10,7 @@ from fedgraph.federation import exchange
 from fedgraph.federation.exchange import OrderedGrid, ask_everybody, identify, usable
 from fedgraph.federation.federation import Federation
 from fedgraph.federation.grid import LocalGrid
-from fedgraph.federation.identity_proof import prove, read_public_keys
+from fedgraph.federation.identity import prove, read_public_keys
 from fedgraph.federation.roll_call import RollCall
 from fedgraph.federation.traffic import Traffic
 from fedgraph.messages.cohort import Identity

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fedgraph.federation.joined_samples import JoinedSamples, join
 from fedgraph.messages.embeddings import EmbedReply
 from fedgraph.support.errors import DataError, IdentityError
-from fedgraph.support.state_file import load_state, save_state
+from fedgraph.support.files import load_state, save_state
 
 CLASSES = ("x", "y", "z")
 SIZES = {"a": 3, "b": 1, "c": 4, "d": 2, "e": 3, "f": 1}

@@ -4,8 +4,8 @@ import torch
 from fedgraph.fusion import FusionData, FusionSettings, fit, predict
 from fedgraph.fusion.model_file import FittedFusion
 from fedgraph.support.errors import RunError
+from fedgraph.support.files import load_state, save_state
 from fedgraph.support.settings import parse
-from fedgraph.support.state_file import load_state, save_state
 
 SIZES = torch.tensor([4, 2, 3])
 NEW = torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(9))

@@ -3,7 +3,7 @@ import torch
 from torch_geometric.nn.dense import DenseGCNConv
 
 from fedgraph.fusion import FusionSettings, build_network
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 OWNERS, SIZE, CLASSES = 6, 4, 3
 SIZES = torch.full((OWNERS,), SIZE)

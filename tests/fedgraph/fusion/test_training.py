@@ -8,7 +8,7 @@ from fedgraph.data.owners.samples import SAMPLE_SPLITS
 from fedgraph.fusion import FusionData, FusionSettings, fit, predict, scores
 from fedgraph.fusion.training import _epoch
 from fedgraph.support.errors import DataError, RunError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 OWNERS, SIZE = 5, 3
 

@@ -16,7 +16,7 @@ from fedgraph.graph.pairwise import (
     cosine_similarity,
     squared_distances,
 )
-from fedgraph.support import column_blocks
+from fedgraph.support import threads as column_blocks
 from fedgraph.support.errors import FedgraphError
 
 quick = settings(max_examples=40, derandomize=True)

@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 
 import fedgraph.graph.propagation as propagation
 from fedgraph.graph import ClientGraph
-from fedgraph.support import column_blocks
+from fedgraph.support import threads as column_blocks
 from fedgraph.support.errors import GraphError
 from fedgraph.support.threads import pinned_threads
 

@@ -13,7 +13,7 @@ from fedgraph.graphical.learning.ngr import fit_ngr
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.network.settings import NGMSettings, NGRSettings
 from fedgraph.support.errors import DataError, RunError
-from fedgraph.support.state_file import load_state, save_state
+from fedgraph.support.files import load_state, save_state
 
 GRAPH = torch.tensor([[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]).bool()
 RANGES = Scaling({"size": (100.0, 200.0), "age": (20.0, 80.0)})

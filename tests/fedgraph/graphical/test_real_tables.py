@@ -16,7 +16,7 @@ from fedgraph.data.tables.schema_json import schema_as_json, schema_from_json
 from fedgraph.data.tables.values import as_table, read_values, write_csv
 from fedgraph.graphical.shared_statistics import Consent, StatisticsSettings, shared_statistics
 from fedgraph.privacy.noise.counts import CountNoiseSettings
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.support.settings import parse
 
 ADULT = (

@@ -11,7 +11,7 @@ from fedgraph.graphical import shared_statistics as module
 from fedgraph.graphical.shared_statistics import Consent, SharedStatistics, StatisticsSettings
 from fedgraph.privacy.noise.counts import CountNoiseSettings
 from fedgraph.support.errors import DataError, ReplyError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 SCHEMA = Schema(
     (

@@ -6,7 +6,7 @@ from fedgraph.models.architectures import Architectures
 from fedgraph.models.choice import ModelChoice
 from fedgraph.models.task import TaskSpec
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 TASK = TaskSpec("classification", (4,), (3,))
 NAMES = ("a", "b", "c", "d", "e")

@@ -14,7 +14,7 @@ from fedgraph.runs.callbacks import (
     Training,
 )
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.state_file import load_state, save_state
+from fedgraph.support.files import load_state, save_state
 from fedgraph.training.settings import TrainSettings
 
 NAMES = ("a", "b")

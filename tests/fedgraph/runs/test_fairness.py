@@ -12,7 +12,7 @@ from fedgraph.runs.callbacks import Evaluation
 from fedgraph.runs.fairness import Fairness, fairness, stand_alone_values
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.state_file import load_state, save_state
+from fedgraph.support.files import load_state, save_state
 
 # ---- the correlation
 

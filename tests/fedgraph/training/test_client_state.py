@@ -72,7 +72,7 @@ def test_runs_and_clients_with_odd_names_do_not_mix(tmp_path):
 
 def test_one_file_for_all_clients_and_one_sync(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr("fedgraph.support.atomic.os.fsync", synced.append)
+    monkeypatch.setattr("fedgraph.support.files.os.fsync", synced.append)
     ClientState(tmp_path, "run", "test").save([str(index) for index in range(50)], 1, stacked(1, 50), keep_from=1)
     assert len(files(tmp_path)) == len(synced) == 1
 
@@ -291,7 +291,7 @@ def test_headers_of_other_packings_are_read_once(tmp_path, monkeypatch):
     client_state._names.cache_clear()
     read = mock.Mock(wraps=client_state.read_clients)
     monkeypatch.setattr(client_state, "read_clients", read)
-    monkeypatch.setattr("fedgraph.support.atomic.os.fsync", lambda descriptor: None)
+    monkeypatch.setattr("fedgraph.support.files.os.fsync", lambda descriptor: None)
     for server_round in range(1, 6):
         for client in range(20):
             state = ClientState(tmp_path, "run", "test")
@@ -359,5 +359,5 @@ class Runs(RuleBasedStateMachine):
 
 
 def test_any_history_gives_what_a_dict_would(monkeypatch):
-    monkeypatch.setattr("fedgraph.support.atomic.os.fsync", lambda descriptor: None)
+    monkeypatch.setattr("fedgraph.support.files.os.fsync", lambda descriptor: None)
     run_state_machine_as_test(Runs, settings=settings(max_examples=80, stateful_step_count=30))

@@ -74,7 +74,7 @@ def test_tensors_that_share_memory_or_are_not_contiguous(tmp_path):
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(path, monkeypatch, step):
-    monkeypatch.setattr(f"fedgraph.support.atomic.os.{step}", Mock(side_effect=OSError("disk full")))
+    monkeypatch.setattr(f"fedgraph.support.files.os.{step}", Mock(side_effect=OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         write_rows(path, CLIENTS, {name: value + 1 for name, value in stacked().items()})
     assert [entry.name for entry in path.parent.iterdir()] == ["rows.safetensors"]

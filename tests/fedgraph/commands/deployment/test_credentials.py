@@ -6,7 +6,7 @@ from cryptography import x509
 
 from fedgraph.commands.deployment.credentials import make_test_credentials
 from fedgraph.commands.deployment.server_command import names_of_certificate
-from fedgraph.federation.identity_proof import prove, read_public_keys, refuse_unproven
+from fedgraph.federation.identity import prove, read_public_keys, refuse_unproven
 from fedgraph.support.errors import RunError
 
 

@@ -8,7 +8,7 @@ import torch
 from fedgraph.data.tables.bif import parse_bif, read_bif
 from fedgraph.graph.feature_graph import FeatureGraph
 from fedgraph.support.errors import DataError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 HEAD = "network tiny {\n}\n"
 RAIN = "variable rain {\n  type discrete [ 2 ] { yes, no };\n}\n"

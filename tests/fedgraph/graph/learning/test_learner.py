@@ -4,7 +4,7 @@ import torch
 from fedgraph.graph.learning import GraphLearner, kernel_graph
 from fedgraph.graph.pairwise import squared_distances
 from fedgraph.support.errors import GraphError
-from fedgraph.support.state_file import load_state, save_state
+from fedgraph.support.files import load_state, save_state
 
 ALL = torch.arange(12)
 GROUP = ALL % 2

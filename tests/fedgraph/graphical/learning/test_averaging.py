@@ -6,7 +6,7 @@ from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.graphical.network.training import train
 from fedgraph.support.errors import DataError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 GRAPH = torch.tensor([[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]).bool()
 

@@ -1,11 +1,20 @@
+import csv
+
 import numpy as np
 import pytest
 import torch
 
-from fedgraph.graphical.learning.dependence import Derivatives, dependencies, derivatives, read_graph, violation
+from fedgraph.graphical.learning.dependence import (
+    Derivatives,
+    dependencies,
+    derivatives,
+    read_graph,
+    violation,
+    write_dependencies,
+)
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.settings import NGMSettings
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 
 def drawn(network, rows):
@@ -67,3 +76,16 @@ def test_graphs_are_read_by_strength_or_by_number():
     both = read_graph(torch.stack([strengths, torch.zeros(3, 3)]), threshold=0.15)
     assert torch.equal(both[0], wanted)
     assert not both[1].any()
+
+
+def test_pairs_come_from_the_strongest_to_the_weakest(tmp_path):
+    strengths = torch.tensor([[0.0, 0.25, 0.0], [1.5, 0.0, 0.125], [0.0, 0.0, 0.0]])
+    write_dependencies(("a", "b, c", "d"), strengths, tmp_path / "dependencies")
+    lines = list(csv.reader((tmp_path / "dependencies.csv").open(newline="")))
+    assert lines == [
+        ["feature", "depends on", "strength"],
+        ["b, c", "a", "1.5"],
+        ["a", "b, c", "0.25"],
+        ["b, c", "d", "0.125"],
+    ]
+    assert (tmp_path / "dependencies.png").read_bytes().startswith(b"\x89PNG")

@@ -12,7 +12,7 @@ from fedgraph.graphical.learning.stitching import ClientRows, GlobalModel, stitc
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.network.penalties import paths
 from fedgraph.graphical.network.settings import NGMSettings, NGRSettings
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 QUICK = {"epochs": 12, "learning-rate": 0.01, "hidden": 8}
 BOUNDED = {"path-norm": "l1", "path-rows": "plain", "path-log": False}

@@ -5,7 +5,7 @@ from fedgraph.graphical.network.enlarged import enlarged, global_part, without_n
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.support.errors import RunError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 
 @pytest.fixture

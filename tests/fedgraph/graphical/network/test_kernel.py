@@ -12,7 +12,7 @@ from fedgraph.graphical.network.rows import NetworkRows, stack_rows
 from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.graphical.network.stitched import StitchedNetwork
 from fedgraph.models.native import loader as native
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.training.optimisers import Optimiser, fresh_state
 from fedgraph.training.settings import TrainSettings
 

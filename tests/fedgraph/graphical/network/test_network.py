@@ -6,7 +6,7 @@ from fedgraph.graphical.learning.dependence import derivatives, violation
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.support.errors import GraphError, RunError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 NAN = float("nan")
 PROJECTED = {"projected_above": 2, "projection": 2}

@@ -6,7 +6,7 @@ from fedgraph.graphical.learning.dependence import derivatives
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.penalties import PathPenalty, SparsePaths, matrix_norm, paths
 from fedgraph.graphical.network.settings import NGMSettings, NGRSettings
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 
 def plain(features, numbers, chain_graph, **settings):

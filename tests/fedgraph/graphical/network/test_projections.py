@@ -11,7 +11,7 @@ from fedgraph.graphical.network.network import PROJECTION, Network
 from fedgraph.graphical.network.projections import Projections
 from fedgraph.graphical.network.settings import NGMSettings, NGRSettings
 from fedgraph.graphical.network.training import train
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 WARDS = 40
 SCHEMA = Schema(

@@ -4,7 +4,7 @@ import torch
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.rescaling import rescaled
 from fedgraph.graphical.network.settings import NGMSettings
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 GRAPH = torch.tensor([[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]).bool()
 

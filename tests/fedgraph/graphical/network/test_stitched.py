@@ -9,7 +9,7 @@ from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.graphical.network.stitched import StitchedNetwork, stitched_graph
 from fedgraph.graphical.network.training import train
 from fedgraph.support.errors import DataError, GraphError, RunError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 NAN = float("nan")
 COMMON = torch.tensor([[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]).bool()

@@ -7,7 +7,7 @@ from fedgraph.graphical.network.penalties import SparsePaths
 from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.graphical.network.training import train
 from fedgraph.support.errors import DataError, RunError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 
 def started(network, clients):

@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from fedgraph.data.tables.bif import read_bif
-from fedgraph.graph.feature_graph import FeatureGraph
-from fedgraph.graph.feature_graph_files import read_feature_graph, write_feature_graph
+from fedgraph.graph.feature_graph import FeatureGraph, read_feature_graph, write_feature_graph
 from fedgraph.graphical.recovery import RecoverySettings, UnitTable, recover
 from fedgraph.support.errors import ExperimentError, GraphError, RunError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.support.settings import parse
 
 QUICK = {"graphical-lasso": RecoverySettings(), "uglad": RecoverySettings(method="uglad", epochs=40)}

@@ -8,7 +8,7 @@ from fedgraph.graph.feature_graph import FeatureGraph
 from fedgraph.graphical.recovery import structure_search
 from fedgraph.graphical.recovery.structure_search import as_categories, hill_climbing_graph
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 LAWN = """network lawn { }
 variable rain { type discrete [ 2 ] { yes, no }; }

@@ -14,7 +14,7 @@ from fedgraph.graphical.recovery.uglad import (
     uglad_precisions,
     unroll,
 )
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 
 def symmetric(*shape, seed=0):

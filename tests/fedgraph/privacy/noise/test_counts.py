@@ -10,7 +10,7 @@ from scipy import stats
 from fedgraph.privacy.noise.counts import CountNoiseSettings, noisy_counts
 from fedgraph.privacy.noise.gaussian import epsilon_of
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.support.settings import parse
 
 

@@ -5,7 +5,7 @@ from scipy import stats
 
 from fedgraph.privacy.noise import entropy
 from fedgraph.privacy.noise.entropy import random_integers, standard_laplace, standard_normal
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 
 def test_bits_are_uniform_and_never_the_same():

@@ -17,7 +17,7 @@ from fedgraph.privacy.noise.gaussian import (
     release,
 )
 from fedgraph.support.errors import DataError, ExperimentError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.support.settings import parse
 
 

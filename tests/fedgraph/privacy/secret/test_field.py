@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedgraph.privacy.secret import field
 from fedgraph.privacy.secret.field import LARGEST, PRIME
 from fedgraph.support.errors import FedgraphError, ReplyError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 EDGES = [0, 1, 2, 2**30, 2**31 - 1, 2**31, 2**60, LARGEST, LARGEST + 1, PRIME - 2, PRIME - 1]
 elements = st.one_of(st.sampled_from(EDGES), st.integers(0, PRIME - 1))

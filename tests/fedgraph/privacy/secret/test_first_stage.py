@@ -21,7 +21,7 @@ from fedgraph.privacy.secret.first_stage import (
 )
 from fedgraph.privacy.secret.shamir import ShareSettings, encode, reconstruct, split
 from fedgraph.support.errors import ExperimentError, RunError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 
 OWNERS, SAMPLES, SIZE, HIDDEN, DRAWS = 6, 20, 16, 8, 3
 NAMES = [f"owner-{number}" for number in range(OWNERS)]

@@ -13,7 +13,7 @@ from fedgraph.privacy.secret import field
 from fedgraph.privacy.secret.field import PRIME
 from fedgraph.privacy.secret.shamir import ShareSettings, decode, encode, reconstruct, split
 from fedgraph.support.errors import DataError, ExperimentError, RunError
-from fedgraph.support.seeding import generator
+from fedgraph.support.randomness import generator
 from fedgraph.support.settings import parse
 
 secrets = st.lists(st.one_of(st.sampled_from([0, 1, PRIME - 1]), st.integers(0, PRIME - 1)), min_size=1, max_size=6)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedgraph.models.native import loader as native
-from fedgraph.models.native.math_source import MATH
+from fedgraph.models.native.shared_source import MATH
 
 FUNCTIONS = {
     "exponential": (torch.exp, (-86.0, 87.0), 2),

@@ -1,0 +1,156 @@
+"""Files: written in one step, locked between processes, named after what users call things; CSV text, and plain state.
+
+Plain state is a nested dict of tensors and JSON values in one safetensors file.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import hashlib
+import io
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from fedgraph.support.errors import RunError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to fill within the block, which then replaces ``path`` in one step.
+
+    A reader, or a kill, sees the old file or the new one. Until then the new one is a hidden file in the same folder;
+    an exception removes it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        yield Path(temporary)
+        os.fsync(descriptor)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace ``path`` by ``data`` in one step; see :func:`replacing`."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+
+
+_POLL_SECONDS = 0.2
+
+
+@contextmanager
+def locked(path: Path, wait: float | None = None) -> Iterator[None]:
+    """Hold the lock of the file ``path`` for the block; a killed process lets go of it by itself.
+
+    path : is made, in a folder that is there, and left there.
+    wait : seconds; None waits for as long as it takes.
+
+    Raises
+    ------
+    TimeoutError
+        When another still holds it after that time.
+    """
+    with path.open("w") as stream:
+        if wait is None:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        else:
+            _acquire(stream.fileno(), path, time.monotonic() + wait)
+        yield
+
+
+def _acquire(descriptor: int, path: Path, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"another process holds {path}") from None
+            time.sleep(_POLL_SECONDS)
+
+
+def file_name(name: str) -> str:
+    """``name`` as that of one file or folder: different for different names, and none leads out of its folder."""
+    return quote(name, safe="").replace(".", "%2E")
+
+
+def json_digest(known: Any, default: Callable[[Any], Any] | None = None) -> str:
+    """64 hexadecimal digits (SHA-256) that stand for a JSON value; the order of its keys does not matter.
+
+    default : turns what is no JSON value into one, as for ``json.dumps``; without it such a value is a TypeError.
+    """
+    return hashlib.sha256(json.dumps(known, sort_keys=True, default=default).encode()).hexdigest()
+
+
+def as_csv(lines: Iterable[Sequence[Any]]) -> str:
+    """One line of text per line of entries; None is an empty entry."""
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(lines)
+    return stream.getvalue()
+
+
+State = dict[str, Any]
+"""Values are tensors, JSON values, or dicts of the same."""
+
+_SEPARATOR = "\x1f"
+_TENSOR = {"__tensor__": True}
+
+
+def save_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a state."""
+    tensors: dict[str, Tensor] = {}
+    values = _take_tensors(state, (), tensors)
+    data = save(tensors, metadata={"state": json.dumps(values)})
+    write_atomically(path, data)
+
+
+def load_state(path: Path) -> State:
+    """Read a state. Raises RunError for a file that is missing, broken or not one of ours."""
+    try:
+        with safe_open(str(path), framework="pt") as stream:
+            values = json.loads(stream.metadata()["state"])
+            # A clone lies in memory that PyTorch allocated, aligned as in a run that was never stopped.
+            tensors = {name: stream.get_tensor(name).clone() for name in stream.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"cannot read the saved state {path}: {error}") from None
+    restored = _put_tensors(values, (), tensors)
+    assert isinstance(restored, dict)
+    return restored
+
+
+def _take_tensors(value: Any, path: tuple[str, ...], tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        tensor = value.detach().cpu().contiguous()
+        # The file format refuses tensors that share memory.
+        stored = {other.untyped_storage().data_ptr() for other in tensors.values()}
+        tensors[_SEPARATOR.join(path)] = tensor.clone() if tensor.untyped_storage().data_ptr() in stored else tensor
+        return _TENSOR
+    if isinstance(value, Mapping):
+        return {key: _take_tensors(item, (*path, key), tensors) for key, item in value.items()}
+    return value
+
+
+def _put_tensors(value: Any, path: tuple[str, ...], tensors: Mapping[str, Tensor]) -> Any:
+    if value == _TENSOR:
+        return tensors[_SEPARATOR.join(path)]
+    if isinstance(value, dict):
+        return {key: _put_tensors(item, (*path, key), tensors) for key, item in value.items()}
+    return value
