@@ -12,7 +12,7 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients.node import Assignment, Node
+from clients.engine.node import Assignment, Node
 from fedgraph.data.base import SPLITS
 from fedgraph.data.series.windows import shares_scales
 from fedgraph.messages.cohort import CHALLENGE_KEY, CLIENT_KEY, EXPERIMENT_KEY, PROOF_KEY, Identity, error_content

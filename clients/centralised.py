@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from clients.base import CohortClient
+from clients.engine.base import CohortClient
 from fedgraph.data.pooled import pooled
 from fedgraph.training.batches import num_steps
 from fedgraph.training.cohort import Cohort

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from clients.base import CohortClient
+from clients.engine.base import CohortClient
 from fedgraph.models.parameters import finite_rows
 from fedgraph.training.cohort import GradientTerm, TrainResult
 

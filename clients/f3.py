@@ -14,7 +14,7 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from clients.node import Assignment, Node
+from clients.engine.node import Assignment, Node
 from fedgraph.data.owners.samples import SAMPLE_SPLITS, OwnerData, owner_source
 from fedgraph.experiment.experiment import Experiment
 from fedgraph.fusion.owner_models.stage import Embedded, LocalModelSettings, LocalStage
@@ -45,7 +45,7 @@ class F3Client:
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
-        """What leaves the node, in words, as ``clients.disclosure`` asks for it."""
+        """What leaves the node, in words, as ``clients.engine.disclosure`` asks for it."""
         noise = "noise" in experiment.method_table
         embedding = "an embedding of each sample: the input of the last linear layer of the owner's own model"
         if noise:

@@ -13,8 +13,8 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
+from clients.engine.node import Assignment, Node
 from clients.f3 import TOLD_OF_SAMPLES, F3Client
-from clients.node import Assignment, Node
 from fedgraph.federation.identity import listed
 from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
 from fedgraph.messages.shares import (

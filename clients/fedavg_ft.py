@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from clients.base import CohortClient
+from clients.engine.base import CohortClient
 from fedgraph.support.randomness import derive_seed
 from fedgraph.training.second_training import cohort_with, second_training
 

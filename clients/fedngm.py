@@ -16,9 +16,9 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from clients.node import Assignment, Node
-from clients.table_rows import TableRows
-from clients.table_statistics import TableStatistics
+from clients.engine.node import Assignment, Node
+from clients.engine.table_rows import TableRows
+from clients.engine.table_statistics import TableStatistics
 from fedgraph.data.tables.client_tables import client_table_source
 from fedgraph.data.tables.columns import Floats
 from fedgraph.data.tables.schema import Schema
@@ -52,7 +52,7 @@ class FedNGMClient:
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
-        """What leaves the node, in words, as ``clients.disclosure`` asks for it."""
+        """What leaves the node, in words, as ``clients.engine.disclosure`` asks for it."""
         told = [
             "the names and kinds of each client's features, and the names of the categories that at least as many of "
             "its rows hold as least-rows of [data.table-schema] says (5)",

@@ -7,9 +7,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from clients.base import CohortClient
-from clients.node import Node
-from clients.update_release import UpdateRelease
+from clients.engine.base import CohortClient
+from clients.engine.node import Node
+from clients.engine.update_release import UpdateRelease
 from fedgraph.experiment.experiment import Experiment
 from fedgraph.messages.cohort import WorkReply
 from fedgraph.models.parameters import finite_rows
@@ -32,7 +32,7 @@ class IPAClient(CohortClient):
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
-        """What leaves the node, in words, as ``clients.disclosure`` asks for it."""
+        """What leaves the node, in words, as ``clients.engine.disclosure`` asks for it."""
         table = experiment.method_table
         protection = ""
         if table.get("privacy") is not None:

@@ -14,8 +14,8 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from clients.base import evaluate_splits, train_cohort
-from clients.node import Assignment, Node
+from clients.engine.base import evaluate_splits, train_cohort
+from clients.engine.node import Assignment, Node
 from fedgraph.messages.array_records import from_record, to_record
 from fedgraph.messages.cohort import EXPERIMENT_KEY, KEEP_KEY, ROUND_KEY, RUN_KEY
 from fedgraph.models.parameters import finite_rows

@@ -14,8 +14,8 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
+from clients.engine.node import PREPARED, Node
 from clients.f3 import F3Client
-from clients.node import PREPARED, Node
 from fedgraph.data.owners.samples import OwnerData
 from fedgraph.experiment.experiment import Experiment
 from fedgraph.fusion.owner_models.stage import Embedded, LocalStage, StackedOwners
@@ -40,7 +40,7 @@ class VerticalClient(F3Client):
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
-        """What leaves the node, in words, as ``clients.disclosure`` asks for it."""
+        """What leaves the node, in words, as ``clients.engine.disclosure`` asks for it."""
         return [*super().sends_as(experiment, node), "the embeddings again after each step of training"]
 
     @classmethod

@@ -18,10 +18,10 @@ from fedgraph.experiment.experiment import Experiment, load_experiment
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.report import LISTENERS, as_text
 from fedgraph.support.threads import pinned_threads
-from strategies.chosen import ChosenMethod
-from strategies.phase_runs import conduct_phases
-from strategies.phases import PhasedStrategy
-from strategies.rounds import conduct_rounds
+from strategies.engine.chosen import ChosenMethod
+from strategies.engine.phase_runs import conduct_phases
+from strategies.engine.phases import PhasedStrategy
+from strategies.engine.rounds import conduct_rounds
 
 log = logging.getLogger("fedgraph")
 

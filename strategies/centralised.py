@@ -10,8 +10,8 @@ from fedgraph.federation.federation import Federation
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
-from strategies.base import Replies
-from strategies.global_model import GlobalModelStrategy
+from strategies.engine.base import Replies
+from strategies.engine.global_model import GlobalModelStrategy
 
 
 class Centralised(GlobalModelStrategy):

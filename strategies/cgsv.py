@@ -18,7 +18,7 @@ from fedgraph.graph.means import weighted_mean
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
-from strategies.base import CohortStrategy, Replies
+from strategies.engine.base import CohortStrategy, Replies
 
 _LEAST_IMPORTANCE = 1e-3
 """Of the released program, before importances are scaled to add up to 1."""

@@ -13,7 +13,7 @@ from fedgraph.federation.federation import Federation
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.settings import Settings
 from fedgraph.training.second_training import second_training
-from strategies.global_model import GlobalModelStrategy
+from strategies.engine.global_model import GlobalModelStrategy
 
 
 class DittoSettings(Settings):

@@ -30,8 +30,8 @@ from fedgraph.runs.prediction_file import write_entropies, write_predictions
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.files import replacing
 from fedgraph.support.settings import Settings
-from strategies.owners import OwnersStrategy, outcome_of
-from strategies.phases import Outcome
+from strategies.engine.owners import OwnersStrategy, outcome_of
+from strategies.engine.phases import Outcome
 
 log = logging.getLogger("fedgraph")
 

@@ -26,9 +26,9 @@ from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.prediction_file import write_predictions
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.settings import Settings
+from strategies.engine.owners import OwnersStrategy, outcome_of
+from strategies.engine.phases import Outcome
 from strategies.f3 import bytes_per_owner, measured
-from strategies.owners import OwnersStrategy, outcome_of
-from strategies.phases import Outcome
 
 
 class F3InferenceSettings(LocalModelSettings):

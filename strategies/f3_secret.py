@@ -39,9 +39,9 @@ from fedgraph.privacy.secret.sealed import fingerprint
 from fedgraph.privacy.secret.shamir import ShareSettings
 from fedgraph.support.errors import ExperimentError, IdentityError, RunError
 from fedgraph.support.settings import Settings
+from strategies.engine.owners import OwnersStrategy
+from strategies.engine.phases import Outcome
 from strategies.f3_inference import F3InferenceSettings, fusion_file, predicted, refuse_unfit
-from strategies.owners import OwnersStrategy
-from strategies.phases import Outcome
 
 log = logging.getLogger("fedgraph")
 

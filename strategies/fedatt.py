@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedgraph.graph.pairwise import attention_from_distances
 from fedgraph.support.settings import Settings
-from strategies.base import Replies
-from strategies.global_model import GlobalModelStrategy
+from strategies.engine.base import Replies
+from strategies.engine.global_model import GlobalModelStrategy
 
 
 class FedAttSettings(Settings):

@@ -14,7 +14,7 @@ from fedgraph.runs.plan import RunPlan
 from fedgraph.support.settings import Settings
 from fedgraph.training.second_training import second_training
 from fedgraph.training.settings import TrainSettings
-from strategies.global_model import GlobalModelStrategy
+from strategies.engine.global_model import GlobalModelStrategy
 
 
 class FineTuningSettings(Settings):

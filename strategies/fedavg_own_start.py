@@ -10,7 +10,7 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from strategies.global_model import GlobalModelStrategy
+from strategies.engine.global_model import GlobalModelStrategy
 
 
 class FedAvgOwnStart(GlobalModelStrategy):

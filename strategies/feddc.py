@@ -15,9 +15,9 @@ from fedgraph.federation.federation import Federation
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
-from strategies.base import Replies
-from strategies.controls import ControlVariates
-from strategies.drift import DriftStrategy
+from strategies.engine.base import Replies
+from strategies.engine.controls import ControlVariates
+from strategies.engine.drift import DriftStrategy
 
 
 class FedDCSettings(Settings):

@@ -11,7 +11,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from fedgraph.support.settings import Settings
-from strategies.drift import DriftStrategy
+from strategies.engine.drift import DriftStrategy
 
 
 class FedDynSettings(Settings):

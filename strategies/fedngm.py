@@ -50,8 +50,8 @@ from fedgraph.methods.registry import FEDNGM_CLIENT
 from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError, RunError
 from fedgraph.support.files import State, json_digest, load_state, save_state
 from fedgraph.support.settings import Settings
-from strategies.members import Members
-from strategies.phases import Outcome, PhasedStrategy
+from strategies.engine.members import Members
+from strategies.engine.phases import Outcome, PhasedStrategy
 
 log = logging.getLogger("fedgraph")
 

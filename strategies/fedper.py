@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from fedgraph.models.personal_layers import PersonalLayersSettings
 from fedgraph.support.settings import Settings
-from strategies.global_model import GlobalModelStrategy
+from strategies.engine.global_model import GlobalModelStrategy
 
 
 class FedPerSettings(PersonalLayersSettings):

@@ -25,7 +25,7 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Schedule, Settings
-from strategies.base import CohortStrategy, Replies
+from strategies.engine.base import CohortStrategy, Replies
 
 
 class IPASettings(Settings):

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from strategies.base import CohortStrategy, Replies
+from strategies.engine.base import CohortStrategy, Replies
 
 
 class LocalOnly(CohortStrategy):

@@ -16,9 +16,9 @@ from fedgraph.graph.means import weighted_mean
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
-from strategies.base import Replies
-from strategies.controls import ControlVariates
-from strategies.global_model import GlobalModelStrategy
+from strategies.engine.base import Replies
+from strategies.engine.controls import ControlVariates
+from strategies.engine.global_model import GlobalModelStrategy
 
 
 class ScaffoldSettings(Settings):

@@ -16,7 +16,7 @@ from fedgraph.runs.plan import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
-from strategies.base import CohortStrategy, Replies
+from strategies.engine.base import CohortStrategy, Replies
 from strategies.fedavg_ft import FineTuningSettings
 
 

@@ -21,7 +21,7 @@ from fedgraph.runs.plan import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
-from strategies.base import Replies
+from strategies.engine.base import Replies
 from strategies.sfl import SFL, SFLSettings
 
 log = logging.getLogger("fedgraph")

@@ -15,7 +15,7 @@ from fedgraph.graph.learning import GraphLearner, beside_given, with_row_sums
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
-from strategies.base import Replies
+from strategies.engine.base import Replies
 from strategies.sfl import SFL, SFLSettings
 
 log = logging.getLogger("fedgraph")

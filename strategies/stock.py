@@ -24,7 +24,7 @@ from fedgraph.support.errors import ExperimentError, ReplyError
 from fedgraph.support.files import State
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Settings
-from strategies.base import CohortStrategy
+from strategies.engine.base import CohortStrategy
 
 _NODE_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
 

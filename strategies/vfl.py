@@ -33,10 +33,10 @@ from fedgraph.support.files import State, load_state, save_state
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings
 from fedgraph.support.threads import pinned_threads
+from strategies.engine.owners import OwnersStrategy, outcome_of
+from strategies.engine.phases import Outcome
+from strategies.engine.vertical_steps import VerticalSteps
 from strategies.f3 import bytes_per_owner, measured, warn_of_unaligned
-from strategies.owners import OwnersStrategy, outcome_of
-from strategies.phases import Outcome
-from strategies.vertical_steps import VerticalSteps
 
 
 class VerticalSettings(FusionSettings, LocalModelSettings):

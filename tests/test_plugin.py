@@ -62,7 +62,7 @@ def test_the_trimmed_mean_is_a_trimmed_mean(plugin_folder, monkeypatch):
     import torch
 
     from fedgraph.graph import ClientGraph
-    from strategies.base import Replies
+    from strategies.engine.base import Replies
 
     monkeypatch.syspath_prepend(plugin_folder)
     module = __import__("trimmed")

@@ -71,7 +71,7 @@ def run(
             overrides = [*(set_ or []), *([f"output.dir={json.dumps(str(out))}"] if out else [])]
             experiments = [load_experiment(experiment, overrides, method) for method in (None, *(compare or []))]
             for each in experiments:
-                load_object("strategies.chosen:ChosenMethod", "[experiment] strategy")(each)
+                load_object("strategies.engine.chosen:ChosenMethod", "[experiment] strategy")(each)
             folders = [RunFolder.create(each, Path(each.output.dir), plugins) for each in experiments]
         summaries = [run_one(folder, grid, nodes, data_dir, console) for folder in folders]
     console.print(results_table(summaries))

@@ -29,7 +29,7 @@ class Method:
 
 
 STOCK_CLIENT = "clients.stock:StockClient"
-COHORT_CLIENT = "clients.base:CohortClient"
+COHORT_CLIENT = "clients.engine.base:CohortClient"
 PERSONAL_CLIENT = "clients.personal:PersonalLayersClient"
 F3_CLIENT = "clients.f3:F3Client"
 F3_SECRET_CLIENT = "clients.f3_secret:SecretClient"

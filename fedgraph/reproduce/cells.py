@@ -91,7 +91,7 @@ def resolved(experiment: Experiment) -> Experiment:
     ExperimentError
         When the method cannot be found, or its table does not fit.
     """
-    chosen: Any = load_object("strategies.chosen:ChosenMethod", "[experiment] strategy")(experiment)
+    chosen: Any = load_object("strategies.engine.chosen:ChosenMethod", "[experiment] strategy")(experiment)
     # The keys of a stock strategy are known to its constructor alone.
     own = chosen.settings.as_table() or experiment.method_table
     return replace(experiment, method_tables={experiment.method.name: own} if own else {})

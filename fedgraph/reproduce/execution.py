@@ -118,7 +118,7 @@ def _run(cell: Cell, how: Execution, console: Console, label: str) -> None:
         _tidy(cell, how)
     finally:
         # A node keeps the clients of every experiment that its process has seen; here each is run once.
-        load_object("clients.node:forget_cohorts", "cohorts")()
+        load_object("clients.engine.node:forget_cohorts", "cohorts")()
 
 
 def _folder(cell: Cell, plugins: Sequence[str]) -> RunFolder:

@@ -105,5 +105,5 @@ def _start_seconds(repeats: int = 3) -> float:
 
 def _timed_start() -> float:
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import flwr.clientapp, clients.app, clients.base"], check=True)
+    subprocess.run([sys.executable, "-c", "import flwr.clientapp, clients.app, clients.engine.base"], check=True)
     return time.perf_counter() - began

@@ -5,8 +5,8 @@ import torch
 from flwr.app import Context, Message, RecordDict
 
 from clients.app import app as client_app
+from clients.engine.node import Node
 from clients.f3 import F3Client
-from clients.node import Node
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.fusion.owner_models import stage
 from fedgraph.messages.cohort import error_of

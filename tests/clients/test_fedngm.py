@@ -8,8 +8,8 @@ import math
 import pytest
 from flwr.app import Context, Message, RecordDict
 
+from clients.engine.node import Node
 from clients.fedngm import FedNGMClient
-from clients.node import Node
 from fedgraph.data.tables.scaling import Scaling
 from fedgraph.data.tables.schema_json import schema_from_json
 from fedgraph.experiment.experiment import parse_experiment

@@ -4,7 +4,7 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from clients.node import Node
+from clients.engine.node import Node
 from clients.stock import StockClient
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.messages.array_records import from_record, to_record

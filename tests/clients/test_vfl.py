@@ -4,7 +4,7 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from clients.node import Node, forget_cohorts
+from clients.engine.node import Node, forget_cohorts
 from clients.vfl import VerticalClient
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest

@@ -306,7 +306,7 @@ def test_a_run_that_stopped_says_why_in_its_log(digits_tables, run_experiment, t
 
 def test_a_strategy_of_ones_own_in_one_class(digits_tables, run_experiment, tmp_path, monkeypatch):
     (tmp_path / "one_class.py").write_text(
-        "from strategies.base import CohortStrategy\n\n\nclass Mean(CohortStrategy):\n"
+        "from strategies.engine.base import CohortStrategy\n\n\nclass Mean(CohortStrategy):\n"
         "    def aggregate(self, server_round, replies):\n"
         "        return replies.parameters.mean(dim=0).expand_as(replies.parameters)\n"
     )

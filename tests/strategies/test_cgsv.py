@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from clients.base import CohortClient
+from clients.engine.base import CohortClient
 from fedgraph.federation.federation import Federation
 from fedgraph.messages.array_records import to_record
 from fedgraph.models.parameters import Layout
@@ -16,8 +16,8 @@ from fedgraph.runs.plan import RunPlan
 from fedgraph.support.files import load_state
 from fedgraph.support.settings import parse
 from fedgraph.training.cohort import Cohort
-from strategies.base import Replies
 from strategies.cgsv import CGSV, CGSVSettings
+from strategies.engine.base import Replies
 
 SHAPES = {"first": (3, 4), "gain": (), "mean": (2,)}
 LAYERS, TRAINABLE = (12, 1), 13

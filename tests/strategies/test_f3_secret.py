@@ -191,7 +191,7 @@ def test_nobody_sees_an_embedding(trained, tmp_path):
 
 def unsealed(wire, message):
     """What the aggregator that gets the message can open with its own key, int64 by owner."""
-    from clients.node import Node
+    from clients.engine.node import Node
     from fedgraph.messages.shares import ComputeRequest, binding
     from fedgraph.privacy.secret import field
     from fedgraph.privacy.secret.aggregator_files import own_keys
@@ -421,8 +421,8 @@ def test_other_fusions_are_refused(trained):
 
 
 def test_a_node_does_not_hand_out_clear_embeddings_in_a_secret_run(trained, data_dir, tmp_path):
+    from clients.engine.node import Node
     from clients.f3_secret import SecretClient
-    from clients.node import Node
     from fedgraph.experiment.experiment import parse_experiment
     from fedgraph.messages.embeddings import EMBED, EmbedRequest
     from fedgraph.support.errors import ReplyError

@@ -8,7 +8,7 @@ from fedgraph.models.parameters import Layout
 from fedgraph.models.task import TaskSpec
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.settings import parse
-from strategies.base import Replies
+from strategies.engine.base import Replies
 from strategies.fedatt import FedAtt, FedAttSettings
 
 SHAPES = {"first": (3, 2), "gain": (), "mean": (4,)}

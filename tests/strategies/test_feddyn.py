@@ -8,7 +8,7 @@ from fedgraph.models.task import TaskSpec
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
-from strategies.base import Replies
+from strategies.engine.base import Replies
 from strategies.feddc import FedDC, FedDCSettings
 from strategies.feddyn import FedDyn, FedDynSettings
 

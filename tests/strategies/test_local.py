@@ -161,7 +161,7 @@ def test_a_plugin_without_a_read_out_of_its_own_has_none_for_different_architect
     mixed, run_experiment, tmp_path, monkeypatch
 ):
     code = (
-        "from strategies.base import CohortStrategy\n\n"
+        "from strategies.engine.base import CohortStrategy\n\n"
         "class Halves(CohortStrategy):\n"
         "    mixes_models = False\n"
         "    def aggregate(self, server_round, replies):\n"

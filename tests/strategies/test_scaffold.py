@@ -11,7 +11,7 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 from fedgraph.training.batches import shuffling_keys, training_batches
 from fedgraph.training.settings import TrainSettings
-from strategies.base import Replies
+from strategies.engine.base import Replies
 from strategies.scaffold import Scaffold, ScaffoldSettings
 
 LAYOUT = Layout.of({"w": torch.zeros(4), "mean": torch.zeros(2)}, buffers=["mean"])

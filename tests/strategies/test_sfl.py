@@ -14,7 +14,7 @@ from fedgraph.runs.plan import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 from fedgraph.training.client_state import ClientState
-from strategies.base import Replies
+from strategies.engine.base import Replies
 from strategies.sfl import SFL, SFLSettings
 from strategies.sfl_cold_start import SFLColdStart
 from strategies.sfl_star import SFLStar

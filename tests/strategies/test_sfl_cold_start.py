@@ -15,7 +15,7 @@ from fedgraph.runs.plan import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 from fedgraph.training.cohort import Cohort, TrainSettings
-from strategies.base import Replies
+from strategies.engine.base import Replies
 from strategies.sfl_cold_start import SFLColdStart, SFLColdStartSettings
 
 NAMES = ("a", "b", "c", "d", "e")

@@ -16,7 +16,7 @@ from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.files import load_state, save_state
 from fedgraph.support.settings import parse
-from strategies.base import Replies
+from strategies.engine.base import Replies
 from strategies.sfl_star import SFLStar, SFLStarSettings
 
 NAMES = tuple("abcdefgh")

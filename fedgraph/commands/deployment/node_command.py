@@ -127,8 +127,8 @@ def _node_config(
 
 
 def _rehearse(experiment: Experiment, node_config: Mapping[str, Any], console: Console) -> None:
-    chosen = load_object("strategies.chosen:ChosenMethod", "[experiment] strategy")(experiment)
-    rehearse = load_object("clients.rehearsal:rehearse", "rehearsal")
+    chosen = load_object("strategies.engine.chosen:ChosenMethod", "[experiment] strategy")(experiment)
+    rehearse = load_object("clients.engine.rehearsal:rehearse", "rehearsal")
     found = rehearse(experiment, chosen.client, chosen.settings.as_table(), node_config)
     head = experiment.experiment
     console.print(

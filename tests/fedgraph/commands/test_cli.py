@@ -84,7 +84,7 @@ def test_compare_with_an_experiment_that_names_a_strategy(file, tmp_path):
     result = call(
         "run", file, "--out", tmp_path / "out", "--json", tmp_path / "r.json",
         "--set", "experiment.strategy=strategies.local:LocalOnly",
-        "--set", "experiment.client=clients.base:CohortClient", "--compare", "fedavg",
+        "--set", "experiment.client=clients.engine.base:CohortClient", "--compare", "fedavg",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert [summary["method"] for summary in json.loads((tmp_path / "r.json").read_text())] == ["LocalOnly", "fedavg"]

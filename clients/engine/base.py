@@ -1,0 +1,183 @@
+"""The client class behind every cohort method: evaluate the models received, train them, send them back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from flwr.app import Message, RecordDict
+from torch import Tensor
+
+from clients.engine.node import Assignment, Node
+from fedgraph.data.base import SplitName
+from fedgraph.messages.cohort import WorkReply, WorkRequest
+from fedgraph.models.parameters import finite_rows
+from fedgraph.support.errors import ReplyError
+from fedgraph.training.cohort import Cohort, GradientTerm, TrainResult
+from fedgraph.training.mixed import AnyCohort
+from fedgraph.training.optimisers import fresh_state
+
+
+def evaluate_splits(
+    assignment: Assignment, cohort: AnyCohort, models: Tensor, splits: Iterable[SplitName]
+) -> dict[str, Tensor]:
+    """Metrics of models ``[clients, parameters]`` as ``<split>/<metric>``, each ``[clients]``."""
+    horizons = assignment.horizons_of(cohort.data.task)
+    return {
+        f"{split}/{metric}": values
+        for split in splits
+        for metric, values in cohort.evaluate(models, split, horizons).items()
+    }
+
+
+def train_cohort(
+    node: Node,
+    cohort: AnyCohort,
+    run: str,
+    server_round: int,
+    keep_from: int,
+    start: Tensor,
+    gradient_term: GradientTerm | None,
+    purpose: str = "optimiser",
+) -> TrainResult:
+    """Train from ``start`` ``[clients, parameters]``; optimiser moments survive where the experiment keeps them.
+
+    They stay on the node, as they were after each round that a resumed run may go back to (``keep_from``), under
+    ``purpose``: trainings with moments of their own need a purpose each.
+    """
+    if not cohort.settings.keep_optimizer:
+        return cohort.train(start, server_round, gradient_term)
+    clients, state = cohort.data.names, node.state(run, purpose)
+    fresh = fresh_state(cohort.settings, 1, cohort.model.layout.num_trainable)
+    moments = state.load(clients, server_round, {name: tensor[0] for name, tensor in fresh.items()})
+    result = cohort.train(start, server_round, gradient_term, moments)
+    # A client whose training diverged goes back to the moments it had.
+    finite = finite_rows(result.parameters)
+    kept = {
+        name: torch.where(finite.view(-1, *[1] * (value.dim() - 1)), value, moments[name])
+        for name, value in result.optimizer_state.items()
+    }
+    state.save(clients, server_round, kept, keep_from)
+    return result
+
+
+class CohortClient:
+    """Serves the clients of one node for one request. A method overrides what differs, mostly ``gradient_term``.
+
+    request  : what is asked, with the tensors that came along.
+    cohort   : the clients asked for. Those of an experiment with several architectures are a ``MixedCohort``, whose
+               models are filled up with zeros to one width; code that takes its sizes from tensors works with both.
+    settings : the method's table of the experiment, as the strategy resolved it.
+    """
+
+    sends: ClassVar[tuple[str, ...]] = ("the parameters of each client's model, whenever it has trained",)
+    keeps: ClassVar[tuple[str, ...]] = ("labels", "moments of the optimiser")
+
+    def __init__(self, node: Node, request: WorkRequest) -> None:
+        self.node = node
+        self.request = request
+        self.assignment = Assignment.of(request.experiment)
+        self.settings = self.assignment.method
+        self.cohort: AnyCohort = node.cohort(request.experiment, request.clients)
+
+    @classmethod
+    def handle(cls, message: Message, node: Node) -> RecordDict:
+        """Answer a message: the entry that the ClientApp calls."""
+        request = WorkRequest.unpack(message.content)
+        if len(set(request.clients)) < len(request.clients):
+            raise ReplyError(f"asked for a client more than once: {', '.join(request.clients)}")
+        hosted = node.hosted(Assignment.of(request.experiment))
+        strangers = [name for name in request.clients if name not in hosted]
+        if strangers:
+            raise ReplyError(f"asked for {', '.join(strangers)}, hosted here: {', '.join(hosted)}")
+        return cls(node, request).reply().pack()
+
+    def reply(self) -> WorkReply:
+        """Evaluate, then train, or predict, whatever the request asks for."""
+        if self.request.predict:
+            return WorkReply(self.request.clients, self.predict())
+        metrics = self.evaluate()
+        if not self.request.train:
+            return WorkReply(self.request.clients, {}, metrics)
+        stacked, training = self.train()
+        return WorkReply(self.request.clients, stacked, {**metrics, **training})
+
+    @property
+    def uniform_cohort(self) -> Cohort:
+        """The cohort, for a method that refuses experiments with several architectures."""
+        assert isinstance(self.cohort, Cohort)
+        return self.cohort
+
+    @cached_property
+    def models(self) -> Tensor:
+        """The clients' models ``[clients, parameters]`` as they stand before this request's training."""
+        return self.received()
+
+    def received(self) -> Tensor:
+        """The models that came with the request: a row for each client, or one model for all."""
+        if "parameters" in self.request.stacked:
+            return self.request.stacked["parameters"]
+        return self.request.shared["parameters"].expand(len(self.request.clients), -1)
+
+    def evaluate(self) -> dict[str, Tensor]:
+        """Metrics of the models as ``<split>/<metric>``, each ``[clients]``."""
+        if not self.request.evaluate:
+            return {}
+        return evaluate_splits(self.assignment, self.cohort, self.measured(), self.request.evaluate)
+
+    def measured(self) -> Tensor:
+        """What is measured, ``[clients, parameters]``: the models as they stand."""
+        return self.models
+
+    def predict(self) -> dict[str, Tensor]:
+        """What is measured says of the test examples, and what they are: classes, int32 ``[clients, examples]``."""
+        predicted, targets = self.uniform_cohort.classify(self.measured(), "test")
+        return {"predicted": predicted.int(), "targets": targets.int()}
+
+    def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Train; returns tensors ``[clients, ...]`` to send back and numbers per client."""
+        result = self.train_from(self.start(), self.gradient_term())
+        return {"parameters": result.parameters}, {"loss": result.loss}
+
+    def train_from(
+        self,
+        start: Tensor,
+        gradient_term: GradientTerm | None = None,
+        cohort: Cohort | None = None,
+        purpose: str = "optimiser",
+    ) -> TrainResult:
+        """One round of local training from ``start`` ``[clients, parameters]``.
+
+        cohort  : who trains in place of the clients asked for, such as they with other settings.
+        purpose : see ``train_cohort``.
+        """
+        request = self.request
+        trained = self.cohort if cohort is None else cohort
+        return train_cohort(
+            self.node, trained, request.run, request.round, request.keep_from, start, gradient_term, purpose
+        )
+
+    def start(self) -> Tensor:
+        """Where training starts from, ``[clients, parameters]``: the models as they stand."""
+        return self.models
+
+    def recall(self, purpose: str, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What these clients remember for ``purpose``, ``{name: [clients, ...]}``.
+
+        A request to train sees what was remembered after an earlier round, one to evaluate also what was after this
+        one. A client that remembers nothing gets ``empty``, tensors without a client axis.
+        """
+        request = self.request
+        before = request.round if request.train else request.round + 1
+        return self.node.state(request.run, purpose).load(request.clients, before, empty)
+
+    def remember(self, purpose: str, stacked: Mapping[str, Tensor]) -> None:
+        """Keep tensors ``[clients, ...]`` on this node, as they are after this round."""
+        request = self.request
+        self.node.state(request.run, purpose).save(request.clients, request.round, stacked, request.keep_from)
+
+    def gradient_term(self) -> GradientTerm | None:
+        """What the method adds to the gradient of the local loss; nothing by default."""
+        return None

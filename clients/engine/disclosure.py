@@ -1,0 +1,55 @@
+"""What leaves a node in a run of an experiment, and what stays, in words: read off the client class that answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clients.engine.node import Node
+from fedgraph.data.series.windows import shares_scales
+from fedgraph.experiment.experiment import Experiment
+from fedgraph.support.plugins import load_object
+
+_ALWAYS = (
+    "the names of its clients, how many examples each has for training, validation and test, the names of features and "
+    "classes, and what data this is, in a few words",
+    "metrics of each client, such as its loss and accuracy",
+    "why something failed, without paths of this machine",
+)
+_NEVER = ("rows, series and images", "paths of files and folders on this machine")
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """What the server gets to see of a node's data, and what it does not, a line each."""
+
+    leaves: tuple[str, ...]
+    stays: tuple[str, ...]
+
+
+def disclosure(experiment: Experiment, client: str, node: Node) -> Disclosure:
+    """That of an experiment whose client class has the dotted path ``client``.
+
+    A client class says it with ``sends`` and ``keeps``, texts; ``sends_as`` where it depends on settings or on what the
+    node consents to.
+    """
+    client_class = load_object(client, "[experiment] client")
+    if hasattr(client_class, "sends_as"):
+        sends = tuple(client_class.sends_as(experiment, node))
+    else:
+        unknown = f"what {client} sends, which does not say it: read its source"
+        sends = tuple(getattr(client_class, "sends", (unknown,)))
+    return Disclosure(
+        leaves=(*_ALWAYS, *sends, *_asked_for(experiment)), stays=(*_NEVER, *getattr(client_class, "keeps", ()))
+    )
+
+
+def _asked_for(experiment: Experiment) -> list[str]:
+    """What other tables of the experiment have nodes tell."""
+    told = []
+    if experiment.graph.source == "labels":
+        told.append('how many examples of each class each client has ([graph] source = "labels")')
+    if shares_scales(experiment.data):
+        told.append("mean, standard deviation and number of each client's values ([data] cold-scale, scaling)")
+    if experiment.evaluation.compare_peers:
+        told.append("the class that each model predicts for each test example, and the true one (compare-peers)")
+    return told

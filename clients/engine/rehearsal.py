@@ -1,0 +1,116 @@
+"""What a node would do for its clients, tried out before it joins: on its own data, without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from flwr.app import Context, RecordDict
+
+from clients.engine.base import CohortClient
+from clients.engine.disclosure import Disclosure, disclosure
+from clients.engine.node import Assignment, Node
+from clients.stock import StockClient
+from fedgraph.data.base import SPLITS, DataSource
+from fedgraph.data.owners.samples import SAMPLE_SPLITS, owner_source
+from fedgraph.data.tables.client_tables import client_table_source, schema_settings
+from fedgraph.data.tables.schema_inference import infer_schema
+from fedgraph.data.tables.schema_text import as_text
+from fedgraph.experiment.experiment import Experiment
+from fedgraph.support.errors import IdentityError
+from fedgraph.support.plugins import load_object
+from fedgraph.training.mixed import AnyCohort
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What came of it.
+
+    clients : of the node that the run is for.
+    data    : what data they have, a line each. It tells of the data, and is for its owner.
+    """
+
+    clients: tuple[str, ...]
+    data: tuple[str, ...]
+    disclosure: Disclosure
+
+
+def rehearse(
+    experiment: Experiment, client: str, method: Mapping[str, Any], node_config: Mapping[str, Any]
+) -> Rehearsal:
+    """Read the data of a node as a run of the experiment would, and say what it is and what will leave.
+
+    client : dotted path of the client class.
+    method : the settings of the method, as the strategy resolved them.
+
+    Raises
+    ------
+    FedgraphError
+        For everything that would keep the node from taking part: whom it hosts, what its data lacks.
+    """
+    node = Node.of(Context(0, 0, dict(node_config), RecordDict(), {}))
+    part = experiment.client_part(method)
+    assignment = Assignment.of(part)
+    clients = tuple(sorted(node.hosted(assignment)))
+    if not clients and node.aggregator is None:
+        expected = ", ".join(assignment.expect or ())
+        raise IdentityError(f"this node hosts nobody whom the run expects: {expected}")
+    source = node.source(assignment)
+    stacked = issubclass(load_object(client, "[experiment] client"), CohortClient | StockClient)
+    if not clients:
+        lines: Iterator[str] = iter(())
+    elif hasattr(source, "load_owners") and not stacked:
+        lines = _of_owners(source, clients)
+    elif hasattr(source, "load_table") and not stacked:
+        lines = _of_tables(source, clients)
+    else:
+        lines = _of_cohort(node.cohort(part, clients), assignment)
+    return Rehearsal(clients, (source.describe(), *lines), disclosure(experiment, client, node))
+
+
+def _of_cohort(cohort: AnyCohort, assignment: Assignment) -> Iterator[str]:
+    """Examples of each client, and what they are."""
+    data = cohort.data
+    assignment.horizons_of(data.task)
+    shape = " x ".join(map(str, data.task.input_shape))
+    named = f": {', '.join(data.task.features)}" if data.task.features else ""
+    yield f"{data.task.kind} from inputs of {shape}{named}"
+    if data.task.classes:
+        yield f"classes: {', '.join(data.task.classes)}"
+    for row, name in enumerate(data.names):
+        counts = ", ".join(f"{int(data.splits[split].num_examples[row]):,} {split}" for split in SPLITS)
+        held = ""
+        if data.label_counts is not None:
+            labels = data.task.classes or tuple(map(str, range(data.label_counts.shape[1])))
+            per_class = zip(labels, data.label_counts[row].tolist(), strict=True)
+            listed = ", ".join(f"{label}: {count:,}" for label, count in per_class if count)
+            held = f"; training examples by class: {listed}"
+        yield f"{name}: {counts} examples{held}"
+
+
+def _of_owners(source: DataSource, clients: tuple[str, ...]) -> Iterator[str]:
+    """Samples of each owner, and what it knows of them."""
+    data = owner_source(source, "f3").load_owners(clients)
+    yield f"samples from '{data.keys[0]}' to '{data.keys[-1]}'; all owners must name them alike"
+    for row, name in enumerate(data.owners):
+        present = data.present[row]
+        counts = torch.bincount(data.split[present].long(), minlength=len(SAMPLE_SPLITS)).tolist()
+        shape = " x ".join(map(str, data.tasks[row].input_shape))
+        missing = 1 - float(present.float().mean())
+        of_each = ", ".join(f"{count:,} {split}" for split, count in zip(SAMPLE_SPLITS, counts, strict=True) if count)
+        lacks = f"; lacks {missing:.1%} of the samples of this node" if missing else ""
+        yield f"{name}: {of_each} samples with inputs of {shape}{lacks}"
+
+
+def _of_tables(source: DataSource, clients: tuple[str, ...]) -> Iterator[str]:
+    """Rows and features of each client, with the shares that are missing."""
+    tables = client_table_source(source, "fedngm")
+    settings = schema_settings(tables)
+    for name in clients:
+        held = tables.load_table(name)
+        counts = ", ".join(f"{len(held.rows(split)):,} {split}" for split in SPLITS)
+        yield f"{name}: {counts} rows"
+        schema = infer_schema(held.table, settings, partial=True)
+        yield from (f"    {line}" for line in as_text(schema, held.table, settings).splitlines())

@@ -1,0 +1,93 @@
+"""What leaves a node of a client's update: as it is, with a little noise, or with noise that guarantees something."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from clients.engine.base import CohortClient
+from fedgraph.models.parameters import finite_rows
+from fedgraph.privacy.noise.gaussian import NoiseSettings, release
+from fedgraph.support.errors import ReplyError
+from fedgraph.support.files import locked
+from fedgraph.support.randomness import generator
+
+log = logging.getLogger("fedgraph")
+
+_PURPOSE = "releases"
+
+
+@dataclass(frozen=True)
+class UpdateRelease:
+    """Releases of the clients that one request asks for.
+
+    Buffers, such as running statistics, leave as they came wherever there is noise: noise would break them.
+
+    noise   : deviation of the noise on a client's own parameters; repeatable, for a simulation.
+    privacy : as :class:`NoiseSettings`; a vector is everything that a client changed. Noise comes from the operating
+              system, and the node counts what its clients have released in the run. What :mod:`fedgraph.privacy` says
+              of updates holds.
+    """
+
+    client: CohortClient
+    noise: float
+    privacy: NoiseSettings | None
+
+    @classmethod
+    def of(cls, client: CohortClient) -> UpdateRelease:
+        """As the method's settings ``noise`` and ``privacy`` say."""
+        privacy = client.settings.get("privacy")
+        return cls(client, client.settings["noise"], None if privacy is None else NoiseSettings(**privacy))
+
+    def __call__(self, before: Tensor, after: Tensor) -> Tensor:
+        """What may leave of ``after`` ``[clients, models, parameters]``, of which the first model is a client's own.
+
+        Raises ReplyError when a client has released as often as it may.
+        """
+        if not self.noise and self.privacy is None:
+            return after
+        trained = self.client.uniform_cohort.model.layout.num_trainable
+        with_noise = self._noisy if self.privacy is None else self._private
+        return torch.cat([with_noise(before[..., :trained], after[..., :trained]), before[..., trained:]], dim=2)
+
+    def publishable(self, numbers: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Numbers per client of which the server may know; none of them where there is something to protect."""
+        return numbers if self.privacy is None else {name: torch.full_like(v, torch.nan) for name, v in numbers.items()}
+
+    def _noisy(self, before: Tensor, after: Tensor) -> Tensor:
+        request, noisy = self.client.request, after.clone()
+        for row, name in zip(noisy[:, 0], request.clients, strict=True):
+            random = generator(self.client.assignment.seed, "noise on shared parameters", name, request.round)
+            row += self.noise * torch.randn(row.shape, generator=random)
+        return noisy
+
+    def _private(self, before: Tensor, after: Tensor) -> Tensor:
+        assert self.privacy is not None
+        self._count()
+        request, update = self.client.request, (after - before).flatten(1)
+        # Whether training diverged depends on the data too, and must not be seen.
+        finite = finite_rows(update)
+        for name, fine in zip(request.clients, finite.tolist(), strict=True):
+            if not fine:
+                log.warning("the training of %s diverged in round %d: only noise leaves", name, request.round)
+        return before + release(update.where(finite[:, None], torch.zeros(())), self.privacy).view_as(before)
+
+    def _count(self) -> None:
+        """Remember that all of them release now; what a round that is repeated released before counts too."""
+        assert self.privacy is not None
+        node, request = self.client.node, self.client.request
+        node.state_dir.mkdir(parents=True, exist_ok=True)
+        with locked(node.state_dir / f"{_PURPOSE}.lock"):
+            state = node.state(request.run, _PURPOSE)
+            # Not the state after a round: a counter never goes back.
+            spent = state.load(request.clients, 1, {"spent": torch.zeros(1)})["spent"]
+            over = [name for name, count in zip(request.clients, spent, strict=True) if count >= self.privacy.releases]
+            if over:
+                raise ReplyError(
+                    f"{', '.join(over)}: released {self.privacy.releases} times, which is all that the privacy of this "
+                    "experiment allows; set releases to the number of rounds, and more for rounds that are repeated"
+                )
+            state.save(request.clients, 0, {"spent": spent + 1}, keep_from=1)

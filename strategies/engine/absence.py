@@ -1,0 +1,62 @@
+"""What happens to clients without a usable reply: the policy ``[experiment] on-missing`` and ``min-clients``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedgraph.federation.federation import Federation
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.errors import RunError
+from fedgraph.support.files import State
+from strategies.engine.replies import Replies, by_reason
+
+
+class AbsencePolicy:
+    """Decides who takes part in an aggregation; under ``keep-last`` it remembers everybody's last usable reply."""
+
+    def __init__(self, federation: Federation, plan: RunPlan) -> None:
+        self._federation = federation
+        self._plan = plan
+        self._last: dict[str, Tensor] = {}
+        self._has_replied = torch.zeros(len(federation.names), dtype=torch.bool)
+
+    def enforce(self, server_round: int, replies: Replies) -> None:
+        """Raise RunError, with clients and reasons, when more are absent than the experiment allows."""
+        if not replies.absent:
+            return
+        reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason(replies.absent).items())
+        if self._plan.on_missing == "fail":
+            raise RunError(
+                f"round {server_round}: no usable reply from {len(replies.absent)} clients ({reasons}). "
+                'To go on without them, set [experiment] on-missing = "skip" or "keep-last"'
+            )
+        if len(replies.names) < self._plan.min_clients:
+            raise RunError(
+                f"round {server_round}: only {len(replies.names)} of at least {self._plan.min_clients} clients "
+                f"([experiment] min-clients) sent a usable reply ({reasons})"
+            )
+
+    def taking_part(self, server_round: int, replies: Replies) -> Replies:
+        """Those present; under ``keep-last`` also those absent, with what they sent last, if they ever did."""
+        self.enforce(server_round, replies)
+        if self._plan.on_missing != "keep-last":
+            return replies
+        for name, tensor in replies.tensors.items():
+            if name not in self._last:
+                self._last[name] = tensor.new_zeros(len(self._federation.names), *tensor.shape[1:])
+            self._last[name][replies.positions] = tensor
+        self._has_replied[replies.positions] = True
+        if not replies.absent:
+            return replies
+        positions = self._has_replied.nonzero().flatten()
+        tensors = {name: tensor[positions] for name, tensor in self._last.items()}
+        return Replies.of(self._federation, positions, tensors, {}, replies.absent)
+
+    def state(self) -> State:
+        """What a resumed run needs."""
+        return {"last": self._last, "has-replied": self._has_replied}
+
+    def load_state(self, state: State) -> None:
+        """Take back what ``state`` gave."""
+        self._last, self._has_replied = state["last"], state["has-replied"]

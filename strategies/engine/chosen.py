@@ -1,0 +1,76 @@
+"""The method an experiment names: found, checked against its table, and built once the federation is known."""
+
+from __future__ import annotations
+
+from flwr.serverapp.strategy import Strategy
+
+from fedgraph.experiment.experiment import Experiment
+from fedgraph.federation.federation import Federation
+from fedgraph.methods.registry import BUILT_IN, STOCK_CLIENT
+from fedgraph.models.choice import ModelChoice
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.plugins import load_object
+from fedgraph.support.settings import Settings, parse
+from strategies.engine.base import CohortStrategy
+from strategies.engine.phases import PhasedStrategy, PhasesPlan, refuse_settings_of_rounds
+from strategies.stock import StockStrategy, build_stock, refuse_keep_last
+
+
+class ChosenMethod:
+    """Constructing one is the check of everything about a method that needs no nodes.
+
+    strategy_class : its strategy.
+    client         : dotted path of the client class.
+    settings       : the method's resolved table; empty for a stock strategy, whose keys its constructor knows.
+
+    Raises
+    ------
+    ExperimentError
+        When the strategy cannot be found or is none, or its table does not fit.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        method = experiment.method
+        strategy_class = load_object(method.strategy, "[experiment] strategy")
+        if not (isinstance(strategy_class, type) and issubclass(strategy_class, Strategy)):
+            raise ExperimentError(f"[experiment] strategy '{method.strategy}' is not a Flower Strategy class")
+        self.strategy_class: type[Strategy] = strategy_class
+        if mixes_models(strategy_class) and ModelChoice.of(experiment.model).is_mixed:
+            others = [name for name, known in BUILT_IN.items() if not mixes_models(load_object(known.strategy, name))]
+            raise ExperimentError(
+                f"[experiment] method '{method.name}' computes with the models of several clients at once, so all need "
+                "the same architecture, but [[model.variants]] gives some clients another one than [model]. "
+                f"Methods for clients with different architectures: {', '.join(others)}, and strategies of your own "
+                "that declare mixes_models = False"
+            )
+        self._where = f"[{method.name}]"
+        self._table = experiment.method_table
+        if issubclass(self.strategy_class, CohortStrategy | PhasedStrategy):
+            self.client = method.client or self.strategy_class.default_client
+            self.settings = parse(self.strategy_class.settings_type, self._table, self._where)
+            if issubclass(self.strategy_class, PhasedStrategy):
+                refuse_settings_of_rounds(experiment)
+        else:
+            self.client = experiment.experiment.client or STOCK_CLIENT
+            self.settings = Settings()
+            refuse_keep_last(experiment.experiment.on_missing)
+            build_stock(self.strategy_class, self._table, self._where, nodes=1)
+
+    def build(self, federation: Federation, plan: RunPlan) -> CohortStrategy:
+        """The strategy for this federation."""
+        if issubclass(self.strategy_class, CohortStrategy):
+            return self.strategy_class(self.settings, federation, plan)
+        # Where nodes may be absent, a stock strategy must not wait for them.
+        nodes = len(federation.hosts) if plan.on_missing == "fail" else 1
+        return StockStrategy(build_stock(self.strategy_class, self._table, self._where, nodes=nodes), federation, plan)
+
+    def build_of_phases(self, plan: PhasesPlan) -> PhasedStrategy:
+        """The strategy, where it goes through phases."""
+        assert issubclass(self.strategy_class, PhasedStrategy)
+        return self.strategy_class(self.settings, plan)
+
+
+def mixes_models(strategy_class: type[Strategy]) -> bool:
+    """Whether a strategy computes with models of different clients at once; stock Flower strategies all average."""
+    return strategy_class.mixes_models if issubclass(strategy_class, CohortStrategy | PhasedStrategy) else True

@@ -1,0 +1,57 @@
+"""Strategies whose clients are held to the global model by their drift: how far they have gone from it so far.
+
+FedDyn (Acar et al., ICLR 2021) and FedDC (Gao et al., CVPR 2022), whose servers do the same.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedgraph.federation.federation import Federation
+from fedgraph.graph.means import weighted_mean
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.files import State
+from fedgraph.support.settings import Settings
+from strategies.engine.base import Replies
+from strategies.engine.global_model import GlobalModelStrategy
+
+
+class DriftStrategy(GlobalModelStrategy):
+    """theta <- mean of theta_k over those present, plus the mean over all clients of their drifts.
+
+    A client's drift is the sum of ``theta_k - theta`` over the rounds of which its reply has come; the server keeps
+    their mean alone, and tells each client which round that was last, so that both mean the same after a lost reply.
+    Clients without training examples count in neither mean; an earlier reply that stands in for a missing one
+    (on-missing = "keep-last") counts in the first alone.
+    """
+
+    def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
+        super().__init__(settings, federation, plan)
+        self.drift = torch.zeros(self.layout.num_trainable)
+        self.heard = torch.zeros(len(federation.names), 1)
+        self._trains = federation.num_examples["train"] > 0
+
+    def outgoing(self, server_round: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """theta for everybody, and to each client the last round that it has been heard of, 0 for none."""
+        stacked, shared = super().outgoing(server_round)
+        return {**stacked, "heard": self.heard}, shared
+
+    def update(self, server_round: int, replies: Replies) -> Tensor:
+        """The next theta ``[parameters]``; buffers are averaged, since they have no drift."""
+        trainable, trained = self.layout.num_trainable, replies.num_examples > 0
+        way = (replies.parameters - self.global_model())[replies.fresh & trained, :trainable]
+        self.drift = self.drift + way.sum(0) / self._trains.sum().clamp(min=1)
+        now = torch.full((int(replies.fresh.sum()), 1), float(server_round))
+        self.heard = self.heard.index_copy(0, replies.positions[replies.fresh], now)
+        mean = weighted_mean(replies.parameters, trained)
+        return torch.cat([mean[:trainable] + self.drift, mean[trainable:]])
+
+    def state(self) -> State:
+        """Also the mean drift, and of which rounds clients were heard."""
+        return {**super().state(), "drift": self.drift, "heard": self.heard}
+
+    def load_state(self, state: State) -> None:
+        """Take back what ``state`` gave."""
+        super().load_state(state)
+        self.drift, self.heard = state["drift"], state["heard"]

@@ -1,0 +1,110 @@
+"""Strategies over owners of different features: who has which samples is asked once, and no models go to and fro."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedgraph.federation.joined_samples import JoinedSamples, join
+from fedgraph.fusion import FusionEpoch, FusionSettings
+from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
+from fedgraph.methods.registry import F3_CLIENT
+from fedgraph.runs.report import LISTENERS
+from fedgraph.support.files import json_digest, load_state, save_state
+from strategies.engine.phases import Outcome, PhasedStrategy
+
+log = logging.getLogger("fedgraph")
+
+_LOGGED_EPOCHS = 50
+
+
+class OwnersStrategy(PhasedStrategy):
+    """Asks all owners once for what they have of the shared samples, and goes on from there. A method overrides
+    ``conduct``, and ``check`` where its settings may not fit each other.
+    """
+
+    default_client: ClassVar[str] = F3_CLIENT
+
+    def samples(
+        self,
+        grid: Grid,
+        splits: tuple[str, ...] = ("train", "validation", "test"),
+        embeddings: bool = True,
+        owners: Iterable[str] | None = None,
+        fingerprints: Mapping[str, str] | None = None,
+    ) -> JoinedSamples:
+        """What all owners have of the shared samples: one exchange, none when a stopped run had it already.
+
+        A run that is mended before it goes on need not have it again, unless what is mended changes the embeddings.
+
+        splits, embeddings, fingerprints : see ``EmbedRequest``.
+        owners : the owners there must be a column for, whether they answer or not; by default those who answer.
+        """
+        plan, kept = self.plan, self.plan.folder.checkpoint
+        request = EmbedRequest(
+            plan.client, plan.experiment, plan.folder.name, splits, embeddings, dict(fingerprints or {})
+        )
+        asked = _digest(request)
+        if kept.exists() and embeddings:
+            saved = load_state(kept)
+            self.count_on(saved)
+            if saved.get("asked") == asked:
+                return JoinedSamples.of_state(saved["samples"])
+            log.info("the experiment was changed since owners were asked for embeddings: they are asked again")
+        answers = self.ask(grid, request.pack(), EMBED, EmbedReply.unpack)
+        joined = join(answers, None if owners is None else tuple(owners), plan.tolerant, embeddings)
+        self.refuse_absent_owners(joined)
+        log.info(
+            "%d owners on %d nodes, %d samples; data: %s",
+            len(joined.owners), len(joined.hosts), len(joined.keys), joined.data,
+        )  # fmt: skip
+        if embeddings:
+            save_state(kept, {"asked": asked, "samples": joined.state(), **self.counters()})
+        return joined
+
+    def refuse_absent_owners(self, joined: JoinedSamples) -> None:
+        """See ``refuse_absent``."""
+        self.refuse_absent(joined.absent, sum(map(len, joined.hosts.values())), "owner")
+
+    def record_epoch(self, epoch: FusionEpoch) -> None:
+        """A line in ``metrics.jsonl``, a step of the progress bar, and now and then a line in the log."""
+        self.plan.folder.append(
+            {
+                "round": epoch.epoch,
+                "phase": "fusion",
+                "learning_rate": epoch.learning_rate,
+                "training_loss": epoch.training_loss,
+                "validation_loss": epoch.validation_loss,
+            }
+        )
+        for listener in LISTENERS:
+            listener.on_epoch(epoch.epoch)
+        if epoch.epoch % _LOGGED_EPOCHS == 0:
+            log.info(
+                "fusion at the learning rate %g, epoch %d: training loss %.4f, validation loss %.4f",
+                epoch.learning_rate, epoch.epoch, epoch.training_loss, epoch.validation_loss,
+            )  # fmt: skip
+
+
+def outcome_of(
+    joined: JoinedSamples, metrics: Mapping[str, Tensor], parameters: Tensor, rounds: int, facts: Mapping[str, Any]
+) -> Outcome:
+    """What a run over owners ends with."""
+    measured = (
+        f"{len(joined.owners)} owners, one prediction per sample from all of them together; what ends with -local is "
+        "measured of the owners' own models"
+    )
+    return Outcome(joined.owners, joined.data, measured, metrics, parameters, rounds, joined.absent, facts)
+
+
+def _digest(request: EmbedRequest) -> str:
+    """What embeddings depend on; how the server learns from them it leaves out."""
+    tables = json.loads(request.experiment)
+    fusion = {*FusionSettings.keys(), "vote"}
+    tables["method"] = {key: value for key, value in tables["method"].items() if key not in fusion}
+    return json_digest([request.client, tables, request.splits, dict(request.fingerprints)])

@@ -1,0 +1,99 @@
+"""The clients' final models held against each other: one more exchange, for what each predicts of the same examples.
+
+Gorbett, Shirazi, Ray (IEEE Big Data 2023), section IV.C; see :mod:`fedgraph.runs.peer_comparison`. These are the models
+that the run ends with, while the accuracy of a peer of IPA is that right after its turn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from flwr.app import RecordDict
+
+from fedgraph.experiment.experiment import Experiment
+from fedgraph.federation.exchange import OrderedGrid
+from fedgraph.federation.federation import Federation
+from fedgraph.messages.cohort import WorkReply
+from fedgraph.runs.peer_comparison import PeerComparison
+from fedgraph.support.errors import ExperimentError
+from strategies.engine.base import CohortStrategy
+from strategies.engine.global_model import GlobalModelStrategy
+from strategies.engine.replies import collect
+from strategies.stock import StockStrategy
+
+log = logging.getLogger("fedgraph")
+
+_WHERE = "[evaluation] compare-peers"
+_SHARED = f'{_WHERE} needs clients that are tested on the same examples, as with [data] test = "shared" of image sets'
+
+
+def refuse_comparison(experiment: Experiment, strategy: CohortStrategy) -> None:
+    """Find out before the first round that there will be nothing to compare.
+
+    Raises
+    ------
+    ExperimentError
+        With what it takes.
+    """
+    federation, method = strategy.federation, experiment.method.name
+    if federation.task.kind != "classification":
+        raise ExperimentError(f"{_WHERE} compares predicted classes, of which a {federation.task.kind} task has none")
+    if isinstance(strategy, GlobalModelStrategy | StockStrategy):
+        raise ExperimentError(f"{_WHERE} compares models of the clients' own; '{method}' has one model for all")
+    if not strategy.restorable:
+        raise ExperimentError(
+            f"{_WHERE} compares whole models, of which clients of '{method}' keep a part to themselves"
+        )
+    if strategy.plan.architectures is not None:
+        raise ExperimentError(f"{_WHERE} compares models of one architecture; leave out [[model.variants]]")
+    if len(federation.names) < 2:
+        raise ExperimentError(f"{_WHERE} needs two clients at least")
+    counts = federation.num_examples["test"]
+    alike = bool((counts == counts[0]).all() and counts[0] > 0)
+    if getattr(experiment.data, "test", None) != "shared" or not alike:
+        raise ExperimentError(_SHARED)
+
+
+def compare_peers(strategy: CohortStrategy, grid: OrderedGrid, timeout: float) -> PeerComparison | None:
+    """Compare the models of the clients that say what they predict; None where fewer than two of them do.
+
+    Raises
+    ------
+    ExperimentError
+        When clients were tested on different examples.
+    """
+    federation = strategy.federation
+    messages = grid.send_and_receive(strategy.configure_predict(grid), timeout=timeout)
+    replies, _ = collect(
+        federation, federation.hosts, messages, lambda content, clients: read_predictions(federation, content, clients)
+    )
+    if len(replies.names) < 2:
+        log.warning("peers are not compared: %d of them said what they predict", len(replies.names))
+        return None
+    targets = replies.tensors["targets"]
+    others = (targets != targets[0]).any(dim=1).nonzero().flatten().tolist()
+    if others:
+        listed = ", ".join(replies.names[row] for row in others)
+        raise ExperimentError(
+            f"{_SHARED}; those of {listed} have other classes than those of {replies.names[0]}. To end this run "
+            "without a comparison, set compare-peers = false"
+        )
+    models = strategy.models[replies.positions, : strategy.layout.num_trainable]
+    return PeerComparison.of(replies.names, models, replies.tensors["predicted"], targets[0])
+
+
+def read_predictions(
+    federation: Federation, content: RecordDict, clients: list[str]
+) -> tuple[WorkReply, Mapping[str, str]]:
+    """Unpack and check the predictions of one node; see ``strategies.engine.replies.Reader``."""
+    examples = int(federation.num_examples["test"][0])
+    names = ("predicted", "targets")
+    reply = WorkReply.unpack(content, clients, dict.fromkeys(names, (examples,)), dict.fromkeys(names, "int32"))
+    classes = federation.task.output_shape[0]
+    unusable = {}
+    for name, labels in reply.stacked.items():
+        none = ((labels < 0) | (labels >= classes)).any(dim=1)
+        for row in none.nonzero().flatten().tolist():
+            unusable[clients[row]] = f"array '{name}' holds what is none of the {classes} classes"
+    return reply, unusable

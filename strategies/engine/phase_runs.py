@@ -1,0 +1,97 @@
+"""A run of a method that goes through phases: from a grid to the results in the run folder."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+
+from fedgraph.data import open_source
+from fedgraph.data.base import DataSource
+from fedgraph.experiment.experiment import Experiment
+from fedgraph.federation.federation import Federation
+from fedgraph.federation.given_graph import given_graph
+from fedgraph.graph import ClientGraph, write_graph
+from fedgraph.models.choice import ModelChoice
+from fedgraph.models.parameters import weights_sha256
+from fedgraph.runs.callbacks import Evaluation
+from fedgraph.runs.folder import Recorder, RunFolder, summary_of
+from fedgraph.runs.report import LISTENERS
+from strategies.engine.chosen import ChosenMethod
+from strategies.engine.phases import PhasesPlan
+
+log = logging.getLogger("fedgraph")
+
+
+def conduct_phases(grid: Grid, experiment: Experiment, method: ChosenMethod, data_dir: Path, folder: RunFolder) -> None:
+    """Run a method that goes through phases and write its results into the run folder.
+
+    A run that was stopped goes on with what clients had sent.
+
+    Raises
+    ------
+    FedgraphError
+        With what was wrong, where, and what to do.
+    """
+    head = experiment.experiment
+
+    def source() -> DataSource:
+        return open_source(experiment.data, data_dir)
+
+    def graph_of(federation: Federation) -> ClientGraph | None:
+        if head.on_missing == "fail":
+            # Else the clients that a variant is meant for may be among the absent.
+            ModelChoice.of(experiment.model).refuse_idle_variants(federation.names)
+        graph = given_graph(experiment.graph, federation, source, data_dir)
+        if graph is not None:
+            write_graph(graph, folder.path / "graph.npz")
+        return graph
+
+    plan = PhasesPlan(
+        client=method.client,
+        experiment=experiment.client_part(method.settings.as_table()),
+        seed=head.seed,
+        splits=experiment.evaluation.splits,
+        roll_call=experiment.roll_call(),
+        tolerant=head.on_missing == "skip",
+        timeout=head.timeout,
+        source=source,
+        graph_given=experiment.graph.source != "none",
+        graph_of=graph_of,
+        folder=folder,
+    )
+    strategy = method.build_of_phases(plan)
+    folder.metrics.unlink(missing_ok=True)
+    strategy.summary()
+    strategy.start(grid, ArrayRecord())
+    outcome = strategy.outcome
+    assert outcome is not None
+    names, traffic = outcome.names, strategy.traffic
+    evaluation = Evaluation(outcome.rounds, names, outcome.metrics, torch.zeros(len(names), 0), outcome.absent)
+    recorder = Recorder(folder, names, checkpoint_every=1)
+    for listener in (recorder, *LISTENERS):
+        listener.on_evaluation(evaluation)
+    folder.write_summary(
+        {
+            **summary_of(
+                experiment,
+                names,
+                outcome.data,
+                rounds=outcome.rounds,
+                traffic=traffic,
+                seconds=strategy.seconds,
+                evaluation=evaluation,
+                sha256=weights_sha256(("server",), outcome.parameters[None]),
+                nodes=strategy.nodes,
+            ),
+            "measured": outcome.measured,
+            **outcome.facts,
+        }
+    )
+    log.info(
+        "finished: %s; %d exchanges, %.1f MB down, %.1f MB up", folder.path / "summary.json",
+        traffic.exchanges, traffic.bytes_down / 1e6, traffic.bytes_up / 1e6,
+    )  # fmt: skip

@@ -1,0 +1,210 @@
+"""A run that is a sequence of rounds of models: from a grid to the final models in the run folder."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+
+from flwr.app import ConfigRecord
+from flwr.serverapp import Grid
+
+from fedgraph.experiment.experiment import Experiment
+from fedgraph.federation.exchange import OrderedGrid
+from fedgraph.federation.federation import Federation
+from fedgraph.federation.traffic import Traffic
+from fedgraph.graph import write_graph
+from fedgraph.messages.array_records import to_record
+from fedgraph.messages.cohort import CLIENT_KEY, EXPERIMENT_KEY, RUN_KEY
+from fedgraph.models.architectures import Architectures, initial_model
+from fedgraph.models.choice import ModelChoice
+from fedgraph.models.parameters import weights_sha256
+from fedgraph.runs.callbacks import AverageLast, Callback, EarlyStopping, LocalWork, RoundsToTarget
+from fedgraph.runs.fairness import Fairness, stand_alone_values
+from fedgraph.runs.folder import Recorder, RunFolder, summary_of
+from fedgraph.runs.model_file import write_models
+from fedgraph.runs.peer_comparison import FILE, PeerComparison
+from fedgraph.runs.plan import RunPlan
+from fedgraph.runs.report import LISTENERS, LogProgress
+from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.randomness import derive_seed
+from strategies.engine.base import CohortStrategy
+from strategies.engine.chosen import ChosenMethod
+from strategies.engine.opening import open_federation
+from strategies.engine.peer_predictions import compare_peers, refuse_comparison
+
+log = logging.getLogger("fedgraph")
+
+
+def conduct_rounds(grid: Grid, experiment: Experiment, method: ChosenMethod, data_dir: Path, folder: RunFolder) -> None:
+    """Run a method of rounds, or go on with it, and write its results into the run folder.
+
+    Raises
+    ------
+    FedgraphError
+        With what was wrong, where, and what to do.
+    """
+    began = time.monotonic()
+    head = experiment.experiment
+    traffic = Traffic()
+    federation, experiment_part = open_federation(grid, experiment, method, data_dir, folder, traffic)
+    choice = ModelChoice.of(experiment.model)
+    choice.refuse_idle_variants(federation.names)
+    architectures = Architectures.of(choice, federation.task, federation.names)
+    ordered = OrderedGrid(grid, federation, traffic)
+    evaluation = experiment.evaluation
+    earlier: dict[str, float] = {}
+
+    def counters() -> dict[str, float]:
+        now = {"seconds": time.monotonic() - began, **vars(traffic)}
+        return {name: earlier.get(name, 0) + count for name, count in now.items()}
+
+    watched = _watched(experiment, federation, folder, lambda: counters()["seconds"])
+    recorder = Recorder(folder, federation.names, experiment.output.checkpoint_every, watched, counters)
+    plan = RunPlan(
+        layout=architectures.layout,
+        client=method.client,
+        experiment=experiment_part,
+        run=folder.name,
+        rounds=head.rounds,
+        seed=head.seed,
+        splits=tuple(evaluation.splits),
+        every=evaluation.every,
+        min_clients=head.min_clients,
+        on_missing=head.on_missing,
+        checkpoint_every=experiment.output.checkpoint_every,
+        callbacks=(*watched, recorder, LogProgress(head.rounds), *LISTENERS),
+        architectures=architectures if architectures.is_mixed else None,
+        draw=lambda name: initial_model(architectures.models[0], derive_seed(head.seed, "own initial model", name)),
+    )
+    strategy = method.build(federation, plan)
+    if not strategy.restorable:
+        _refuse_restoring(experiment)
+    if evaluation.compare_peers:
+        refuse_comparison(experiment, strategy)
+    if experiment.output.resume:
+        earlier.update(_go_on(recorder, strategy, federation))
+    config = {
+        CLIENT_KEY: method.client,
+        EXPERIMENT_KEY: experiment_part,
+        RUN_KEY: folder.name,
+        "evaluate": list(evaluation.splits),
+    }
+    strategy.summary()
+    strategy.start(
+        ordered,
+        to_record(architectures.initial(head.seed)),
+        num_rounds=head.rounds,
+        timeout=head.timeout,
+        train_config=ConfigRecord(dict(config)),  # type: ignore[arg-type]
+        evaluate_config=ConfigRecord(dict(config)),  # type: ignore[arg-type]
+    )
+    peers = compare_peers(strategy, ordered, head.timeout) if evaluation.compare_peers else None
+    _write_results(experiment, folder, federation, strategy, recorder, peers)
+
+
+def _watched(
+    experiment: Experiment, federation: Federation, folder: RunFolder, seconds: Callable[[], float]
+) -> list[Callback]:
+    """What the experiment has an eye on from round to round, and a resumed run needs to know of."""
+    evaluation, fairness = experiment.evaluation, experiment.fairness
+    watched: list[Callback] = [LocalWork(federation.num_examples["train"], experiment.train)]
+    if evaluation.monitor is not None and evaluation.patience is not None:
+        watched.append(EarlyStopping(evaluation.monitor, evaluation.patience, evaluation.restore_best))
+    if evaluation.average_last is not None:
+        watched.append(AverageLast(evaluation.average_last, experiment.experiment.rounds))
+    if evaluation.targets:
+        watched.append(RoundsToTarget(evaluation.targets, evaluation.stop_at_targets, seconds))
+    if fairness is not None:
+        alone = stand_alone_values(fairness, experiment, federation.names)
+        watched.append(Fairness(fairness.metric, alone, fairness.stop_below, folder.append))
+    return watched
+
+
+def _refuse_restoring(experiment: Experiment) -> None:
+    """Raise ExperimentError where the run may end with other models than the last, of which clients keep a part."""
+    evaluation, fairness = experiment.evaluation, experiment.fairness
+    if evaluation.monitor is not None and evaluation.restore_best:
+        key, advice = "[evaluation] restore-best", "set restore-best = false"
+    elif fairness is not None and fairness.stop_below is not None:
+        key, advice = "[fairness] stop-below", "leave it out"
+    elif evaluation.average_last is not None:
+        key, advice = "[evaluation] average-last", "leave it out"
+    else:
+        return
+    raise ExperimentError(
+        f"{key}: clients of '{experiment.method.name}' keep a part of their models, which cannot be brought back from "
+        f"here; {advice}"
+    )
+
+
+def _go_on(recorder: Recorder, strategy: CohortStrategy, federation: Federation) -> dict[str, float]:
+    """Set the strategy back to the last checkpoint; what the counters said there, nothing without a checkpoint."""
+    saved = recorder.resume()
+    if saved is None:
+        return {}
+    if saved["clients"] != list(federation.names):
+        raise RunError("other clients take part than before the run was stopped; it cannot go on with these")
+    strategy.load_state(saved["strategy"])
+    strategy.finished_rounds = saved["round"]
+    log.info("going on after round %d", saved["round"])
+    counters: dict[str, float] = saved["counters"]
+    return counters
+
+
+def _write_results(
+    experiment: Experiment,
+    folder: RunFolder,
+    federation: Federation,
+    strategy: CohortStrategy,
+    recorder: Recorder,
+    peers: PeerComparison | None,
+) -> None:
+    learned = strategy.learned_graph()
+    if learned is not None:
+        write_graph(learned, folder.path / "learned-graph.npz")
+    write_models(
+        folder.models,
+        strategy.layout,
+        federation.names,
+        strategy.models,
+        strategy.global_model(),
+        strategy.plan.architectures,
+    )
+    if peers is not None:
+        peers.write(folder.path / FILE)
+    noted = {key: entry for callback in strategy.plan.callbacks for key, entry in callback.summary().items()}
+    noted["models_per_round"] = _models_per_round(folder, strategy)
+    noted |= strategy.facts() | ({} if peers is None else {"peers": peers.summary()})
+    totals = recorder.counters()
+    folder.write_summary(
+        summary_of(
+            experiment,
+            federation.names,
+            federation.data,
+            rounds=strategy.finished_rounds,
+            traffic=Traffic(**{name: int(totals[name]) for name in vars(Traffic())}),
+            seconds=totals["seconds"],
+            evaluation=recorder.last,
+            sha256=weights_sha256(federation.names, strategy.models),
+            nodes=len(federation.hosts),
+            groups=federation.groups,
+            noted=noted,
+        )
+    )
+    log.info(
+        "finished: %s; %d exchanges, %.1f MB down, %.1f MB up", folder.path / "summary.json",
+        totals["exchanges"], totals["bytes_down"] / 1e6, totals["bytes_up"] / 1e6,
+    )  # fmt: skip
+
+
+def _models_per_round(folder: RunFolder, strategy: CohortStrategy) -> float | None:
+    """How many models' worth of numbers a round of training moves down and up, with a node for every client.
+
+    2 N of N clients with FedAvg, some 2 N^2 with IPA, whose peers are each sent the models of all. None without rounds.
+    """
+    lines = folder.trainings() if strategy.finished_rounds else ()
+    moved = [line["bytes_down_alone"] + line["bytes_up_alone"] for line in lines]
+    return fmean(moved) / (4 * strategy.plan.layout.num_parameters) if moved else None

@@ -1,0 +1,102 @@
+"""The exchanges of vertical federated learning: embeddings of a minibatch up, their gradient down with the next one."""
+
+from __future__ import annotations
+
+import torch
+from flwr.app import Message, MessageType, RecordDict
+from torch import Tensor
+
+from fedgraph.federation.exchange import OrderedGrid, usable
+from fedgraph.federation.joined_samples import JoinedSamples
+from fedgraph.messages.vertical import StepReply, StepRequest
+from fedgraph.support.errors import RunError
+from fedgraph.support.files import State
+from strategies.engine.phases import PhasesPlan
+
+
+class VerticalSteps:
+    """Asks owners for embeddings by their models as they stand; what they learn from goes along with the next request.
+
+    joined : who has which samples; owners in the order of the rows of everything here.
+    """
+
+    def __init__(self, grid: OrderedGrid, plan: PhasesPlan, joined: JoinedSamples) -> None:
+        self._grid, self._plan, self._joined = grid, plan, joined
+        self._step, self._keep_from = 0, 1
+        self._update: tuple[str, ...] = ()
+        self._size = int(joined.sizes.max())
+        self._gradient = torch.zeros(0, len(joined.owners), self._size)
+        self.bytes_per_owner = 0
+
+    def state(self) -> State:
+        """What the steps to come depend on, to be saved; owners keep what they need to go on from here."""
+        self._keep_from = self._step + 1
+        return {
+            "step": self._step,
+            "update": list(self._update),
+            "gradient": self._gradient,
+            "bytes_per_owner": self.bytes_per_owner,
+        }
+
+    def load_state(self, state: State) -> None:
+        """Go on from what ``state`` said."""
+        self._step, self._keep_from = state["step"], state["step"] + 1
+        self._update, self._gradient = tuple(state["update"]), state["gradient"]
+        self.bytes_per_owner = state["bytes_per_owner"]
+
+    def send_back(self, rows: Tensor, gradient: Tensor) -> None:
+        """With the next request: the gradient ``[samples, owners, size]`` of the samples embedded last, ``rows``."""
+        self._update = self._keys(rows)
+        self._gradient = gradient * self._joined.present[rows][..., None]
+
+    def embed(self, rows: Tensor, training: bool) -> Tensor:
+        """One exchange: embeddings ``[samples, owners, size]`` of some samples, after the owners' update if any.
+
+        Raises
+        ------
+        RunError
+            When an owner does not answer usably: the others cannot go on without it.
+        """
+        self._step += 1
+        keys, messages = self._keys(rows), []
+        for node in self._grid.get_node_ids():
+            hosted = self._joined.hosts[node]
+            request = StepRequest(
+                client=self._plan.client,
+                experiment=self._plan.experiment,
+                run=self._plan.folder.name,
+                owners=self._names(hosted),
+                step=self._step,
+                update=self._update,
+                gradient=self._gradient[:, hosted].transpose(0, 1),
+                embed=keys,
+                training=training,
+                keep_from=self._keep_from,
+            )
+            messages.append(Message(request.pack(), node, MessageType.TRAIN, group_id=str(self._step)))
+        hosts, sizes = self._joined.hosts, self._joined.sizes
+
+        def read(node: int, content: RecordDict) -> Tensor:
+            shape = (len(hosts[node]), len(rows), int(sizes[hosts[node]].max()))
+            return StepReply.unpack(content, self._names(hosts[node]), shape).embeddings
+
+        replies = self._grid.send_and_receive(messages, timeout=self._plan.timeout)
+        found, problems = usable(replies, hosts, read)
+        if problems:
+            reasons = "; ".join(f"{', '.join(self._names(hosts[node]))}: {why}" for node, why in problems.items())
+            raise RunError(
+                f"step {self._step}: no usable embeddings from {reasons}. Vertical federated learning cannot go on "
+                "without an owner"
+            )
+        result = torch.zeros(len(rows), len(self._joined.owners), self._size)
+        for node, embeddings in found.items():
+            result[:, hosts[node], : embeddings.shape[2]] = embeddings.transpose(0, 1)
+        self.bytes_per_owner += 4 * self._size * (len(rows) + len(self._update))
+        self._update, self._gradient = (), self._gradient[:0]
+        return result * self._joined.present[rows][..., None]
+
+    def _keys(self, rows: Tensor) -> tuple[str, ...]:
+        return tuple(self._joined.keys[row] for row in rows.tolist())
+
+    def _names(self, hosted: Tensor) -> tuple[str, ...]:
+        return tuple(self._joined.owners[place] for place in hosted.tolist())

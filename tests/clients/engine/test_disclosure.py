@@ -1,0 +1,99 @@
+import pytest
+from flwr.app import ArrayRecord, Context, RecordDict
+
+from clients.app import app as client_app
+from clients.engine.disclosure import disclosure
+from clients.engine.node import Node
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.methods.registry import BUILT_IN
+from fedgraph.support.plugins import load_object
+
+#: Words of a disclosure, by the arrays in replies that they speak of.
+WORDS = {
+    "parameters": "parameters",
+    "others": "others' models",
+    "arrays": "mean of the parameters",
+    "control": "control variate",
+    "label-counts": "examples of each class",
+    "moments": "mean and standard deviation",
+    "predicted": "predicts for each test example",
+    "targets": "the true one",
+    "embeddings": "an embedding of each sample",
+    "predictions": "the probabilities",
+    "labels": "its label",
+    "split": "which split",
+    "present": "which samples each owner has",
+}
+
+
+def node(**config):
+    return Node.of(Context(0, 0, config, RecordDict(), {}))
+
+
+def told(tables, **config):
+    experiment = parse_experiment(tables)
+    chosen = load_object("strategies.engine.chosen:ChosenMethod", "strategy")(experiment)
+    return disclosure(experiment, chosen.client, node(**config))
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_built_in_says_what_it_sends(name):
+    client_class = load_object(BUILT_IN[name].client, "client")
+    assert hasattr(client_class, "sends") or hasattr(client_class, "sends_as")
+
+
+def arrays_in_replies(run_experiment, tables, monkeypatch):
+    """Names of the arrays that nodes send in a run."""
+    found = set()
+
+    def listening(message, context):
+        reply = client_app(message, context)
+        for name, record in reply.content.items():
+            if isinstance(record, ArrayRecord):
+                found.update(["arrays"] if name == "arrays" else [key.split(".")[0] for key in record])
+        return reply
+
+    run_experiment(tables, client=listening)
+    return found
+
+
+@pytest.mark.parametrize("method", ["sfl", "fedavg", "scaffold", "ipa", "ditto", "feddyn"])
+def test_no_array_leaves_that_is_not_spoken_of(digits_tables, run_experiment, monkeypatch, method):
+    digits_tables["experiment"]["method"] = method
+    digits_tables["evaluation"] = {"compare-peers": method == "ipa", "splits": ["test"]}
+    digits_tables["data"]["test"] = "shared"
+    leaves = " ".join(told(digits_tables).leaves)
+    sent = arrays_in_replies(run_experiment, digits_tables, monkeypatch)
+    assert sent & {"parameters", "arrays"}
+    for name in sent:
+        assert WORDS[name] in leaves, name
+    if "label-counts" not in sent:
+        assert WORDS["label-counts"] not in leaves
+
+
+def test_no_array_of_owners_leaves_that_is_not_spoken_of(patches_tables, run_experiment, monkeypatch):
+    leaves = " ".join(told(patches_tables).leaves)
+    for name in arrays_in_replies(run_experiment, patches_tables, monkeypatch):
+        assert WORDS[name] in leaves, name
+    patches_tables["f3"]["noise"] = {"clip-norm": 1.0, "epsilon": 1.0, "delta": 1e-5}
+    noisy = " ".join(told(patches_tables).leaves)
+    assert "with noise" in noisy
+    assert WORDS["predictions"] not in noisy
+
+
+def test_what_a_node_consents_to_is_among_what_leaves(table_tables):
+    assert "ranges" not in " ".join(told(table_tables).leaves)
+    assert "ranges of numbers" in " ".join(told(table_tables, consent="ranges").leaves)
+
+
+def test_noise_of_peers_is_told_for_what_it_is(digits_tables):
+    digits_tables["experiment"]["method"] = "ipa"
+    digits_tables["ipa"] = {"noise": 0.001}
+    assert "guarantees nothing" in " ".join(told(digits_tables).leaves)
+
+
+def test_a_client_class_that_says_nothing_is_not_vouched_for(digits_tables, tmp_path, monkeypatch):
+    (tmp_path / "silent_client.py").write_text("class Silent:\n    handle = None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = disclosure(parse_experiment(digits_tables), "silent_client:Silent", node())
+    assert any("silent_client:Silent sends, which does not say it: read its source" in line for line in found.leaves)

@@ -1,0 +1,128 @@
+import re
+
+import pytest
+
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.support.errors import ExperimentError
+from strategies.engine.chosen import ChosenMethod, mixes_models
+from strategies.f3 import F3
+from strategies.local import LocalOnly
+from strategies.sfl import SFL
+from strategies.vfl import Vertical
+
+
+@pytest.fixture
+def tables(digits_tables):
+    digits_tables["model"]["variants"] = [{"clients": ["client-1"], "name": "mlp", "hidden": [3]}]
+    return digits_tables
+
+
+@pytest.mark.parametrize(
+    ("head", "name"),
+    [
+        ({"method": "sfl"}, "sfl"),
+        ({"method": "fedavg"}, "fedavg"),
+        ({"strategy": "flwr.serverapp.strategy:FedAdam"}, "FedAdam"),
+    ],
+)
+def test_a_method_that_mixes_models_refuses_different_architectures(tables, head, name):
+    experiment = parse_experiment({**tables, "experiment": head})
+    with pytest.raises(ExperimentError) as raised:
+        ChosenMethod(experiment)
+    text = str(raised.value)
+    assert "different architectures: f3, f3-inference, " in text
+    assert "vfl, fedngm, local, and strategies of your own that declare mixes_models = False" in text
+    assert "[[model.variants]]" in text
+    named = re.search("different architectures: (.*), and strategies of your own that declare mixes_models", text)
+    assert {"f3", "vfl", "local"} <= set(named[1].split(", "))
+    assert not {"sfl", "fedavg", "ditto"} & set(named[1].split(", "))
+    tables["model"]["variants"][0]["hidden"] = tables["model"]["hidden"]
+    ChosenMethod(parse_experiment({**tables, "experiment": head}))
+
+
+def test_a_method_that_does_not_mix_models_takes_them(tables, tmp_path, monkeypatch):
+    ChosenMethod(parse_experiment({**tables, "experiment": {"method": "local"}}))
+    code = (
+        "from strategies.engine.base import CohortStrategy\n\n"
+        "class Apart(CohortStrategy):\n"
+        "    mixes_models = False\n"
+        "    def aggregate(self, server_round, replies):\n"
+        "        return replies.parameters\n"
+    )
+    (tmp_path / "keeps_models_apart.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    ChosenMethod(parse_experiment({**tables, "experiment": {"strategy": "keeps_models_apart:Apart"}}))
+
+
+def test_who_mixes():
+    from flwr.serverapp.strategy import FedAvg
+
+    assert [mixes_models(kind) for kind in (SFL, FedAvg, LocalOnly)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "client"),
+    [("f3", F3, "clients.f3:F3Client"), ("vfl", Vertical, "clients.vfl:VerticalClient")],
+)
+def test_methods_over_owners(patches_tables, name, strategy, client):
+    tables = {key: value for key, value in patches_tables.items() if key != "f3"}
+    tables["model"]["variants"] = [{"clients": ["patch-0-0"], "name": "mlp", "hidden": [3]}]
+    tables |= {"experiment": {"method": name}, name: {"hidden": 5, "tied-output": True, "local-patience": 3}}
+    chosen = ChosenMethod(parse_experiment(tables))
+    assert (chosen.strategy_class, chosen.client) == (strategy, client)
+    assert (chosen.settings.hidden, chosen.settings.tied_output, chosen.settings.local_patience) == (5, True, 3)
+    served = chosen.build_of_phases(None)
+    assert isinstance(served, strategy)
+    assert served.settings is chosen.settings
+    assert not mixes_models(strategy)
+    tables["experiment"]["client"] = "mine:Client"
+    assert ChosenMethod(parse_experiment(tables)).client == "mine:Client"
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "message"),
+    [
+        ("f3", "alignmnt", "soft", r"\[f3\] has no key 'alignmnt'; known keys: .*alignment"),
+        ("f3", "pre-trained", True, r"\[f3\] has no key 'pre-trained'"),
+        ("f3", "fusion", "mean", r"\[f3\].*fusion"),
+        ("f3", "noise", {"clip-norm": 1.0}, r"\[f3\].*noise.*give either noise-multiplier or epsilon"),
+        ("f3", "noise", {"clip-norm": 1.0, "epsilon": 1.0, "sigma": 2.0}, "sigma"),
+        ("vfl", "learning-rates", [0.1, 0.2], r"\[vfl\].*learning-rates"),
+        ("vfl", "learning-rates", [0.0], r"\[vfl\].*learning-rates"),
+        ("vfl", "fusion", "vote", r"\[vfl\].*fusion"),
+        ("vfl", "noise", {"clip-norm": 1.0, "epsilon": 1.0}, r"\[vfl\] has no key 'noise'"),
+    ],
+)
+def test_keys_of_methods_over_owners_are_checked(patches_tables, name, key, value, message):
+    patches_tables.pop("f3")
+    patches_tables |= {"experiment": {"method": name}, name: {key: value}}
+    with pytest.raises(ExperimentError, match=f"(?s){message}"):
+        ChosenMethod(parse_experiment(patches_tables))
+
+
+@pytest.mark.parametrize("method", ["f3", "vfl"])
+@pytest.mark.parametrize(
+    ("table", "keys", "message"),
+    [
+        ("experiment", {"on-missing": "keep-last"}, 'on-missing = "keep-last" is not for method'),
+        ("evaluation", {"targets": {"test/f1": 0.9}}, "targets are reached in rounds, of which method"),
+        (
+            "evaluation",
+            {"monitor": "validation/f1", "patience": 3},
+            "monitor and patience stop rounds, of which method",
+        ),
+        (
+            "evaluation",
+            {"compare-peers": True},
+            "compare-peers compares models of one architecture, and the owners of method",
+        ),
+        ("fairness", {"stand-alone": "runs/x"}, "follows the models of clients, of which method"),
+    ],
+)
+def test_settings_of_rounds_are_refused_over_owners(patches_tables, method, table, keys, message):
+    tables = {key: value for key, value in patches_tables.items() if key != "f3"}
+    tables["experiment"] = {"method": method, "rounds": 5}
+    ChosenMethod(parse_experiment(tables))
+    tables[table] = {**tables.get(table, {}), **keys}
+    with pytest.raises(ExperimentError, match=f"{message} '{method}'"):
+        ChosenMethod(parse_experiment(tables))

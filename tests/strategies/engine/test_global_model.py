@@ -1,0 +1,109 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from fedgraph.federation.federation import Federation
+from fedgraph.graph.means import weighted_mean
+from fedgraph.messages.array_records import to_record
+from fedgraph.models.parameters import Layout
+from fedgraph.models.task import TaskSpec
+from fedgraph.runs.model_file import load_models
+from fedgraph.runs.plan import RunPlan
+from fedgraph.support.settings import Settings
+from strategies.engine.base import Replies
+from strategies.engine.global_model import GlobalModelStrategy
+
+NAMES = ("a", "b", "c")
+PLAIN = {"strategy": "strategies.engine.global_model:GlobalModelStrategy"}
+
+
+@pytest.mark.parametrize("weights", [[3, 1, 2], [0, 5, 0], [0, 0, 0]])
+def test_weighted_mean(weights):
+    rows = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    expected = np.average(rows.numpy(), axis=0, weights=weights if any(weights) else None)
+    np.testing.assert_allclose(weighted_mean(rows, torch.tensor(weights)).numpy(), expected, rtol=1e-6)
+
+
+@pytest.fixture
+def strategy():
+    counts = torch.tensor([30, 10, 20])
+    federation = Federation(
+        NAMES, {7: torch.arange(3)}, TaskSpec("regression", (2,), (1,)), "x", {"train": counts, "test": counts}
+    )
+    served = GlobalModelStrategy(Settings(), federation, RunPlan(Layout.of({"w": torch.zeros(4)}), "c", "{}", "run"))
+    served.begin(to_record({"w": torch.arange(4.0)}))
+    return served
+
+
+def test_one_model_is_for_everybody_also_for_the_absent(strategy):
+    theta = torch.randn(2, 4, generator=torch.Generator().manual_seed(1))
+    present = torch.tensor([0, 2])
+    replies = Replies.of(strategy.federation, present, {"parameters": theta}, {}, {"b": "gone"})
+    strategy.place(replies, strategy.aggregate(1, replies))
+    expected = (30 * theta[0] + 20 * theta[1]) / 50
+    torch.testing.assert_close(strategy.models, expected.expand(3, -1))
+    assert torch.equal(strategy.global_model(), strategy.models[1])
+    stacked, shared = strategy.outgoing(2)
+    assert stacked == {}
+    assert torch.equal(shared["parameters"], strategy.models[0])
+
+
+def test_a_checkpoint_holds_the_model_once(strategy):
+    state = strategy.state()
+    assert state["models"].shape == (1, 4)
+    strategy.adopt(torch.ones(3, 4))
+    strategy.load_state(state)
+    assert torch.equal(strategy.models, torch.arange(4.0).expand(3, -1))
+
+
+def test_whole_run_is_that_of_the_stock_strategy_and_of_a_few_lines(problem, close):
+    ours = problem.run("fedavg", experiment={**PLAIN, "client": "clients.engine.base:CohortClient"})
+    assert json.loads((ours.path / "summary.json").read_text())["method"] == "GlobalModelStrategy"
+    w = problem.initial
+    for _ in range(3):
+        w = problem.mean([problem.train(client, w) for client in range(3)])
+    close(problem.global_model(ours), w)
+    close(problem.global_model(problem.run("fedavg")), w)
+
+
+def test_clients_whose_replies_are_lost_are_left_out_for_a_round(problem, close):
+    lost = problem.run("fedavg", experiment={**PLAIN, "client": "clients.engine.base:CohortClient"}, lost=(2,))
+    w = problem.initial
+    for server_round in (1, 2, 3):
+        models = torch.stack([problem.train(client, w) for client in range(3)])
+        weights = problem.sizes * torch.tensor([1.0, server_round != 2, 1.0])
+        w = weights @ models / weights.sum()
+    close(problem.global_model(lost), w)
+
+
+# ---- what holds for every method of one global model
+
+METHODS = ("fedatt", "scaffold", "fedper", "lg-fedavg", "ditto", "fedavg-ft", "centralised")
+MOMENTUM = {"momentum": 0.5, "learning-rate": 0.1}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_round_that_was_cut_short_is_repeated_alike(problem, method):
+    """Its clients have worked, and remember; the server has not heard of it."""
+    train = {**MOMENTUM, "keep-optimizer": method != "scaffold", "batch-size": 32}
+    nodes = {"node_configs": [{"clients": ",".join(problem.names)}]} if method == "centralised" else {}
+    table = {"personal-layers": ["head.bias"]} if method in ("fedper", "lg-fedavg") else {}
+    resumed, whole = (run(method, table, train, **nodes) for run in (problem.resumed, problem.run))
+    first, second = (json.loads((folder.path / "summary.json").read_text()) for folder in (resumed, whole))
+    assert first["weights_sha256"] == second["weights_sha256"]
+    assert first["metrics"] == second["metrics"]
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "centralised"])
+def test_who_shares_a_node_is_of_no_matter(digits_tables, run_experiment, method):
+    digits_tables["experiment"] |= {"method": method, "rounds": 3}
+    digits_tables["train"] |= {**MOMENTUM, "keep-optimizer": method != "scaffold"}
+    packings = ({"nodes": 1}, {"node_configs": [{"clients": f"client-{i},client-{5 - i}"} for i in range(3)]})
+    one, three = (run_experiment(digits_tables, **packing) for packing in packings)
+    models = [load_models(folder.models)[1] for folder in (one, three)]
+    for name, tensor in models[0].items():
+        torch.testing.assert_close(models[1][name], tensor, rtol=1e-5, atol=1e-6)
+    losses = [json.loads((folder.path / "summary.json").read_text())["per_client"]["test"] for folder in (one, three)]
+    assert losses[1]["loss"] == pytest.approx(losses[0]["loss"], rel=1e-4)

@@ -1,0 +1,193 @@
+"""Owners that are missing, send nonsense or disagree; and what Flower expects of a strategy."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from clients.app import app as client_app
+from fedgraph.messages.cohort import error_content
+from fedgraph.support.errors import DataError, FedgraphError, IdentityError, RunError
+from strategies.f3 import F3, F3Settings
+
+NAMES = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")
+APART = [{"clients": name} for name in NAMES]
+
+
+def spoiling(name, change):
+    """A client app in which ``change`` has the reply content of the node that hosts ``name``."""
+
+    def client(message, context):
+        reply = client_app(message, context)
+        if name in str(context.node_config.get("clients")):
+            return Message(change(reply.content), reply_to=message)
+        return reply
+
+    return client
+
+
+def with_nan(content, name="embeddings"):
+    arrays = {each: array.numpy().copy() for each, array in content["stacked"].items()}
+    arrays[name][0, 5, 1] = np.nan
+    content["stacked"] = ArrayRecord({each: Array(array) for each, array in arrays.items()})
+    return content
+
+
+def malformed(content):
+    content["config"]["sizes"] = [77]
+    return content
+
+
+def failing(content):
+    return error_content("the disk is full")
+
+
+def with_other_label(content):
+    labels = content["samples"]["labels"].numpy().copy()
+    labels[3] = (labels[3] + 1) % 10
+    content["samples"] = ArrayRecord({**dict(content["samples"].items()), "labels": Array(labels)})
+    return content
+
+
+def with_other_classes(content):
+    content["config"]["classes"] = [f"digit {number}" for number in range(10)]
+    return content
+
+
+def as_another(content):
+    content["config"]["clients"] = ["patch-0-1"]
+    return content
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (with_nan, RunError, r"nothing usable from 1 owners \(patch-0-0: its embeddings hold NaN.*on-missing"),
+        (lambda content: with_nan(content, "predictions"), RunError, "patch-0-0: its predictions hold NaN"),
+        (malformed, IdentityError, r"node 1000 cannot take part: array 'embeddings' has the shape"),
+        (failing, IdentityError, "node 1000 cannot take part: the disk is full"),
+        (lambda content: RecordDict(), IdentityError, "node 1000 cannot take part: .*malformed"),
+        (with_other_label, DataError, "disagree on the label of sample 'image-00003'"),
+        (with_other_classes, DataError, "'patch-0-0' and 'patch-0-1' have different classes"),
+        (as_another, IdentityError, "owner 'patch-0-1' is hosted twice, by node 100. and by node 100."),
+    ],
+)
+def test_the_run_ends_with_who_and_why(patches_tables, run_experiment, change, error, message):
+    with pytest.raises(error, match=message):
+        run_experiment(patches_tables, node_configs=APART, client=spoiling("patch-0-0", change))
+
+
+def with_other_split(content):
+    split = content["samples"]["split"].numpy().copy()
+    split[:50] = (split[:50] + 1) % 3
+    content["samples"] = ArrayRecord({**dict(content["samples"].items()), "split": Array(split)})
+    return content
+
+
+@pytest.mark.parametrize("change", [with_nan, malformed, failing, with_other_label, with_other_split])
+def test_the_run_goes_on_without_an_owner_where_it_may(patches_tables, run_experiment, change):
+    patches_tables["experiment"] |= {"on-missing": "skip", "wait": 0.05}
+    patches_tables["data"]["lacking-share"] = 0.2
+    folder = run_experiment(patches_tables, node_configs=APART, client=spoiling("patch-0-1", change))
+    without = run_experiment(patches_tables, node_configs=[APART[0], *APART[2:]])
+    assert folder.summary()["weights_sha256"] == without.summary()["weights_sha256"]
+    assert folder.summary()["clients"] == 3
+    for name in ("predictions.csv", "entropies.csv"):
+        assert (folder.path / name).read_text() == (without.path / name).read_text()
+
+
+def test_who_is_left_out_for_contradicting_the_others_is_told(patches_tables, run_experiment, caplog):
+    patches_tables["experiment"] |= {"on-missing": "skip", "wait": 0.05}
+    run_experiment(patches_tables, node_configs=APART, client=spoiling("patch-0-1", with_other_label))
+    assert "nothing usable from owner patch-0-1: contradicts most owners on the label of 1 samples" in caplog.text
+    nodes = [{"clients": ",".join(NAMES[:2])}, {"clients": ",".join(NAMES[2:])}]
+    with pytest.raises(DataError, match="disagree on the label of sample 'image-00003'"):
+        run_experiment(patches_tables, node_configs=nodes, client=spoiling("patch-0-1", with_other_label))
+
+
+def test_one_bad_owner_does_not_cost_the_others_of_its_node(patches_tables, run_experiment):
+    patches_tables["experiment"] |= {"on-missing": "skip", "wait": 0.05}
+    nodes = [{"clients": ",".join(NAMES[:2])}, {"clients": ",".join(NAMES[2:])}]
+    folder = run_experiment(patches_tables, node_configs=nodes, client=spoiling("patch-0-0", with_nan))
+    assert set(folder.summary()["per_client"]["test"]["accuracy"]) == set(NAMES[1:])
+
+
+def test_fewer_owners_than_there_must_be(patches_tables, run_experiment):
+    patches_tables["experiment"] |= {"on-missing": "skip", "wait": 0.05, "min-clients": 4}
+    with pytest.raises(RunError, match=r"only 3 of at least 4 owners \(\[experiment\] min-clients\).*patch-0-0: its"):
+        run_experiment(patches_tables, node_configs=APART, client=spoiling("patch-0-0", with_nan))
+    with pytest.raises(IdentityError, match="only 3 of at least 4 clients are hosted; node 1000: the disk is full"):
+        run_experiment(patches_tables, node_configs=APART, client=spoiling("patch-0-0", failing))
+    with pytest.raises(IdentityError, match="waited 0 s for nodes, but only 2 of at least 4"):
+        run_experiment(patches_tables, node_configs=APART[:2])
+
+
+def test_a_partition_that_nobody_hosts(patches_tables, run_experiment):
+    patches_tables["experiment"]["wait"] = 0.05
+    nodes = [{"partition-id": part, "num-partitions": 3} for part in (0, 2)]
+    with pytest.raises(IdentityError, match="'partition-id' 1 of 3 is hosted by nobody"):
+        run_experiment(patches_tables, node_configs=nodes)
+    patches_tables["experiment"]["on-missing"] = "skip"
+    folder = run_experiment(patches_tables, node_configs=nodes)
+    assert set(folder.summary()["per_client"]["test"]["accuracy"]) == {"patch-0-0", "patch-0-1", "patch-1-1"}
+
+
+@pytest.mark.parametrize("share", [[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
+def test_too_few_samples_are_told(patches_tables, run_experiment, share):
+    patches_tables["data"]["shares"] = share
+    with pytest.raises(FedgraphError) as raised:
+        run_experiment(patches_tables)
+    assert "sample" in str(raised.value) or "shares" in str(raised.value)
+
+
+def test_variants_for_nobody_are_told(patches_tables, run_experiment):
+    patches_tables["model"]["variants"] = [{"clients": ["patch-7-*"], "name": "mlp", "hidden": [3]}]
+    with pytest.raises(FedgraphError, match=r"no client of this run is called, or matches, 'patch-7-\*'"):
+        run_experiment(patches_tables)
+
+
+def test_there_are_no_rounds():
+    strategy = F3(F3Settings(), None)
+    record = RecordDict({"config": ConfigRecord()})
+    for step in (
+        lambda: strategy.configure_train(1, ArrayRecord(), record, None),
+        lambda: strategy.aggregate_train(1, []),
+        lambda: strategy.configure_evaluate(1, ArrayRecord(), record, None),
+        lambda: strategy.aggregate_evaluate(1, []),
+    ):
+        with pytest.raises(RunError, match="F3 has no rounds: call start"):
+            step()
+
+
+def test_start_is_that_of_a_flower_strategy(patches_tables, tmp_path, data_dir):
+    from fedgraph.data import open_source
+    from fedgraph.experiment.experiment import parse_experiment
+    from fedgraph.federation.grid import LocalGrid
+    from fedgraph.federation.roll_call import RollCall
+    from fedgraph.fusion.model_file import FittedFusion
+    from fedgraph.runs.folder import RunFolder
+    from strategies.engine.phases import PhasesPlan
+
+    experiment = parse_experiment(patches_tables)
+    settings = F3Settings.model_validate(patches_tables["f3"])
+    folder = RunFolder.create(experiment, tmp_path / "runs")
+    plan = PhasesPlan(
+        client="clients.f3:F3Client",
+        experiment=experiment.client_part(settings.as_table()),
+        seed=0,
+        splits=("test",),
+        roll_call=RollCall(1, 1.0),
+        tolerant=False,
+        timeout=60.0,
+        source=lambda: open_source(experiment.data, data_dir),
+        graph_given=False,
+        graph_of=lambda federation: None,
+        folder=folder,
+    )
+    grid = LocalGrid.of_partitions(client_app, 2, state_dir=str(tmp_path / "state"), data_dir=str(data_dir))
+    result = F3(settings, plan).start(grid, ArrayRecord(), num_rounds=7)
+    found = FittedFusion.read(folder.path / "fusion.safetensors")
+    arrays = {name: torch.from_numpy(array.numpy()) for name, array in result.arrays.items()}
+    for name, value in found.network.state_dict().items():
+        assert torch.equal(arrays[name], value), name
+    assert set(result.evaluate_metrics_serverapp[1]) >= {"test/accuracy", "test/accuracy-local"}
