@@ -13,14 +13,14 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients.engine.node import Assignment, Node
-from fedgraph.data.base import SPLITS
-from fedgraph.data.series.windows import shares_scales
-from fedgraph.messages.cohort import CHALLENGE_KEY, CLIENT_KEY, EXPERIMENT_KEY, PROOF_KEY, Identity, error_content
-from fedgraph.models.choice import ModelChoice
+from fedgraph.data import SPLITS
+from fedgraph.data.series import shares_scales
+from fedgraph.messages import CHALLENGE_KEY, CLIENT_KEY, EXPERIMENT_KEY, PROOF_KEY, Identity, error_content
+from fedgraph.models import ModelChoice
 from fedgraph.support.errors import FedgraphError
 from fedgraph.support.plugins import load_object
 from fedgraph.support.threads import pinned_threads
-from fedgraph.training.mixed import AnyCohort, load_cohort
+from fedgraph.training import AnyCohort, load_cohort
 
 log = logging.getLogger("fedgraph")
 

@@ -7,10 +7,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from clients.engine.base import CohortClient
-from fedgraph.data.pooled import pooled
-from fedgraph.training.batches import num_steps
-from fedgraph.training.cohort import Cohort
-from fedgraph.training.second_training import derived
+from fedgraph.data import pooled
+from fedgraph.methods.second_training import derived
+from fedgraph.training import Cohort, num_steps
 
 
 class CentralisedClient(CohortClient):

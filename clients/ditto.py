@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from clients.engine.base import CohortClient
-from fedgraph.models.parameters import finite_rows
-from fedgraph.training.cohort import GradientTerm, TrainResult
-from fedgraph.training.second_training import cohort_with, second_training
+from fedgraph.methods.second_training import cohort_with, second_training
+from fedgraph.models import finite_rows
+from fedgraph.training import GradientTerm, TrainResult
 
 _PURPOSE = "personal-model"
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from clients.engine.base import CohortClient
-from fedgraph.models.parameters import finite_rows
-from fedgraph.training.cohort import GradientTerm, TrainResult
+from fedgraph.models import finite_rows
+from fedgraph.training import GradientTerm, TrainResult
 
 _PURPOSE = "drift"
 

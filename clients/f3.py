@@ -15,14 +15,13 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from clients.engine.node import Assignment, Node
-from fedgraph.data.owners.samples import SAMPLE_SPLITS, OwnerData, owner_source
-from fedgraph.experiment.experiment import Experiment
-from fedgraph.fusion.owner_models.stage import Embedded, LocalModelSettings, LocalStage
-from fedgraph.fusion.owner_models.store import ModelStore
-from fedgraph.messages.embeddings import EmbedReply, EmbedRequest
-from fedgraph.models.choice import ModelChoice
-from fedgraph.privacy.noise.gaussian import NoiseSettings, release
-from fedgraph.privacy.released import Released
+from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, owner_source
+from fedgraph.experiment import Experiment
+from fedgraph.fusion.owner_models import Embedded, LocalModelSettings, LocalStage, ModelStore
+from fedgraph.messages import EmbedReply, EmbedRequest
+from fedgraph.models import ModelChoice
+from fedgraph.privacy import Released
+from fedgraph.privacy.noise import NoiseSettings, release
 from fedgraph.support.settings import part_of
 
 TOLD_OF_SAMPLES = (

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from clients.engine.node import Assignment, Node
 from clients.f3 import TOLD_OF_SAMPLES, F3Client
-from fedgraph.federation.identity import listed
-from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
-from fedgraph.messages.shares import (
+from fedgraph.federation import listed
+from fedgraph.messages import EMBED, EmbedReply, EmbedRequest
+from fedgraph.methods.f3_secret import (
     ComputeReply,
     ComputeRequest,
     Introduction,
@@ -26,12 +26,22 @@ from fedgraph.messages.shares import (
     binding,
     sealed_bytes,
 )
-from fedgraph.privacy.released import Released
-from fedgraph.privacy.secret import field
-from fedgraph.privacy.secret.aggregator_files import AppliedMaps, folder_of, own_keys
-from fedgraph.privacy.secret.first_stage import on_shares
-from fedgraph.privacy.secret.sealed import Context, KeyPair, fingerprint, open_sealed, seal
-from fedgraph.privacy.secret.shamir import ShareSettings, encode, split
+from fedgraph.privacy import Released
+from fedgraph.privacy.secret import (
+    AppliedMaps,
+    Context,
+    KeyPair,
+    ShareSettings,
+    encode,
+    field,
+    fingerprint,
+    folder_of,
+    on_shares,
+    open_sealed,
+    own_keys,
+    seal,
+    split,
+)
 from fedgraph.support.errors import DataError, IdentityError, ReplyError, RunError
 from fedgraph.support.settings import part_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from clients.engine.base import CohortClient
+from fedgraph.methods.second_training import cohort_with, second_training
 from fedgraph.support.randomness import derive_seed
-from fedgraph.training.second_training import cohort_with, second_training
 
 
 class FineTuned(CohortClient):

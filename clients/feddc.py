@@ -8,7 +8,7 @@ from torch import Tensor
 
 from clients.drift import DriftClient
 from clients.scaffold import ScaffoldClient
-from fedgraph.training.cohort import GradientTerm
+from fedgraph.training import GradientTerm
 
 
 class FedDCClient(DriftClient, ScaffoldClient):

@@ -19,28 +19,38 @@ from torch import Tensor
 from clients.engine.node import Assignment, Node
 from clients.engine.table_rows import TableRows
 from clients.engine.table_statistics import TableStatistics
-from fedgraph.data.tables.client_tables import client_table_source
-from fedgraph.data.tables.columns import Floats
-from fedgraph.data.tables.schema import Schema
-from fedgraph.data.tables.schema_json import schema_as_json
-from fedgraph.experiment.experiment import Experiment
-from fedgraph.graph.feature_graph import FeatureGraph
-from fedgraph.graphical.learning.ngm import NGMFit, fit_ngm, fitted
-from fedgraph.graphical.learning.ngr import fit_ngr
-from fedgraph.graphical.learning.stitching import ClientRows, GlobalModel, stitch_ngm, stitch_ngr
-from fedgraph.graphical.model import GraphicalModel
-from fedgraph.graphical.network.network import Network
-from fedgraph.graphical.network.training import train
+from fedgraph.data.columns import Floats
+from fedgraph.data.schema import Schema, schema_as_json
+from fedgraph.data.tables import client_table_source
+from fedgraph.experiment import Experiment
+from fedgraph.graph import FeatureGraph
+from fedgraph.graphical import GraphicalModel
+from fedgraph.graphical.learning import (
+    ClientRows,
+    GlobalModel,
+    NGMFit,
+    fit_ngm,
+    fit_ngr,
+    fitted,
+    stitch_ngm,
+    stitch_ngr,
+)
+from fedgraph.graphical.network import Network, train
 from fedgraph.graphical.recovery import UnitTable, recover
-from fedgraph.graphical.scores.model_scores import score_answers, score_model, score_samples, some_hidden
-from fedgraph.graphical.scores.target_scores import score_targets
-from fedgraph.graphical.scores.yardsticks import Yardstick, predict_targets
-from fedgraph.messages.graphical import PhaseReply, PhaseRequest, scores_as_text
-from fedgraph.methods.fedngm import FedNGMSettings
+from fedgraph.graphical.scores import (
+    Yardstick,
+    predict_targets,
+    score_answers,
+    score_model,
+    score_samples,
+    score_targets,
+    some_hidden,
+)
+from fedgraph.methods.fedngm import FedNGMSettings, PhaseReply, PhaseRequest, scores_as_text
 from fedgraph.support.errors import IdentityError, ReplyError
 from fedgraph.support.files import file_name, json_digest
 from fedgraph.support.randomness import derive_seed
-from fedgraph.training.client_state import ClientState
+from fedgraph.training import ClientState
 
 _EVERYBODY = "everybody"
 

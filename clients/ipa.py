@@ -10,13 +10,13 @@ from torch import Tensor
 from clients.engine.base import CohortClient
 from clients.engine.node import Node
 from clients.engine.update_release import UpdateRelease
-from fedgraph.experiment.experiment import Experiment
-from fedgraph.messages.cohort import WorkReply
-from fedgraph.models.parameters import finite_rows
+from fedgraph.experiment import Experiment
+from fedgraph.messages import WorkReply
+from fedgraph.models import finite_rows
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.settings import value_at
-from fedgraph.training.optimisers import fresh_state
-from fedgraph.training.peer_alignment import Distance, FixedAlignment, PeerAlignment
+from fedgraph.training import fresh_state
+from fedgraph.training.alignment import Distance, FixedAlignment, PeerAlignment
 
 _PURPOSE = "alignment-optimiser"
 

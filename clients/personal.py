@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from clients.engine.base import CohortClient
-from fedgraph.models.architectures import initial_model
-from fedgraph.models.parameters import finite_rows
-from fedgraph.models.personal_layers import PersonalLayers
+from fedgraph.models import PersonalLayers, finite_rows, initial_model
 
 _PURPOSE = "personal-layers"
 

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from clients.engine.base import CohortClient
-from fedgraph.models.parameters import finite_rows
-from fedgraph.training.batches import learning_rates
-from fedgraph.training.cohort import GradientTerm, TrainResult
-from fedgraph.training.settings import TrainSettings
+from fedgraph.models import finite_rows
+from fedgraph.training import GradientTerm, TrainResult, TrainSettings, learning_rates
 
 _PURPOSE = "control-variates"
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from clients.fedavg_ft import FineTuned
 from clients.personal import PersonalLayersClient
-from fedgraph.training.cohort import GradientTerm
+from fedgraph.training import GradientTerm
 
 
 class SFLClient(PersonalLayersClient):

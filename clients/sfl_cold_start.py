@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from clients.sfl import SFLClient
-from fedgraph.training.cross_evaluation import cross_losses
+from fedgraph.training import cross_losses
 
 
 class SFLColdStartClient(SFLClient):

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from clients.engine.base import evaluate_splits, train_cohort
 from clients.engine.node import Assignment, Node
-from fedgraph.messages.array_records import from_record, to_record
-from fedgraph.messages.cohort import EXPERIMENT_KEY, KEEP_KEY, ROUND_KEY, RUN_KEY
-from fedgraph.models.parameters import finite_rows
+from fedgraph.messages import EXPERIMENT_KEY, KEEP_KEY, ROUND_KEY, RUN_KEY, from_record, to_record
+from fedgraph.models import finite_rows
 from fedgraph.support.errors import ReplyError
-from fedgraph.training.cohort import GradientTerm
+from fedgraph.training import GradientTerm
 
 
 class StockClient:

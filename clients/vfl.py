@@ -16,14 +16,14 @@ from torch import Tensor
 
 from clients.engine.node import PREPARED, Node
 from clients.f3 import F3Client
-from fedgraph.data.owners.samples import OwnerData
-from fedgraph.experiment.experiment import Experiment
-from fedgraph.fusion.owner_models.stage import Embedded, LocalStage, StackedOwners
-from fedgraph.messages.embeddings import EmbedRequest
-from fedgraph.messages.vertical import StepReply, StepRequest
+from fedgraph.data.owners import OwnerData
+from fedgraph.experiment import Experiment
+from fedgraph.fusion.owner_models import Embedded, LocalStage, StackedOwners
+from fedgraph.messages import EmbedRequest
+from fedgraph.methods.vfl import StepReply, StepRequest
 from fedgraph.support.errors import ExperimentError, IdentityError
 from fedgraph.support.randomness import derive_seed
-from fedgraph.training.optimisers import Optimiser, clip_rows, fresh_state
+from fedgraph.training import Optimiser, clip_rows, fresh_state
 
 _PREPARED_KEPT = 4
 """Experiments, or parts of them, whose data and models are kept between messages."""

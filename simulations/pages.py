@@ -43,8 +43,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from fedgraph.reproduce.numbers import markdown_line
-from fedgraph.reproduce.result_file import ResultFile
+from fedgraph.reproduce import ResultFile, markdown_line
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import write_atomically
 from fedgraph.support.settings import Settings, parse

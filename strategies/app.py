@@ -14,9 +14,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedgraph.data import data_folder
-from fedgraph.experiment.experiment import Experiment, load_experiment
-from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.report import LISTENERS, as_text
+from fedgraph.experiment import Experiment, load_experiment
+from fedgraph.runs import RunFolder
+from fedgraph.runs.reports import LISTENERS, as_text
 from fedgraph.support.threads import pinned_threads
 from strategies.engine.chosen import ChosenMethod
 from strategies.engine.phase_runs import conduct_phases

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fedgraph.federation.federation import Federation
-from fedgraph.runs.plan import RunPlan
+from fedgraph.federation import Federation
+from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 from strategies.engine.base import Replies

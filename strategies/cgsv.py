@@ -13,9 +13,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedgraph.federation.federation import Federation
-from fedgraph.graph.means import weighted_mean
-from fedgraph.runs.plan import RunPlan
+from fedgraph.federation import Federation
+from fedgraph.graph import weighted_mean
+from fedgraph.runs import RunPlan
 from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
 from strategies.engine.base import CohortStrategy, Replies

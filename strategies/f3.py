@@ -15,18 +15,25 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedgraph.federation.joined_samples import JoinedSamples
-from fedgraph.fusion import FusionData, FusionSettings, Prediction, fit, predict, scores
-from fedgraph.fusion.build import refuse_misfits
-from fedgraph.fusion.model_file import FittedFusion
-from fedgraph.fusion.network import GraphFusion
-from fedgraph.fusion.owner_models.stage import LocalModelSettings
-from fedgraph.fusion.scores import owner_scores
-from fedgraph.fusion.votes import best_owner, best_threshold, majority_vote, ranked_owners, thresholded
+from fedgraph.federation import JoinedSamples
+from fedgraph.fusion import (
+    FittedFusion,
+    FusionData,
+    FusionSettings,
+    GraphFusion,
+    Prediction,
+    fit,
+    owner_scores,
+    predict,
+    refuse_misfits,
+    scores,
+    votes,
+)
+from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.graph import ClientGraph, write_graph
-from fedgraph.messages.array_records import to_record
-from fedgraph.privacy.noise.gaussian import NoiseSettings, privacy_facts
-from fedgraph.runs.prediction_file import write_entropies, write_predictions
+from fedgraph.messages import to_record
+from fedgraph.privacy.noise import NoiseSettings, privacy_facts
+from fedgraph.runs import write_entropies, write_predictions
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.files import replacing
 from fedgraph.support.settings import Settings
@@ -117,18 +124,18 @@ class F3(OwnersStrategy):
                 f"[f3] fusion = '{self.settings.fusion}' chooses by validation samples, of which there are none: check "
                 "the shares of splits"
             )
-        votes, present = joined.predictions, joined.present
-        known = votes[validation], present[validation], joined.labels[validation]
+        said, present = joined.predictions, joined.present
+        known = said[validation], present[validation], joined.labels[validation]
         facts: dict[str, Any] = {}
         if self.settings.fusion == "vote":
-            probabilities = majority_vote(votes, present, self.settings.vote)
+            probabilities = votes.majority_vote(said, present, self.settings.vote)
         elif self.settings.fusion == "threshold":
-            facts["threshold"] = best_threshold(*known)
-            probabilities = thresholded(votes, present, facts["threshold"])
+            facts["threshold"] = votes.best_threshold(*known)
+            probabilities = votes.thresholded(said, present, facts["threshold"])
         else:
-            ranking = ranked_owners(*known)
+            ranking = votes.ranked_owners(*known)
             facts["owner"] = joined.owners[int(ranking[0])]
-            probabilities = best_owner(votes, present, ranking)
+            probabilities = votes.best_owner(said, present, ranking)
         prediction = Prediction(probabilities, torch.zeros_like(probabilities))
         return self._outcome(joined, prediction, torch.zeros(0), 1, {"fusion": facts}), ArrayRecord()
 

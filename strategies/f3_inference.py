@@ -14,16 +14,14 @@ from flwr.serverapp import Grid
 from pydantic import Field
 from torch.nn.functional import pad
 
-from fedgraph.data.base import SPLITS
-from fedgraph.data.owners.samples import SampleSplit
-from fedgraph.federation.joined_samples import JoinedSamples
-from fedgraph.fusion import Prediction, predict
-from fedgraph.fusion.model_file import FittedFusion
-from fedgraph.fusion.owner_models.stage import LocalModelSettings
-from fedgraph.messages.array_records import to_record
-from fedgraph.privacy.noise.gaussian import NoiseSettings, privacy_facts
-from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.prediction_file import write_predictions
+from fedgraph.data import SPLITS
+from fedgraph.data.owners import SampleSplit
+from fedgraph.federation import JoinedSamples
+from fedgraph.fusion import FittedFusion, Prediction, predict
+from fedgraph.fusion.owner_models import LocalModelSettings
+from fedgraph.messages import to_record
+from fedgraph.privacy.noise import NoiseSettings, privacy_facts
+from fedgraph.runs import RunFolder, write_predictions
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.settings import Settings
 from strategies.engine.owners import OwnersStrategy, outcome_of

@@ -19,13 +19,11 @@ from flwr.serverapp import Grid
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.federation.exchange import OrderedGrid, usable
-from fedgraph.federation.joined_samples import JoinedSamples, join
-from fedgraph.federation.traffic import Traffic
-from fedgraph.fusion.model_file import FittedFusion
-from fedgraph.fusion.secret import SecretFusion, Stages
-from fedgraph.messages.embeddings import EMBED, EmbedRequest
-from fedgraph.messages.shares import (
+from fedgraph.federation import JoinedSamples, OrderedGrid, Traffic, join, usable
+from fedgraph.fusion import FittedFusion, SecretFusion, Stages
+from fedgraph.messages import EMBED, EmbedRequest
+from fedgraph.methods import F3_SECRET_CLIENT
+from fedgraph.methods.f3_secret import (
     STEP,
     ComputeReply,
     ComputeRequest,
@@ -34,9 +32,7 @@ from fedgraph.messages.shares import (
     ShareRequest,
     sealed_bytes,
 )
-from fedgraph.methods.registry import F3_SECRET_CLIENT
-from fedgraph.privacy.secret.sealed import fingerprint
-from fedgraph.privacy.secret.shamir import ShareSettings
+from fedgraph.privacy.secret import ShareSettings, fingerprint
 from fedgraph.support.errors import ExperimentError, IdentityError, RunError
 from fedgraph.support.settings import Settings
 from strategies.engine.owners import OwnersStrategy

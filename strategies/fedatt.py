@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.graph.pairwise import attention_from_distances
+from fedgraph.graph import attention_from_distances
 from fedgraph.support.settings import Settings
 from strategies.engine.base import Replies
 from strategies.engine.global_model import GlobalModelStrategy

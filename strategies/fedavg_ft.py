@@ -9,11 +9,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from fedgraph.federation.federation import Federation
-from fedgraph.runs.plan import RunPlan
+from fedgraph.federation import Federation
+from fedgraph.methods.second_training import second_training
+from fedgraph.runs import RunPlan
 from fedgraph.support.settings import Settings
-from fedgraph.training.second_training import second_training
-from fedgraph.training.settings import TrainSettings
+from fedgraph.training import TrainSettings
 from strategies.engine.global_model import GlobalModelStrategy
 
 

@@ -11,8 +11,8 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.federation.federation import Federation
-from fedgraph.runs.plan import RunPlan
+from fedgraph.federation import Federation
+from fedgraph.runs import RunPlan
 from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
 from strategies.engine.base import Replies

@@ -15,38 +15,40 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedgraph.data.tables.agreement import Agreement, agree
-from fedgraph.data.tables.client_tables import ClientTableSource, client_table_source, schema_settings
-from fedgraph.data.tables.columns import Floats
-from fedgraph.data.tables.encoding import Encoding
-from fedgraph.data.tables.scaling import Scaling, agreed_scaling
-from fedgraph.data.tables.schema import Schema
-from fedgraph.data.tables.schema_inference import refuse_unused
-from fedgraph.data.tables.schema_json import schema_as_json
-from fedgraph.data.tables.values import read_values
-from fedgraph.federation.exchange import OrderedGrid, usable
-from fedgraph.federation.traffic import Traffic
-from fedgraph.graph.feature_graph import FeatureGraph, write_feature_graph
-from fedgraph.graphical.asking.sampling import draw
-from fedgraph.graphical.learning.averaging import average
-from fedgraph.graphical.learning.dependence import dependencies, derivatives, write_dependencies
-from fedgraph.graphical.learning.distillation import (
+from fedgraph.data.columns import Floats
+from fedgraph.data.encoding import Encoding, Scaling, agreed_scaling, read_values
+from fedgraph.data.schema import Agreement, Schema, agree, refuse_unused, schema_as_json
+from fedgraph.data.tables import ClientTableSource, client_table_source, schema_settings
+from fedgraph.federation import OrderedGrid, Traffic, usable
+from fedgraph.graph import FeatureGraph, write_feature_graph
+from fedgraph.graphical import GraphicalModel, SharedStatistics
+from fedgraph.graphical.asking import draw
+from fedgraph.graphical.learning import (
     SERVER,
+    average,
+    dependencies,
+    derivatives,
     distil_ngm,
     distil_ngr,
+    merge,
     pool,
     with_ensemble,
     with_predictions,
+    write_dependencies,
 )
-from fedgraph.graphical.learning.merge import merge
-from fedgraph.graphical.model import GraphicalModel
-from fedgraph.graphical.network.network import Network
-from fedgraph.graphical.recovery.summed import UnitSums, recover_from_sums
-from fedgraph.graphical.shared_statistics import SharedStatistics
-from fedgraph.messages.array_records import to_record
-from fedgraph.messages.graphical import MESSAGE, Phase, PhaseReply, PhaseRequest, graph_from_text, scores_from_text
-from fedgraph.methods.fedngm import FedNGMSettings
-from fedgraph.methods.registry import FEDNGM_CLIENT
+from fedgraph.graphical.network import Network
+from fedgraph.graphical.recovery import UnitSums, recover_from_sums
+from fedgraph.messages import to_record
+from fedgraph.methods import FEDNGM_CLIENT
+from fedgraph.methods.fedngm import (
+    MESSAGE,
+    FedNGMSettings,
+    Phase,
+    PhaseReply,
+    PhaseRequest,
+    graph_from_text,
+    scores_from_text,
+)
 from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError, RunError
 from fedgraph.support.files import State, json_digest, load_state, save_state
 from fedgraph.support.settings import Settings

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fedgraph.models.personal_layers import PersonalLayersSettings
+from fedgraph.models import PersonalLayersSettings
 from fedgraph.support.settings import Settings
 from strategies.engine.global_model import GlobalModelStrategy
 

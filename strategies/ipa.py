@@ -17,10 +17,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedgraph.federation.exchange import OrderedGrid
-from fedgraph.federation.federation import Federation
-from fedgraph.privacy.noise.gaussian import NoiseSettings, privacy_facts
-from fedgraph.runs.plan import RunPlan
+from fedgraph.federation import Federation, OrderedGrid
+from fedgraph.privacy.noise import NoiseSettings, privacy_facts
+from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
 from fedgraph.support.randomness import generator

@@ -8,11 +8,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedgraph.federation.federation import Federation
-from fedgraph.graph import ClientGraph
-from fedgraph.graph.means import graph_mean, weighted_mean
-from fedgraph.models.personal_layers import PersonalLayersSettings
-from fedgraph.runs.plan import RunPlan
+from fedgraph.federation import Federation
+from fedgraph.graph import ClientGraph, graph_mean, weighted_mean
+from fedgraph.models import PersonalLayersSettings
+from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
 from fedgraph.support.settings import Settings

@@ -15,9 +15,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.federation.federation import Federation
-from fedgraph.graph.means import graph_mean_weights, weighted_mean
-from fedgraph.runs.plan import RunPlan
+from fedgraph.federation import Federation
+from fedgraph.graph import graph_mean_weights, weighted_mean
+from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
 from fedgraph.support.settings import Settings

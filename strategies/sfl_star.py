@@ -9,10 +9,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedgraph.federation.federation import Federation
+from fedgraph.federation import Federation
 from fedgraph.graph import ClientGraph
 from fedgraph.graph.learning import GraphLearner, beside_given, with_row_sums
-from fedgraph.runs.plan import RunPlan
+from fedgraph.runs import RunPlan
 from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
 from strategies.engine.base import Replies

@@ -16,10 +16,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedProx, Strategy
 from torch import Tensor
 
-from fedgraph.federation.federation import Federation
-from fedgraph.messages.array_records import checked_arrays, from_record, to_record
-from fedgraph.messages.cohort import KEEP_KEY, WorkReply
-from fedgraph.runs.plan import RunPlan
+from fedgraph.federation import Federation
+from fedgraph.messages import KEEP_KEY, WorkReply, checked_arrays, from_record, to_record
+from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError, ReplyError
 from fedgraph.support.files import State
 from fedgraph.support.randomness import derive_seed

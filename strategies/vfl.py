@@ -15,19 +15,26 @@ from flwr.serverapp import Grid
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.federation.exchange import OrderedGrid
-from fedgraph.federation.joined_samples import JoinedSamples
-from fedgraph.fusion import FusionEpoch, FusionSettings, Prediction, build_network, predict
-from fedgraph.fusion.build import refuse_misfits
-from fedgraph.fusion.network import FusionNetwork
-from fedgraph.fusion.owner_models.stage import LocalModelSettings
-from fedgraph.fusion.scores import log_loss
-from fedgraph.fusion.settings import Rate
-from fedgraph.fusion.training import class_weights, learn, optimizer_of
-from fedgraph.messages.array_records import to_record
-from fedgraph.methods.registry import VERTICAL_CLIENT
-from fedgraph.models.parameters import flattened
-from fedgraph.runs.prediction_file import write_predictions
+from fedgraph.federation import JoinedSamples, OrderedGrid
+from fedgraph.fusion import (
+    FusionEpoch,
+    FusionNetwork,
+    FusionSettings,
+    Prediction,
+    Rate,
+    build_network,
+    class_weights,
+    learn,
+    log_loss,
+    optimizer_of,
+    predict,
+    refuse_misfits,
+)
+from fedgraph.fusion.owner_models import LocalModelSettings
+from fedgraph.messages import to_record
+from fedgraph.methods import VERTICAL_CLIENT
+from fedgraph.models import flattened
+from fedgraph.runs import write_predictions
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import State, load_state, save_state
 from fedgraph.support.randomness import generator

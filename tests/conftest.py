@@ -13,7 +13,7 @@ from flwr.app import Context, RecordDict
 from hypothesis import settings
 
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.federation.grid import LocalGrid
+from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.runs.folder import RunFolder
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -1,58 +1,159 @@
-"""The arrows of the house: who may import whom."""
+"""The plan of the house: which rooms there are, who may import whom, and that all come in by the front door."""
 
 import ast
+import doctest
+import importlib
+import subprocess
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+# A room imports those before it.
+ROOMS = [
+    *("support", "graph", "models", "data", "training", "privacy", "fusion", "graphical", "messages", "methods"),
+    *("federation", "experiment", "runs", "reproduce", "commands"),
+]
 FORBIDDEN = {
     "fedgraph": {"clients", "strategies", "simulations"},
     "clients": {"strategies", "simulations"},
     "strategies": {"clients", "simulations"},
 }
-# The only modules of the library that may know Flower: messages, grids and runs.
-KNOW_FLOWER = {
-    "array_records.py",
-    "messages.py",
-    "embedding_messages.py",
-    "graphical_messages.py",
-    "share_messages.py",
-    "vertical_messages.py",
-    "exchange.py",
-    "grid.py",
-    "cli.py",
-    "running.py",
-    "local_flower.py",
-}
+MATHEMATICS = {"support", "graph", "models", "data", "training", "privacy", "fusion", "graphical"}
+# Rooms and folders whose modules are doors themselves: each is one contract, one source, one tool or one command.
+DOORS_OF_THEIR_OWN = ("support", "models.native", "methods", "commands")
+# What starts a run stands above the methods, and so apart from what it leaves behind.
+STARTS_RUNS = "fedgraph.runs.running"
 
 
-def imported(path):
+def modules(package):
+    """Dotted name and file of every module of a package."""
+    for path in sorted((REPOSITORY / package).rglob("*.py")):
+        yield ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"), path
+
+
+def imports(path):
+    """Pairs of a module that a file imports from, and what it takes from there."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
+            yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module.partition(".")[0]
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+def room_of(module):
+    parts = module.split(".")
+    return parts[1] if parts[0] == "fedgraph" and len(parts) > 1 else parts[0]
+
+
+def is_module(name):
+    path = REPOSITORY.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() and not path.is_dir()
+
+
+@pytest.fixture(scope="module")
+def doors():
+    """Every package of the library, and what it exports."""
+    found = {}
+    for name, path in modules("fedgraph"):
+        if path.name == "__init__.py":
+            found[name] = [
+                entry.value
+                for node in ast.parse(path.read_text()).body
+                if isinstance(node, ast.Assign) and node.targets[0].id == "__all__"
+                for entry in node.value.elts
+            ]
+    return found
 
 
 @pytest.mark.parametrize("package", FORBIDDEN)
 def test_no_import_runs_up_the_stairs(package):
-    files = list((REPOSITORY / package).rglob("*.py"))
+    files = list(modules(package))
     assert files
-    bad = [f"{path}: {name}" for path in files for name in imported(path) if name in FORBIDDEN[package]]
+    taken = [(name, target.partition(".")[0]) for name, path in files for target, _ in imports(path)]
+    assert [pair for pair in taken if pair[1] in FORBIDDEN[package]] == []
+
+
+def test_nothing_lies_loose_in_the_library():
+    loose = {path.name for path in (REPOSITORY / "fedgraph").iterdir() if path.is_file()}
+    assert loose == {"__init__.py", "__main__.py", "py.typed"}
+    folders = {path.name for path in (REPOSITORY / "fedgraph").iterdir() if path.is_dir()}
+    assert folders - {"__pycache__"} == set(ROOMS)
+
+
+def test_rooms_import_those_before_them():
+    bad = []
+    for name, path in modules("fedgraph"):
+        room = room_of(name)
+        if room not in ROOMS:
+            continue
+        below = set(ROOMS[: ROOMS.index(room) + 1])
+        taken = [target for target, _ in imports(path) if target.startswith("fedgraph.")]
+        # A module that a loader is handed as a string is imported too.
+        strings = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+        taken += [text for text in strings if isinstance(text, str) and is_dotted_path(text)]
+        bad += [f"{name} -> {target}" for target in taken if room_of(target) not in below]
     assert bad == []
 
 
+def is_dotted_path(text):
+    module, colon, attribute = text.partition(":")
+    return bool(colon) and attribute.isidentifier() and module.startswith("fedgraph.") and is_module(module)
+
+
+def test_all_come_in_by_the_front_door(doors):
+    around = []
+    for package in ("fedgraph", "clients", "strategies", "simulations"):
+        for name, path in modules(package):
+            for target, taken in imports(path):
+                inside = room_of(target) == room_of(name) or not target.startswith("fedgraph.")
+                by_itself = target.startswith(tuple(f"fedgraph.{door}" for door in DOORS_OF_THEIR_OWN))
+                if inside or by_itself or target == STARTS_RUNS or is_module(f"{target}.{taken}"):
+                    continue
+                if taken not in doors.get(target, ()):
+                    around.append(f"{name}: from {target} import {taken}")
+    assert around == []
+
+
+def test_only_programs_start_runs():
+    starters = {room_of(name) for name, path in modules("fedgraph") if STARTS_RUNS in dict(imports(path))}
+    assert starters <= {"reproduce", "commands"}
+    for package in ("clients", "strategies"):
+        assert [name for name, path in modules(package) if STARTS_RUNS in dict(imports(path))] == []
+
+
+def test_doors_are_narrow(doors):
+    assert {name: len(exported) for name, exported in doors.items() if len(exported) > 25} == {}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_door_says_what_the_room_is_for(room):
+    told = importlib.import_module(f"fedgraph.{room}").__doc__
+    assert "\n\n    " in told or ">>> " in told, "no lines that a user would write"
+
+
+def test_examples_at_the_doors_run(doors):
+    examples = 0
+    for name in doors:
+        test = doctest.DocTestParser().get_doctest(importlib.import_module(name).__doc__ or "", {}, name, None, 0)
+        said = []
+        assert doctest.DocTestRunner().run(test, out=said.append).failed == 0, "".join(said)
+        examples += len(test.examples)
+    assert examples > 20
+
+
 def test_mathematics_does_not_know_flower():
-    files = [path for path in (REPOSITORY / "fedgraph").rglob("*.py") if path.name not in KNOW_FLOWER]
-    assert [str(path) for path in files if "flwr" in set(imported(path))] == []
+    known = [
+        name
+        for name, path in modules("fedgraph")
+        if room_of(name) in MATHEMATICS and any(target.partition(".")[0] == "flwr" for target, _ in imports(path))
+    ]
+    assert known == []
 
 
 def test_top_level_is_what_the_plan_says():
     expected = {"pyproject.toml", "README.md", "LICENSE", "Makefile"}
     expected |= {"fedgraph", "clients", "strategies", "simulations", "tests", "docker"}
-    import subprocess
-
     listed = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout
     if not listed:
         pytest.skip("not a git checkout")

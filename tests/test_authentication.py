@@ -10,7 +10,7 @@ import tomli_w
 from fedgraph.commands.deployment.credentials import make_test_credentials
 from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.federation.local_flower import flower_environment, free_port
+from fedgraph.federation.grids.local_flower import flower_environment, free_port
 from fedgraph.runs.folder import RunFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("nodes")]

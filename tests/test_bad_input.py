@@ -85,7 +85,7 @@ def test_dotted_path_that_leads_nowhere(digits_tables, run_experiment):
         ("no_such_package:X", "cannot import 'no_such_package'.*PYTHONPATH"),
         ("strategies.sfl:Sfl", "has no 'Sfl'"),
         ("strategies.sfl", "is not a dotted path"),
-        ("fedgraph.federation.grid:LocalGrid", "is not a Flower Strategy class"),
+        ("fedgraph.federation.grids.in_process:LocalGrid", "is not a Flower Strategy class"),
     ):
         with pytest.raises(ExperimentError, match=message):
             run_experiment({**digits_tables, "experiment": {"strategy": path}})

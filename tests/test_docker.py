@@ -18,8 +18,8 @@ from flwr.common.config import parse_config_args
 
 from fedgraph.commands.cli import app as fedgraph_app
 from fedgraph.experiment.experiment import apply_overrides, find_experiment
+from fedgraph.federation.grids.local_flower import flower_environment, free_port, process, program
 from fedgraph.federation.identity import hosted_clients
-from fedgraph.federation.local_flower import flower_environment, free_port, process, program
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DOCKER = REPOSITORY / "docker"

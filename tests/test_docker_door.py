@@ -16,7 +16,7 @@ from starlette.routing import Route
 from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine
 from fedgraph.commands.deployment.server_command import register_nodes
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.federation.local_flower import connection_file, flower_environment, free_port, program
+from fedgraph.federation.grids.local_flower import connection_file, flower_environment, free_port, program
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import RunError
 

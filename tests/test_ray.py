@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.federation.local_flower import (
+from fedgraph.federation.grids.local_flower import (
     connection_file,
     flower_environment,
     free_port,

@@ -13,7 +13,7 @@ import pytest
 import tomli_w
 
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.federation.local_flower import flower_environment
+from fedgraph.federation.grids.local_flower import flower_environment
 
 
 @pytest.fixture

@@ -11,13 +11,11 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from clients.engine.node import Assignment, Node
-from fedgraph.data.base import SplitName
-from fedgraph.messages.cohort import WorkReply, WorkRequest
-from fedgraph.models.parameters import finite_rows
+from fedgraph.data import SplitName
+from fedgraph.messages import WorkReply, WorkRequest
+from fedgraph.models import finite_rows
 from fedgraph.support.errors import ReplyError
-from fedgraph.training.cohort import Cohort, GradientTerm, TrainResult
-from fedgraph.training.mixed import AnyCohort
-from fedgraph.training.optimisers import fresh_state
+from fedgraph.training import AnyCohort, Cohort, GradientTerm, TrainResult, fresh_state
 
 
 def evaluate_splits(

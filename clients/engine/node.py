@@ -14,18 +14,13 @@ from typing import Any
 
 from flwr.app import Context
 
-from fedgraph.data import data_folder, open_source, parse_data
-from fedgraph.data.base import DataSource
-from fedgraph.data.own import CLIENT, OwnData
-from fedgraph.federation.identity import hosted_clients, listed, named_clients, prove
-from fedgraph.graphical.shared_statistics import Consent
-from fedgraph.models.choice import ModelChoice
-from fedgraph.models.task import TaskSpec
+from fedgraph.data import CLIENT, DataSource, OwnData, data_folder, open_source, parse_data
+from fedgraph.federation import hosted_clients, listed, named_clients, prove
+from fedgraph.graphical import Consent
+from fedgraph.models import ModelChoice, TaskSpec
 from fedgraph.support.errors import ExperimentError, IdentityError
 from fedgraph.support.settings import Settings, parse
-from fedgraph.training.client_state import ClientState
-from fedgraph.training.mixed import AnyCohort, load_cohort
-from fedgraph.training.settings import TrainSettings
+from fedgraph.training import AnyCohort, ClientState, TrainSettings, load_cohort
 
 _COHORTS_KEPT = 512
 _PLACES = ("data-dir", "model", "model-dir", "private-key", "state-dir")
@@ -135,7 +130,7 @@ class Node:
 
         A list of what is told, by default empty; an empty one in the node config is nothing, whatever the environment
         says. There are ``ranges`` and ``sums``. ``consent-epsilon``, ``consent-delta`` and ``consent-rows`` are the
-        limits of :class:`fedgraph.graphical.shared_statistics.Consent`.
+        limits of :class:`fedgraph.graphical.statistics.Consent`.
 
         Raises
         ------

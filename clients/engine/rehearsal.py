@@ -13,15 +13,14 @@ from clients.engine.base import CohortClient
 from clients.engine.disclosure import Disclosure, disclosure
 from clients.engine.node import Assignment, Node
 from clients.stock import StockClient
-from fedgraph.data.base import SPLITS, DataSource
-from fedgraph.data.owners.samples import SAMPLE_SPLITS, owner_source
-from fedgraph.data.tables.client_tables import client_table_source, schema_settings
-from fedgraph.data.tables.schema_inference import infer_schema
-from fedgraph.data.tables.schema_text import as_text
-from fedgraph.experiment.experiment import Experiment
+from fedgraph.data import SPLITS, DataSource
+from fedgraph.data.owners import SAMPLE_SPLITS, owner_source
+from fedgraph.data.schema import as_text, infer_schema
+from fedgraph.data.tables import client_table_source, schema_settings
+from fedgraph.experiment import Experiment
 from fedgraph.support.errors import IdentityError
 from fedgraph.support.plugins import load_object
-from fedgraph.training.mixed import AnyCohort
+from fedgraph.training import AnyCohort
 
 
 @dataclass(frozen=True)

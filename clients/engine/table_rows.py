@@ -8,15 +8,11 @@ from functools import cached_property
 
 from torch import Tensor
 
-from fedgraph.data.base import SplitName
-from fedgraph.data.tables.agreement import with_own_features
-from fedgraph.data.tables.client_tables import ClientTable, ClientTableSource, schema_settings
-from fedgraph.data.tables.columns import Floats
-from fedgraph.data.tables.encoding import Encoding
-from fedgraph.data.tables.scaling import Scaling, ScalingSettings
-from fedgraph.data.tables.schema import Schema
-from fedgraph.data.tables.schema_inference import infer_schema
-from fedgraph.data.tables.values import read_values
+from fedgraph.data import SplitName
+from fedgraph.data.columns import Floats
+from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, read_values
+from fedgraph.data.schema import Schema, infer_schema, with_own_features
+from fedgraph.data.tables import ClientTable, ClientTableSource, schema_settings
 
 _SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 

@@ -17,17 +17,14 @@ from torch import Tensor
 
 from clients.engine.node import Node
 from clients.engine.table_rows import TableRows
-from fedgraph.data.tables.schema import Schema
-from fedgraph.data.tables.schema_json import schema_as_json
-from fedgraph.graphical.recovery.summed import UnitSums, with_noise
-from fedgraph.graphical.shared_statistics import SharedStatistics, check_consent, shared_statistics
-from fedgraph.messages.graphical import PhaseRequest
-from fedgraph.methods.fedngm import FedNGMSettings
-from fedgraph.privacy.secret.masks import masked
-from fedgraph.privacy.secret.sealed import KeyPair
+from fedgraph.data.schema import Schema, schema_as_json
+from fedgraph.graphical import SharedStatistics, check_consent, shared_statistics
+from fedgraph.graphical.recovery import UnitSums, with_noise
+from fedgraph.methods.fedngm import FedNGMSettings, PhaseRequest
+from fedgraph.privacy.secret import KeyPair, masked
 from fedgraph.support.errors import DataError, ReplyError
 from fedgraph.support.files import json_digest, load_state, save_state, write_atomically
-from fedgraph.training.client_state import ClientState
+from fedgraph.training import ClientState
 
 
 @dataclass(frozen=True)

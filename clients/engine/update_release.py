@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from clients.engine.base import CohortClient
-from fedgraph.models.parameters import finite_rows
-from fedgraph.privacy.noise.gaussian import NoiseSettings, release
+from fedgraph.models import finite_rows
+from fedgraph.privacy.noise import NoiseSettings, release
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.files import locked
 from fedgraph.support.randomness import generator

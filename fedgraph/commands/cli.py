@@ -18,15 +18,12 @@ from fedgraph.commands.deployment.server_command import server
 from fedgraph.commands.keys import describe, setting_tables
 from fedgraph.commands.peers import peers
 from fedgraph.commands.predict import predict
-from fedgraph.data import OF_ONES_OWN, catalogue_entries, data_folder
-from fedgraph.data.base import CatalogueEntry
-from fedgraph.data.catalogue import downloads, find
-from fedgraph.experiment.experiment import find_experiment, load_experiment
-from fedgraph.methods.registry import BUILT_IN
-from fedgraph.reproduce.command import reproduce
-from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.plot import PICTURES, plot_runs
-from fedgraph.runs.report import results_table, sentence
+from fedgraph.data import OF_ONES_OWN, CatalogueEntry, catalogue_entries, data_folder, downloads, find
+from fedgraph.experiment import find_experiment, load_experiment
+from fedgraph.methods import BUILT_IN
+from fedgraph.reproduce import reproduce
+from fedgraph.runs import RunFolder
+from fedgraph.runs.reports import PICTURES, plot_runs, results_table, sentence
 from fedgraph.runs.running import run_one, see_plugins
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
@@ -176,7 +173,7 @@ def _where(entry: CatalogueEntry, folder: Path) -> list[str]:
 def _download(name: str, folder: Path, console: Console) -> None:
     from rich.progress import Progress
 
-    from fedgraph.data.download import fetch
+    from fedgraph.data import fetch
 
     entries = {entry.name: entry for entry in catalogue_entries()}
     if name not in entries:

@@ -10,18 +10,15 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic_core import PydanticUndefined
 
 from fedgraph.data import settings_by_set
-from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
-from fedgraph.federation.roll_call import ClientsTable
-from fedgraph.graph.settings import GraphTable
-from fedgraph.methods.registry import BUILT_IN
-from fedgraph.models import MODELS
-from fedgraph.models.choice import ModelTable, VariantTable
-from fedgraph.models.vectorised import ModuleSettings
-from fedgraph.reproduce.study import STUDY_EXPLAINED
-from fedgraph.reproduce.table import EXPLAINED
+from fedgraph.experiment import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
+from fedgraph.federation import ClientsTable
+from fedgraph.graph import GraphTable
+from fedgraph.methods import BUILT_IN
+from fedgraph.models import MODELS, ModelTable, ModuleSettings, VariantTable
+from fedgraph.reproduce import EXPLAINED, STUDY_EXPLAINED
 from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import Settings
-from fedgraph.training.settings import TrainSettings
+from fedgraph.training import TrainSettings
 
 
 def setting_tables() -> dict[str, tuple[str, type[Settings]]]:

@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedgraph.reproduce.figures.peers import picture
-from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.peer_comparison import FILE, PeerComparison
+from fedgraph.reproduce import picture
+from fedgraph.runs import RunFolder
+from fedgraph.runs.reports import FILE, PeerComparison
 from fedgraph.support.terminal import messages_for_people
 
 _IN_WORDS = {

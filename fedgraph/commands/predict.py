@@ -11,10 +11,10 @@ from typing import Annotated, get_args
 import typer
 from rich.console import Console
 
-from fedgraph.data.owners.samples import SampleSplit
-from fedgraph.experiment.experiment import load_experiment
-from fedgraph.fusion.owner_models.stage import LocalModelSettings
-from fedgraph.runs.folder import RunFolder
+from fedgraph.data.owners import SampleSplit
+from fedgraph.experiment import load_experiment
+from fedgraph.fusion.owner_models import LocalModelSettings
+from fedgraph.runs import RunFolder
 from fedgraph.runs.running import run_one, see_plugins
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.terminal import messages_for_people

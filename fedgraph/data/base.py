@@ -11,7 +11,7 @@ import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from fedgraph.models.task import Batch, TaskSpec
+from fedgraph.models import Batch, TaskSpec
 
 if TYPE_CHECKING:
     from fedgraph.graph import ClientGraph

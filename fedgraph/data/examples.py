@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedgraph.models.task import Batch
+from fedgraph.models import Batch
 
 
 def row_table(rows: Sequence[NDArray[np.int64]]) -> Tensor:

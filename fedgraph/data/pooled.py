@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedgraph.data.base import CohortData, Split
 from fedgraph.data.examples import ExampleSplit, row_table
-from fedgraph.models.task import Batch
+from fedgraph.models import Batch
 
 EVERYBODY = "everybody"
 """The name of the client that has everybody's examples."""

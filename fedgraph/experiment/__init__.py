@@ -1,1 +1,28 @@
-"""TODO room."""
+"""The experiment: one TOML file, validated, overridable key by key, the same for every grid.
+
+>>> from fedgraph.experiment import parse_experiment
+>>> tables = {"experiment": {"method": "sfl"}, "data": {"set": "digits"}, "model": {"name": "mlp"}}
+>>> parse_experiment(tables).train.batch_size
+32
+"""
+
+from fedgraph.experiment.experiment import (
+    Experiment,
+    apply_overrides,
+    find_experiment,
+    load_experiment,
+    parse_experiment,
+)
+from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
+
+__all__ = [
+    "EvaluationTable",
+    "Experiment",
+    "ExperimentTable",
+    "FairnessTable",
+    "OutputTable",
+    "apply_overrides",
+    "find_experiment",
+    "load_experiment",
+    "parse_experiment",
+]

@@ -14,13 +14,13 @@ import tomli_w
 
 from fedgraph.data import parse_data
 from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
-from fedgraph.federation.roll_call import ClientsTable, RollCall
-from fedgraph.graph.settings import GraphTable
-from fedgraph.methods.registry import BUILT_IN, Method, resolve
-from fedgraph.models.choice import ModelChoice
+from fedgraph.federation import ClientsTable, RollCall
+from fedgraph.graph import GraphTable
+from fedgraph.methods import BUILT_IN, Method, resolve
+from fedgraph.models import ModelChoice
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings, parse
-from fedgraph.training.settings import TrainSettings
+from fedgraph.training import TrainSettings
 
 _METHOD_KEYS = ("method", "strategy", "client")
 _PATHS = (

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from fedgraph.data.base import SplitName
+from fedgraph.data import SplitName
 from fedgraph.support.settings import Settings
 
 

@@ -1,1 +1,36 @@
-"""TODO room."""
+"""Who takes part in a run, how they prove it, how they are related, and how all of them are asked.
+
+>>> from fedgraph.federation import hosted_clients
+>>> hosted_clients({"partition-id": 1, "num-partitions": 2}, ["a", "b", "c"])
+('c',)
+"""
+
+from fedgraph.federation.exchange import OrderedGrid, SomeAnswer, ask_everybody, identify, usable
+from fedgraph.federation.federation import Federation, hosts_of, nodes_of
+from fedgraph.federation.given_graph import given_graph
+from fedgraph.federation.identity import hosted_clients, listed, named_clients, prove, read_public_keys
+from fedgraph.federation.joined_samples import JoinedSamples, join
+from fedgraph.federation.roll_call import ClientsTable, RollCall
+from fedgraph.federation.traffic import Traffic
+
+__all__ = [
+    "ClientsTable",
+    "Federation",
+    "JoinedSamples",
+    "OrderedGrid",
+    "RollCall",
+    "SomeAnswer",
+    "Traffic",
+    "ask_everybody",
+    "given_graph",
+    "hosted_clients",
+    "hosts_of",
+    "identify",
+    "join",
+    "listed",
+    "named_clients",
+    "nodes_of",
+    "prove",
+    "read_public_keys",
+    "usable",
+]

@@ -14,15 +14,7 @@ from fedgraph.federation.federation import Federation
 from fedgraph.federation.identity import challenge, refuse_unproven
 from fedgraph.federation.roll_call import Answer, RollCall
 from fedgraph.federation.traffic import Traffic
-from fedgraph.messages.cohort import (
-    CHALLENGE_KEY,
-    CLIENT_KEY,
-    EXPERIMENT_KEY,
-    Identity,
-    error_of,
-    is_unreachable,
-    proof_of,
-)
+from fedgraph.messages import CHALLENGE_KEY, CLIENT_KEY, EXPERIMENT_KEY, Identity, error_of, is_unreachable, proof_of
 from fedgraph.support.errors import IdentityError, ReplyError
 
 log = logging.getLogger("fedgraph")

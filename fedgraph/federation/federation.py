@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedgraph.data.base import SPLITS
+from fedgraph.data import SPLITS
 from fedgraph.graph import ClientGraph
-from fedgraph.messages.cohort import Identity
-from fedgraph.models.task import TaskSpec
+from fedgraph.messages import Identity
+from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError, IdentityError
 
 

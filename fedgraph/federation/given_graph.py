@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from fedgraph.data.base import DataSource
+from fedgraph.data import DataSource
 from fedgraph.federation.federation import Federation
-from fedgraph.graph import ClientGraph, from_labels, read_graph
-from fedgraph.graph.settings import GraphTable
+from fedgraph.graph import ClientGraph, GraphTable, from_labels, read_graph
 from fedgraph.support.errors import GraphError
 from fedgraph.support.randomness import generator
 

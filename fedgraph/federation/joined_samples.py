@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgraph.data.base import SPLITS
-from fedgraph.data.owners.samples import NO_LABEL, SAMPLE_SPLITS
+from fedgraph.data import SPLITS
+from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
 from fedgraph.federation.federation import Federation, hosts_of, nodes_of
-from fedgraph.messages.embeddings import EmbedReply
-from fedgraph.models.task import TaskSpec
+from fedgraph.messages import EmbedReply
+from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError, IdentityError
 from fedgraph.support.files import State
 

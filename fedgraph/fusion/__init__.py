@@ -1,21 +1,46 @@
-"""The server's part of F3: embeddings of all owners in, one prediction out (Ma, Hoang, Chen; UAI 2023)."""
+"""The server's part of F3: embeddings of all owners in, one prediction out (Ma, Hoang, Chen; UAI 2023).
 
-from fedgraph.fusion.build import build_network
-from fedgraph.fusion.network import FusionNetwork
+Settings, the fusion network that they describe, its training, and predictions. Frozen models of owners are in
+:mod:`fedgraph.fusion.owner_models`.
+
+    >>> from fedgraph.fusion import FusionSettings
+    >>> FusionSettings(graph="none").alignment
+    'soft'
+"""
+
+from fedgraph.fusion.alignment import HardAlignment, Parameterisation, sinkhorn
+from fedgraph.fusion.build import build_network, refuse_misfits
+from fedgraph.fusion.model_file import FittedFusion
+from fedgraph.fusion.network import FusionNetwork, GraphFusion
 from fedgraph.fusion.prediction import Prediction, predict
-from fedgraph.fusion.scores import scores
-from fedgraph.fusion.settings import FusionSettings
-from fedgraph.fusion.training import FusionData, FusionEpoch, FusionFit, fit
+from fedgraph.fusion.scores import decided, log_loss, owner_scores, scores
+from fedgraph.fusion.secret import SecretFusion, Stages
+from fedgraph.fusion.settings import FusionSettings, Rate
+from fedgraph.fusion.training import FusionData, FusionEpoch, class_weights, fit, learn, optimizer_of
 
 __all__ = [
+    "FittedFusion",
     "FusionData",
     "FusionEpoch",
-    "FusionFit",
     "FusionNetwork",
     "FusionSettings",
+    "GraphFusion",
+    "HardAlignment",
+    "Parameterisation",
     "Prediction",
+    "Rate",
+    "SecretFusion",
+    "Stages",
     "build_network",
+    "class_weights",
+    "decided",
     "fit",
+    "learn",
+    "log_loss",
+    "optimizer_of",
+    "owner_scores",
     "predict",
+    "refuse_misfits",
     "scores",
+    "sinkhorn",
 ]

@@ -11,8 +11,7 @@ from fedgraph.fusion.consensus import Consensus, DrawnConsensus, GivenConsensus,
 from fedgraph.fusion.network import FusionNetwork, GraphFusion
 from fedgraph.fusion.scaling import EmbeddingScaling
 from fedgraph.fusion.settings import FusionSettings
-from fedgraph.graph.learning.bernoulli import BernoulliGraph, GumbelGraph, InverseCdfGraph
-from fedgraph.graph.learning.feature_neighbours import FeatureNeighbours
+from fedgraph.graph.learning import BernoulliGraph, FeatureNeighbours, GumbelGraph, InverseCdfGraph
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import generator
 from fedgraph.support.threads import available_cores

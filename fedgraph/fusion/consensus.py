@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedgraph.graph.learning.bernoulli import BernoulliGraph
-from fedgraph.graph.learning.feature_neighbours import FeatureNeighbours
+from fedgraph.graph.learning import BernoulliGraph, FeatureNeighbours
 
 
 class Consensus(nn.Module):

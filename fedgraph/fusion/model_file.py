@@ -8,8 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from fedgraph.fusion import FusionNetwork, FusionSettings, build_network
-from fedgraph.models.parameters import flattened
+from fedgraph.fusion.build import build_network
+from fedgraph.fusion.network import FusionNetwork
+from fedgraph.fusion.settings import FusionSettings
+from fedgraph.models import flattened
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import load_state, save_state
 from fedgraph.support.settings import part_of

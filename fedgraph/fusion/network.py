@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedgraph.fusion.alignment import Alignment
 from fedgraph.fusion.consensus import Consensus
 from fedgraph.fusion.scaling import EmbeddingScaling
-from fedgraph.privacy.secret.first_stage import project
+from fedgraph.privacy.secret import project
 
 
 class FusionNetwork(nn.Module):

@@ -13,8 +13,15 @@ from torch import Tensor
 
 from fedgraph.fusion.network import FusionNetwork, GraphFusion
 from fedgraph.fusion.prediction import Average, Prediction, averaged, graph_draws
-from fedgraph.privacy.secret.first_stage import FirstStage, error_bound, outcome, quantised, refuse_leaks
-from fedgraph.privacy.secret.shamir import ShareSettings, reconstruct
+from fedgraph.privacy.secret import (
+    FirstStage,
+    ShareSettings,
+    error_bound,
+    outcome,
+    quantised,
+    reconstruct,
+    refuse_leaks,
+)
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.threads import pinned_threads
 

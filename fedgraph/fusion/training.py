@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedgraph.data.owners.samples import NO_LABEL, SAMPLE_SPLITS
+from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
 from fedgraph.fusion.build import build_network
 from fedgraph.fusion.network import FusionNetwork
 from fedgraph.fusion.prediction import predict

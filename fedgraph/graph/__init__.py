@@ -1,26 +1,53 @@
-"""The relation graph over the clients: its value, how it is built, normalised, propagated over, read and written."""
+"""The relation graph over the clients: its value, how it is built, normalised, propagated over, read and written.
+
+Feature graphs are here too. Graphs that are learned are in :mod:`fedgraph.graph.learning`.
+
+    >>> import torch
+    >>> from fedgraph.graph import ClientGraph
+    >>> graph = ClientGraph.from_edges(["a", "b", "c"], ["a"], ["b"], [1.0], directed=False)
+    >>> graph.propagate(torch.tensor([[1.0], [3.0], [5.0]]), hops=1).flatten().tolist()
+    [2.0, 2.0, 5.0]
+"""
 
 from fedgraph.graph.build import from_coordinates, from_distance_list, from_distances, from_labels, knn
 from fedgraph.graph.convert import from_networkx, from_pyg, to_networkx, to_pyg
-from fedgraph.graph.files import KNOWN_FORMATS, read_graph, write_graph
-from fedgraph.graph.propagation import Normalisation, PropagationMatrix
-from fedgraph.graph.value import ClientGraph, Symmetriser
+from fedgraph.graph.feature_graph import FeatureGraph, Pair, read_feature_graph, write_feature_graph
+from fedgraph.graph.files import read_graph, write_graph
+from fedgraph.graph.means import graph_mean, graph_mean_weights, weighted_mean
+from fedgraph.graph.pairwise import (
+    absolute_distances,
+    attention,
+    attention_from_distances,
+    cosine_similarity,
+    squared_distances,
+)
+from fedgraph.graph.settings import GraphTable
+from fedgraph.graph.value import ClientGraph
 
 __all__ = [
-    "KNOWN_FORMATS",
     "ClientGraph",
-    "Normalisation",
-    "PropagationMatrix",
-    "Symmetriser",
+    "FeatureGraph",
+    "GraphTable",
+    "Pair",
+    "absolute_distances",
+    "attention",
+    "attention_from_distances",
+    "cosine_similarity",
     "from_coordinates",
     "from_distance_list",
     "from_distances",
     "from_labels",
     "from_networkx",
     "from_pyg",
+    "graph_mean",
+    "graph_mean_weights",
     "knn",
+    "read_feature_graph",
     "read_graph",
+    "squared_distances",
     "to_networkx",
     "to_pyg",
+    "weighted_mean",
+    "write_feature_graph",
     "write_graph",
 ]

@@ -12,12 +12,6 @@ from fedgraph.support.errors import GraphError
 _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-5, 1e-7
 
 
-def quoted(names: Sequence[str], limit: int = 5) -> str:
-    """``'a', 'b' and 3 more``: names for a message, the first ``limit`` of them."""
-    text = ", ".join(f"'{name}'" for name in names[:limit])
-    return text if len(names) <= limit else f"{text} and {len(names) - limit} more"
-
-
 def canonical(names: Sequence[str], edge_index: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Sort edges ``[2, E]`` by (row, column), merge exact repeats and drop zero weights.
 

@@ -18,9 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgraph.graph.edges import quoted
 from fedgraph.graph.tables import read_pairs
-from fedgraph.support.errors import GraphError
+from fedgraph.support.errors import GraphError, quoted
 from fedgraph.support.files import write_atomically
 
 Pair = tuple[str, str]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedgraph.graph import ClientGraph
+from fedgraph.graph.value import ClientGraph
 
 
 def graph_mean(

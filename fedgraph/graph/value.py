@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgraph.graph.edges import asymmetric, canonical, exactly_symmetric, mirrored, opposite_weights, quoted
+from fedgraph.graph.edges import asymmetric, canonical, exactly_symmetric, mirrored, opposite_weights
 from fedgraph.graph.propagation import Normalisation, PropagationMatrix, normalise
-from fedgraph.support.errors import GraphError
+from fedgraph.support.errors import GraphError, quoted
 
 Symmetriser = Literal["maximum", "mean", "minimum"]
 

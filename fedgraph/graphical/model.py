@@ -14,15 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedgraph.data.tables.columns import Floats
-from fedgraph.data.tables.encoding import Encoding
-from fedgraph.data.tables.files import Table
-from fedgraph.data.tables.rows import Rows, values_of
-from fedgraph.data.tables.scaling import Range, Scaling, ScalingSettings
-from fedgraph.data.tables.schema import Feature, Schema
-from fedgraph.data.tables.schema_json import schema_as_json, schema_from_json
-from fedgraph.data.tables.values import as_table
-from fedgraph.graph.feature_graph import FeatureGraph
+from fedgraph.data.columns import Floats, Table
+from fedgraph.data.encoding import Encoding, Range, Rows, Scaling, ScalingSettings, as_table, values_of
+from fedgraph.data.schema import Feature, Schema, schema_as_json, schema_from_json
+from fedgraph.graph import FeatureGraph
 from fedgraph.graphical.asking.conditional import DRAWS, Conditional, conditional
 from fedgraph.graphical.asking.inference import InferenceSettings, infer
 from fedgraph.graphical.asking.kept_rows import KeptRows

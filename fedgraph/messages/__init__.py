@@ -1,1 +1,55 @@
-"""TODO room."""
+"""Typed requests and replies, to and from Flower records; everything a node sends is checked before it is used.
+
+>>> import torch
+>>> from fedgraph.messages import checked_arrays, from_record, to_record
+>>> from_record(to_record({"weights": torch.ones(2)}))
+{'weights': tensor([1., 1.])}
+"""
+
+from fedgraph.messages.array_records import checked_arrays, from_record, to_record
+from fedgraph.messages.cohort import (
+    CHALLENGE_KEY,
+    CLIENT_KEY,
+    EXPERIMENT_KEY,
+    KEEP_KEY,
+    PROOF_KEY,
+    ROUND_KEY,
+    RUN_KEY,
+    Identity,
+    Request,
+    WorkReply,
+    WorkRequest,
+    error_content,
+    error_of,
+    is_unreachable,
+    proof_of,
+    told_hosts,
+    unpacking_request,
+)
+from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
+
+__all__ = [
+    "CHALLENGE_KEY",
+    "CLIENT_KEY",
+    "EMBED",
+    "EXPERIMENT_KEY",
+    "KEEP_KEY",
+    "PROOF_KEY",
+    "ROUND_KEY",
+    "RUN_KEY",
+    "EmbedReply",
+    "EmbedRequest",
+    "Identity",
+    "Request",
+    "WorkReply",
+    "WorkRequest",
+    "checked_arrays",
+    "error_content",
+    "error_of",
+    "from_record",
+    "is_unreachable",
+    "proof_of",
+    "to_record",
+    "told_hosts",
+    "unpacking_request",
+]

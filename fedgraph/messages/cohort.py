@@ -18,10 +18,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from fedgraph.data.base import SPLITS, SplitName
+from fedgraph.data import SPLITS, SplitName
 from fedgraph.messages.array_records import checked_arrays, from_record, to_record
-from fedgraph.models.parameters import finite_rows
-from fedgraph.models.task import TaskSpec
+from fedgraph.models import TaskSpec, finite_rows
 from fedgraph.support.errors import ReplyError
 
 CLIENT_KEY = "fedgraph-client"

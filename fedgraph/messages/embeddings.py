@@ -15,7 +15,7 @@ import torch
 from flwr.app import ConfigRecord, RecordDict
 from torch import Tensor
 
-from fedgraph.data.owners.samples import NO_LABEL, SAMPLE_SPLITS
+from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
 from fedgraph.messages.array_records import checked_arrays, to_record
 from fedgraph.messages.cohort import Request, told_hosts, unpacking_request
 from fedgraph.support.errors import ReplyError

@@ -1,18 +1,32 @@
-"""Settings of federated graphical models, which server and nodes both see."""
+"""FedNGM, what both sides agree on: its settings, and the exchanges of each phase.
+
+What the server asks in each phase, and what a node answers.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from pydantic import Field, PositiveInt, model_validator
+from torch import Tensor
 
-from fedgraph.data.tables.scaling import ScalingSettings
-from fedgraph.graphical.asking.sampling import SamplingSettings
-from fedgraph.graphical.learning.distillation import DistillationSettings
-from fedgraph.graphical.learning.merge import MergeSettings
-from fedgraph.graphical.network.settings import NGMSettings, NGRSettings
+from fedgraph.data.encoding import Scaling, ScalingSettings
+from fedgraph.data.schema import Schema, refuse_long, schema_as_json, schema_from_json
+from fedgraph.graph import FeatureGraph
+from fedgraph.graphical import StatisticsSettings
+from fedgraph.graphical.asking import SamplingSettings
+from fedgraph.graphical.learning import DistillationSettings, MergeSettings
+from fedgraph.graphical.network import NGMSettings, NGRSettings
 from fedgraph.graphical.recovery import RecoverySettings
-from fedgraph.graphical.shared_statistics import StatisticsSettings
+from fedgraph.messages import Request, checked_arrays, from_record, to_record, told_hosts, unpacking_request
+from fedgraph.models import finite_rows
+from fedgraph.support.errors import GraphError, ReplyError
 from fedgraph.support.settings import Settings
 
 
@@ -107,3 +121,195 @@ class FedNGMSettings(Settings):
     def network(self) -> NGMSettings:
         """Of the networks: ``ngm`` or ``ngr``."""
         return self.ngr if self.model == "ngr" else self.ngm
+
+
+Phase = Literal["schema", "statistics", "graph", "keys", "sums", "fit", "finish"]
+"""``schema``: features and rows of every client. ``statistics``: what it consents to tell of the common ones.
+``graph``: its feature graph; or, where one is recovered for all, ``sums`` over its rows, and before them the ``keys``
+of masks that hide them. ``fit``: a model of its rows. ``finish``: a model of its own from the global one, and how well
+all of them predict."""
+
+MESSAGE = "query"
+"""The message type of all requests."""
+
+_PARAMETERS = "parameters"
+_SUMS = "sums"
+_MOST_ROWS = 1 << 40
+
+
+@dataclass(frozen=True)
+class PhaseRequest(Request):
+    """What all nodes are asked in one phase. What is not known yet, or not needed, is None.
+
+    round      : of a phase that is repeated, from 1.
+    common     : the common features.
+    scaling    : their ranges, as far as they are common.
+    graph      : the consensus graph over them.
+    parameters : the global model, float32 ``[1, parameters]``.
+    keys       : of masks: by client its public key, in hexadecimal digits.
+    """
+
+    phase: Phase
+    round: int = 1
+    common: Schema | None = None
+    scaling: Scaling | None = None
+    graph: FeatureGraph | None = None
+    parameters: Tensor | None = None
+    keys: Mapping[str, str] | None = None
+
+    def pack(self) -> RecordDict:
+        """The request as Flower records."""
+        known = {
+            "common": None if self.common is None else schema_as_json(self.common),
+            "scaling": None if self.scaling is None else self.scaling.as_json(),
+            "graph": None if self.graph is None else json.dumps(self.graph.as_json()),
+            "keys": None if self.keys is None else json.dumps(dict(self.keys)),
+        }
+        config = ConfigRecord({**self.header(), "phase": self.phase, "round": self.round})
+        for name, text in known.items():
+            if text is not None:
+                config[name] = text
+        arrays = {} if self.parameters is None else {_PARAMETERS: self.parameters}
+        return RecordDict({"config": config, "shared": to_record(arrays)})
+
+    @classmethod
+    def unpack(cls, content: RecordDict) -> PhaseRequest:
+        """The request a node received. Raises ReplyError when a part is missing."""
+        with unpacking_request():
+            config: Any = content.config_records["config"]
+            phase = str(config["phase"])
+            if phase not in get_args(Phase):
+                raise ReplyError(f"the request is for a phase '{phase}', which this version of fedgraph has not")
+            shared = from_record(content.array_records["shared"])
+            return cls(
+                **cls.header_of(config),
+                phase=phase,  # type: ignore[arg-type]
+                round=int(config["round"]),
+                common=schema_from_json(str(config["common"])) if "common" in config else None,
+                scaling=Scaling.from_json(str(config["scaling"])) if "scaling" in config else None,
+                graph=FeatureGraph.from_json(json.loads(str(config["graph"]))) if "graph" in config else None,
+                parameters=shared.get(_PARAMETERS),
+                keys=keys_from_text(str(config["keys"])) if "keys" in config else None,
+            )
+
+
+@dataclass(frozen=True)
+class PhaseReply:
+    """What a node answers for its clients.
+
+    partition  : ``(partition-id, num-partitions)`` for a node that clients are dealt out to, else None.
+    data       : what data this is, in words.
+    num_rows   : of each client, for training.
+    texts      : for each client what the phase asks for, as JSON.
+    parameters : of the clients' models, float32 ``[clients, parameters]``; ``[clients, 0]`` where none are asked for.
+    sums       : over each client's rows (:class:`fedgraph.graphical.recovery.summed.UnitSums`), int64 ``[clients,
+                 numbers]``; None where none are asked for.
+    """
+
+    clients: tuple[str, ...]
+    partition: tuple[int, int] | None
+    data: str
+    num_rows: tuple[int, ...]
+    texts: tuple[str, ...]
+    parameters: Tensor
+    sums: Tensor | None = None
+
+    @classmethod
+    def of_nobody(cls, partition: tuple[int, int] | None) -> PhaseReply:
+        """The answer of a node that hosts no client."""
+        return cls((), partition, "", (), (), torch.zeros(0, 0))
+
+    def pack(self) -> RecordDict:
+        """The answer as Flower records."""
+        config = ConfigRecord(
+            {
+                "clients": list(self.clients),
+                "partition": list(self.partition or ()),
+                "data": self.data,
+                "num-rows": list(self.num_rows),
+                "texts": list(self.texts),
+            }
+        )
+        arrays = {_PARAMETERS: self.parameters} | ({} if self.sums is None else {_SUMS: self.sums})
+        return RecordDict({"config": config, "stacked": to_record(arrays)})
+
+    @classmethod
+    def unpack(cls, content: RecordDict, width: int = 0, sums: int = 0) -> PhaseReply:
+        """Check a node's answer; ``texts`` are not looked into, nor what sums say.
+
+        width : parameters of a model.
+        sums  : numbers of a client's sums.
+
+        Raises
+        ------
+        ReplyError
+            For anything that is not such an answer.
+        """
+        try:
+            config: Any = content.config_records["config"]
+            texts = tuple(str(text) for text in config["texts"])
+            num_rows = tuple(int(count) for count in config["num-rows"])
+            data = str(config["data"])
+            stacked: ArrayRecord = content.array_records["stacked"]
+        except Exception as error:
+            # Answers are untrusted: whatever one of them trips over is a malformed answer.
+            raise ReplyError(f"the answer is malformed ({error})") from None
+        clients, partition = told_hosts(config)
+        if len(texts) != len(clients) or len(num_rows) != len(clients):
+            raise ReplyError("the answer does not say something of each of its clients")
+        if not all(0 < count <= _MOST_ROWS for count in num_rows):
+            raise ReplyError(f"the answer gives a client rows outside 1 to {_MOST_ROWS:,}")
+        expected = {_PARAMETERS: (len(clients), width)} | ({_SUMS: (len(clients), sums)} if sums and clients else {})
+        arrays = checked_arrays(stacked, expected, {_SUMS: "int64"})
+        parameters = arrays[_PARAMETERS]
+        if not bool(finite_rows(parameters).all()):
+            raise ReplyError("the parameters of a model hold NaN or infinite values")
+        told = arrays[_SUMS].clone() if _SUMS in arrays else None
+        return cls(clients, partition, data, num_rows, texts, parameters.clone(), told)
+
+
+def graph_from_text(text: str, common: Schema) -> FeatureGraph:
+    """The feature graph that a client sent. Raises ReplyError when it is none over common features."""
+    refuse_long(text, "the feature graph")
+    try:
+        graph = FeatureGraph.from_json(json.loads(text))
+    except (ValueError, GraphError) as error:
+        raise ReplyError(f"the feature graph cannot be used: {ascii(str(error)[:300])[1:-1]}") from None
+    if set(graph.names) != set(common.names):
+        raise ReplyError("the feature graph is over other features than the common ones")
+    return graph
+
+
+def keys_from_text(text: str) -> dict[str, str]:
+    """By client its public key. Raises ReplyError when it is none of that."""
+    keys = _read(text, "the keys of clients")
+    if not isinstance(keys, dict) or not all(isinstance(key, str) for key in keys.values()):
+        raise ReplyError("the keys of clients are not text by name")
+    return keys
+
+
+def scores_from_text(text: str) -> dict[str, float]:
+    """``<split>/<metric>`` -> value, NaN where it is not defined. Raises ReplyError when it is none of that."""
+    table = _read(text, "the scores of a client")
+    if not isinstance(table, dict) or not all(_is_score(name, value) for name, value in table.items()):
+        raise ReplyError("the scores of a client are not numbers by name")
+    return {name: math.nan if value is None else float(value) for name, value in table.items()}
+
+
+def _read(text: str, what: str) -> Any:
+    """What JSON says, none too long of it."""
+    refuse_long(text, what)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ReplyError(f"{what} are malformed ({error})") from None
+
+
+def scores_as_text(scores: Mapping[str, float]) -> str:
+    """One line, read by ``scores_from_text``."""
+    return json.dumps({name: value if math.isfinite(value) else None for name, value in scores.items()})
+
+
+def _is_score(name: Any, value: Any) -> bool:
+    named = isinstance(name, str) and len(name) <= 500 and name.isprintable() and "/" in name
+    return named and (value is None or (type(value) in (int, float) and abs(value) <= 1e30))

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
-from fedgraph.models import parse_model
+from fedgraph.models.registry import parse_model
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 

@@ -107,3 +107,7 @@ The experiment has ``method = "f3-secret"`` and ``[f3-secret] run = "..."``, ``a
 ``state-dir`` is to be kept and backed up: without an aggregator's notes the leaks of earlier requests are forgotten,
 without its key owners refuse it.
 """
+
+from fedgraph.privacy.released import Released
+
+__all__ = ["Released"]

@@ -1,1 +1,27 @@
-"""Tables and figures of papers as data: every cell is an experiment, run once, shown beside the published value."""
+"""Tables and figures of papers as data: every cell is an experiment, run once, shown beside the published value.
+
+What a table says is in its TOML file, and one command runs it::
+
+    fedgraph reproduce sfl-table2 --profile small
+"""
+
+from fedgraph.reproduce.command import reproduce
+from fedgraph.reproduce.figures.panels import panels
+from fedgraph.reproduce.figures.peers import picture
+from fedgraph.reproduce.numbers import NumberTable, markdown_line
+from fedgraph.reproduce.result_file import ResultFile
+from fedgraph.reproduce.study import STUDY_EXPLAINED, StudyContext, StudyPage
+from fedgraph.reproduce.table import EXPLAINED
+
+__all__ = [
+    "EXPLAINED",
+    "STUDY_EXPLAINED",
+    "NumberTable",
+    "ResultFile",
+    "StudyContext",
+    "StudyPage",
+    "markdown_line",
+    "panels",
+    "picture",
+    "reproduce",
+]

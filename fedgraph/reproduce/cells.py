@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedgraph.experiment.experiment import Experiment, load_experiment
+from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.reproduce.table import ColumnTable, ProfileTable, PublishedTable, RowTable
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import json_digest

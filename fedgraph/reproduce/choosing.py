@@ -18,7 +18,7 @@ from fedgraph.reproduce.client_values import value_of
 from fedgraph.reproduce.execution import failure
 from fedgraph.reproduce.quantity import Quantity
 from fedgraph.reproduce.table import ColumnTable, RowTable
-from fedgraph.runs.folder import RunFolder
+from fedgraph.runs import RunFolder
 from fedgraph.support.files import as_csv
 
 

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from fedgraph.reproduce.quantity import PEERS, RUN, TO_TARGET, Quantity
-from fedgraph.runs.folder import RunFolder
+from fedgraph.runs import RunFolder
 
 ClientValues = dict[str, float | None]
 """By client; None where one has no value."""

@@ -14,11 +14,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from fedgraph.data import catalogue_entries, open_source
-from fedgraph.data.catalogue import find
-from fedgraph.experiment.experiment import Experiment
+from fedgraph.data import catalogue_entries, find, open_source
+from fedgraph.experiment import Experiment
 from fedgraph.reproduce.cells import Cell
-from fedgraph.runs.folder import RunFolder, environment
+from fedgraph.runs import RunFolder, environment
 from fedgraph.runs.running import run_one
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import locked, write_atomically

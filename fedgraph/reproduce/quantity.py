@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
-from fedgraph.runs.peer_comparison import COUNTS, MEASURES
+from fedgraph.runs.reports import COUNTS, MEASURES
 from fedgraph.support.errors import ExperimentError
-from fedgraph.training.metrics import direction
+from fedgraph.training import direction
 
 _VALUE = re.compile(
     r"(?P<split>train|validation|test|public)/(?P<metric>[^:@/]+)"

@@ -20,7 +20,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from fedgraph.experiment.experiment import find_experiment
+from fedgraph.experiment import find_experiment
 from fedgraph.reproduce.files import Profile, read_file
 from fedgraph.reproduce.paired import Difference
 from fedgraph.reproduce.results import Results, Spread

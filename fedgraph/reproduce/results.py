@@ -26,11 +26,10 @@ from fedgraph.reproduce.table import (
     PublishedValue,
     RowTable,
 )
-from fedgraph.runs.fairness import fairness
-from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.report import extreme_clients
+from fedgraph.runs import RunFolder, fairness
+from fedgraph.runs.reports import extreme_clients
 from fedgraph.support.files import as_csv
-from fedgraph.training.metrics import EXTREMES
+from fedgraph.training import EXTREMES
 
 State = Literal["finished", "failed", "no data", "not run"]
 """How far a cell has come; ``not run`` also while it is being run."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args
 from pydantic import Field
 from rich.console import Console
 
-from fedgraph.experiment.experiment import apply_overrides
+from fedgraph.experiment import apply_overrides
 from fedgraph.reproduce.files import Profile, TableFile
 from fedgraph.reproduce.numbers import NumberTable
 from fedgraph.support.errors import ExperimentError

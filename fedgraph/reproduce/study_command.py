@@ -24,7 +24,7 @@ from fedgraph.reproduce.study import (
     parse_study,
     study_function,
 )
-from fedgraph.runs.folder import environment
+from fedgraph.runs import environment
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import write_atomically
 

@@ -1,1 +1,44 @@
-"""TODO room."""
+"""What a run leaves behind: its folder, checkpoints, metrics and models; and what watches it.
+
+What starts a run, :mod:`fedgraph.runs.running`, is a program and stands above the methods::
+
+    from fedgraph.runs import RunFolder
+
+    RunFolder(Path("runs/sfl-digits")).summary()["metrics"]["test"]["accuracy"]["mean"]
+"""
+
+from fedgraph.runs.callbacks import (
+    AverageLast,
+    Callback,
+    EarlyStopping,
+    Evaluation,
+    LocalWork,
+    RoundsToTarget,
+    Training,
+)
+from fedgraph.runs.fairness import Fairness, fairness, stand_alone_values
+from fedgraph.runs.folder import Recorder, RunFolder, environment, summary_of
+from fedgraph.runs.model_file import write_models
+from fedgraph.runs.plan import RunPlan
+from fedgraph.runs.prediction_file import write_entropies, write_predictions
+
+__all__ = [
+    "AverageLast",
+    "Callback",
+    "EarlyStopping",
+    "Evaluation",
+    "Fairness",
+    "LocalWork",
+    "Recorder",
+    "RoundsToTarget",
+    "RunFolder",
+    "RunPlan",
+    "Training",
+    "environment",
+    "fairness",
+    "stand_alone_values",
+    "summary_of",
+    "write_entropies",
+    "write_models",
+    "write_predictions",
+]

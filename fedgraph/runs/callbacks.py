@@ -10,12 +10,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedgraph.federation.traffic import Traffic
+from fedgraph.federation import Traffic
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
-from fedgraph.training.batches import num_steps, steps_per_epoch
-from fedgraph.training.metrics import LAST, direction
-from fedgraph.training.settings import TrainSettings
+from fedgraph.training import LAST, TrainSettings, direction, num_steps, steps_per_epoch
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedgraph.experiment.experiment import Experiment, load_experiment
-from fedgraph.experiment.tables import FairnessTable
+from fedgraph.experiment import Experiment, FairnessTable, load_experiment
 from fedgraph.runs.callbacks import Callback, Evaluation, measured
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import ExperimentError, RunError

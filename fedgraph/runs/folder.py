@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from fedgraph import __version__
-from fedgraph.experiment.experiment import Experiment
-from fedgraph.federation.traffic import Traffic
+from fedgraph.experiment import Experiment
+from fedgraph.federation import Traffic
 from fedgraph.runs.callbacks import Callback, Evaluation, Training
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import State, load_state, locked, save_state, write_atomically
-from fedgraph.training.metrics import summarise
+from fedgraph.training import summarise
 
 _PACKAGES = ("flwr", "ray", "torch", "torch-geometric", "numpy", "scikit-learn")
 

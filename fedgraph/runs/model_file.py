@@ -16,8 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fedgraph.models.architectures import Architectures
-from fedgraph.models.parameters import Layout
+from fedgraph.models import Architectures, Layout
 from fedgraph.support.files import write_atomically
 
 

@@ -9,12 +9,11 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedgraph.data.base import SplitName
-from fedgraph.models.architectures import Architectures
-from fedgraph.models.parameters import Layout
+from fedgraph.data import SplitName
+from fedgraph.models import Architectures, Layout
 from fedgraph.runs.callbacks import Callback
 from fedgraph.support.settings import parse
-from fedgraph.training.settings import TrainSettings
+from fedgraph.training import TrainSettings
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedgraph.data.owners.samples import SAMPLE_SPLITS
-from fedgraph.federation.joined_samples import JoinedSamples
-from fedgraph.fusion.scores import decided
+from fedgraph.data.owners import SAMPLE_SPLITS
+from fedgraph.federation import JoinedSamples
+from fedgraph.fusion import decided
 from fedgraph.support.files import as_csv, write_atomically
 
 

@@ -13,11 +13,10 @@ from typing import Any
 
 from rich.console import Console
 
-from fedgraph.experiment.experiment import Experiment, load_experiment
-from fedgraph.federation.grid import LocalGrid
-from fedgraph.federation.local_flower import run_on_flower
+from fedgraph.experiment import Experiment, load_experiment
+from fedgraph.federation.grids import LocalGrid, run_on_flower
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.report import LISTENERS, LiveDisplay
+from fedgraph.runs.reports.words import LISTENERS, LiveDisplay
 from fedgraph.support.errors import FedgraphError, RunError
 from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import parse

@@ -1,5 +1,9 @@
 """The errors this project raises on purpose: each says what was wrong, where it came from and what to do."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 
 class FedgraphError(Exception):
     """Base of all errors meant to be read by the person who started the run.
@@ -39,3 +43,9 @@ class ReplyError(FedgraphError):
 
 class RunError(FedgraphError):
     """A run cannot go on."""
+
+
+def quoted(names: Sequence[str], limit: int = 5) -> str:
+    """``'a', 'b' and 3 more``: names for a message, the first ``limit`` of them."""
+    text = ", ".join(f"'{name}'" for name in names[:limit])
+    return text if len(names) <= limit else f"{text} and {len(names) - limit} more"

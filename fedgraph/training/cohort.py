@@ -12,8 +12,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedgraph.data.base import CohortData, Split, SplitName
-from fedgraph.models.base import StackedModel
+from fedgraph.data import CohortData, Split, SplitName
+from fedgraph.models import StackedModel
 from fedgraph.support.errors import DataError, RunError
 from fedgraph.support.threads import available_cores, side_by_side
 from fedgraph.training.batches import num_steps, shuffling_keys

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from fedgraph.data.base import SplitName
+from fedgraph.data import SplitName
 from fedgraph.training.cohort import Cohort
 
 

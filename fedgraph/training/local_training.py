@@ -13,10 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgraph.data.base import Augment, Split
-from fedgraph.models.base import Differentiated, StackedModel
-from fedgraph.models.parameters import Layout
-from fedgraph.models.task import Batch, TaskSpec
+from fedgraph.data import Augment, Split
+from fedgraph.models import Batch, Differentiated, Layout, StackedModel, TaskSpec
 from fedgraph.support.randomness import derive_seed
 from fedgraph.training.batches import example_numbers, learning_rates, repeat_examples, training_batches
 from fedgraph.training.compiling import Compiled

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.nn import functional
 
-from fedgraph.models.task import TaskSpec
+from fedgraph.models import TaskSpec
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from fedgraph.models.task import TaskSpec
+from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError
 from fedgraph.training.losses import loss_sums
 

@@ -8,11 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgraph.data.base import CohortData, DataSource, Split, SplitName
-from fedgraph.models import build
-from fedgraph.models.architectures import Architectures
-from fedgraph.models.choice import ModelChoice
-from fedgraph.models.task import Batch
+from fedgraph.data import CohortData, DataSource, Split, SplitName
+from fedgraph.models import Architectures, Batch, ModelChoice, build
 from fedgraph.support.errors import RunError
 from fedgraph.training.cohort import EVALUATION_BATCH, Cohort, GradientTerm, TrainResult
 from fedgraph.training.optimisers import check_state, fresh_state

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgraph.models.base import StackedModel
-from fedgraph.models.task import TaskSpec
+from fedgraph.models import StackedModel, TaskSpec
 
 _FLOAT = 4
 _COPIES = 4

@@ -12,11 +12,10 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgraph.data import open_source
-from fedgraph.experiment.experiment import load_experiment
+from fedgraph.experiment import load_experiment
 from fedgraph.models import build
-from fedgraph.training.optimisers import fresh_state
-from fedgraph.training.peer_alignment import Distance, PeerAlignment
-from fedgraph.training.settings import TrainSettings
+from fedgraph.training import TrainSettings, fresh_state
+from fedgraph.training.alignment import Distance, PeerAlignment
 from simulations.benchmarks.baselines import PlainPeers
 from simulations.benchmarks.measure import (
     MIB,

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedgraph.data.base import CohortData, SplitName
-from fedgraph.models.base import StackedModel
+from fedgraph.data import CohortData, SplitName
+from fedgraph.models import StackedModel
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.threads import pinned_threads
-from fedgraph.training.batches import shuffling_keys, training_batches
-from fedgraph.training.settings import TrainSettings
+from fedgraph.training import TrainSettings, shuffling_keys, training_batches
 
 _LOSSES: dict[str, type[nn.Module]] = {
     "forecast": nn.L1Loss,

@@ -12,15 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from fedgraph.data import open_source
-from fedgraph.data.base import CohortData
-from fedgraph.experiment.experiment import Experiment
+from fedgraph.data import CohortData, open_source
+from fedgraph.experiment import Experiment
 from fedgraph.models import StackedModel, build
 from fedgraph.support.randomness import generator
 from fedgraph.support.threads import available_cores
-from fedgraph.training.batches import shuffling_keys, training_batches
-from fedgraph.training.cohort import Cohort
-from fedgraph.training.settings import TrainSettings
+from fedgraph.training import Cohort, TrainSettings, shuffling_keys, training_batches
 from simulations.benchmarks.baselines import Floor, PlainLoop, training_operations
 from simulations.benchmarks.measure import (
     JsonFile,

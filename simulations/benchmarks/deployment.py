@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine
-from fedgraph.experiment.experiment import load_experiment
-from fedgraph.runs.folder import RunFolder
+from fedgraph.experiment import load_experiment
+from fedgraph.runs import RunFolder
 from fedgraph.runs.running import run_one
 from fedgraph.support.errors import RunError
 from simulations.benchmarks.measure import JsonFile, median, number, print_report, write_raw

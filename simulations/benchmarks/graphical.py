@@ -13,19 +13,15 @@ import typer
 from rich.table import Table as Rows
 from torch import Tensor
 
-from fedgraph.data.tables.encoding import Encoding
-from fedgraph.data.tables.files import read_table
-from fedgraph.data.tables.scaling import Scaling
-from fedgraph.data.tables.schema import Feature, Schema
-from fedgraph.data.tables.schema_inference import SchemaSettings, infer_schema
-from fedgraph.data.tables.values import read_values
-from fedgraph.graphical.asking.sampling import SamplingSettings, draw
-from fedgraph.graphical.learning.ngm import NGMFit, fit_ngm
+from fedgraph.data.columns import read_table
+from fedgraph.data.encoding import Encoding, Scaling, read_values
+from fedgraph.data.schema import Feature, Schema, SchemaSettings, infer_schema
+from fedgraph.graphical.asking import SamplingSettings, draw
+from fedgraph.graphical.learning import NGMFit, fit_ngm
+from fedgraph.graphical.network import NGMSettings
 from fedgraph.graphical.network import kernel as network_kernel
-from fedgraph.graphical.network.settings import NGMSettings
-from fedgraph.graphical.recovery.recover import UnitTable, recover
-from fedgraph.graphical.recovery.settings import RecoverySettings
-from fedgraph.graphical.scores.sample_quality import SampleQuality, sample_quality
+from fedgraph.graphical.recovery import RecoverySettings, UnitTable, recover
+from fedgraph.graphical.scores import SampleQuality, sample_quality
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import parse
 from fedgraph.support.threads import available_cores

@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedgraph.runs.folder import environment
+from fedgraph.runs import environment
 
 MIB = 2**20
 

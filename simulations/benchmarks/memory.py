@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from fedgraph.experiment.experiment import Experiment
-from fedgraph.federation.local_flower import flower_environment
+from fedgraph.experiment import Experiment
+from fedgraph.federation.grids import flower_environment
 from simulations.benchmarks.measure import (
     MIB,
     JsonFile,

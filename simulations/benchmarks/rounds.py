@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedgraph.data import open_source
-from fedgraph.experiment.experiment import Experiment
+from fedgraph.experiment import Experiment
 from fedgraph.models import build
 from fedgraph.support.randomness import generator
 from simulations.benchmarks.baselines import PlainLoop

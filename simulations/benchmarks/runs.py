@@ -19,12 +19,10 @@ from flwr.app import Context, RecordDict
 
 from clients.app import app as client_app
 from fedgraph.data import data_folder, open_source
-from fedgraph.experiment.experiment import Experiment, load_experiment
-from fedgraph.federation.grid import LocalGrid
-from fedgraph.federation.local_flower import run_app_on_flower, run_on_flower
-from fedgraph.runs.callbacks import Callback, Training
-from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.report import LISTENERS
+from fedgraph.experiment import Experiment, load_experiment
+from fedgraph.federation.grids import LocalGrid, run_app_on_flower, run_on_flower
+from fedgraph.runs import Callback, RunFolder, Training
+from fedgraph.runs.reports import LISTENERS
 from fedgraph.support.errors import ExperimentError, RunError
 from simulations.benchmarks.measure import Timing
 from simulations.benchmarks.processes import ProcessWatch

@@ -13,9 +13,9 @@ import torch
 import typer
 from rich.table import Table
 
-from fedgraph.experiment.experiment import Experiment, parse_experiment
+from fedgraph.experiment import Experiment, parse_experiment
 from fedgraph.graph import ClientGraph, write_graph
-from fedgraph.runs.callbacks import Training
+from fedgraph.runs import Training
 from simulations.benchmarks.measure import (
     JsonFile,
     Repeats,

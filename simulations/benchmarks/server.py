@@ -13,10 +13,9 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgraph.data import open_source, parse_data
-from fedgraph.graph import ClientGraph
-from fedgraph.graph.pairwise import attention, cosine_similarity, squared_distances
-from fedgraph.messages.array_records import from_record, to_record
-from fedgraph.models.parameters import Layout
+from fedgraph.graph import ClientGraph, attention, cosine_similarity, squared_distances
+from fedgraph.messages import from_record, to_record
+from fedgraph.models import Layout
 from fedgraph.support.threads import available_cores, pinned_threads
 from simulations.benchmarks.measure import (
     JsonFile,

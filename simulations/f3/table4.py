@@ -9,8 +9,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from fedgraph.reproduce.numbers import NumberTable
-from fedgraph.reproduce.study import StudyContext, StudyPage
+from fedgraph.reproduce import NumberTable, StudyContext, StudyPage
 from fedgraph.support.settings import Settings
 from simulations.benchmarks.fusion import PUBLISHED, TRAINING_SHARE
 from simulations.benchmarks.measure import MIB, in_fresh_process, median

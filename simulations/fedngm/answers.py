@@ -16,21 +16,12 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from fedgraph.data.tables.bif import BayesianNetwork, Variable
-from fedgraph.data.tables.encoding import Encoding
-from fedgraph.data.tables.scaling import Scaling
-from fedgraph.graphical.asking.conditional import FEW, conditional
-from fedgraph.graphical.asking.elimination import posterior
-from fedgraph.graphical.asking.inference import infer
-from fedgraph.graphical.asking.joint_rows import SamplingSettings
-from fedgraph.graphical.asking.kept_rows import KeptRows
-from fedgraph.graphical.asking.relevance import relevant_to
-from fedgraph.graphical.asking.sampling import draw
-from fedgraph.graphical.learning.ngm import fit_ngm
-from fedgraph.graphical.network.network import Network
-from fedgraph.graphical.network.settings import NGMSettings
-from fedgraph.reproduce.numbers import NumberTable
-from fedgraph.reproduce.study import StudyContext, StudyPage
+from fedgraph.data.encoding import Encoding, Scaling
+from fedgraph.data.tables import BayesianNetwork, Variable
+from fedgraph.graphical.asking import FEW, KeptRows, SamplingSettings, conditional, draw, infer, posterior, relevant_to
+from fedgraph.graphical.learning import fit_ngm
+from fedgraph.graphical.network import Network, NGMSettings
+from fedgraph.reproduce import NumberTable, StudyContext, StudyPage
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings

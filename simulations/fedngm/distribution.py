@@ -13,13 +13,10 @@ import numpy as np
 from pydantic import Field
 
 from fedgraph.data import open_source
-from fedgraph.data.tables.columns import as_category, in_order, read_column
-from fedgraph.data.tables.dealt import DealtTableSource
-from fedgraph.data.tables.files import Table
-from fedgraph.experiment.experiment import load_experiment
-from fedgraph.reproduce.figures.panels import panels
-from fedgraph.reproduce.numbers import NumberTable
-from fedgraph.reproduce.study import StudyContext, StudyPage
+from fedgraph.data.columns import Table, as_category, in_order, read_column
+from fedgraph.data.tables import DealtTableSource
+from fedgraph.experiment import load_experiment
+from fedgraph.reproduce import NumberTable, StudyContext, StudyPage, panels
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 

@@ -15,18 +15,14 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from fedgraph.data.tables.bif import BayesianNetwork, read_bif
-from fedgraph.data.tables.encoding import Encoding
-from fedgraph.data.tables.scaling import Scaling
-from fedgraph.data.tables.schema import Feature, Schema
-from fedgraph.graph.feature_graph import FeatureGraph
-from fedgraph.graphical.learning.merge import MergeSettings, merge
-from fedgraph.graphical.learning.ngr import fit_ngr
-from fedgraph.graphical.network.settings import NGRSettings
-from fedgraph.graphical.recovery import UnitTable, recover
-from fedgraph.graphical.recovery.settings import RecoverySettings
-from fedgraph.reproduce.numbers import NumberTable
-from fedgraph.reproduce.study import StudyContext, StudyPage
+from fedgraph.data.encoding import Encoding, Scaling
+from fedgraph.data.schema import Feature, Schema
+from fedgraph.data.tables import BayesianNetwork, read_bif
+from fedgraph.graph import FeatureGraph
+from fedgraph.graphical.learning import MergeSettings, fit_ngr, merge
+from fedgraph.graphical.network import NGRSettings
+from fedgraph.graphical.recovery import RecoverySettings, UnitTable, recover
+from fedgraph.reproduce import NumberTable, StudyContext, StudyPage
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedgraph.federation.federation import Federation
-from fedgraph.runs.plan import RunPlan
+from fedgraph.federation import Federation
+from fedgraph.runs import RunPlan
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import State
 from strategies.engine.replies import Replies, by_reason

@@ -14,22 +14,17 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
-from fedgraph.data.base import SplitName
-from fedgraph.federation.exchange import OrderedGrid
-from fedgraph.federation.federation import Federation
-from fedgraph.federation.traffic import Traffic
+from fedgraph.data import SplitName
+from fedgraph.federation import Federation, OrderedGrid, Traffic
 from fedgraph.graph import ClientGraph
-from fedgraph.messages.array_records import from_record, to_record
-from fedgraph.messages.cohort import WorkReply, WorkRequest
-from fedgraph.methods.registry import COHORT_CLIENT
-from fedgraph.models.parameters import Layout
-from fedgraph.models.personal_layers import PersonalLayers, PersonalLayersSettings
-from fedgraph.runs.callbacks import Evaluation, Training
-from fedgraph.runs.plan import RunPlan
+from fedgraph.messages import WorkReply, WorkRequest, from_record, to_record
+from fedgraph.methods import COHORT_CLIENT
+from fedgraph.models import Layout, PersonalLayers, PersonalLayersSettings
+from fedgraph.runs import Evaluation, RunPlan, Training
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
-from fedgraph.training.metrics import AFTER_TURN
+from fedgraph.training import AFTER_TURN
 from strategies.engine.absence import AbsencePolicy
 from strategies.engine.replies import Replies, collect
 

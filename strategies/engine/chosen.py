@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from flwr.serverapp.strategy import Strategy
 
-from fedgraph.experiment.experiment import Experiment
-from fedgraph.federation.federation import Federation
-from fedgraph.methods.registry import BUILT_IN, STOCK_CLIENT
-from fedgraph.models.choice import ModelChoice
-from fedgraph.runs.plan import RunPlan
+from fedgraph.experiment import Experiment
+from fedgraph.federation import Federation
+from fedgraph.methods import BUILT_IN, STOCK_CLIENT
+from fedgraph.models import ModelChoice
+from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import Settings, parse

@@ -8,9 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedgraph.federation.federation import Federation
-from fedgraph.graph.means import weighted_mean
-from fedgraph.runs.plan import RunPlan
+from fedgraph.federation import Federation
+from fedgraph.graph import weighted_mean
+from fedgraph.runs import RunPlan
 from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
 from strategies.engine.base import Replies

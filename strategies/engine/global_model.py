@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedgraph.graph.means import weighted_mean
+from fedgraph.graph import weighted_mean
 from fedgraph.support.files import State
 from strategies.engine.base import CohortStrategy, Replies
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedgraph.data.base import SPLITS
-from fedgraph.data.tables.schema import Schema
-from fedgraph.data.tables.schema_json import schema_from_json
-from fedgraph.federation.federation import Federation, hosts_of, nodes_of
-from fedgraph.messages.graphical import PhaseReply
-from fedgraph.models.task import TaskSpec
+from fedgraph.data import SPLITS
+from fedgraph.data.schema import Schema, schema_from_json
+from fedgraph.federation import Federation, hosts_of, nodes_of
+from fedgraph.methods.fedngm import PhaseReply
+from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ReplyError
 
 

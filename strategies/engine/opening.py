@@ -9,13 +9,10 @@ from pathlib import Path
 from flwr.serverapp import Grid
 
 from fedgraph.data import open_source
-from fedgraph.experiment.experiment import Experiment
-from fedgraph.federation.exchange import identify
-from fedgraph.federation.federation import Federation
-from fedgraph.federation.given_graph import given_graph
-from fedgraph.federation.traffic import Traffic
+from fedgraph.experiment import Experiment
+from fedgraph.federation import Federation, Traffic, given_graph, identify
 from fedgraph.graph import write_graph
-from fedgraph.runs.folder import RunFolder
+from fedgraph.runs import RunFolder
 from strategies.engine.chosen import ChosenMethod
 from strategies.engine.scales import with_shared_scales
 

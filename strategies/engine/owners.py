@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedgraph.federation.joined_samples import JoinedSamples, join
+from fedgraph.federation import JoinedSamples, join
 from fedgraph.fusion import FusionEpoch, FusionSettings
-from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
-from fedgraph.methods.registry import F3_CLIENT
-from fedgraph.runs.report import LISTENERS
+from fedgraph.messages import EMBED, EmbedReply, EmbedRequest
+from fedgraph.methods import F3_CLIENT
+from fedgraph.runs.reports import LISTENERS
 from fedgraph.support.files import json_digest, load_state, save_state
 from strategies.engine.phases import Outcome, PhasedStrategy
 

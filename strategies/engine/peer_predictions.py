@@ -1,7 +1,7 @@
 """The clients' final models held against each other: one more exchange, for what each predicts of the same examples.
 
-Gorbett, Shirazi, Ray (IEEE Big Data 2023), section IV.C; see :mod:`fedgraph.runs.peer_comparison`. These are the models
-that the run ends with, while the accuracy of a peer of IPA is that right after its turn.
+Gorbett, Shirazi, Ray (IEEE Big Data 2023), section IV.C; see :mod:`fedgraph.runs.reports.peer_comparison`. These are
+the models that the run ends with, while the accuracy of a peer of IPA is that right after its turn.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from collections.abc import Mapping
 
 from flwr.app import RecordDict
 
-from fedgraph.experiment.experiment import Experiment
-from fedgraph.federation.exchange import OrderedGrid
-from fedgraph.federation.federation import Federation
-from fedgraph.messages.cohort import WorkReply
-from fedgraph.runs.peer_comparison import PeerComparison
+from fedgraph.experiment import Experiment
+from fedgraph.federation import Federation, OrderedGrid
+from fedgraph.messages import WorkReply
+from fedgraph.runs.reports import PeerComparison
 from fedgraph.support.errors import ExperimentError
 from strategies.engine.base import CohortStrategy
 from strategies.engine.global_model import GlobalModelStrategy

@@ -9,17 +9,13 @@ import torch
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from fedgraph.data import open_source
-from fedgraph.data.base import DataSource
-from fedgraph.experiment.experiment import Experiment
-from fedgraph.federation.federation import Federation
-from fedgraph.federation.given_graph import given_graph
+from fedgraph.data import DataSource, open_source
+from fedgraph.experiment import Experiment
+from fedgraph.federation import Federation, given_graph
 from fedgraph.graph import ClientGraph, write_graph
-from fedgraph.models.choice import ModelChoice
-from fedgraph.models.parameters import weights_sha256
-from fedgraph.runs.callbacks import Evaluation
-from fedgraph.runs.folder import Recorder, RunFolder, summary_of
-from fedgraph.runs.report import LISTENERS
+from fedgraph.models import ModelChoice, weights_sha256
+from fedgraph.runs import Evaluation, Recorder, RunFolder, summary_of
+from fedgraph.runs.reports import LISTENERS
 from strategies.engine.chosen import ChosenMethod
 from strategies.engine.phases import PhasesPlan
 

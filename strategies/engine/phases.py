@@ -14,14 +14,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
-from fedgraph.data.base import DataSource, SplitName
-from fedgraph.experiment.experiment import Experiment
-from fedgraph.federation.exchange import SomeAnswer, ask_everybody
-from fedgraph.federation.federation import Federation
-from fedgraph.federation.roll_call import RollCall
-from fedgraph.federation.traffic import Traffic
+from fedgraph.data import DataSource, SplitName
+from fedgraph.experiment import Experiment
+from fedgraph.federation import Federation, RollCall, SomeAnswer, Traffic, ask_everybody
 from fedgraph.graph import ClientGraph
-from fedgraph.runs.folder import RunFolder
+from fedgraph.runs import RunFolder
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import State
 from fedgraph.support.settings import Settings

@@ -10,9 +10,9 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from fedgraph.federation.federation import Federation
+from fedgraph.federation import Federation
 from fedgraph.graph import ClientGraph
-from fedgraph.messages.cohort import WorkReply, error_of
+from fedgraph.messages import WorkReply, error_of
 from fedgraph.support.errors import ReplyError
 
 log = logging.getLogger("fedgraph")

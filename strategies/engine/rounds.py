@@ -11,23 +11,26 @@ from statistics import fmean
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
-from fedgraph.experiment.experiment import Experiment
-from fedgraph.federation.exchange import OrderedGrid
-from fedgraph.federation.federation import Federation
-from fedgraph.federation.traffic import Traffic
+from fedgraph.experiment import Experiment
+from fedgraph.federation import Federation, OrderedGrid, Traffic
 from fedgraph.graph import write_graph
-from fedgraph.messages.array_records import to_record
-from fedgraph.messages.cohort import CLIENT_KEY, EXPERIMENT_KEY, RUN_KEY
-from fedgraph.models.architectures import Architectures, initial_model
-from fedgraph.models.choice import ModelChoice
-from fedgraph.models.parameters import weights_sha256
-from fedgraph.runs.callbacks import AverageLast, Callback, EarlyStopping, LocalWork, RoundsToTarget
-from fedgraph.runs.fairness import Fairness, stand_alone_values
-from fedgraph.runs.folder import Recorder, RunFolder, summary_of
-from fedgraph.runs.model_file import write_models
-from fedgraph.runs.peer_comparison import FILE, PeerComparison
-from fedgraph.runs.plan import RunPlan
-from fedgraph.runs.report import LISTENERS, LogProgress
+from fedgraph.messages import CLIENT_KEY, EXPERIMENT_KEY, RUN_KEY, to_record
+from fedgraph.models import Architectures, ModelChoice, initial_model, weights_sha256
+from fedgraph.runs import (
+    AverageLast,
+    Callback,
+    EarlyStopping,
+    Fairness,
+    LocalWork,
+    Recorder,
+    RoundsToTarget,
+    RunFolder,
+    RunPlan,
+    stand_alone_values,
+    summary_of,
+    write_models,
+)
+from fedgraph.runs.reports import FILE, LISTENERS, LogProgress, PeerComparison
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.randomness import derive_seed
 from strategies.engine.base import CohortStrategy

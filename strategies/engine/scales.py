@@ -10,12 +10,19 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from fedgraph.data.series.cold_start import INFERRED, asked_scale
-from fedgraph.data.series.scaling import pooled, usable
-from fedgraph.data.series.windows import shares_scales
-from fedgraph.experiment.experiment import Experiment
-from fedgraph.federation.federation import Federation
-from fedgraph.graph.scale_transfer import cold_rows, inferred_scales, neighbourhoods, reference_rows
+from fedgraph.data.series import (
+    INFERRED,
+    asked_scale,
+    cold_rows,
+    inferred_scales,
+    neighbourhoods,
+    pooled,
+    reference_rows,
+    shares_scales,
+    usable,
+)
+from fedgraph.experiment import Experiment
+from fedgraph.federation import Federation
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.files import write_atomically
 

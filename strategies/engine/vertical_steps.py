@@ -6,9 +6,8 @@ import torch
 from flwr.app import Message, MessageType, RecordDict
 from torch import Tensor
 
-from fedgraph.federation.exchange import OrderedGrid, usable
-from fedgraph.federation.joined_samples import JoinedSamples
-from fedgraph.messages.vertical import StepReply, StepRequest
+from fedgraph.federation import JoinedSamples, OrderedGrid, usable
+from fedgraph.methods.vfl import StepReply, StepRequest
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import State
 from strategies.engine.phases import PhasesPlan

@@ -4,7 +4,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from clients.app import app
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.federation.grid import LocalGrid
+from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.federation.identity import read_public_keys, refuse_unproven
 from fedgraph.messages.cohort import (
     CHALLENGE_KEY,

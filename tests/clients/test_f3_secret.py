@@ -10,7 +10,7 @@ from clients.f3_secret import SecretClient
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.messages.cohort import error_of
 from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
-from fedgraph.messages.shares import STEP, ComputeRequest, Introduction, ShareRequest
+from fedgraph.methods.f3_secret import STEP, ComputeRequest, Introduction, ShareRequest
 from fedgraph.privacy.secret.sealed import fingerprint
 from fedgraph.support.errors import ReplyError
 

@@ -10,12 +10,11 @@ from flwr.app import Context, Message, RecordDict
 
 from clients.engine.node import Node
 from clients.fedngm import FedNGMClient
-from fedgraph.data.tables.scaling import Scaling
-from fedgraph.data.tables.schema_json import schema_from_json
+from fedgraph.data.encoding.scaling import Scaling
+from fedgraph.data.schema.json import schema_from_json
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.graph.feature_graph import FeatureGraph
-from fedgraph.messages.graphical import PhaseReply, PhaseRequest, scores_from_text
-from fedgraph.methods.fedngm import FedNGMSettings
+from fedgraph.methods.fedngm import FedNGMSettings, PhaseReply, PhaseRequest, scores_from_text
 from fedgraph.support.errors import DataError, IdentityError, ReplyError
 from fedgraph.support.settings import parse
 

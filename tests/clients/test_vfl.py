@@ -8,7 +8,7 @@ from clients.engine.node import Node, forget_cohorts
 from clients.vfl import VerticalClient
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
-from fedgraph.messages.vertical import StepReply, StepRequest
+from fedgraph.methods.vfl import StepReply, StepRequest
 from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError
 from fedgraph.training.client_state import ClientState
 

@@ -192,7 +192,7 @@ def test_nobody_sees_an_embedding(trained, tmp_path):
 def unsealed(wire, message):
     """What the aggregator that gets the message can open with its own key, int64 by owner."""
     from clients.engine.node import Node
-    from fedgraph.messages.shares import ComputeRequest, binding
+    from fedgraph.methods.f3_secret import ComputeRequest, binding
     from fedgraph.privacy.secret import field
     from fedgraph.privacy.secret.aggregator_files import own_keys
 
@@ -374,7 +374,7 @@ def test_simulated_aggregators_and_who_is_missing(trained):
 
 
 def test_aggregators_that_come_late_are_waited_for(trained, monkeypatch):
-    from fedgraph.federation.grid import LocalGrid
+    from fedgraph.federation.grids.in_process import LocalGrid
 
     polls = []
 

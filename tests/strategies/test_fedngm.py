@@ -18,15 +18,15 @@ from typer.testing import CliRunner
 from clients.app import app as client_app
 from fedgraph.commands import cli
 from fedgraph.data import open_source
+from fedgraph.data.encoding.values import read_values
 from fedgraph.data.tables.client_tables import client_table_source, rows_of
-from fedgraph.data.tables.values import read_values
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.graph.feature_graph import read_feature_graph
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.recovery import RecoverySettings
 from fedgraph.graphical.recovery.summed import UnitSums, recover_from_sums
 from fedgraph.messages.cohort import error_content
-from fedgraph.messages.graphical import PhaseReply, PhaseRequest
+from fedgraph.methods.fedngm import PhaseReply, PhaseRequest
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import load_state

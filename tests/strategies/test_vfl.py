@@ -388,7 +388,7 @@ def test_a_node_learns_with_the_owners_that_are_left(tables, run_experiment, lef
 
 
 def test_a_node_that_falls_silent_is_named(tables, run_experiment, monkeypatch):
-    from fedgraph.federation.grid import LocalGrid
+    from fedgraph.federation.grids.in_process import LocalGrid
 
     deliver = LocalGrid.send_and_receive
 

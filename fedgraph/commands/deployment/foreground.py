@@ -11,7 +11,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from fedgraph.federation.local_flower import die_with_parent, program
+from fedgraph.federation.grids import die_with_parent, program
 
 _GRACE_SECONDS = 15.0
 

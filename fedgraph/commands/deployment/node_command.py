@@ -12,8 +12,8 @@ from rich.console import Console
 
 from fedgraph.commands.deployment.connection import check_superlink
 from fedgraph.commands.deployment.foreground import run_to_the_end, show
-from fedgraph.experiment.experiment import Experiment, find_experiment, load_experiment
-from fedgraph.federation.local_flower import flower_environment
+from fedgraph.experiment import Experiment, find_experiment, load_experiment
+from fedgraph.federation.grids import flower_environment
 from fedgraph.runs.running import see_plugins
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object

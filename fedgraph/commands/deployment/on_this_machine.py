@@ -18,7 +18,7 @@ from rich.console import Console
 from fedgraph.commands.deployment.credentials import Credentials, make_test_credentials
 from fedgraph.commands.deployment.node_command import supernode_command
 from fedgraph.commands.deployment.server_command import register_nodes, superlink_command
-from fedgraph.federation.local_flower import (
+from fedgraph.federation.grids import (
     connection_file,
     end_group,
     flower_environment,
@@ -29,7 +29,7 @@ from fedgraph.federation.local_flower import (
     wait_for_superlink,
     write_app,
 )
-from fedgraph.runs.folder import RunFolder
+from fedgraph.runs import RunFolder
 
 _HOST = "127.0.0.1"
 

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from rich.console import Console
 
 from fedgraph.commands.deployment.foreground import run_to_the_end, show
-from fedgraph.federation.identity import read_public_keys
-from fedgraph.federation.local_flower import connection, connection_file, flower_environment, program, superlink_answers
+from fedgraph.federation import read_public_keys
+from fedgraph.federation.grids import connection, connection_file, flower_environment, program, superlink_answers
 from fedgraph.support.errors import RunError
 from fedgraph.support.terminal import messages_for_people
 

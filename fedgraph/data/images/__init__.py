@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Labelled images dealt out to clients, bundled, downloaded or one's own."""

@@ -16,7 +16,7 @@ from fedgraph.data.images.augmentation import Change, ImageAugmentation
 from fedgraph.data.images.files import Images
 from fedgraph.data.images.sets import ImageSet
 from fedgraph.data.partition import Indices, PartitionSettings
-from fedgraph.models.task import TaskSpec
+from fedgraph.models import TaskSpec
 
 
 class ImageOptions(PartitionSettings):

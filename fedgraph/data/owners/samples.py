@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedgraph.data.base import SPLITS, CohortData, DataSource
 from fedgraph.data.examples import ExampleSplit, row_table
-from fedgraph.models.task import TaskSpec
+from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
 
 SampleSplit = Literal["train", "validation", "test", "new"]

@@ -22,7 +22,7 @@ from fedgraph.data.base import CohortData, Shares
 from fedgraph.data.own import OwnData
 from fedgraph.data.owners.samples import NO_LABEL, SAMPLE_SPLITS, OwnerData, cohort_data
 from fedgraph.graph import ClientGraph
-from fedgraph.models.task import TaskSpec
+from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import derive_seed, hashed
 from fedgraph.support.settings import Settings

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import torch
 from pydantic import Field, PositiveInt, model_validator
 
+from fedgraph.data.columns.files import Table, read_table
 from fedgraph.data.own import OwnData, place_of, title_of
 from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
-from fedgraph.data.tables.files import Table, read_table
 from fedgraph.data.tables.tables import TableSettings, bundled_table, encoded_inputs, encoded_targets, refuse_undeclared
 from fedgraph.support.errors import DataError
 

@@ -17,7 +17,7 @@ from fedgraph.data.base import SPLITS, CohortData, Shares
 from fedgraph.data.series.cold_start import ColdStartSettings, check_cold_steps, cold_clients
 from fedgraph.data.series.files import SeriesTable, regular_times
 from fedgraph.data.series.scaling import Scale, measured, pooled, replace_known, reported, usable
-from fedgraph.models.task import Batch, TaskSpec
+from fedgraph.models import Batch, TaskSpec
 from fedgraph.support.errors import DataError
 from fedgraph.support.settings import Settings
 

@@ -1,1 +1,16 @@
-"""TODO room."""
+"""Tables: with a label and dealt out to clients, or a table of mixed columns for every client."""
+
+from fedgraph.data.tables.bif import BayesianNetwork, Variable, read_bif
+from fedgraph.data.tables.client_tables import ClientTable, ClientTableSource, client_table_source, schema_settings
+from fedgraph.data.tables.dealt import DealtTableSource
+
+__all__ = [
+    "BayesianNetwork",
+    "ClientTable",
+    "ClientTableSource",
+    "DealtTableSource",
+    "Variable",
+    "client_table_source",
+    "read_bif",
+    "schema_settings",
+]

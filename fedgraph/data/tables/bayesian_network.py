@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from pydantic import Field, PositiveInt
 
+from fedgraph.data.columns.files import Table
+from fedgraph.data.encoding.values import as_table
 from fedgraph.data.partition import client_names
 from fedgraph.data.tables.bif import read_bif
-from fedgraph.data.tables.files import Table
 from fedgraph.data.tables.tables_of_clients import ClientTableSettings, TablesOfClients
-from fedgraph.data.tables.values import as_table
 from fedgraph.support.randomness import generator
 
 

@@ -20,10 +20,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedgraph.data.tables.schema import Feature, Schema
-from fedgraph.graph.edges import quoted
-from fedgraph.graph.feature_graph import FeatureGraph
-from fedgraph.support.errors import DataError
+from fedgraph.data.schema.schema import Feature, Schema
+from fedgraph.graph import FeatureGraph
+from fedgraph.support.errors import DataError, quoted
 
 _TOKEN = re.compile(r"[{}()\[\];,|]|[^\s{}()\[\];,|]+")
 _ROUNDING = 1e-3

@@ -9,8 +9,8 @@ import pyarrow as pa
 from torch import Tensor
 
 from fedgraph.data.base import SPLITS, DataSource, SplitName
-from fedgraph.data.tables.files import Table
-from fedgraph.data.tables.schema_inference import SchemaSettings
+from fedgraph.data.columns.files import Table
+from fedgraph.data.schema.inference import SchemaSettings
 from fedgraph.support.errors import DataError
 
 

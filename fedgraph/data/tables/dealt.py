@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 from torch import Tensor
 
+from fedgraph.data.columns.columns import as_category, read_column
+from fedgraph.data.columns.files import Table
 from fedgraph.data.own import title_of
 from fedgraph.data.partition import client_names
 from fedgraph.data.tables.client_tables import rows_of
-from fedgraph.data.tables.columns import as_category, read_column
-from fedgraph.data.tables.files import Table
 from fedgraph.data.tables.tables_of_clients import ClientTableSettings, TablesOfClients
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator

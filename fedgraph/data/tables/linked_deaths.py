@@ -26,8 +26,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from fedgraph.data.base import CatalogueEntry, DataFile
+from fedgraph.data.columns.files import Table
 from fedgraph.data.tables.dealt import DealtTableSettings, DealtTableSource
-from fedgraph.data.tables.files import Table
 from fedgraph.support.errors import DataError
 
 _FOLDER = Path("cdc-infant")

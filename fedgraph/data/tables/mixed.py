@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 import torch
 from pydantic import Field, PositiveInt, model_validator
 
+from fedgraph.data.columns.files import Table, read_table
 from fedgraph.data.own import CLIENT, OwnData, place_of, title_of
 from fedgraph.data.tables.client_tables import rows_of
 from fedgraph.data.tables.dealt import DealtTableSettings, DealtTableSource
-from fedgraph.data.tables.files import Table, read_table
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 

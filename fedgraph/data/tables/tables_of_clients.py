@@ -11,11 +11,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedgraph.data.base import SPLITS, CohortData, Shares
+from fedgraph.data.columns.embeddings import feature_of, read_embedding
+from fedgraph.data.columns.files import Table
 from fedgraph.data.own import OwnData
+from fedgraph.data.schema.inference import SchemaSettings
 from fedgraph.data.tables.client_tables import ClientTable
-from fedgraph.data.tables.embedding_columns import feature_of, read_embedding
-from fedgraph.data.tables.files import Table
-from fedgraph.data.tables.schema_inference import SchemaSettings
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings

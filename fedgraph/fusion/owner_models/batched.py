@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.fusion.owner_models.base import BATCH, Represented, check_shapes, represented
-from fedgraph.models.task import TaskSpec
+from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.threads import pinned_threads
 

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from fedgraph.fusion.owner_models.base import BATCH
 from fedgraph.fusion.owner_models.batched import BatchedModel
 from fedgraph.fusion.owner_models.fingerprint import fingerprint_of_file
-from fedgraph.models.task import TaskSpec
+from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError
 
 _LINEAR = {torch.ops.aten.linear.default: 0, torch.ops.aten.addmm.default: 1, torch.ops.aten.mm.default: 0}

@@ -10,8 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedgraph.fusion.owner_models.batched import BatchedModel
-from fedgraph.models.embedding_layer import last_linear, with_input_of
-from fedgraph.models.task import TaskSpec
+from fedgraph.models import TaskSpec, last_linear, with_input_of
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
 

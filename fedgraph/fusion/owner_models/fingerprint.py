@@ -6,8 +6,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from fedgraph.data.base import SplitName
-from fedgraph.data.owners.samples import SAMPLE_SPLITS, OwnerData
+from fedgraph.data import SplitName
+from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import json_digest
 

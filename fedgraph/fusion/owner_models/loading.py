@@ -9,7 +9,7 @@ from fedgraph.fusion.owner_models.batched import BatchedModel
 from fedgraph.fusion.owner_models.exported import load_exported
 from fedgraph.fusion.owner_models.factory import load_factory
 from fedgraph.fusion.owner_models.scripted import load_scripted
-from fedgraph.models.task import TaskSpec
+from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError
 
 _DOTTED = re.compile(r"[\w.]+:[\w.]+")

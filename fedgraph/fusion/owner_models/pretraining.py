@@ -13,12 +13,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedgraph.data.base import CohortData
-from fedgraph.models.base import StackedModel
-from fedgraph.models.parameters import finite_rows
+from fedgraph.data import CohortData
+from fedgraph.models import StackedModel, finite_rows
 from fedgraph.support.errors import RunError
 from fedgraph.support.randomness import generator
-from fedgraph.training.cohort import Cohort
+from fedgraph.training import Cohort
 
 
 @dataclass(frozen=True)

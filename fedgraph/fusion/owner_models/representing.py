@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from fedgraph.fusion.owner_models.base import BATCH, Represented
-from fedgraph.models.base import StackedModel
-from fedgraph.models.task import TaskSpec
+from fedgraph.models import StackedModel, TaskSpec
 from fedgraph.support.threads import available_cores, side_by_side
-from fedgraph.training.working_set import working_set
+from fedgraph.training import working_set
 
 
 def represent(

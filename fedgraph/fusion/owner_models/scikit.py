@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgraph.fusion.owner_models.base import Represented, represented_by
-from fedgraph.models.scikit import ScikitSettings
+from fedgraph.models import ScikitSettings
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
 from fedgraph.support.randomness import derive_seed

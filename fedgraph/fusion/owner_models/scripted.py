@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedgraph.fusion.owner_models.batched import BatchedModel
 from fedgraph.fusion.owner_models.fingerprint import fingerprint_of_file
-from fedgraph.models.task import TaskSpec
+from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError
 
 _LINEAR = {"aten::linear": 0, "aten::addmm": 1}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from fedgraph.data.owners.samples import SAMPLE_SPLITS, OwnerData
+from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData
 from fedgraph.fusion.owner_models.base import LocalModel, Represented
 from fedgraph.fusion.owner_models.fingerprint import content, fingerprint_of
 from fedgraph.fusion.owner_models.loading import load_local_model
 from fedgraph.fusion.owner_models.raw import refuse_raw
 from fedgraph.fusion.owner_models.scikit import fitted
-from fedgraph.models.scikit import ScikitSettings
+from fedgraph.models import ScikitSettings
 from fedgraph.support.errors import RunError
 
 log = logging.getLogger("fedgraph")

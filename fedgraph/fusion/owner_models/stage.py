@@ -15,7 +15,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedgraph.data.owners.samples import OwnerData, cohort_data
+from fedgraph.data.owners import OwnerData, cohort_data
 from fedgraph.fusion.owner_models.base import Represented
 from fedgraph.fusion.owner_models.fingerprint import content, fingerprint_of
 from fedgraph.fusion.owner_models.pretraining import initial_models, pretrain, some_clients
@@ -23,14 +23,10 @@ from fedgraph.fusion.owner_models.raw import refuse_raw
 from fedgraph.fusion.owner_models.representing import represent
 from fedgraph.fusion.owner_models.single import SingleOwner
 from fedgraph.fusion.owner_models.store import ModelStore
-from fedgraph.models import StackedModel, build, parse_model
-from fedgraph.models.choice import ModelChoice
-from fedgraph.models.frozen import FrozenLayers
-from fedgraph.models.scikit import ScikitSettings
+from fedgraph.models import FrozenLayers, ModelChoice, ScikitSettings, StackedModel, build, parse_model
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.settings import Settings
-from fedgraph.training.cohort import Cohort
-from fedgraph.training.settings import TrainSettings
+from fedgraph.training import Cohort, TrainSettings
 
 log = logging.getLogger("fedgraph")
 

@@ -1,22 +1,27 @@
-"""Learning the client graph: from distances between clients' models to the weights with which they listen."""
+"""Graphs that are learned: from distances between clients' models (SFL*), or edge by edge with a fusion model (F3).
 
-from fedgraph.graph.learning.encoder import EncoderFit, GraphEncoder, fit_encoder, largest_per_row, released_weights
+>>> import torch
+>>> from fedgraph.graph.learning import kernel_graph
+>>> models = torch.tensor([[0.0], [0.1], [5.0], [5.1]])
+>>> kernel_graph(torch.cdist(models, models).square(), neighbours=1).argmax(1).tolist()
+[1, 0, 3, 2]
+"""
+
+from fedgraph.graph.learning.bernoulli import BernoulliGraph, GumbelGraph, InverseCdfGraph
+from fedgraph.graph.learning.feature_neighbours import FeatureNeighbours
 from fedgraph.graph.learning.kernel import kernel_graph
-from fedgraph.graph.learning.learner import GraphLearner, LearnerName
+from fedgraph.graph.learning.learner import GraphLearner
 from fedgraph.graph.learning.neighbours import beside_given, with_row_sums
-from fedgraph.graph.learning.smoothness import SmoothGraph, smooth_graph
+from fedgraph.graph.learning.smoothness import smooth_graph
 
 __all__ = [
-    "EncoderFit",
-    "GraphEncoder",
+    "BernoulliGraph",
+    "FeatureNeighbours",
     "GraphLearner",
-    "LearnerName",
-    "SmoothGraph",
+    "GumbelGraph",
+    "InverseCdfGraph",
     "beside_given",
-    "fit_encoder",
     "kernel_graph",
-    "largest_per_row",
-    "released_weights",
     "smooth_graph",
     "with_row_sums",
 ]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fedgraph.data.tables.bif import BayesianNetwork
+from fedgraph.data.tables import BayesianNetwork
 from fedgraph.support.errors import DataError
 
 _Factor = tuple[tuple[str, ...], Tensor]

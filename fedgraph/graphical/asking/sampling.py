@@ -48,7 +48,7 @@ def draw(
         drawn if they are needed and not given.
 
     Categories come as 0 and 1 in their units, numbers as they are drawn: rounding is left to those who decode them
-    (:meth:`fedgraph.data.tables.encoding.Encoding.decode`), as it would only be noise to a network that learns from
+    (:meth:`fedgraph.data.encoding.encoding.Encoding.decode`), as it would only be noise to a network that learns from
     samples. Missing values are not drawn. Rows do not influence each other.
 
     Raises

@@ -1,1 +1,41 @@
-"""TODO room."""
+"""From tables to models: NGM and NGR of clients, what they depend on, one global model, and stitching."""
+
+from fedgraph.graphical.learning.averaging import average
+from fedgraph.graphical.learning.dependence import dependencies, derivatives, write_dependencies
+from fedgraph.graphical.learning.distillation import (
+    SERVER,
+    DistillationSettings,
+    distil_ngm,
+    distil_ngr,
+    pool,
+    with_ensemble,
+    with_predictions,
+)
+from fedgraph.graphical.learning.merge import MergeSettings, merge
+from fedgraph.graphical.learning.ngm import NGMFit, fit_ngm, fitted
+from fedgraph.graphical.learning.ngr import fit_ngr
+from fedgraph.graphical.learning.stitching import ClientRows, GlobalModel, stitch_ngm, stitch_ngr
+
+__all__ = [
+    "SERVER",
+    "ClientRows",
+    "DistillationSettings",
+    "GlobalModel",
+    "MergeSettings",
+    "NGMFit",
+    "average",
+    "dependencies",
+    "derivatives",
+    "distil_ngm",
+    "distil_ngr",
+    "fit_ngm",
+    "fit_ngr",
+    "fitted",
+    "merge",
+    "pool",
+    "stitch_ngm",
+    "stitch_ngr",
+    "with_ensemble",
+    "with_predictions",
+    "write_dependencies",
+]

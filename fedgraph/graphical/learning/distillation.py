@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.data.tables.schema import Schema
+from fedgraph.data.schema import Schema
 from fedgraph.graphical.learning.ngm import NGMFit, fit_ngm
 from fedgraph.graphical.learning.ngr import NGRFit, fit_ngr
 from fedgraph.graphical.network.network import AT_ONCE, Network

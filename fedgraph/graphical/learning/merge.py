@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedgraph.graph.feature_graph import FeatureGraph, Pair
+from fedgraph.graph import FeatureGraph, Pair
 from fedgraph.support.errors import GraphError
 from fedgraph.support.settings import Settings
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedgraph.data.tables.schema import Schema
+from fedgraph.data.schema import Schema
 from fedgraph.graphical.learning.dependence import derivatives, violation
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.penalties import PathPenalty

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgraph.data.tables.schema import Schema
+from fedgraph.data.schema import Schema
 from fedgraph.graphical.learning.dependence import dependencies, derivatives, read_graph
 from fedgraph.graphical.learning.ngm import SAMPLE, NGMFit, fitted
 from fedgraph.graphical.network.network import Network

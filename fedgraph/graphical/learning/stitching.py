@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedgraph.data.tables.schema import Schema
+from fedgraph.data.schema import Schema
 from fedgraph.graphical.learning.dependence import dependencies, derivatives, read_graph
 from fedgraph.graphical.learning.ngm import SAMPLE, NGMFit, fitted
 from fedgraph.graphical.learning.ngr import NGRFit
@@ -48,7 +48,7 @@ def stitch_ngm(
     known its prediction is the global model's, see :class:`fedgraph.graphical.network.stitched.StitchedNetwork`; for
     ``path-norm`` see :func:`fedgraph.graphical.network.enlarged.enlarged`.
 
-    schema    : the common features first, then the private ones (:func:`fedgraph.data.tables.agreement.
+    schema    : the common features first, then the private ones (:func:`fedgraph.data.schema.agreement.
                 with_own_features`).
     adjacency : the client's own graph over them, bool ``[features, features]``; of its edges those count that touch a
                 private feature.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedgraph.data.tables.schema import Schema
+from fedgraph.data.schema import Schema
 from fedgraph.graphical.network.network import Network, without_loops
 from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.graphical.network.stitched import check_stitchable, stitched_graph

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedgraph.data.tables.schema import Schema
+from fedgraph.data.schema import Schema
 
 RAREST = 1e-4
 """Share that is taken for one of a category that was never there, of which there is no logarithm."""

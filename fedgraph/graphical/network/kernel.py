@@ -19,7 +19,7 @@ from fedgraph.graphical.network.network import Network
 from fedgraph.models.native import loader as native
 from fedgraph.models.native.graphical_source import SOURCE
 from fedgraph.support.threads import available_cores
-from fedgraph.training.optimisers import EPSILON, Optimiser
+from fedgraph.training import EPSILON, Optimiser
 
 _ACTIVATIONS = {"relu": 0, "tanh": 1}
 _KINDS = {"number": 0, "binary": 1, "categorical": 2}

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedgraph.data.tables.schema import Schema
+from fedgraph.data.schema import Schema
 from fedgraph.graphical.network.grouped_layers import GroupedLayers
 from fedgraph.graphical.network.heads import Heads
 from fedgraph.graphical.network.projections import Projections
 from fedgraph.graphical.network.settings import NGMSettings
-from fedgraph.models.parameters import Layout
+from fedgraph.models import Layout
 from fedgraph.support.errors import GraphError, RunError
 
 BUFFERS = ("mean", "deviation", "residual")

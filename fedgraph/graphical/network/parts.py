@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgraph.data.tables.schema import Schema
+from fedgraph.data.schema import Schema
 from fedgraph.graphical.network.grouped_layers import GroupedLayers
 from fedgraph.graphical.network.heads import Heads, normalised
 from fedgraph.graphical.network.network import Network, Weights

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedgraph.data.tables.schema import Schema
+from fedgraph.data.schema import Schema
 from fedgraph.graphical.network.grouped_layers import GroupedLayers
 from fedgraph.graphical.network.network import Network, Weights, without_loops
 from fedgraph.graphical.network.rescaling import rescaled
 from fedgraph.graphical.network.settings import NGMSettings
-from fedgraph.models.parameters import Layout
+from fedgraph.models import Layout
 from fedgraph.support.errors import DataError, RunError
 
 _PREFIX = "global."

@@ -20,12 +20,10 @@ from fedgraph.graphical.network.kernel import CompiledRows, suits
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.rows import NetworkRows, Rows, stack_rows
 from fedgraph.graphical.network.settings import NGMSettings
-from fedgraph.models.parameters import Layout
+from fedgraph.models import Layout
 from fedgraph.support.errors import DataError, RunError
 from fedgraph.support.threads import pinned_threads
-from fedgraph.training.batches import shuffling_keys, training_batches
-from fedgraph.training.optimisers import Optimiser, fresh_state
-from fedgraph.training.settings import TrainSettings
+from fedgraph.training import Optimiser, TrainSettings, fresh_state, shuffling_keys, training_batches
 
 log = logging.getLogger("fedgraph")
 

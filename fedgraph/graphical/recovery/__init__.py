@@ -4,7 +4,8 @@ Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section
 gives an undirected graph.
 """
 
-from fedgraph.graphical.recovery.recover import Recovered, UnitTable, recover
+from fedgraph.graphical.recovery.recover import UnitTable, recover
 from fedgraph.graphical.recovery.settings import RecoverySettings
+from fedgraph.graphical.recovery.summed import UnitSums, recover_from_sums, with_noise
 
-__all__ = ["Recovered", "RecoverySettings", "UnitTable", "recover"]
+__all__ = ["RecoverySettings", "UnitSums", "UnitTable", "recover", "recover_from_sums", "with_noise"]

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedgraph.graph.edges import quoted
-from fedgraph.graph.feature_graph import FeatureGraph, read_feature_graph
+from fedgraph.graph import FeatureGraph, read_feature_graph
 from fedgraph.graphical.recovery.correlation import (
     Moments,
     collapsed,
@@ -26,7 +25,7 @@ from fedgraph.graphical.recovery.lasso import best_penalty, lasso_precision
 from fedgraph.graphical.recovery.settings import RecoverySettings
 from fedgraph.graphical.recovery.structure_search import hill_climbing_graph
 from fedgraph.graphical.recovery.uglad import consensus, uglad_precisions
-from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.errors import ExperimentError, RunError, quoted
 from fedgraph.support.randomness import generator
 
 log = logging.getLogger("fedgraph")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgraph.graph.feature_graph import FeatureGraph
+from fedgraph.graph import FeatureGraph
 from fedgraph.support.errors import ExperimentError
 
 

@@ -22,14 +22,12 @@ import torch
 from sklearn.covariance import log_likelihood
 from torch import Tensor
 
-from fedgraph.data.tables.schema import Schema
+from fedgraph.data.schema import Schema
 from fedgraph.graphical.recovery.correlation import Moments, correlation, positive_definite
 from fedgraph.graphical.recovery.lasso import lasso_precision
 from fedgraph.graphical.recovery.recover import Recovered, linked
 from fedgraph.graphical.recovery.settings import RecoverySettings
-from fedgraph.privacy.noise.counts import CountNoiseSettings
-from fedgraph.privacy.noise.entropy import standard_laplace, standard_normal
-from fedgraph.privacy.noise.gaussian import noise_multiplier_for
+from fedgraph.privacy.noise import CountNoiseSettings, noise_multiplier_for, standard_laplace, standard_normal
 from fedgraph.support.errors import ReplyError, RunError
 
 STEPS = 256

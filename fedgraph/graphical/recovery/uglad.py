@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.graphical.recovery.settings import RecoverySettings
-from fedgraph.training.optimisers import Optimiser, fresh_state
-from fedgraph.training.settings import TrainSettings
+from fedgraph.training import Optimiser, TrainSettings, fresh_state
 
 _RHO = ((3, 3), (3, 1), (3, 3), (3, 1), (1, 3), (1, 1))
 _LAMBDA = ((3, 2), (3, 1), (1, 3), (1, 1))

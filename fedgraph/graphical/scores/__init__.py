@@ -1,1 +1,18 @@
-"""TODO room."""
+"""How good models of tables are: predictions, answers, samples, and yardsticks that are no graphical models."""
+
+from fedgraph.graphical.scores.model_scores import score_answers, score_model, score_samples, some_hidden
+from fedgraph.graphical.scores.sample_quality import SampleQuality, sample_quality
+from fedgraph.graphical.scores.target_scores import score_targets
+from fedgraph.graphical.scores.yardsticks import Yardstick, predict_targets
+
+__all__ = [
+    "SampleQuality",
+    "Yardstick",
+    "predict_targets",
+    "sample_quality",
+    "score_answers",
+    "score_model",
+    "score_samples",
+    "score_targets",
+    "some_hidden",
+]

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fedgraph.data.tables.columns import Floats
-from fedgraph.data.tables.schema import Schema
+from fedgraph.data.columns import Floats
+from fedgraph.data.schema import Schema
 from fedgraph.graphical.asking.sampling import SamplingSettings, draw
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.scores.sample_quality import sample_quality

@@ -12,8 +12,8 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from torch import Tensor
 
-from fedgraph.data.tables.columns import Floats
-from fedgraph.data.tables.schema import Schema
+from fedgraph.data.columns import Floats
+from fedgraph.data.schema import Schema
 from fedgraph.support.errors import DataError
 
 _MOST_ROWS = 5_000

@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from torch import Tensor
 
-from fedgraph.data.tables.columns import Floats
-from fedgraph.data.tables.encoding import Encoding
-from fedgraph.data.tables.schema import Feature, Schema
-from fedgraph.data.tables.values import check_shape
+from fedgraph.data.columns import Floats
+from fedgraph.data.encoding import Encoding, check_shape
+from fedgraph.data.schema import Feature, Schema
 from fedgraph.graphical.network.network import Network
 from fedgraph.support.errors import DataError
 

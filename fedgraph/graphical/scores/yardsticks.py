@@ -10,9 +10,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fedgraph.data.tables.columns import Floats
-from fedgraph.data.tables.schema import Feature, Schema
-from fedgraph.data.tables.values import check_shape
+from fedgraph.data.columns import Floats
+from fedgraph.data.encoding import check_shape
+from fedgraph.data.schema import Feature, Schema
 from fedgraph.graphical.scores.target_scores import Predictions
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import derive_seed

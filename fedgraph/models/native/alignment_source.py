@@ -1,4 +1,4 @@
-"""C++ of the alignment of peers, compiled on the node that trains; see :mod:`fedgraph.training.peer_alignment_kernel`.
+"""C++ of the alignment of peers, compiled on the node that trains; see :mod:`fedgraph.training.alignment.kernel`.
 
 It is a Python file because Flower's app bundle carries no other kind of source.
 """

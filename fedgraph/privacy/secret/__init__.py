@@ -1,1 +1,49 @@
-"""TODO room."""
+"""Secret shares, masks that cancel in a sum, sealed messages, and the fusion's first layer on shares.
+
+>>> import torch
+>>> from fedgraph.privacy.secret import reconstruct, split
+>>> shares = split(torch.tensor([7]), shares=3, threshold=2)
+>>> reconstruct(shares[1:], [2, 3], threshold=2)
+tensor([7])
+"""
+
+from fedgraph.privacy.secret.aggregator_files import AppliedMaps, folder_of, own_keys
+from fedgraph.privacy.secret.field import PRIME
+from fedgraph.privacy.secret.first_stage import (
+    FirstStage,
+    error_bound,
+    on_shares,
+    outcome,
+    project,
+    quantised,
+    refuse_leaks,
+)
+from fedgraph.privacy.secret.masks import masked
+from fedgraph.privacy.secret.sealed import OVERHEAD, PUBLIC_BYTES, Context, KeyPair, fingerprint, open_sealed, seal
+from fedgraph.privacy.secret.shamir import ShareSettings, encode, reconstruct, split
+
+__all__ = [
+    "OVERHEAD",
+    "PRIME",
+    "PUBLIC_BYTES",
+    "AppliedMaps",
+    "Context",
+    "FirstStage",
+    "KeyPair",
+    "ShareSettings",
+    "encode",
+    "error_bound",
+    "fingerprint",
+    "folder_of",
+    "masked",
+    "on_shares",
+    "open_sealed",
+    "outcome",
+    "own_keys",
+    "project",
+    "quantised",
+    "reconstruct",
+    "refuse_leaks",
+    "seal",
+    "split",
+]

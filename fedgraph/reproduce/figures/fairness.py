@@ -12,7 +12,7 @@ from fedgraph.reproduce.figures.panels import panels
 from fedgraph.reproduce.quantity import FAIRNESS, Quantity
 from fedgraph.reproduce.results import Results
 from fedgraph.reproduce.table import ColumnTable, RowTable
-from fedgraph.runs.fairness import fairness
+from fedgraph.runs import fairness
 
 _ORANGE = "#e8710a"
 

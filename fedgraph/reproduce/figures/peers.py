@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedgraph.reproduce.figures.panels import panels
 from fedgraph.reproduce.results import Results
 from fedgraph.reproduce.table import ColumnTable, RowTable
-from fedgraph.runs.peer_comparison import FILE, PeerComparison
+from fedgraph.runs.reports import FILE, PeerComparison
 
 _MOST_NAMED = 30
 """Peers whose names fit along a side."""

@@ -13,7 +13,7 @@ from fedgraph.reproduce.figures.panels import legend_columns, palette, panels
 from fedgraph.reproduce.quantity import Quantity
 from fedgraph.reproduce.results import Results
 from fedgraph.reproduce.table import ColumnTable, MetricTable
-from fedgraph.runs.folder import RunFolder
+from fedgraph.runs import RunFolder
 
 
 def by_round(results: Results) -> Any:

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgraph.reproduce.figures.panels import panels
-from fedgraph.reproduce.numbers import NumberTable
+from fedgraph.reproduce import NumberTable, panels
 from fedgraph.support.randomness import generator
 from simulations.f3.theory.draws import gumbel_draws, icdf_draws
 from simulations.f3.theory.formulas import (

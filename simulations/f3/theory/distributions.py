@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
-from fedgraph.reproduce.figures.panels import panels
-from fedgraph.reproduce.numbers import NumberTable
+from fedgraph.reproduce import NumberTable, panels
 from fedgraph.support.randomness import generator
 from simulations.f3.theory.draws import gumbel_draws, icdf_draws
 from simulations.f3.theory.formulas import gumbel_distribution, icdf_distribution

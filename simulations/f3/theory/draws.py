@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedgraph.fusion.alignment import HardAlignment, Parameterisation
-from fedgraph.graph.learning.bernoulli import BernoulliGraph, GumbelGraph, InverseCdfGraph
+from fedgraph.fusion import HardAlignment, Parameterisation
+from fedgraph.graph.learning import BernoulliGraph, GumbelGraph, InverseCdfGraph
 from fedgraph.support.threads import available_cores
 from simulations.f3.theory.references import Reference
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from pydantic import PositiveInt
 
-from fedgraph.reproduce.numbers import NumberTable
-from fedgraph.reproduce.study import StudyContext, StudyPage
+from fedgraph.reproduce import NumberTable, StudyContext, StudyPage
 from fedgraph.support.settings import Settings
 from fedgraph.support.threads import pinned_threads
 from simulations.f3.theory.bias import theorem_3

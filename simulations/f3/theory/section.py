@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fedgraph.reproduce.numbers import NumberTable
+from fedgraph.reproduce import NumberTable
 
 BLUE, ORANGE, GREEN, RED, GREY = "#1f6fb4", "#d98324", "#3c8d5a", "#c04a1d", "#6f7a85"
 

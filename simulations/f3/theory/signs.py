@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph.reproduce.figures.panels import panels
-from fedgraph.reproduce.numbers import NumberTable
+from fedgraph.reproduce import NumberTable, panels
 from fedgraph.support.randomness import generator
 from simulations.f3.theory.draws import gumbel_draws, icdf_draws
 from simulations.f3.theory.formulas import gumbel_bias, icdf_bias

@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedgraph.fusion.alignment import sinkhorn
-from fedgraph.reproduce.figures.panels import panels
-from fedgraph.reproduce.numbers import NumberTable
+from fedgraph.fusion import sinkhorn
+from fedgraph.reproduce import NumberTable, panels
 from fedgraph.support.randomness import generator
 from simulations.f3.theory.draws import start_of_alignment
 from simulations.f3.theory.numerics import order

@@ -3,8 +3,8 @@ import torch
 
 from clients.engine.table_rows import TableRows
 from fedgraph.data import open_source
+from fedgraph.data.encoding.scaling import Scaling, ScalingSettings
 from fedgraph.data.tables.client_tables import client_table_source
-from fedgraph.data.tables.scaling import Scaling, ScalingSettings
 from fedgraph.experiment.experiment import parse_experiment
 
 

@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from fedgraph.commands.cli import app
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.peer_comparison import PeerComparison
+from fedgraph.runs.reports.peer_comparison import PeerComparison
 
 pytestmark = pytest.mark.usefixtures("leave_no_trace")
 

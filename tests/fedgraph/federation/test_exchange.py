@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from fedgraph.federation import exchange
 from fedgraph.federation.exchange import OrderedGrid, ask_everybody, identify, usable
 from fedgraph.federation.federation import Federation
-from fedgraph.federation.grid import LocalGrid
+from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.federation.identity import prove, read_public_keys
 from fedgraph.federation.roll_call import RollCall
 from fedgraph.federation.traffic import Traffic

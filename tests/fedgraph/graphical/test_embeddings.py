@@ -5,15 +5,15 @@ import pyarrow as pa
 import pytest
 import torch
 
-from fedgraph.data.tables.agreement import agree
-from fedgraph.data.tables.encoding import Encoding
-from fedgraph.data.tables.files import Table
-from fedgraph.data.tables.scaling import Scaling, ScalingSettings
-from fedgraph.data.tables.schema import Feature, Schema
-from fedgraph.data.tables.schema_inference import SchemaSettings, infer_schema
-from fedgraph.data.tables.schema_json import schema_as_json, schema_from_json
-from fedgraph.data.tables.schema_text import as_text
-from fedgraph.data.tables.values import as_table, read_values
+from fedgraph.data.columns.files import Table
+from fedgraph.data.encoding.encoding import Encoding
+from fedgraph.data.encoding.scaling import Scaling, ScalingSettings
+from fedgraph.data.encoding.values import as_table, read_values
+from fedgraph.data.schema.agreement import agree
+from fedgraph.data.schema.inference import SchemaSettings, infer_schema
+from fedgraph.data.schema.json import schema_as_json, schema_from_json
+from fedgraph.data.schema.schema import Feature, Schema
+from fedgraph.data.schema.text import as_text
 from fedgraph.graphical.learning.averaging import average
 from fedgraph.graphical.learning.dependence import derivatives, forbidden_pairs, violation
 from fedgraph.graphical.learning.ngm import fit_ngm
@@ -24,7 +24,7 @@ from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.graphical.recovery import RecoverySettings, UnitTable, recover
 from fedgraph.graphical.scores.model_scores import score_model, score_samples
 from fedgraph.graphical.scores.yardsticks import fit_target
-from fedgraph.graphical.shared_statistics import Consent, StatisticsSettings, shared_statistics
+from fedgraph.graphical.statistics import Consent, StatisticsSettings, shared_statistics
 from fedgraph.privacy.noise.counts import CountNoiseSettings
 from fedgraph.support.errors import DataError, ExperimentError, ReplyError
 

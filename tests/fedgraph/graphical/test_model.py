@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.data.tables.encoding import Encoding
-from fedgraph.data.tables.rows import values_of
-from fedgraph.data.tables.scaling import Scaling
-from fedgraph.data.tables.schema import Feature, Schema
-from fedgraph.data.tables.values import as_table
+from fedgraph.data.encoding.encoding import Encoding
+from fedgraph.data.encoding.rows import values_of
+from fedgraph.data.encoding.scaling import Scaling
+from fedgraph.data.encoding.values import as_table
+from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.graphical.asking.inference import InferenceSettings
 from fedgraph.graphical.learning.ngm import fit_ngm
 from fedgraph.graphical.learning.ngr import fit_ngr

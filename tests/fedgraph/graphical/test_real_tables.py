@@ -6,15 +6,15 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from fedgraph.data.tables.agreement import agree
-from fedgraph.data.tables.encoding import Encoding
-from fedgraph.data.tables.files import Table, read_table
-from fedgraph.data.tables.scaling import Scaling, ScalingSettings
-from fedgraph.data.tables.schema import Feature
-from fedgraph.data.tables.schema_inference import SchemaSettings, infer_schema
-from fedgraph.data.tables.schema_json import schema_as_json, schema_from_json
-from fedgraph.data.tables.values import as_table, read_values, write_csv
-from fedgraph.graphical.shared_statistics import Consent, StatisticsSettings, shared_statistics
+from fedgraph.data.columns.files import Table, read_table
+from fedgraph.data.encoding.encoding import Encoding
+from fedgraph.data.encoding.scaling import Scaling, ScalingSettings
+from fedgraph.data.encoding.values import as_table, read_values, write_csv
+from fedgraph.data.schema.agreement import agree
+from fedgraph.data.schema.inference import SchemaSettings, infer_schema
+from fedgraph.data.schema.json import schema_as_json, schema_from_json
+from fedgraph.data.schema.schema import Feature
+from fedgraph.graphical.statistics import Consent, StatisticsSettings, shared_statistics
 from fedgraph.privacy.noise.counts import CountNoiseSettings
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import parse

@@ -12,7 +12,7 @@ from fedgraph.reproduce.figures import KINDS, client_graphs, draw
 from fedgraph.reproduce.figures.client_graphs import MOST_CLIENTS, shown_clients
 from fedgraph.reproduce.figures.panels import legend_columns, panels
 from fedgraph.reproduce.table import TableTable
-from fedgraph.runs.peer_comparison import PeerComparison
+from fedgraph.runs.reports.peer_comparison import PeerComparison
 from fedgraph.support.errors import RunError
 
 

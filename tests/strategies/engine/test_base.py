@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import Result
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.exchange import OrderedGrid, identify
 from fedgraph.federation.federation import Federation
-from fedgraph.federation.grid import LocalGrid
+from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.federation.roll_call import RollCall
 from fedgraph.graph import ClientGraph
 from fedgraph.messages.array_records import to_record

@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from fedgraph.data.tables.schema import Feature, Schema
-from fedgraph.data.tables.schema_json import schema_as_json
-from fedgraph.messages.graphical import PhaseReply
+from fedgraph.data.schema.json import schema_as_json
+from fedgraph.data.schema.schema import Feature, Schema
+from fedgraph.methods.fedngm import PhaseReply
 from fedgraph.support.errors import IdentityError
 from strategies.engine.members import Members
 

@@ -162,7 +162,7 @@ def test_there_are_no_rounds():
 def test_start_is_that_of_a_flower_strategy(patches_tables, tmp_path, data_dir):
     from fedgraph.data import open_source
     from fedgraph.experiment.experiment import parse_experiment
-    from fedgraph.federation.grid import LocalGrid
+    from fedgraph.federation.grids.in_process import LocalGrid
     from fedgraph.federation.roll_call import RollCall
     from fedgraph.fusion.model_file import FittedFusion
     from fedgraph.runs.folder import RunFolder

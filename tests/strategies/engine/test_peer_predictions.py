@@ -10,7 +10,7 @@ from fedgraph.messages.array_records import from_record, to_record
 from fedgraph.messages.cohort import error_content
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.model_file import load_models
-from fedgraph.runs.peer_comparison import MEASURES, PeerComparison
+from fedgraph.runs.reports.peer_comparison import MEASURES, PeerComparison
 from fedgraph.support.errors import ExperimentError
 
 NAMES = ("client-0", "client-1", "client-2")

@@ -3,7 +3,7 @@ import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedgraph.federation.federation import Federation
-from fedgraph.federation.grid import LocalGrid
+from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.messages.cohort import WorkReply
 from fedgraph.models.task import TaskSpec
 from strategies.engine.replies import collect

@@ -7,9 +7,9 @@ import torch
 from flwr.app import Message
 
 from fedgraph.federation.exchange import OrderedGrid
-from fedgraph.federation.grid import LocalGrid
+from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.federation.joined_samples import JoinedSamples
-from fedgraph.messages.vertical import StepReply, StepRequest
+from fedgraph.methods.vfl import StepReply, StepRequest
 from fedgraph.support.errors import RunError
 from strategies.engine.vertical_steps import VerticalSteps
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedgraph.commands.deployment.connection import check_superlink, host_and_port
 from fedgraph.commands.deployment.credentials import make_test_credentials
-from fedgraph.federation.local_flower import free_port
+from fedgraph.federation.grids.local_flower import free_port
 from fedgraph.support.errors import RunError
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedgraph.data.base import SPLITS
-from fedgraph.data.tables.files import read_table
+from fedgraph.data.columns.files import read_table
 from fedgraph.data.tables.tables import TABLES, BundledTableSettings, TableSettings, TableSource
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.settings import parse

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedgraph.data.encoding.encoding import Encoding
+from fedgraph.data.encoding.scaling import Scaling
+from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.data.tables.bif import BayesianNetwork, Variable
-from fedgraph.data.tables.encoding import Encoding
-from fedgraph.data.tables.scaling import Scaling
-from fedgraph.data.tables.schema import Feature, Schema
 from fedgraph.graphical.learning.ngm import fit_ngm
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.network.network import Network

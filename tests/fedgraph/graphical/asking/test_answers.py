@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.data.tables.rows import values_of
+from fedgraph.data.encoding.rows import values_of
 from fedgraph.graphical.asking.conditional import DRAWS, conditional
 from fedgraph.graphical.asking.elimination import posterior
 from fedgraph.graphical.asking.inference import InferenceSettings

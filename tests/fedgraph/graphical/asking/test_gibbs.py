@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.data.tables.schema import Feature, Schema
+from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.graphical.asking.full_conditionals import FARTHEST
 from fedgraph.graphical.asking.gibbs import chains
 from fedgraph.graphical.network.network import Network

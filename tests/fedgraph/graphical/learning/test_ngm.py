@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fedgraph.data.tables.schema import Feature, Schema
+from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.graphical.learning.ngm import fit_ngm
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.settings import NGMSettings

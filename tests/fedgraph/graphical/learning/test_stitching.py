@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.data.tables.encoding import Encoding
-from fedgraph.data.tables.scaling import Scaling
-from fedgraph.data.tables.schema import Feature, Schema
-from fedgraph.data.tables.values import as_table
+from fedgraph.data.encoding.encoding import Encoding
+from fedgraph.data.encoding.scaling import Scaling
+from fedgraph.data.encoding.values import as_table
+from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.graphical.learning.dependence import derivatives, forbidden_pairs, violation
 from fedgraph.graphical.learning.ngm import fit_ngm
 from fedgraph.graphical.learning.stitching import ClientRows, GlobalModel, stitch_ngm, stitch_ngr

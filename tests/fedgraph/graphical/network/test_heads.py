@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.data.tables.schema import Feature, Schema
+from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.graphical.network.heads import Heads, normalised, one_of_each
 
 SCHEMA = Schema(

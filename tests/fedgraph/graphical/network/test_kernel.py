@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedgraph.data.tables.schema import Feature, Schema
+from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.graphical.learning.ngm import fit_ngm
 from fedgraph.graphical.network import kernel as network_kernel
 from fedgraph.graphical.network.kernel import CompiledRows, suits

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedgraph.data.tables.schema import Feature, Schema
+from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.graphical.learning.dependence import derivatives, violation
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.settings import NGMSettings

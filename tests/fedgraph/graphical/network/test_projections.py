@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fedgraph.data.tables.schema import Feature, Schema
+from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.graphical.learning.dependence import derivatives, violation
 from fedgraph.graphical.learning.ngm import fit_ngm
 from fedgraph.graphical.learning.ngr import fit_ngr

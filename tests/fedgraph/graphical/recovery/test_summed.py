@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.data.tables.schema import Feature, Schema
+from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.graphical.recovery import RecoverySettings
 from fedgraph.graphical.recovery.correlation import correlation, moments, standardised
 from fedgraph.graphical.recovery.summed import STEPS, UnitSums, recover_from_sums, with_noise

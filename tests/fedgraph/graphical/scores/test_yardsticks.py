@@ -3,7 +3,7 @@ import warnings
 import numpy as np
 import pytest
 
-from fedgraph.data.tables.schema import Feature, Schema
+from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.graphical.scores.target_scores import score_targets
 from fedgraph.graphical.scores.yardsticks import fit_target, predict_targets
 from fedgraph.support.errors import DataError

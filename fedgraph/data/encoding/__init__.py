@@ -1,0 +1,36 @@
+"""Values of such a table as numbers, and as the units of a network, and back."""
+
+from fedgraph.data.encoding.encoding import Encoding
+from fedgraph.data.encoding.rows import Rows, values_of
+from fedgraph.data.encoding.scaling import (
+    Bounds,
+    Range,
+    Ranges,
+    Scaling,
+    ScalingSettings,
+    agreed_scaling,
+    may_be_skewed,
+    needs_range,
+    quantile_range,
+    skewed_range,
+)
+from fedgraph.data.encoding.values import as_table, check_shape, read_values
+
+__all__ = [
+    "Bounds",
+    "Encoding",
+    "Range",
+    "Ranges",
+    "Rows",
+    "Scaling",
+    "ScalingSettings",
+    "agreed_scaling",
+    "as_table",
+    "check_shape",
+    "may_be_skewed",
+    "needs_range",
+    "quantile_range",
+    "read_values",
+    "skewed_range",
+    "values_of",
+]

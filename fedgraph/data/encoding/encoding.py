@@ -1,0 +1,151 @@
+"""Values of a mixed table as the units of a network, and back.
+
+Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 3 (categories as one-hot vectors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgraph.data.columns.columns import Floats
+from fedgraph.data.encoding.scaling import Scaling, needs_range
+from fedgraph.data.encoding.unit_scale import UnitScale
+from fedgraph.data.encoding.values import check_shape
+from fedgraph.data.schema.schema import Schema
+from fedgraph.support.errors import DataError
+
+
+class _Scales(dict[str, UnitScale]):
+    def __missing__(self, name: str) -> UnitScale:
+        raise DataError(
+            f"'{name}' is in a range of its own at every client, which this model does not have: leave it unknown, or "
+            f"give one client's range, GraphicalModel.load(path, ranges={{'{name}': (low, high)}})"
+        )
+
+
+_DIGITS = 6
+"""Of a range, that a float32 unit holds."""
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Values float64 ``[rows, features]`` (``fedgraph.data.encoding.values``) <-> units float32 ``[rows, units]``.
+
+    A number is one unit, 0 at the low and 1 at the high end of its range, with equal steps between them unless it is on
+    a logarithmic scale (:class:`fedgraph.data.encoding.unit_scale.UnitScale`). An embedding is a unit for each of its
+    numbers, which have one range. Ordered words are one unit with equal steps
+    from 0 to 1, binary features one unit, 0 or 1, categorical ones a unit per category. Units are NaN where a value is
+    missing, all of them for a category or an embedding.
+
+    outside    : see ``ScalingSettings``.
+    own_ranges : numbers without a range here have another one at every client, which is known there alone: they can
+                 neither be given nor told, while all else can.
+    """
+
+    schema: Schema
+    scaling: Scaling
+    outside: Literal["keep", "clip"] = "keep"
+    own_ranges: bool = False
+
+    @property
+    def without_range(self) -> tuple[str, ...]:
+        """Numbers of which only their clients know the range."""
+        lacking = (part.name for part in self.schema.features if needs_range(part))
+        return tuple(name for name in lacking if self.own_ranges and name not in self.scaling.ranges)
+
+    @cached_property
+    def scales(self) -> Mapping[str, UnitScale]:
+        """By feature. Raises DataError when one has no range, or is asked for that only clients know."""
+        unknown = self.without_range
+        known = self.schema.select([name for name in self.schema.names if name not in unknown])
+        return _Scales(zip(known.names, self.scaling.scales(known), strict=True))
+
+    def encode(self, values: Floats) -> Tensor:
+        """Units of values.
+
+        Raises
+        ------
+        DataError
+            When a feature has no range, for other columns than the schema's, and for a value a thousand ranges away
+            from its own.
+        """
+        check_shape(values, self.schema)
+        # Unit after unit in memory, and turned at the end: writing columns into rows takes several times longer.
+        units = np.empty((len(self.schema.unit_feature), len(values)), dtype=np.float32)
+        for part in self.schema.features:
+            own, block = values[:, self.schema.value_slices[part.name]], units[self.schema.slices[part.name]]
+            column = own[:, 0]
+            if part.name in self.without_range and np.isnan(own).all():
+                block[:] = np.nan
+            elif part.kind == "embedding":
+                block[:] = self._scaled(own.T, part.name)
+                block[:, np.isnan(own).any(1)] = np.nan
+            elif part.kind == "categorical":
+                block[:] = column == np.arange(part.width)[:, None]
+                block[:, np.isnan(column)] = np.nan
+            else:
+                block[0] = self._scaled(column, part.name)
+        return torch.from_numpy(units).T.contiguous()
+
+    def _scaled(self, values: Floats, name: str) -> Floats:
+        scale = self.scales[name]
+        if self.outside == "clip":
+            return np.clip(scale.units(values), 0.0, 1.0)
+        far = scale.is_far(values)
+        if far.any():
+            said = f"{int(far.sum()):,} values such as {values[far].min():g} far outside its range "
+            said += f"{scale.low:g} to {scale.high:g}"
+            raise DataError(
+                f"feature '{name}' has {said}: name what means missing under missing-codes, widen the range, or set "
+                f'outside = "clip"',
+                quoted=said,
+            )
+        return scale.units(values)
+
+    def decode(self, units: Tensor) -> Floats:
+        """Values of units, such as those that a model predicts.
+
+        Integers and ordinals are rounded, a binary feature is its second category from 0.5 on, a categorical one the
+        category with the largest unit. A category is missing where any of its units is NaN. Real numbers are rounded
+        to a millionth of their range or less, which is about what a unit can tell. Numbers without a range are missing.
+
+        Raises DataError for another number of units than the schema has.
+        """
+        if units.ndim != 2 or units.shape[1] != len(self.schema.unit_feature):
+            raise DataError(
+                f"units of shape {list(units.shape)} do not fit the schema: it needs [rows, "
+                f"{len(self.schema.unit_feature)}]"
+            )
+        given = units.detach().cpu().T.contiguous().numpy()
+        values = np.empty((len(units), self.schema.num_values), order="F")
+        for part in self.schema.features:
+            block, place = given[self.schema.slices[part.name]], self.schema.value_slices[part.name].start
+            if part.name in self.without_range:
+                values[:, self.schema.value_slices[part.name]] = np.nan
+                continue
+            if part.kind == "embedding":
+                own = self.scales[part.name].values(block.astype(np.float64))
+                own[:, np.isnan(own).any(0)] = np.nan
+                values[:, self.schema.value_slices[part.name]] = own.T
+                continue
+            if part.kind == "categorical":
+                values[:, place] = np.where(np.isnan(block).any(0), np.nan, block.argmax(0))
+                continue
+            scale = self.scales[part.name]
+            column = scale.values(block[0].astype(np.float64))
+            if part.kind == "binary":
+                # Not rounded: half would go to the even 0.
+                column = np.where(np.isnan(column), np.nan, column >= 0.5)
+            elif part.kind == "real":
+                column = column.round(_DIGITS - int(np.floor(np.log10(scale.span))))
+            else:
+                column = column.round()
+            values[:, place] = column if needs_range(part) else np.clip(column, 0, max(1, len(part.categories) - 1))
+        return values

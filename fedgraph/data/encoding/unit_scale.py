@@ -1,0 +1,102 @@
+"""The scale on which a number becomes a unit: straight, or logarithmic for a skewed one.
+
+Models predict units and draw them with noise of one size, whatever the prediction. Of concentrations, incomes and other
+skewed numbers that is right on a logarithmic scale only: on a straight one nearly all units are next to 0, and the
+noise of a few large ones drowns them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgraph.data.columns.columns import Floats
+
+FARTHEST = 1000.0
+"""Ranges that a value may lie outside its own: farther off is a mistake, and squared it would drown all others."""
+
+_NEAREST = 0.01
+"""Of a range: a median that is nearer to an end, as that of a column of mostly zeros, counts as so far from it."""
+
+_POINTS = 32
+"""Of a quadrature, which is exact for polynomials of twice that degree."""
+
+
+@dataclass(frozen=True)
+class UnitScale:
+    """Values of one feature <-> units.
+
+    A value at the share z of its range has the unit z on a straight scale, and on a logarithmic one
+
+        sign(z) log(1 + g abs(z)) / log(1 + g),
+
+    which is 0 and 1 where z is. The growth g is such that the median has the unit 1/2. Where the median is in the upper
+    half of the range, the scale is turned round.
+
+    growth : g, 0 for a straight scale.
+    turned : whether values near the high end lie apart, instead of those near the low end.
+    """
+
+    low: float
+    high: float
+    growth: float = 0.0
+    turned: bool = False
+
+    @classmethod
+    def of(cls, low: float, high: float, median: float | None = None) -> UnitScale:
+        """From a range, straight unless the median is known and not in the middle."""
+        if median is None:
+            return cls(low, high)
+        share = (median - low) / (high - low)
+        near = max(min(share, 1 - share), _NEAREST)
+        # log(1 + g m) is half of log(1 + g), so that (1 + g m)^2 = 1 + g.
+        return cls(low, high, (1 - 2 * near) / near**2, share > 0.5)
+
+    @property
+    def span(self) -> float:
+        """From low to high."""
+        return self.high - self.low
+
+    def units(self, values: Floats) -> Floats:
+        """Of values."""
+        shares = (values - self.low) / self.span
+        if not self.growth:
+            return shares
+        shares = 1 - shares if self.turned else shares
+        units = np.sign(shares) * np.log1p(self.growth * np.abs(shares)) / np.log1p(self.growth)
+        return 1 - units if self.turned else units
+
+    def values(self, units: Floats) -> Floats:
+        """Of units; on a logarithmic scale at most ``FARTHEST`` ranges away."""
+        if self.growth:
+            units = 1 - units if self.turned else units
+            powers = np.minimum(np.abs(units) * np.log1p(self.growth), np.log1p(self.growth * FARTHEST))
+            shares = np.sign(units) * np.expm1(powers) / self.growth
+            units = 1 - shares if self.turned else shares
+        return self.low + units * self.span
+
+    def is_far(self, values: Floats) -> np.ndarray:
+        """Whether values, or their units, are ``FARTHEST`` ranges away."""
+        shares = (values - self.low) / self.span
+        return np.maximum(np.abs(shares - 0.5), np.abs(self.units(values) - 0.5)) > FARTHEST
+
+    def moments(self, units: Floats, noise: float) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of values ``[rows]`` whose units are a mixture of normal distributions.
+
+        units : where its components are, ``[rows, components]``.
+        noise : standard deviation of each of them.
+        """
+        if not self.growth:
+            return self.values(units.mean(1)), np.sqrt(units.var(1) + noise**2) * self.span
+        parts = [(self.values(units + at * noise), weight) for at, weight in _quadrature()]
+        mean = np.sum([weight * values.mean(1) for values, weight in parts], 0)
+        squares = [weight * np.square(values - mean[:, None]).mean(1) for values, weight in parts]
+        return mean, np.sqrt(np.sum(squares, 0))
+
+
+def _quadrature() -> Iterator[tuple[float, float]]:
+    """Points of a standard normal variable and their weights, which sum to 1 (Gauss and Hermite)."""
+    points, weights = np.polynomial.hermite_e.hermegauss(_POINTS)
+    yield from zip(points.tolist(), (weights / weights.sum()).tolist(), strict=True)

@@ -1,0 +1,104 @@
+"""Rows of a table as numbers ``[rows, features]``, and back: what stands between a file and the units of a network.
+
+A number is itself, in its own units; a category is its position among the categories of its feature; NaN is missing.
+An embedding has as many columns as numbers (:attr:`fedgraph.data.schema.schema.Schema.value_slices`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+from numpy.typing import NDArray
+
+from fedgraph.data.columns.columns import Floats, read_column, read_numbers
+from fedgraph.data.columns.embeddings import part_names, read_embedding
+from fedgraph.data.columns.files import Table
+from fedgraph.data.schema.inference import SchemaSettings
+from fedgraph.data.schema.schema import Feature, Schema
+from fedgraph.support.errors import DataError
+from fedgraph.support.files import replacing
+
+_LARGEST_WHOLE = 2.0**53
+
+
+def read_values(table: Table, schema: Schema, settings: SchemaSettings | None = None) -> Floats:
+    """The features of ``schema`` in a table, float64 ``[rows, features]``, column after column in memory.
+
+    settings : whose ``missing-codes`` count, and whose ``unknown`` and ``least-rows`` say what to do with a value that
+               is no category; by default it is an error however rare it is.
+
+    Raises
+    ------
+    DataError
+        When the table lacks a feature, or holds words in place of numbers or categories that the schema lacks.
+    """
+    settings = settings or SchemaSettings(least_rows=1)
+    values = np.empty((table.num_rows, schema.num_values), order="F")
+    for feature in schema.features:
+        codes, place = settings.missing_codes.get(feature.name, ()), schema.value_slices[feature.name]
+        if feature.kind == "embedding":
+            values[:, place] = _embedding(table, feature, codes)
+        elif feature.categories:
+            column = read_column(table, feature.name, codes)
+            least = 1 if settings.lists_categories(feature.name) else settings.least_rows
+            values[:, place.start] = column.as_codes(feature.categories, settings.unknown == "missing", least)
+        elif (numbers := read_numbers(table, feature.name, codes)) is not None:
+            values[:, place.start] = numbers
+        else:
+            values[:, place.start] = read_column(table, feature.name, codes).as_numbers()  # says which words there are
+    return values
+
+
+def as_table(values: Floats, schema: Schema, where: str = "the rows") -> Table:
+    """Columns of values ``[rows, features]``: floats, whole numbers, or text; what is not finite is missing. An
+    embedding has a column for each of its numbers.
+
+    Raises DataError for another number of columns than the schema has values.
+    """
+    check_shape(values, schema)
+    columns: dict[str, pa.Array] = {}
+    for feature in schema.features:
+        own = values[:, schema.value_slices[feature.name]]
+        names = part_names(feature.name, feature.size) if feature.kind == "embedding" else [feature.name]
+        columns |= {name: _column(own[:, place], feature) for place, name in enumerate(names)}
+    return Table(columns, where)
+
+
+def write_csv(table: Table, path: Path) -> None:
+    """Write a table as CSV with a header, in one step; missing values are empty."""
+    with replacing(path) as temporary:
+        pyarrow.csv.write_csv(pa.table(table.columns), temporary)
+
+
+def check_shape(values: Floats, schema: Schema) -> None:
+    """Raise DataError unless ``values`` are ``[rows, features]``."""
+    if values.ndim != 2 or values.shape[1] != schema.num_values:
+        raise DataError(
+            f"values of shape {list(values.shape)} do not fit the schema: it needs [rows, {schema.num_values}]"
+        )
+
+
+def _embedding(table: Table, feature: Feature, codes: Sequence[str | float]) -> Floats:
+    values = read_embedding(table, feature.name, codes)
+    if values.shape[1] != feature.size:
+        raise DataError(
+            f"the embedding '{feature.name}' consists of {feature.size} numbers, but of {values.shape[1]} in "
+            f"{table.where}"
+        )
+    return values
+
+
+def _column(values: NDArray[np.float64], feature: Feature) -> pa.Array:
+    missing = ~np.isfinite(values)
+    if feature.kind in ("real", "embedding"):
+        return pa.array(values, pa.float64(), mask=missing)
+    # Every float64 up to 2^53 that is whole is an int64 as well.
+    whole = np.clip(np.where(missing, 0.0, values).round(), -_LARGEST_WHOLE, _LARGEST_WHOLE).astype(np.int64)
+    if not feature.categories:
+        return pa.array(whole, pa.int64(), mask=missing)
+    codes = pa.array(np.clip(whole, 0, len(feature.categories) - 1), pa.int64(), mask=missing)
+    return pa.array(feature.categories, pa.string()).take(codes)

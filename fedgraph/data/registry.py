@@ -1,0 +1,120 @@
+"""Data sets by name: ``[data] set = "..."`` chooses the settings and the source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedgraph.data.base import CatalogueEntry, DataSource
+from fedgraph.data.own import OwnData
+from fedgraph.support.errors import DataError, ExperimentError
+from fedgraph.support.plugins import load_object
+from fedgraph.support.settings import Settings, parse
+
+_DEFAULT_FOLDER = Path.home() / ".cache" / "fedgraph" / "data"
+
+# set name -> (settings class, source class); dotted paths so that reading one kind of data never imports the others.
+_IMAGES = ("fedgraph.data.images.images:ImageSettings", "fedgraph.data.images.images:ImageSource")
+_BUNDLED = ("fedgraph.data.tables.tables:BundledTableSettings", "fedgraph.data.tables.tables:TableSource")
+_SETS: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(("digits", "mnist", "fashion-mnist", "cifar10", "cifar100"), _IMAGES),
+    "images": ("fedgraph.data.images.own_images:OwnImageSettings", "fedgraph.data.images.own_images:OwnImageSource"),
+    **dict.fromkeys(("iris", "wine", "breast-cancer", "diabetes"), _BUNDLED),
+    "table": ("fedgraph.data.tables.tables:TableSettings", "fedgraph.data.tables.tables:TableSource"),
+    "series": ("fedgraph.data.series.series:SeriesSettings", "fedgraph.data.series.series:SeriesSource"),
+    "metr-la": ("fedgraph.data.series.traffic:MetrLaSettings", "fedgraph.data.series.traffic:TrafficSource"),
+    "pems-bay": ("fedgraph.data.series.traffic:PemsBaySettings", "fedgraph.data.series.traffic:TrafficSource"),
+    "pems04": ("fedgraph.data.series.traffic:Pems04Settings", "fedgraph.data.series.traffic:TrafficSource"),
+    "pems08": ("fedgraph.data.series.traffic:Pems08Settings", "fedgraph.data.series.traffic:TrafficSource"),
+    "synthetic-traffic": (
+        "fedgraph.data.series.synthetic:SyntheticTrafficSettings",
+        "fedgraph.data.series.synthetic:SyntheticTrafficSource",
+    ),
+    "metr-la-rush-hour": (
+        "fedgraph.data.owners.rush_hour:MetrLaRushHourSettings",
+        "fedgraph.data.owners.rush_hour:RushHourSource",
+    ),
+    "pems-bay-rush-hour": (
+        "fedgraph.data.owners.rush_hour:PemsBayRushHourSettings",
+        "fedgraph.data.owners.rush_hour:RushHourSource",
+    ),
+    "image-patches": (
+        "fedgraph.data.owners.image_patches:ImagePatchSettings",
+        "fedgraph.data.owners.image_patches:ImagePatchSource",
+    ),
+    "table-columns": (
+        "fedgraph.data.owners.table_columns:TableColumnSettings",
+        "fedgraph.data.owners.table_columns:TableColumnSource",
+    ),
+    "panel": ("fedgraph.data.owners.panel:PanelSettings", "fedgraph.data.owners.panel:PanelSource"),
+    "mixed-table": ("fedgraph.data.tables.mixed:MixedTableSettings", "fedgraph.data.tables.mixed:MixedTableSource"),
+    "linked-deaths": (
+        "fedgraph.data.tables.linked_deaths:LinkedDeathsSettings",
+        "fedgraph.data.tables.linked_deaths:LinkedDeathsSource",
+    ),
+    "bayesian-network": (
+        "fedgraph.data.tables.bayesian_network:BayesianNetworkSettings",
+        "fedgraph.data.tables.bayesian_network:BayesianNetworkSource",
+    ),
+}
+
+OF_ONES_OWN = ("series", "table", "mixed-table", "table-columns", "panel", "images")
+"""The sets that read a file of one's own, which may be another one at each node."""
+
+_CATALOGUES = (
+    "fedgraph.data.series.traffic:TRAFFIC",
+    "fedgraph.data.owners.rush_hour:RUSH_HOUR",
+    "fedgraph.data.series.synthetic:SYNTHETIC",
+    "fedgraph.data.images.sets:IMAGES",
+    "fedgraph.data.tables.tables:TABLES",
+    "fedgraph.data.tables.linked_deaths:LINKED_DEATHS",
+)
+
+
+def catalogue_entries() -> tuple[CatalogueEntry, ...]:
+    """Every named data set with its licence, size and files."""
+    return tuple(entry for path in _CATALOGUES for entry in load_object(path, "catalogue"))
+
+
+def settings_by_set() -> dict[str, type[Settings]]:
+    """The settings class of every data set."""
+    return {name: load_object(path, "[data] set") for name, (path, _) in _SETS.items()}
+
+
+def data_folder(given: str | None) -> Path:
+    """The folder data sets are looked for in: the given one, else the user's cache."""
+    return Path(given).expanduser() if given else _DEFAULT_FOLDER
+
+
+def parse_data(table: Mapping[str, Any]) -> Settings:
+    """Validate a ``[data]`` table.
+
+    Raises
+    ------
+    ExperimentError
+        For an unknown set (with the known ones) or an unknown key (with the set's keys).
+    """
+    name = table.get("set")
+    if not isinstance(name, str) or name not in _SETS:
+        raise ExperimentError(f"[data] set is {name!r}; known sets: {', '.join(sorted(_SETS))}")
+    return parse(load_object(_SETS[name][0], "[data] set"), table, f"[data] (set {name})")
+
+
+def open_source(settings: Settings, data_dir: Path, own: OwnData | None = None) -> DataSource:
+    """The source that validated settings describe, reading from ``data_dir``, or a node's ``own`` data in its place.
+
+    Raises
+    ------
+    DataError
+        For own data where the set is not read from a file of one's own.
+    """
+    name: str = settings.set  # type: ignore[attr-defined]
+    if own is not None and name not in OF_ONES_OWN:
+        raise DataError(
+            f"[data] set '{name}' is the same for all nodes, and the node config key 'data' gives this one data of its "
+            f"own: leave it out, or use one of the sets {', '.join(OF_ONES_OWN)}"
+        )
+    kind = load_object(_SETS[name][1], "[data] set")
+    source: DataSource = kind(settings, data_dir) if own is None else kind(settings, data_dir, own)
+    return source

@@ -1,0 +1,164 @@
+"""Which features clients have in common, from their schemas alone.
+
+Chajewska, Shrivastava: Federated Learning with Neural Graphical Models. Common features are those that all clients have
+(section 2.1, and the global variable list of section 2.5); value sets may overlap or be disjoint (section 2).
+
+What one client sees of a feature may be less than what another does, so that these are the same feature:
+
+- lists of categories that differ: it has all of them, in an order that does not depend on the clients' order;
+- binary here, categorical or constant there: binary with two categories in all, else categorical;
+- integer here, real there: real;
+- numbers here, at most two categories that are numbers there (a table with 0 and 1 only): numbers.
+
+Everything else is a dispute: ordinal features must be ordinal everywhere, and words must come in one order; an
+embedding must be of one size. A feature that has one and the same category everywhere tells nothing and is left out.
+
+A client need not tell of what it keeps to itself: it can send a part of its schema, and the rest is private.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fedgraph.data.columns.columns import in_order, is_number
+from fedgraph.data.schema.json import check_limits
+from fedgraph.data.schema.schema import Feature, Schema
+from fedgraph.support.errors import DataError
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the clients' schemas have in common.
+
+    common   : the features that all have, each with all categories; in the order of the client whose name comes first.
+    schemas  : of the clients, by name, sorted.
+    disputed : features that all have, but as what cannot be one feature.
+    constant : features with one and the same category everywhere.
+    """
+
+    common: Schema
+    schemas: Mapping[str, Schema]
+    disputed: tuple[str, ...]
+    constant: tuple[str, ...]
+
+    @property
+    def private(self) -> dict[str, tuple[str, ...]]:
+        """Each client's features beyond the common ones."""
+        return {client: own_features(self.common, schema).names for client, schema in self.schemas.items()}
+
+    @property
+    def unseen(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """By common feature and client, categories that others have and this client has not seen."""
+        found: dict[str, dict[str, tuple[str, ...]]] = {}
+        for feature in self.common.features:
+            for client, schema in self.schemas.items():
+                seen = set(schema[feature.name].categories)
+                if lacking := tuple(category for category in feature.categories if category not in seen):
+                    found.setdefault(feature.name, {})[client] = lacking
+        return found
+
+    def describe(self) -> str:
+        """A few lines: what is common, what is read differently from how a client said it, what is left out."""
+        lines = [f"{len(self.common.features)} common features of {len(self.schemas)} clients"]
+        for feature in self.common.features:
+            changed = {name: own for name, own in self.schemas.items() if own[feature.name].kind != feature.kind}
+            if changed:
+                lines.append(f"  '{feature.name}' is {feature.kind}: {said(feature.name, changed)}")
+        for name, clients in self.unseen.items():
+            parts = (f"{_first(lacking)} at '{client}'" for client, lacking in clients.items())
+            lines.append(f"  '{name}' has values that not all have seen: no {'; no '.join(parts)}")
+        lines += [f"  '{name}' is constant, and left out" for name in self.constant]
+        lines += [f"  '{name}' is disputed, and private: {said(name, self.schemas)}" for name in self.disputed]
+        for client, names in self.private.items():
+            if names:
+                lines.append(f"  private to '{client}': {', '.join(names)}")
+        return "\n".join(lines)
+
+
+def agree(schemas: Mapping[str, Schema], disputes: Literal["error", "private"] = "error") -> Agreement:
+    """The agreement of clients, given their schemas by name; in whatever order they come, it is the same.
+
+    disputes : a disputed feature is an error, or a private feature of every client.
+
+    Raises
+    ------
+    DataError
+        For disputes, with what every client says; when there is no common feature; when the union of all categories is
+        too large.
+    """
+    ordered = {client: schemas[client] for client in sorted(schemas)}
+    if not ordered:
+        raise DataError("there are no clients to agree on features")
+    shared = set.intersection(*(set(schema.names) for schema in ordered.values()))
+    names = [name for name in next(iter(ordered.values())).names if name in shared]
+    merged = {name: _merged([schema[name] for schema in ordered.values()]) for name in names}
+    disputed = tuple(name for name, feature in merged.items() if feature is None)
+    if disputed and disputes == "error":
+        lines = [f"  '{name}' is {said(name, ordered)}" for name in disputed]
+        raise DataError(
+            "\n".join(["clients do not agree on what features are:", *lines])
+            + "\ntell what they are under kinds, or leave them out (drop)"
+        )
+    constant = tuple(name for name, feature in merged.items() if feature and len(feature.categories) == 1)
+    common = tuple(feature for name, feature in merged.items() if feature and name not in constant)
+    if not common:
+        parts = (f"'{client}' has {', '.join(schema.names[:10])}" for client, schema in ordered.items())
+        raise DataError(f"the clients have no feature in common: {'; '.join(parts)}")
+    check_limits(Schema(common))
+    return Agreement(Schema(common), ordered, disputed, constant)
+
+
+def own_features(common: Schema, own: Schema) -> Schema:
+    """The features of a client's schema ``own`` that are private to it, in its order, without constant ones."""
+    return Schema(tuple(f for f in own.features if f.name not in common.names and len(f.categories) != 1))
+
+
+def with_own_features(common: Schema, own: Schema) -> Schema:
+    """What a client models in the end: the common features first, then its private ones (section 2.4, stitching)."""
+    return Schema(common.features + own_features(common, own).features)
+
+
+def said(name: str, schemas: Mapping[str, Schema]) -> str:
+    """What clients say a feature is, e.g. ``binary (n, y) at 'north', real at 'south'``."""
+    by_text: dict[str, list[str]] = {}
+    for client, schema in schemas.items():
+        feature = schema[name]
+        words = f"{feature.size} numbers" if feature.kind == "embedding" else _first(feature.categories)
+        by_text.setdefault(f"{feature.kind} ({words})" if words else feature.kind, []).append(f"'{client}'")
+    return ", ".join(f"{text} at {_first(clients)}" for text, clients in by_text.items())
+
+
+def _first(words: Sequence[str], shown: int = 5) -> str:
+    return ", ".join(words[:shown]) + (f", ... ({len(words)} in all)" if len(words) > shown else "")
+
+
+def _merged(features: Sequence[Feature]) -> Feature | None:
+    """One feature of what clients say it is; None when it cannot be one."""
+    name, kinds = features[0].name, {feature.kind for feature in features}
+    listed = [feature.categories for feature in features if feature.categories]
+    order = _longest(listed)
+    if "embedding" in kinds:
+        return features[0] if len(set(features)) == 1 else None
+    if "ordinal" in kinds:
+        same = len(kinds) == 1 and len(listed) in (0, len(features)) and order is not None
+        return Feature(name, "ordinal", order or ()) if same else None
+    if len(listed) < len(features):
+        if not all(len(categories) <= 2 and all(map(is_number, categories)) for categories in listed):
+            return None
+        whole = all(float(category).is_integer() for categories in listed for category in categories)
+        return Feature(name, "integer" if whole and "real" not in kinds else "real")
+    union = order or in_order(sorted({category for categories in listed for category in categories}))
+    told_apart = any(feature.kind == "categorical" and len(feature.categories) == 2 for feature in features)
+    return Feature(name, "binary" if len(union) == 2 and not told_apart else "categorical", union)
+
+
+def _longest(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
+    """That one of the lists which holds all others in their order; () for no lists, None when there is none such."""
+    longest = max(lists, key=len, default=())
+    for one in lists:
+        rest = iter(longest)
+        if not all(category in rest for category in one):
+            return None
+    return longest

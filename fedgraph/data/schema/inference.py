@@ -1,0 +1,223 @@
+"""The schema of a table: which kind of feature each column is, by rules that anybody can overrule.
+
+- Text is categorical, and binary when there are two values. Numbers with words among them are text.
+- Whole numbers are binary when there are two values (0 and 1 as a rule), integer up to ``max-integer-values`` different
+  ones, real beyond. All other numbers are real, two values or not: measurements are not for telling.
+- A constant column of text or whole numbers is categorical with one category. It may vary elsewhere, and is made part
+  of what it is there when clients agree (``fedgraph.data.schema.agreement``).
+- Nothing is ordinal or an embedding unless told. An embedding is a column of lists of equally many numbers, or columns
+  of numbers such as ``scan.0``, ``scan.1``, ..., which together are told to be the embedding ``scan``.
+- A column without any value is no feature, unless its kind is told.
+
+Categories are values that occur in the data, and they leave the client with its schema: but not those that fewer than
+``least-rows`` of its rows hold, which might be one person's. Such a value counts as missing unless another client tells
+of it. What must not leave at all is dropped, or its categories are listed for all clients.
+
+Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2 (data setup).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BeforeValidator, Field, PositiveInt, model_validator
+
+from fedgraph.data.columns.columns import Column, Floats, as_category, is_number, read_column, read_numbers, some
+from fedgraph.data.columns.embeddings import read_embedding, with_embeddings
+from fedgraph.data.columns.files import Table
+from fedgraph.data.schema.schema import Feature, Kind, Schema
+from fedgraph.support.errors import DataError, ExperimentError
+from fedgraph.support.settings import Settings
+
+log = logging.getLogger("fedgraph")
+
+
+class KindSettings(Settings):
+    """What a column is told to be.
+
+    kind       : of feature.
+    categories : all of them, in the order of their units; by default those found in the table. Ordinal features that
+                 are words need them, from the least to the most.
+    """
+
+    kind: Kind
+    categories: tuple[Annotated[str, BeforeValidator(as_category)], ...] = ()
+
+    @model_validator(mode="after")
+    def _categories_fit(self) -> KindSettings:
+        if self.categories:
+            try:
+                Feature("", self.kind, self.categories)
+            except DataError as error:
+                raise ValueError(str(error).removeprefix("feature '' ")) from None
+        return self
+
+
+def _kind_alone(given: Any) -> Any:
+    return {"kind": given} if isinstance(given, str) else given
+
+
+class SchemaSettings(Settings):
+    """What the columns of a table are, as far as it is not left to the rules.
+
+    features           : the columns that are features, in this order; by default all, in the order of the table.
+    drop               : columns that are no features, such as the name of a person.
+    kinds              : by column, ``"ordinal"``, ``"embedding"`` or the like; or ``{ kind = "ordinal", categories =
+                         ["low", "high"] }`` with all categories, which is how clients know them without telling any.
+    missing_codes      : by column, values that mean missing, e.g. ``[99, 9999]`` or ``["unknown"]``.
+    unknown            : what to do with a value that is none of a feature's categories: ``error``, or ``missing``.
+    max_categories     : most different values of a categorical feature; it has a unit for each.
+    max_integer_values : whole numbers of more different values are real.
+    least_rows         : a value that fewer rows of a client hold is no category, and missing in them unless another
+                         client tells of it. Categories listed under ``kinds`` are known to all anyway.
+    """
+
+    features: tuple[str, ...] | None = None
+    drop: tuple[str, ...] = ()
+    kinds: dict[str, Annotated[KindSettings, BeforeValidator(_kind_alone)]] = Field(default_factory=dict)
+    missing_codes: dict[str, tuple[int | float | str, ...]] = Field(default_factory=dict)
+    unknown: Literal["error", "missing"] = "error"
+    max_categories: PositiveInt = 100
+    max_integer_values: PositiveInt = 100
+    least_rows: PositiveInt = 5
+
+    @model_validator(mode="after")
+    def _keys_fit(self) -> SchemaSettings:
+        both = sorted(set(self.features or ()) & set(self.drop))
+        if both:
+            raise ValueError(f"'{both[0]}' is among features and drop")
+        if len(set(self.features or ())) < len(self.features or ()):
+            raise ValueError("features names a column twice")
+        return self
+
+    @property
+    def embeddings(self) -> set[str]:
+        """Features that are told to be embeddings."""
+        return {name for name, told in self.kinds.items() if told.kind == "embedding"}
+
+    def lists_categories(self, name: str) -> bool:
+        """Whether they say all categories of a column."""
+        return name in self.kinds and bool(self.kinds[name].categories)
+
+    @property
+    def named(self) -> set[str]:
+        """All columns of which the settings speak."""
+        return {*(self.features or ()), *self.drop, *self.kinds, *self.missing_codes}
+
+
+def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: bool = False) -> Schema:
+    """The features of a table.
+
+    settings : by default every category counts, however rare, since nothing leaves.
+    partial  : the settings speak of other clients' columns too, so that a table need not have all of them; see
+               ``refuse_unused`` for the names that no client knows.
+
+    Raises
+    ------
+    DataError
+        For a column that the settings name and the table lacks; for too many categories; for a kind told that the
+        column's values cannot be; and when no feature is left.
+    """
+    settings = settings or SchemaSettings(least_rows=1)
+    if not partial:
+        for name in sorted(settings.named - settings.embeddings):
+            table.column(name)
+        for name in sorted(settings.embeddings):
+            read_embedding(table, name)
+    columns = with_embeddings(table.names, settings.embeddings)
+    chosen = columns if settings.features is None else [name for name in settings.features if name in columns]
+    found = (_feature(table, name, settings) for name in chosen if name not in settings.drop)
+    schema = Schema(tuple(feature for feature in found if feature is not None))
+    if not schema.features:
+        raise DataError(f"{table.where} has no feature: none of its columns {', '.join(table.names)} is left")
+    return schema
+
+
+def refuse_unused(settings: SchemaSettings, schemas: Iterable[Schema]) -> None:
+    """Raise ExperimentError for a column that ``features``, ``kinds`` or ``missing-codes`` name and no schema has."""
+    known = {name for schema in schemas for name in schema.names}
+    keys: dict[str, Collection[str]] = {
+        "features": settings.features or (),
+        "kinds": settings.kinds,
+        "missing-codes": settings.missing_codes,
+    }
+    for key, names in keys.items():
+        unused = sorted(set(names) - known - set(settings.drop))
+        if unused:
+            raise ExperimentError(
+                f"{key} names {', '.join(unused)}, which no client has with a value in it; "
+                f"the features are {', '.join(sorted(known))}"
+            )
+
+
+def _feature(table: Table, name: str, settings: SchemaSettings) -> Feature | None:
+    told = settings.kinds.get(name)
+    if told is not None and told.kind == "embedding":
+        size = read_embedding(table, name, settings.missing_codes.get(name, ())).shape[1]
+        return Feature(name, "embedding", size=size)
+    if told is not None and told.categories:
+        return Feature(name, told.kind, told.categories)
+    codes = settings.missing_codes.get(name, ())
+    numbers = read_numbers(table, name, codes)
+    if told is not None and told.kind in ("real", "integer", "ordinal"):
+        if numbers is None:
+            _refuse_words(read_column(table, name, codes), told.kind)
+        return Feature(name, told.kind)
+    if told is None and numbers is not None and not _are_whole(numbers):
+        return Feature(name, "real")
+    column = read_column(table, name, codes)
+    if told is None and numbers is not None and len(column.texts) > 2:
+        return Feature(name, "integer" if len(column.texts) <= settings.max_integer_values else "real")
+    most = 2 if told is not None and told.kind == "binary" else settings.max_categories
+    # Nearly all numbers are meant as such: that each of them is rare does not make them nothing.
+    counted = len(column.texts) if _few_words(column) else int((column.counts >= settings.least_rows).sum())
+    if counted > most:
+        raise DataError(_too_many(column, most), quoted=some(_few_words(column)))
+    categories = column.categories(settings.least_rows)
+    if not categories:
+        if len(column.texts):
+            log.warning(
+                "column '%s' of %s is no feature: none of its %d values is in as many as %d rows (least-rows)",
+                name, table.where, len(column.texts), settings.least_rows,
+            )  # fmt: skip
+        return None
+    is_binary = len(categories) == 2 and (told is None or told.kind == "binary")
+    return Feature(name, "binary" if is_binary else "categorical", categories)
+
+
+def _are_whole(numbers: Floats) -> bool:
+    there = numbers[np.isfinite(numbers)]
+    return bool((there == there.round()).all())
+
+
+def _refuse_words(column: Column, kind: Kind) -> None:
+    if kind == "ordinal" and column.numbers is None:
+        raise DataError(
+            f"column '{column.name}' of {column.where} is to be ordinal and holds words: list them in their order, "
+            f'kinds.{column.name} = {{ kind = "ordinal", categories = ["least", ..., "most"] }}'
+        )
+    column.as_numbers()
+
+
+def _few_words(column: Column) -> list[str]:
+    """Words in a column of which nearly all values are numbers."""
+    texts = column.texts.to_pylist()
+    words = [text for text in texts if not is_number(text)]
+    return words if len(words) <= min(5, len(texts) // 2) else []
+
+
+def _too_many(column: Column, most: int) -> str:
+    texts = column.texts.to_pylist()
+    if words := _few_words(column):
+        advice = f"nearly all are numbers, so name {some(words)} under missing-codes if they mean that"
+    elif most == 2:
+        advice = "make it categorical under kinds, or name those that mean missing under missing-codes"
+    else:
+        advice = "leave it out (drop), raise max-categories, or make it numbers under kinds"
+    return (
+        f"column '{column.name}' of {column.where} has {len(texts):,} different values, and {most:,} categories are "
+        f"the most it may have: {advice}"
+    )

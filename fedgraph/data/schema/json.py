@@ -1,0 +1,102 @@
+"""Schemas as JSON. What comes from others is untrusted: sizes are limited, and text must be fit to be shown."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from fedgraph.data.schema.schema import Feature, Kind, Schema
+from fedgraph.support.errors import DataError, ReplyError
+
+MOST_FEATURES = 2_000
+MOST_CATEGORIES = 1_000
+MOST_UNITS = 20_000
+LONGEST_NAME = 200
+"""Letters of the name of a feature or category."""
+
+LONGEST_JSON = 5_000_000
+
+_DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+
+
+class _FeatureJson(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    kind: Kind
+    categories: Annotated[list[str], Field(max_length=MOST_CATEGORIES)]
+    size: Annotated[int, Field(le=MOST_UNITS)] = 1
+
+
+_FEATURES = TypeAdapter(Annotated[list[_FeatureJson], Field(max_length=MOST_FEATURES)])
+
+
+def schema_as_json(schema: Schema) -> str:
+    """One line, read by ``schema_from_json``. Raises DataError for what would not be let in there."""
+    check_limits(schema)
+    return json.dumps([feature.as_json() for feature in schema.features])
+
+
+def schema_from_json(text: str, what: str = "the schema") -> Schema:
+    """The schema that somebody sent.
+
+    what : it is, in messages.
+
+    Raises
+    ------
+    ReplyError
+        When it is no schema, or too large, or has names that must not be shown.
+    """
+    refuse_long(text, what)
+    try:
+        read = _FEATURES.validate_json(text)
+        schema = Schema(tuple(Feature(part.name, part.kind, tuple(part.categories), part.size) for part in read))
+        check_limits(schema)
+    except ValidationError as error:
+        problem = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(map(str, problem["loc"]))[:LONGEST_NAME]
+        raise ReplyError(f"{what} is malformed: {ascii(place)[1:-1]} {problem['msg']}") from None
+    except DataError as error:
+        # Names in it may be anything, at any length.
+        raise ReplyError(f"{what} cannot be used: {ascii(str(error)[:300])[1:-1]}") from None
+    return schema
+
+
+def refuse_long(text: str, what: str) -> None:
+    """Raise ReplyError for JSON of a length that no schema has."""
+    if len(text) > LONGEST_JSON:
+        raise ReplyError(f"{what} is {len(text):,} letters long, and {LONGEST_JSON:,} are the most")
+
+
+def check_limits(schema: Schema) -> None:
+    """Raise DataError for a schema too large to be worked with, or for text that cannot be shown in one line."""
+    if not 0 < len(schema.features) <= MOST_FEATURES:
+        raise DataError(f"a schema has 1 to {MOST_FEATURES:,} features, and this one has {len(schema.features):,}")
+    units = sum(feature.width for feature in schema.features)
+    if units > MOST_UNITS:
+        raise DataError(f"a schema has at most {MOST_UNITS:,} units, and this one has {units:,}: drop features")
+    for feature in schema.features:
+        _check_text(feature.name, "the name of a feature")
+        if len(feature.categories) > MOST_CATEGORIES:
+            raise DataError(
+                f"feature '{feature.name}' has {len(feature.categories):,} categories, and {MOST_CATEGORIES:,} are "
+                f"the most: drop it"
+            )
+        for category in feature.categories:
+            _check_text(category, f"a category of feature '{feature.name}'")
+
+
+def _check_text(text: str, what: str) -> None:
+    shown = ascii(text[:40])
+    if not text.strip():
+        raise DataError(f"{what} is empty: give it a name, or count it as missing")
+    if len(text) > LONGEST_NAME:
+        raise DataError(f"{what}, {shown} ..., is {len(text):,} letters long, and {LONGEST_NAME} are the most")
+    # Such a character could break a line of a report or turn its direction.
+    if any(
+        unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(c) in _DIRECTIONS for c in text
+    ):
+        raise DataError(f"{what}, {shown}, holds line breaks or control characters: clean the text")

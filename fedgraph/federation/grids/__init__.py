@@ -1,0 +1,43 @@
+"""Grids: nodes in this process, and Flower's own programs on this machine.
+
+>>> from fedgraph.federation.grids import LocalGrid
+>>> grid = LocalGrid(lambda message, context: message, [{"partition-id": 0, "num-partitions": 1}])
+>>> len(grid.get_node_ids())
+1
+"""
+
+from fedgraph.federation.grids.in_process import LocalGrid
+from fedgraph.federation.grids.local_flower import (
+    connection,
+    connection_file,
+    die_with_parent,
+    end_group,
+    flower_environment,
+    free_port,
+    kill_all,
+    program,
+    run_app_on_flower,
+    run_on_flower,
+    start,
+    superlink_answers,
+    wait_for_superlink,
+    write_app,
+)
+
+__all__ = [
+    "LocalGrid",
+    "connection",
+    "connection_file",
+    "die_with_parent",
+    "end_group",
+    "flower_environment",
+    "free_port",
+    "kill_all",
+    "program",
+    "run_app_on_flower",
+    "run_on_flower",
+    "start",
+    "superlink_answers",
+    "wait_for_superlink",
+    "write_app",
+]

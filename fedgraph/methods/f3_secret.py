@@ -1,0 +1,271 @@
+"""Messages of inference on secret shares: who aggregates, sealed shares of embeddings, shares of the first stage.
+
+F3 (Ma, Hoang, Chen; UAI 2023), section 5 and line 9 of algorithm 1. The first request is that for embeddings, without
+any (``EmbedRequest``); owners are then asked for shares, and aggregators to compute on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from flwr.app import ConfigRecord, RecordDict
+from torch import Tensor
+
+from fedgraph.messages import EmbedReply, Request, checked_arrays, from_record, to_record, unpacking_request
+from fedgraph.privacy.secret import OVERHEAD, PRIME, PUBLIC_BYTES, ShareSettings
+from fedgraph.support.errors import ReplyError
+from fedgraph.support.files import json_digest
+
+STEP = "query"
+"""The message type of both requests that follow the first."""
+
+
+def sealed_bytes(samples: int, size: int) -> int:
+    """Length of a sealed share of so many embeddings."""
+    return 8 * samples * size + OVERHEAD
+
+
+def binding(request: str, settings: ShareSettings, keys: Sequence[str], size: int, fingerprint: str) -> str:
+    """What a sealed share is bound to beside its sender and receiver.
+
+    It opens for these samples, this model and these settings only: the server cannot tell an aggregator of others than
+    the owner has used.
+    """
+    return json_digest([request, settings.as_table(), list(keys), size, fingerprint])
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """A node's first answer: which samples its owners have, without embeddings, and whether it aggregates.
+
+    aggregator : its name as an aggregator, None when it is none.
+    public     : its public key, 32 bytes; empty when it is none.
+    """
+
+    owners: EmbedReply
+    aggregator: str | None = None
+    public: bytes = b""
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The owners of the node."""
+        return self.owners.clients
+
+    @property
+    def partition(self) -> tuple[int, int] | None:
+        """``(partition-id, num-partitions)`` for a node that owners are dealt out to, else None."""
+        return self.owners.partition
+
+    def pack(self) -> RecordDict:
+        """The answer as Flower records."""
+        content = self.owners.pack()
+        content["aggregator"] = ConfigRecord({"name": self.aggregator or "", "public": self.public})
+        return content
+
+    @classmethod
+    def unpack(cls, content: RecordDict) -> Introduction:
+        """Check a node's answer. Raises ReplyError for anything that is not one, and for embeddings in the clear."""
+        owners = EmbedReply.unpack(content)
+        if owners.embeddings.shape[2] or owners.predictions.shape[2]:
+            raise ReplyError("the answer holds embeddings or predictions in the clear, which were not asked for")
+        try:
+            config: Any = content.config_records["aggregator"]
+            name, public = str(config["name"]), config["public"]
+            usable = isinstance(public, bytes) and len(public) == (PUBLIC_BYTES if name else 0)
+        except Exception as error:
+            # Answers are untrusted: whatever one of them trips over is a malformed answer.
+            raise ReplyError(f"the answer does not say whether the node aggregates ({error})") from None
+        if not usable:
+            raise ReplyError(f"the public key of aggregator '{name}' has not {PUBLIC_BYTES} bytes")
+        return cls(owners, name or None, public)
+
+
+@dataclass(frozen=True)
+class ShareRequest(Request):
+    """What nodes with owners are asked: shares of embeddings, sealed for the aggregators.
+
+    request      : a word that no other request has.
+    split        : the samples, one of ``SAMPLE_SPLITS``.
+    fingerprints : the owners asked, and the frozen model that each must use.
+    aggregators  : names and public keys; the j-th, counted from 1, gets the share at point j.
+    """
+
+    request: str
+    split: str
+    fingerprints: Mapping[str, str]
+    aggregators: Mapping[str, bytes]
+
+    def pack(self) -> RecordDict:
+        """The request as Flower records."""
+        config = {
+            **self.header(),
+            "step": "share",
+            "request": self.request,
+            "split": self.split,
+            "owners": list(self.fingerprints),
+            "fingerprints": list(self.fingerprints.values()),
+            "aggregators": list(self.aggregators),
+            "public": list(self.aggregators.values()),
+        }
+        return RecordDict({"config": ConfigRecord(config)})
+
+    @classmethod
+    def unpack(cls, content: RecordDict) -> ShareRequest:
+        """The request a node received. Raises ReplyError when a part is missing."""
+        with unpacking_request():
+            config: Any = content.config_records["config"]
+            return cls(
+                **cls.header_of(config),
+                request=str(config["request"]),
+                split=str(config["split"]),
+                fingerprints=dict(zip(config["owners"], config["fingerprints"], strict=True)),
+                aggregators=dict(zip(config["aggregators"], config["public"], strict=True)),
+            )
+
+
+@dataclass(frozen=True)
+class ShareReply:
+    """Sealed shares by owner, uint8 ``[aggregators, bytes]``: of the samples that the owner has, in order of keys."""
+
+    sealed: Mapping[str, Tensor]
+
+    def pack(self) -> RecordDict:
+        """The reply as Flower records."""
+        config = ConfigRecord({"owners": list(self.sealed)})
+        numbered = {str(row): sealed for row, sealed in enumerate(self.sealed.values())}
+        return RecordDict({"config": config, "sealed": to_record(numbered)})
+
+    @classmethod
+    def unpack(cls, content: RecordDict, lengths: Mapping[str, int], aggregators: int) -> ShareReply:
+        """Check the reply of the node that hosts the owners of ``lengths``, the bytes of a sealed share by owner.
+
+        Raises ReplyError for other owners, other arrays or sizes.
+        """
+        try:
+            config: Any = content.config_records["config"]
+            named, record = list(config["owners"]), content.array_records["sealed"]
+        except Exception as error:
+            # Replies are untrusted: whatever one of them trips over is a malformed reply.
+            raise ReplyError(f"the reply with sealed shares is malformed ({error})") from None
+        if named != list(lengths):
+            raise ReplyError(f"the reply speaks for {', '.join(map(str, named))}, but {', '.join(lengths)} were asked")
+        shapes = {str(row): (aggregators, length) for row, length in enumerate(lengths.values())}
+        arrays = checked_arrays(record, shapes, dict.fromkeys(shapes, "uint8"))
+        return cls({owner: arrays[str(row)].clone() for row, owner in enumerate(lengths)})
+
+
+@dataclass(frozen=True)
+class ComputeRequest(Request):
+    """What an aggregator is asked: the first stage on its shares.
+
+    aggregator   : its name.
+    owners, keys : the rows and samples of what is computed.
+    sizes        : int64 ``[owners]``, length of each owner's embedding.
+    fingerprints : of the frozen models.
+    present      : bool ``[owners, samples]``, which samples owners have shared.
+    patterns     : int64 ``[samples]``, which graphs a sample meets.
+    mixing       : int64 ``[patterns, draws, owners, owners]``, see ``FirstStage``.
+    projections  : int64 ``[owners, hidden, size]``.
+    sealed       : this aggregator's sealed shares, uint8 ``[bytes]`` by owner, of those that sent some.
+    """
+
+    request: str
+    aggregator: str
+    owners: tuple[str, ...]
+    keys: tuple[str, ...]
+    sizes: Tensor
+    fingerprints: tuple[str, ...]
+    present: Tensor
+    patterns: Tensor
+    mixing: Tensor
+    projections: Tensor
+    sealed: Mapping[str, Tensor]
+
+    def pack(self) -> RecordDict:
+        """The request as Flower records."""
+        config = {
+            **self.header(),
+            "step": "compute",
+            "request": self.request,
+            "aggregator": self.aggregator,
+            "owners": list(self.owners),
+            "keys": list(self.keys),
+            "fingerprints": list(self.fingerprints),
+            "sealed": list(self.sealed),
+        }
+        public = {
+            "sizes": self.sizes,
+            "present": self.present.to(torch.uint8),
+            "patterns": self.patterns,
+            "mixing": self.mixing,
+            "projections": self.projections,
+        }
+        sealed = {str(row): sealed for row, sealed in enumerate(self.sealed.values())}
+        return RecordDict({"config": ConfigRecord(config), "public": to_record(public), "sealed": to_record(sealed)})
+
+    @classmethod
+    def unpack(cls, content: RecordDict) -> ComputeRequest:
+        """The request an aggregator received. Raises ReplyError when a part is missing or shapes do not fit."""
+        with unpacking_request():
+            config: Any = content.config_records["config"]
+            public = from_record(content.array_records["public"])
+            sealed = from_record(content.array_records["sealed"])
+            request = cls(
+                **cls.header_of(config),
+                request=str(config["request"]),
+                aggregator=str(config["aggregator"]),
+                owners=tuple(config["owners"]),
+                keys=tuple(config["keys"]),
+                sizes=public["sizes"],
+                fingerprints=tuple(config["fingerprints"]),
+                present=public["present"] != 0,
+                patterns=public["patterns"],
+                mixing=public["mixing"],
+                projections=public["projections"],
+                sealed={name: sealed[str(row)] for row, name in enumerate(config["sealed"])},
+            )
+        if not request._fits():
+            raise ReplyError("the parts of the request to compute on shares do not fit each other")
+        return request
+
+    def _fits(self) -> bool:
+        """Whether shapes fit, and maps are of whole numbers: what others would reveal is not known."""
+        owners, samples, sizes = len(self.owners), len(self.keys), self.sizes
+        return (
+            all(each.dtype == torch.int64 for each in (sizes, self.patterns, self.mixing, self.projections))
+            and self.mixing.ndim == 4
+            and self.projections.ndim == 3
+            and self.present.shape == (owners, samples)
+            and self.patterns.shape == (samples,)
+            and self.mixing.shape[2:] == (owners, owners)
+            and self.projections.shape[:1] == sizes.shape == (owners,)
+            and len(self.fingerprints) == owners
+            and set(self.sealed) <= set(self.owners)
+            and bool(((sizes >= 0) & (sizes <= self.projections.shape[2])).all())
+            and bool(((self.patterns >= 0) & (self.patterns < len(self.mixing))).all())
+        )
+
+
+@dataclass(frozen=True)
+class ComputeReply:
+    """An aggregator's share of the first stage, int64 ``[draws, owners, samples, hidden]``."""
+
+    shares: Tensor
+
+    def pack(self) -> RecordDict:
+        """The reply as Flower records."""
+        return RecordDict({"config": ConfigRecord({}), "shares": to_record({"shares": self.shares})})
+
+    @classmethod
+    def unpack(cls, content: RecordDict, shape: tuple[int, ...]) -> ComputeReply:
+        """Check a reply. Raises ReplyError for another array or shape, and numbers that are no shares."""
+        record = content.array_records.get("shares")
+        if record is None:
+            raise ReplyError("the reply holds no shares")
+        shares = checked_arrays(record, {"shares": shape}, {"shares": "int64"})["shares"].clone()
+        if bool(((shares < 0) | (shares >= PRIME)).any()):
+            raise ReplyError("numbers that came as shares are no elements of the field")
+        return cls(shares)

@@ -1,0 +1,107 @@
+"""Messages of vertical federated learning: gradients of embeddings go down, embeddings of other samples come up.
+
+Rows L and M of table 2 of Ma, Hoang, Chen (UAI 2023). One exchange carries the gradient of the last minibatch and the
+request for the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from flwr.app import ConfigRecord, RecordDict
+from torch import Tensor
+
+from fedgraph.messages import KEEP_KEY, ROUND_KEY, Request, checked_arrays, from_record, to_record, unpacking_request
+from fedgraph.support.errors import ReplyError
+
+
+@dataclass(frozen=True)
+class StepRequest(Request):
+    """What a node is asked in one step.
+
+    owners   : of this node, in the order of the rows of ``gradient``.
+    step     : counted from 1.
+    update   : keys of the samples that ``gradient`` belongs to; none in the first step.
+    gradient : float32 ``[owners, len(update), size]``, of the loss by the embeddings that were sent last.
+    embed    : keys of the samples whose embeddings are wanted after the update.
+    training : whether these are a minibatch of training.
+    keep_from : steps before this one will never be asked for again; what owners kept for them may be dropped.
+    """
+
+    owners: tuple[str, ...]
+    step: int
+    update: tuple[str, ...]
+    gradient: Tensor
+    embed: tuple[str, ...]
+    training: bool
+    keep_from: int
+
+    def pack(self) -> RecordDict:
+        """The request as Flower records."""
+        config = ConfigRecord(
+            {
+                **self.header(),
+                ROUND_KEY: self.step,
+                "owners": list(self.owners),
+                "update": list(self.update),
+                "embed": list(self.embed),
+                "training": self.training,
+                KEEP_KEY: self.keep_from,
+            }
+        )
+        return RecordDict({"config": config, "stacked": to_record({"gradient": self.gradient})})
+
+    @classmethod
+    def unpack(cls, content: RecordDict) -> StepRequest:
+        """The request a node received. Raises ReplyError when a part is missing."""
+        with unpacking_request():
+            config: Any = content.config_records["config"]
+            return cls(
+                **cls.header_of(config),
+                owners=tuple(config["owners"]),
+                step=int(config[ROUND_KEY]),
+                update=tuple(config["update"]),
+                gradient=from_record(content.array_records["stacked"])["gradient"],
+                embed=tuple(config["embed"]),
+                training=bool(config["training"]),
+                keep_from=int(config[KEEP_KEY]),
+            )
+
+
+@dataclass(frozen=True)
+class StepReply:
+    """The embeddings asked for, float32 ``[owners, samples, size]``; 0 where an owner lacks the sample."""
+
+    owners: tuple[str, ...]
+    embeddings: Tensor
+
+    def pack(self) -> RecordDict:
+        """The reply as Flower records."""
+        config = ConfigRecord({"owners": list(self.owners)})
+        return RecordDict({"config": config, "stacked": to_record({"embeddings": self.embeddings})})
+
+    @classmethod
+    def unpack(cls, content: RecordDict, owners: tuple[str, ...], shape: tuple[int, int, int]) -> StepReply:
+        """Check the reply of the node that hosts ``owners``, of embeddings in this ``shape``, and unpack it.
+
+        Raises
+        ------
+        ReplyError
+            For other owners, other arrays or shapes, and numbers that are not finite.
+        """
+        try:
+            config: Any = content.config_records["config"]
+            named, record = tuple(str(name) for name in config["owners"]), content.array_records["stacked"]
+        except Exception as error:
+            # Replies are untrusted: whatever one of them trips over is a malformed reply.
+            raise ReplyError(f"the reply to a step is malformed ({error})") from None
+        if named != owners:
+            raise ReplyError(f"the reply speaks for {', '.join(named)}, but {', '.join(owners)} were asked")
+        embeddings = checked_arrays(record, {"embeddings": shape})["embeddings"]
+        if not bool(torch.isfinite(embeddings).all()):
+            raise ReplyError(
+                "the embeddings of the reply hold NaN or infinite values; a smaller learning-rate may help"
+            )
+        return cls(owners, embeddings)

@@ -1,0 +1,20 @@
+"""What people see of runs: the live display, tables, sentences, pictures, and models of peers compared."""
+
+from fedgraph.runs.reports.peer_comparison import COUNTS, FILE, MEASURES, PeerComparison
+from fedgraph.runs.reports.plot import PICTURES, plot_runs
+from fedgraph.runs.reports.words import LISTENERS, LogProgress, as_text, extreme_clients, results_table, sentence
+
+__all__ = [
+    "COUNTS",
+    "FILE",
+    "LISTENERS",
+    "MEASURES",
+    "PICTURES",
+    "LogProgress",
+    "PeerComparison",
+    "as_text",
+    "extreme_clients",
+    "plot_runs",
+    "results_table",
+    "sentence",
+]

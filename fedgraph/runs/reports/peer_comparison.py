@@ -1,0 +1,144 @@
+"""How far the models of peers differ, pair by pair: in their parameters, and in what they predict of the same examples.
+
+Gorbett, Shirazi, Ray: Cross-Silo Federated Learning Across Divergent Domains with Iterative Parameter Alignment (IEEE
+Big Data 2023), section IV.C and figure 3.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgraph.graph import absolute_distances, squared_distances
+from fedgraph.support.errors import FedgraphError, RunError
+from fedgraph.support.files import as_csv, write_atomically
+
+FILE = "peers.npz"
+"""Of a run folder with ``[evaluation] compare-peers``."""
+
+DISTANCES, COUNTS = ("l1", "l2"), ("hamming", "both-right", "both-wrong")
+MEASURES = (*DISTANCES, *COUNTS)
+"""Of every pair, as they are called in files and tables."""
+
+
+@dataclass(frozen=True, eq=False)
+class PeerComparison:
+    """Of every pair of peers, as symmetric matrices ``[peers, peers]``.
+
+    names      : the peers, in the order of rows and columns.
+    examples   : how many examples all of them have predicted.
+    l1, l2     : sum of absolute differences, and Euclidean distance, of the models' parameters; float64.
+    hamming    : examples for which the two predict different classes; int64, as are the next two.
+    both_right : examples that both predict right; on the diagonal, those that a peer predicts right.
+    both_wrong : examples that both predict wrong, whether alike or not.
+
+    Raises FedgraphError for anything that no comparison of two peers or more can be.
+    """
+
+    names: tuple[str, ...]
+    examples: int
+    l1: Tensor
+    l2: Tensor
+    hamming: Tensor
+    both_right: Tensor
+    both_wrong: Tensor
+
+    def __post_init__(self) -> None:
+        count = len(self.names)
+        if count < 2 or len(set(self.names)) < count or self.examples < 1:
+            raise FedgraphError(
+                f"two peers at least, of different names, are compared by one example at least; got {list(self.names)} "
+                f"and {self.examples} examples"
+            )
+        for measure in MEASURES:
+            matrix, dtype = self.matrix(measure), torch.float64 if measure in DISTANCES else torch.int64
+            if matrix.shape != (count, count) or matrix.dtype != dtype:
+                raise FedgraphError(
+                    f"{measure} of {count} peers is a matrix {[count, count]} of {dtype}; got {list(matrix.shape)} of "
+                    f"{matrix.dtype}"
+                )
+            if not bool((matrix.isfinite() & (matrix >= 0) & (matrix == matrix.T)).all()):
+                raise FedgraphError(f"{measure} must be symmetric, finite and not below 0 anywhere")
+            if measure in COUNTS and bool((matrix > self.examples).any()):
+                raise FedgraphError(f"{measure} counts more than the {self.examples} examples that there are")
+
+    @classmethod
+    def of(cls, names: tuple[str, ...], models: Tensor, predicted: Tensor, targets: Tensor) -> PeerComparison:
+        """Compare peers.
+
+        models    : ``[peers, parameters]``, what training changes of them.
+        predicted : classes, integers ``[peers, examples]``.
+        targets   : the true classes, ``[examples]``.
+
+        Takes memory as the arguments do, beside the matrices. Raises FedgraphError for shapes that do not fit.
+        """
+        if len(models) != len(names) or predicted.shape != (len(names), *targets.shape):
+            raise FedgraphError(
+                f"{len(names)} peers have models {list(models.shape)}, predictions {list(predicted.shape)} and targets "
+                f"{list(targets.shape)}; the first two need a row for each peer, the last two equally many examples"
+            )
+        # Distances of models that diverged are finite as float64, and counts exact: there are matrix products of those.
+        parameters, classes = models.double(), predicted.double()
+        right = (predicted == targets).double()
+        wrong = 1 - right
+        return cls(
+            names=names,
+            examples=len(targets),
+            l1=absolute_distances(parameters),
+            l2=squared_distances(parameters).sqrt(),
+            hamming=torch.cdist(classes, classes, p=0).long(),
+            both_right=(right @ right.T).long(),
+            both_wrong=(wrong @ wrong.T).long(),
+        )
+
+    def matrix(self, measure: str) -> Tensor:
+        """One of ``MEASURES``, ``[peers, peers]``."""
+        matrix: Tensor = getattr(self, measure.replace("-", "_"))
+        return matrix
+
+    def of_pairs(self, measure: str) -> Tensor:
+        """The same of every pair once, ``[pairs]``, in the order of ``itertools.combinations``."""
+        one, other = torch.triu_indices(len(self.names), len(self.names), offset=1)
+        return self.matrix(measure)[one, other]
+
+    def mean(self, measure: str) -> float:
+        """One of ``MEASURES`` over all pairs."""
+        return float(self.of_pairs(measure).double().mean())
+
+    def summary(self) -> dict[str, float | int]:
+        """The means, and the number of examples."""
+        return {**{measure: self.mean(measure) for measure in MEASURES}, "examples": self.examples}
+
+    def as_csv(self) -> str:
+        """A line per pair."""
+        columns = [self.of_pairs(measure).tolist() for measure in MEASURES]
+        lines = zip(combinations(self.names, 2), *columns, strict=True)
+        return as_csv([("peer", "other", *MEASURES), *((*pair, *numbers) for pair, *numbers in lines)])
+
+    def write(self, path: Path) -> None:
+        """Write it as ``.npz``, which ``read`` reads, and beside it the pairs as ``.csv``."""
+        packed = io.BytesIO()
+        content: dict[str, Any] = {"names": np.array(self.names), "examples": np.array(self.examples)}
+        content |= {measure: self.matrix(measure).numpy() for measure in MEASURES}
+        np.savez_compressed(packed, **content)
+        write_atomically(path, packed.getvalue())
+        write_atomically(path.with_suffix(".csv"), self.as_csv().encode())
+
+    @classmethod
+    def read(cls, path: Path) -> PeerComparison:
+        """Read it. Raises RunError for a file that is missing, broken or no comparison of peers."""
+        if not path.is_file():
+            raise RunError(f"{path} is not there: peers are compared by runs with [evaluation] compare-peers = true")
+        try:
+            with np.load(path, allow_pickle=False) as content:
+                matrices = {measure.replace("-", "_"): torch.from_numpy(content[measure]) for measure in MEASURES}
+                return cls(tuple(map(str, content["names"].tolist())), int(content["examples"]), **matrices)
+        except Exception as error:  # damaged archives raise almost anything
+            raise RunError(f"{path} is no comparison of peers ({error}); remove the run and run it again") from None

@@ -1,0 +1,326 @@
+"""What a person sees of a run: a live display, a table of results, and the plain sentence of what was measured."""
+
+from __future__ import annotations
+
+import io
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedgraph.runs.callbacks import Callback, Evaluation, Training
+from fedgraph.training import AFTER_TURN, EXTREMES, LAST, num_extreme
+
+log = logging.getLogger("fedgraph")
+
+_MOST_COLUMNS = 4
+"""Runs that fit side by side."""
+
+_METRICS_OF_MANY = 3
+"""Metrics that fit where every run is a row."""
+
+_MOST_GROUPS = 20
+
+_DOWN, _UP = "MB down, per client", "MB up, per client"
+
+LISTENERS: list[Callback] = []
+"""Callbacks that this process wants told of every run it serves, such as a live display."""
+
+
+class LogProgress(Callback):
+    """One log line per round and evaluation: all there is to see where no terminal is attached."""
+
+    def __init__(self, num_rounds: int) -> None:
+        self._num_rounds = num_rounds
+        self._began = time.monotonic()
+        self._first: int | None = None
+
+    def on_training(self, training: Training) -> None:
+        """Round, loss, absent clients, time left."""
+        if self._first is None:
+            self._first = training.round
+        done = training.round - self._first + 1
+        left = (time.monotonic() - self._began) / done * (self._num_rounds - training.round)
+        absent = f", {len(training.absent)} clients absent" if training.absent else ""
+        loss = float(training.loss.nanmean())
+        log.info(
+            "round %d/%d: training loss %.4f%s, about %.0f s left",
+            training.round, self._num_rounds, loss, absent, left,
+        )  # fmt: skip
+
+    def on_evaluation(self, evaluation: Evaluation) -> bool:
+        """Means over clients."""
+        log.info("after round %d: %s", evaluation.round, _means(evaluation))
+        return False
+
+
+class LiveDisplay(Callback):
+    """A progress bar with round or epoch, metrics and time left, on a terminal.
+
+    total : rounds or epochs that there will be; None where nobody knows: the bar then shows only that a run goes on.
+    """
+
+    def __init__(self, console: Console, label: str, total: int | None) -> None:
+        counted = () if total is None else (MofNCompleteColumn(), TimeRemainingColumn())
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=12),
+            *counted,
+            TextColumn("{task.fields[metrics]}"),
+            console=console,
+        )
+        self._counts = total is not None
+        self._task = self._progress.add_task(label, total=total, metrics="")
+
+    def __enter__(self) -> LiveDisplay:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def on_training(self, training: Training) -> None:
+        """Move the bar."""
+        self._progress.update(self._task, completed=training.round)
+
+    def on_epoch(self, epoch: int) -> None:
+        """Move the bar, or say how many there have been."""
+        if self._counts:
+            self._progress.update(self._task, completed=epoch)
+        else:
+            self._progress.update(self._task, metrics=f"fusion epoch {epoch}")
+
+    def on_evaluation(self, evaluation: Evaluation) -> bool:
+        """Show the latest mean over clients."""
+        self._progress.update(self._task, metrics=_means(evaluation, most=1))
+        return False
+
+    def on_line(self, line: Mapping[str, Any]) -> None:
+        """The same from a line of ``metrics.jsonl``, for a run in another process."""
+        if line["phase"] == "training":
+            self._progress.update(self._task, completed=line["round"])
+        elif line["phase"] == "fusion":
+            self.on_epoch(line["round"])
+        elif line["phase"] == "evaluation":
+            metric, values = next(iter(line["metrics"].items()))
+            self._progress.update(self._task, metrics=f"{line['split']}/{metric} {_number(values['mean'])}")
+
+
+def _means(evaluation: Evaluation, most: int = 8) -> str:
+    shown = list(evaluation.metrics.items())[:most]
+    return ", ".join(f"{name} {float(values.nanmean()):.4g}" for name, values in shown)
+
+
+def shown_split(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """The split that results are shown for: test, where it was measured, else the last that was."""
+    measured = list(summaries[0]["metrics"])
+    return "test" if "test" in measured or not measured else measured[-1]
+
+
+def results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
+    """One column per run, one row per metric: mean and deviation over clients, then what the run took.
+
+    More runs than fit side by side become rows, with means of the last metrics, those of the longest forecast.
+    """
+    split = shown_split(summaries)
+    title = (
+        f"On {split} data" if any("measured" in each for each in summaries) else f"On each client's own {split} data"
+    )
+    runs = [_named(summary) for summary in summaries]
+    took = _took(summaries)
+    if len(summaries) > _MOST_COLUMNS:
+        results = _results(summaries, split, _mean, most=_METRICS_OF_MANY)
+        return _row_per_run(title, runs, {**results, _UP: took[_UP], "seconds": took["seconds"]})
+    return _column_per_run(title, runs, _results(summaries, split, _spread), _targets(summaries), took)
+
+
+def _named(summary: Mapping[str, Any]) -> str:
+    """The method, and what must be known of it to read its numbers."""
+    remark = f"\n({summary['remark']})" if summary.get("remark") else ""
+    return escape(f"{summary['method']}{remark}")
+
+
+def _took(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """What the runs took. Bytes of a client are those of one that has a node to itself: what nodes of several send in
+    all is not to be compared between methods of which some answer with a mean and others with every client's own."""
+    nodes = list(dict.fromkeys(summary["nodes"] for summary in summaries if summary.get("nodes")))
+    took = {
+        "rounds": [str(summary["rounds"]) for summary in summaries],
+        "exchanges": [str(summary["exchanges"]) for summary in summaries],
+        "models moved a round": [_one_decimal(summary.get("models_per_round")) for summary in summaries],
+        _DOWN: [_megabytes(summary.get("bytes_down_per_client")) for summary in summaries],
+        _UP: [_megabytes(summary.get("bytes_up_per_client")) for summary in summaries],
+        f"MB in all, {_plural(nodes[0], 'node')}" if len(nodes) == 1 else "MB in all (nodes)": [
+            _in_all(summary, with_nodes=len(nodes) > 1) for summary in summaries
+        ],
+        "seconds": [f"{summary['seconds']:.1f}" for summary in summaries],
+    }
+    if not any(summary.get("models_per_round") for summary in summaries):
+        del took["models moved a round"]
+    return took
+
+
+def _in_all(summary: Mapping[str, Any], with_nodes: bool) -> str:
+    if summary.get("bytes_down") is None or summary.get("bytes_up") is None:
+        return "-"
+    nodes = f" ({summary.get('nodes') or '?'})" if with_nodes else ""
+    return f"{_megabytes(summary['bytes_down'] + summary['bytes_up'])}{nodes}"
+
+
+def _targets(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """For each target the rounds, the bytes per client and the seconds until the mean over clients reached it, and in
+    brackets until the first client did."""
+    wanted = {
+        (name, reached["target"])
+        for summary in summaries
+        for name, reached in summary.get("rounds_to_target", {}).items()
+    }
+    rows = {}
+    for name, target in sorted(wanted):
+        for key, label, shown in (
+            ("rounds_to_target", "rounds", str),
+            ("bytes_to_target", "MB per client", lambda value: _megabytes(value)),
+            ("seconds_to_target", "seconds", lambda value: f"{value:.1f}"),
+        ):
+            rows[f"{label} to {name} {target:g} (first)"] = [
+                _mean_and_first(summary.get(key, {}).get(name, {}), shown) for summary in summaries
+            ]
+    return rows
+
+
+def _mean_and_first(reached: Mapping[str, Any], shown: Callable[[Any], str]) -> str:
+    mean, first = ("-" if reached.get(who) is None else shown(reached[who]) for who in ("mean", "first"))
+    return f"{mean} ({first})"
+
+
+def _results(
+    summaries: Sequence[Mapping[str, Any]],
+    split: str,
+    shows: Callable[[Mapping[str, float | None] | None], str],
+    most: int | None = None,
+) -> dict[str, list[str]]:
+    """An entry for each run per metric: the last ``most`` metrics, fairness where it was followed, then best, worst and
+    groups of the first of them."""
+    measured = [summary["metrics"].get(split, {}) for summary in summaries]
+    metrics = list(dict.fromkeys(metric for values in measured for metric in values))
+    final = [metric for metric in metrics if not metric.endswith((AFTER_TURN, LAST))]
+    shown = metrics if most is None else final[-most:]
+    results = {metric: [shows(values.get(metric)) for values in measured] for metric in shown}
+    if any("fairness" in summary for summary in summaries):
+        results["fairness"] = [_number(summary.get("fairness", {}).get("last")) for summary in summaries]
+    if not shown:
+        return results
+    first = shown[0]
+    over = extreme_clients(summaries, split, first)
+    for key, label in EXTREMES.items():
+        results[f"{first}, {label}, {over}"] = [_number(values.get(first, {}).get(key)) for values in measured]
+    for group in _groups(summaries, split):
+        values = [summary.get("per_group", {}).get(split, {}).get(group, {}).get(first) for summary in summaries]
+        results[f"{first}, {group}"] = [shows(each) for each in values]
+    return results
+
+
+def extreme_clients(summaries: Sequence[Mapping[str, Any]], split: str, metric: str) -> str:
+    """How many clients the best and the worst 5 % are in some runs, in words: ``1 client``."""
+    counts = set()
+    for summary in summaries:
+        values = summary.get("per_client", {}).get(split, {}).get(metric)
+        known = summary["clients"] if values is None else sum(value is not None for value in values.values())
+        counts.add(num_extreme(known))
+    few = sorted(counts)
+    return f"{' or '.join(map(str, few))} client{'' if few == [1] else 's'}"
+
+
+def _column_per_run(title: str, runs: Sequence[str], *parts: Mapping[str, Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    table.add_column("mean ± std of clients")
+    for run in runs:
+        table.add_column(run, justify="right", no_wrap=True)
+    for rows in parts:
+        for label, values in rows.items():
+            table.add_row(escape(label), *values)
+        table.add_section()
+    return table
+
+
+def _row_per_run(title: str, runs: Sequence[str], columns: Mapping[str, Sequence[str]]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("mean of clients", no_wrap=True)
+    for label in columns:
+        table.add_column(escape(label.replace(", ", "\n")), justify="right", no_wrap=True)
+    for run, *values in zip(runs, *columns.values(), strict=True):
+        table.add_row(run, *values)
+    return table
+
+
+def _groups(summaries: Sequence[Mapping[str, Any]], split: str) -> list[str]:
+    """Groups of clients that have a row of their own; none where there are too many to read."""
+    found = dict.fromkeys(group for summary in summaries for group in summary.get("per_group", {}).get(split, {}))
+    return list(found) if len(found) <= _MOST_GROUPS else []
+
+
+def sentence(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """What was measured on what, in plain words."""
+    split = shown_split(summaries)
+    data = " / ".join(dict.fromkeys(summary["data"] for summary in summaries))
+    usual = (
+        f"{summaries[0]['clients']} clients, each measured on its own {split} data with the model it holds at the end"
+    )
+    measured = dict.fromkeys(summary.get("measured", usual) for summary in summaries)
+    return f"{'; '.join(measured)}. Data: {data}.{_about_bytes(summaries)}"
+
+
+def _about_bytes(summaries: Sequence[Mapping[str, Any]]) -> str:
+    """What bytes per client are, and where nodes of several clients have sent less than these together."""
+    saved = []
+    counted = [summary for summary in summaries if summary.get("bytes_down_per_client") is not None]
+    for summary in counted:
+        alone = summary["clients"] * (summary["bytes_down_per_client"] + summary["bytes_up_per_client"])
+        if summary["bytes_down"] + summary["bytes_up"] < 0.95 * alone:
+            saved.append(f"{summary['method']} {_in_all(summary, with_nodes=False)} in place of {_megabytes(alone)}")
+    if not counted:
+        return ""
+    return " MB per client: of a client that has a node to itself." + (
+        f" Nodes of several clients send less where these share a model: {', '.join(saved)} MB in all." if saved else ""
+    )
+
+
+def as_text(summary: Mapping[str, Any]) -> str:
+    """Table and sentence of one run as plain text."""
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    console.print(results_table([summary]))
+    console.print(sentence([summary]))
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text
+
+
+def _spread(values: Mapping[str, float | None] | None) -> str:
+    if not values:
+        return "-"
+    return f"{_number(values['mean'])} ± {_number(values['std'])}"
+
+
+def _mean(values: Mapping[str, float | None] | None) -> str:
+    return _number(values["mean"]) if values else "-"
+
+
+def _one_decimal(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def _megabytes(value: float | None) -> str:
+    return "-" if value is None else f"{value / 1e6:.2f}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}" if abs(value) < 1000 else f"{value:.4g}"

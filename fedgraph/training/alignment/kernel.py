@@ -1,0 +1,88 @@
+"""One step of aligning a peer with the others as one call into C++, for float32 on a CPU and Adam.
+
+It reads and writes every number once, where operations of PyTorch take a dozen passes and room for all differences.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from fedgraph.models.native import loader as native
+from fedgraph.models.native.alignment_source import SOURCE
+from fedgraph.training.adam_kernel import AdamSettings, plain
+from fedgraph.training.settings import TrainSettings
+
+_PER_THREAD = 1 << 20
+"""Numbers for which it is worth starting one more thread."""
+
+
+class _Alignment(ctypes.Structure):
+    """``Alignment`` of the C++ source, which explains the fields."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("peers", "columns", "threads")),
+        ("adam", AdamSettings),
+        ("power", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in ("own", "weights", "steps")),
+        *((name, ctypes.c_void_p) for name in ("others", "mean", "square", "added")),
+    )
+
+
+library = native.OnFirstUse("peer-alignment", SOURCE, "the alignment")
+"""``library()``: the compiled step; None where it cannot be compiled."""
+
+
+def suits(settings: TrainSettings, *tensors: Tensor) -> bool:
+    """Whether :func:`align` can take these tensors, and these settings ask for compiled code."""
+    wanted = bool(settings.compile) and settings.optimizer != "sgd"
+    return wanted and plain(*tensors) and library() is not None
+
+
+def align(
+    own: Tensor,
+    others: Tensor,
+    weights: Tensor,
+    power: float,
+    moments: dict[str, Tensor] | None,
+    settings: TrainSettings,
+    rate: float,
+) -> Tensor:
+    """The sum over peers of :func:`fedgraph.training.alignment.peer_alignment.alignment_pull`, ``[parameters]``; the
+    others follow.
+
+    own     : ``[parameters]``. weights : lambda c, ``[peers]``.
+    others  : ``[peers, parameters]``, moved in place by a step of Adam at ``rate`` against their part of the gradient.
+    moments : of the others' Adam, changed in place; None where they stay as they are.
+    """
+    compiled = library()
+    assert compiled is not None
+    peers, columns = others.shape
+    # C++ sees addresses only.
+    if own.shape != (columns,) or weights.shape != (peers,):
+        raise ValueError(f"{tuple(own.shape)} and weights {tuple(weights.shape)} do not fit {tuple(others.shape)}")
+    own, weights = own.contiguous(), weights.contiguous()
+    if not plain(own, weights, others, *({} if moments is None else moments).values()):
+        raise ValueError("parameters, weights and moments must be contiguous float32 on the CPU")
+    added = torch.empty(columns, dtype=torch.float32)
+    structure = _Alignment(
+        peers=peers,
+        columns=columns,
+        threads=min(torch.get_num_threads(), 1 + peers * columns // _PER_THREAD),
+        adam=AdamSettings.of(settings, rate),
+        power=power,
+        own=own.data_ptr(),
+        weights=weights.data_ptr(),
+        others=others.data_ptr(),
+        added=added.data_ptr(),
+    )
+    if moments is not None:
+        shapes = {"first-moment": others.shape, "second-moment": others.shape, "step": (peers,)}
+        if any(moments[name].shape != shape for name, shape in shapes.items()):
+            raise ValueError(f"the moments do not fit {tuple(others.shape)}")
+        structure.mean, structure.square = moments["first-moment"].data_ptr(), moments["second-moment"].data_ptr()
+        structure.steps = moments["step"].data_ptr()
+    compiled.align(ctypes.byref(structure))
+    return added

@@ -1,0 +1,135 @@
+"""The alignment term of IPA: how far one peer's parameters are from those of all others, on stacked parameters.
+
+Gorbett, Shirazi, Ray: Cross-Silo Federated Learning Across Divergent Domains with Iterative Parameter Alignment (IEEE
+Big Data 2023), algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedgraph.training.alignment import kernel as peer_alignment_kernel
+from fedgraph.training.batches import learning_rates
+from fedgraph.training.optimisers import Optimiser
+from fedgraph.training.settings import TrainSettings
+
+
+def alignment(own: Tensor, others: Tensor, weights: Tensor, power: float) -> Tensor:
+    """``sum_j c_j sum |own - others_j|^p`` over all parameters, a scalar; without a root, as in the released program.
+
+    own : ``[parameters]``. others : ``[peers, parameters]``. weights : c, ``[peers]``.
+    """
+    return weights @ (own - others).abs().pow(power).sum(1)
+
+
+def alignment_pull(own: Tensor, others: Tensor, weights: Tensor, power: float) -> Tensor:
+    """``c_j p |d|^(p-1) sign(d)`` of ``d = own - others_j``, ``[peers, parameters]``, 0 where parameters are equal.
+
+    Its sum over peers is the gradient of :func:`alignment` with respect to ``own``; less it, row by row, is that with
+    respect to ``others``. For p = 1 it is a subgradient.
+    """
+    return _slope(own - others, power).mul_(weights[:, None])
+
+
+def _slope(difference: Tensor, power: float) -> Tensor:
+    """``p |d|^(p-1) sign(d)``; overwrites ``difference``."""
+    if power == 1:
+        return difference.sign_()
+    if power == 2:
+        return difference.mul_(2)
+    sign = difference.sign()
+    return difference.abs_().pow_(power - 1).mul_(power).mul_(sign)
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How distances between peers are measured and weighed.
+
+    strength : lambda, against the loss summed over a minibatch (``of_sum``), as in the paper, or against its mean.
+    power    : p.
+    """
+
+    strength: float
+    of_sum: bool
+    power: float
+
+    def weighed(self, weights: Tensor, batch_weight: Tensor) -> Tensor:
+        """lambda c ``[clients, peers]`` for minibatches of ``batch_weight`` ``[clients]`` examples."""
+        # A cohort's loss is a mean, so that what weighs against the sum is divided by the number of examples.
+        return weights * (self.strength / batch_weight[:, None] if self.of_sum else self.strength)
+
+
+class PeerAlignment:
+    """What aligning with ``others`` adds to the gradient of the one peer that trains; it moves them too.
+
+    Each call is one minibatch.
+
+    others   : ``[peers, trainable]``, moved in place by an optimiser of the same settings as the peer's own.
+    weights  : c, ``[peers]``.
+    moves    : whether the others' parameters follow; else they stay, as algorithm 1 has it to the letter.
+    moments  : of their optimiser, changed in place.
+    num_examples : int64 ``[1]``, the training examples of the peer that trains, on which schedules of rates depend.
+    """
+
+    def __init__(
+        self,
+        others: Tensor,
+        weights: Tensor,
+        distance: Distance,
+        moves: bool,
+        settings: TrainSettings,
+        round: int,
+        moments: dict[str, Tensor],
+        num_examples: Tensor,
+    ) -> None:
+        self.others, self.weights, self.distance, self.moves = others, weights, distance, moves
+        self.moments = moments
+        self._optimiser = Optimiser(settings, settings.rate(round), moments)
+        self._rates = learning_rates(settings, num_examples, round)
+        self._step = 0
+        self._weighed: tuple[float, Tensor] | None = None
+        self._native = peer_alignment_kernel.suits(settings, others, *moments.values())
+
+    def __call__(self, own: Tensor, clients: slice | Tensor, batch_weight: Tensor) -> Tensor:
+        """The gradient for ``own`` ``[1, trainable]``; see ``GradientTerm``."""
+        if self._weighed is None or float(batch_weight) != self._weighed[0]:
+            # Almost all minibatches are of one size.
+            self._weighed = float(batch_weight), self.distance.weighed(self.weights[None], batch_weight)[0]
+        weights = self._weighed[1]
+        rates = None if self._rates is None else self._rates[self._step]
+        self._step += 1
+        if self._native:
+            rate = self._optimiser.learning_rate if rates is None else float(rates)
+            moments = self.moments if self.moves else None
+            settings, power = self._optimiser.settings, self.distance.power
+            return peer_alignment_kernel.align(own[0], self.others, weights, power, moments, settings, rate)[None]
+        pull = alignment_pull(own[0], self.others, weights, self.distance.power)
+        added = pull.sum(0, keepdim=True)
+        if self.moves:
+            self._optimiser.step(self.others, pull.neg_(), None if rates is None else rates.expand(len(pull)))
+        return added
+
+
+class FixedAlignment:
+    """What aligning with peers that stay as they are adds to the gradients of several peers that train at once.
+
+    peers    : ``[peers, trainable]``.
+    weights  : c, ``[clients, peers]``, 0 for a client itself.
+    """
+
+    def __init__(self, peers: Tensor, weights: Tensor, distance: Distance) -> None:
+        self.peers, self.weights, self.distance = peers, weights, distance
+
+    def __call__(self, own: Tensor, clients: slice | Tensor, batch_weight: Tensor) -> Tensor:
+        """The gradient for ``own`` ``[clients, trainable]``; see ``GradientTerm``."""
+        weights, power = self.distance.weighed(self.weights[clients], batch_weight), self.distance.power
+        if power == 2:
+            return 2 * (own * weights.sum(1, keepdim=True) - weights @ self.peers)
+        added = torch.zeros_like(own)
+        # Peer by peer: all differences at once would take as much room as clients times peers.
+        for peer, weight in zip(self.peers, weights.unbind(1), strict=True):
+            added.addcmul_(_slope(own - peer, power), weight[:, None])
+        return added

@@ -1,0 +1,41 @@
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from fedgraph.data.columns.files import Table
+from fedgraph.data.encoding.rows import values_of
+from fedgraph.support.errors import DataError
+
+NAN = np.nan
+
+
+def test_tables_dicts_and_values_say_the_same(mixed):
+    schema, _ = mixed(1)
+    wanted = [[0.5, 1, 2, NAN], [NAN, 0, NAN, 41]]
+    dicts = [{"size": 0.5, "ill": "yes", "place": "c"}, {"ill": "no", "age": 41, "place": None, "size": NAN}]
+    columns = {"place": pa.array(["c", None]), "age": pa.array([None, 41]), "other": pa.array([1, 2])}
+    table = Table({**columns, "size": pa.array([0.5, None]), "ill": pa.array(["yes", "no"])}, "it")
+    for rows in (dicts, table, np.array(wanted)):
+        np.testing.assert_array_equal(values_of(rows, schema), wanted)
+    np.testing.assert_array_equal(values_of(dicts[0], schema), wanted[:1])
+    np.testing.assert_array_equal(values_of({}, schema), [[NAN] * 4])
+    np.testing.assert_array_equal(values_of(table, schema, ["ill"]), [[0.5, NAN, 2, NAN], [NAN, NAN, NAN, 41]])
+
+
+def test_what_is_ignored_is_not_even_read(mixed):
+    schema, _ = mixed(1)
+    rows = [{"ill": "perhaps", "age": 3}]
+    np.testing.assert_array_equal(values_of(rows, schema, ["ill"]), [[NAN, NAN, NAN, 3]])
+
+
+def test_mistakes_are_named(mixed):
+    schema, _ = mixed(1)
+    for rows, message in (
+        ({"agee": 3}, "no feature 'agee'"),
+        ({"ill": "perhaps"}, "'perhaps'"),
+        ({"age": "old"}, "'age' is integer and cannot be"),
+        (Table({"x": pa.array([1])}, "it"), "it has none of the features size, ill"),
+        (np.zeros((2, 3)), r"\[rows, 4\]"),
+    ):
+        with pytest.raises(DataError, match=message):
+            values_of(rows, schema)

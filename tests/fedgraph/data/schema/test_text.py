@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pyarrow as pa
+
+from fedgraph.data.columns.files import Table
+from fedgraph.data.schema.inference import SchemaSettings, infer_schema
+from fedgraph.data.schema.text import as_text
+
+TABLE = Table(
+    {
+        "age": pa.array(["20", "31", "99", "99"]),
+        "count": pa.array([1, 98, 99, 2]),
+        "sick": pa.array(["y", None, "n", "y"]),
+        "town": pa.array([f"{'long name ' * 4}{n}" for n in range(4)]),
+        "paid": pa.array(["yes", "NA", "no", "no"]),
+        "empty": pa.array([None, None, None, None], pa.string()),
+    },
+    "t.csv",
+)
+
+
+def test_a_schema_alone():
+    text = as_text(infer_schema(TABLE))
+    lines = text.splitlines()
+    assert lines[0] == "5 features, 10 units"
+    assert lines[1:4] == ["age    integer", "count  integer", "sick   binary       n, y"]
+    assert lines[4].startswith("town   categorical  long name ")
+    assert lines[4].endswith(" ...")
+    assert len(lines) == 6
+
+
+def test_with_its_table():
+    lines = [" ".join(line.split()) for line in as_text(infer_schema(TABLE), TABLE).splitlines()]
+    assert lines[1] == "age integer 20 to 99, 3 values 0.0% missing 99 may mean missing: missing-codes?"
+    assert lines[2] == "count integer 1 to 99, 4 values 0.0% missing"
+    assert lines[3] == "sick binary n, y 25.0% missing"
+    assert lines[5] == "paid categorical NA, no, yes 0.0% missing NA may mean missing: missing-codes?"
+    assert lines[6] == "no features: empty"
+
+
+def test_codes_that_mean_missing_are_missing_here_too():
+    whole = {"age": {"kind": "integer"}}
+    keys = SchemaSettings(missing_codes={"age": (99,)}, kinds=whole, drop=("town",), least_rows=1)
+    lines = [" ".join(line.split()) for line in as_text(infer_schema(TABLE, keys), TABLE, keys).splitlines()]
+    assert lines[1] == "age integer 20 to 31, 2 values 50.0% missing"
+    assert lines[-1] == "no features: town, empty"

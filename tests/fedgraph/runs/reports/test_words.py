@@ -1,0 +1,212 @@
+import io
+import logging
+
+import pytest
+import torch
+from rich.console import Console
+
+from fedgraph.runs.callbacks import Evaluation, Training
+from fedgraph.runs.reports.words import LiveDisplay, LogProgress, as_text, results_table, sentence
+
+NAMES = ("a", "b")
+
+
+def summary(method, metrics, **changes):
+    base = {"method": method, "data": "Digits", "clients": 2, "rounds": 3, "exchanges": 5, "seconds": 1.25,
+            "bytes_down": 2_345_678, "bytes_up": 49_999, "nodes": 2, "bytes_down_per_client": 1_172_839.0,
+            "bytes_up_per_client": 24_999.5, "models_per_round": 4.04}  # fmt: skip
+    return {**base, "metrics": metrics, **changes}
+
+
+def spread(mean, **changes):
+    return {"mean": mean, "std": 0.25, "best5": 0.9, "worst5": 0.1, **changes}
+
+
+def text(table):
+    console = Console(file=io.StringIO(), width=120)
+    console.print(table)
+    return console.file.getvalue()
+
+
+def row(shown, label):
+    return next(line for line in shown.splitlines() if label in line).split("│")[2:-1]
+
+
+def test_a_column_per_run_and_a_row_per_metric():
+    shown = text(
+        results_table([
+            summary("sfl", {"test": {"accuracy": spread(0.5), "loss": spread(12345.678)}}),
+            summary(
+                "fedavg", {"test": {"accuracy": spread(None, std=None)}}, exchanges=7, seconds=100.0,
+                bytes_down_per_client=1.234e9,
+            ),
+        ])
+    )  # fmt: skip
+    assert [cell.strip() for cell in row(shown, "accuracy ")] == ["0.500 ± 0.250", "- ± -"]
+    assert [cell.strip() for cell in row(shown, "loss ")] == ["1.235e+04 ± 0.250", "-"]
+    assert [cell.strip() for cell in row(shown, "accuracy, best 5 %, 1 client ")] == ["0.900", "0.900"]
+    assert [cell.strip() for cell in row(shown, "accuracy, worst 5 %, 1 client ")] == ["0.100", "0.100"]
+    assert [cell.strip() for cell in row(shown, "exchanges")] == ["5", "7"]
+    assert [cell.strip() for cell in row(shown, "models moved a round")] == ["4.0", "4.0"]
+    assert [cell.strip() for cell in row(shown, "MB down, per client")] == ["1.17", "1234.00"]
+    assert [cell.strip() for cell in row(shown, "MB up, per client")] == ["0.02", "0.02"]
+    assert [cell.strip() for cell in row(shown, "MB in all, 2 nodes")] == ["2.40", "2.40"]
+    assert [cell.strip() for cell in row(shown, "seconds")] == ["1.2", "100.0"]
+    assert "On each client's own test data" in shown
+
+
+def test_a_row_per_group_of_the_first_metric():
+    metrics = {"test": {"mae": spread(0.5), "rmse": spread(0.7)}}
+    grouped = {"test": {"cold": metrics["test"], "[red]": {"mae": spread(None, std=None)}}}
+    shown = text(results_table([summary("sfl", metrics, per_group=grouped), summary("local", metrics)]))
+    assert [cell.strip() for cell in row(shown, "mae, cold")] == ["0.500 ± 0.250", "-"]
+    assert [cell.strip() for cell in row(shown, "mae, [red]")] == ["- ± -", "-"]
+    assert "rmse, cold" not in shown
+    assert "mae, cold" in as_text(summary("sfl", metrics, per_group=grouped))
+    many = {"test": {f"group {number}": metrics["test"] for number in range(21)}}
+    assert "mae, group" not in text(results_table([summary("sfl", metrics, per_group=many)]))
+
+
+def test_a_row_for_fairness_where_it_was_followed():
+    metrics = {"test": {"accuracy": spread(0.5)}}
+    shown = text(results_table([summary("ipa", metrics, fairness={"last": 87.25}), summary("local", metrics)]))
+    assert [cell.strip() for cell in row(shown, "fairness")] == ["87.250", "-"]
+    assert "fairness" not in text(results_table([summary("local", metrics)]))
+
+
+def test_a_run_of_which_the_bytes_were_not_counted():
+    old = summary("sfl", {})
+    for key in ("bytes_down", "bytes_up", "nodes", "bytes_down_per_client", "bytes_up_per_client", "models_per_round"):
+        del old[key]
+    shown = text(results_table([old]))
+    assert [cell.strip() for cell in row(shown, "MB down, per client")] == ["-"]
+    assert [cell.strip() for cell in row(shown, "MB in all")] == ["-"]
+    assert "models moved" not in shown
+    assert "MB" not in sentence([old])
+
+
+def test_runs_over_other_numbers_of_nodes_say_over_how_many():
+    shown = text(results_table([summary("sfl", {}), summary("centralised", {}, nodes=1)]))
+    assert [cell.strip() for cell in row(shown, "MB in all (nodes)")] == ["2.40 (2)", "2.40 (1)"]
+
+
+def test_what_nodes_of_several_clients_save_is_told():
+    packed = summary("fedavg", {}, bytes_down=500_000, bytes_up=100_000)
+    told = sentence([summary("sfl", {}), packed])
+    assert "send less where these share a model: fedavg 0.60 in place of 2.40 MB in all" in told
+    assert "sfl 2" not in told
+    assert "send less" not in sentence([summary("sfl", {})])
+
+
+def test_the_best_and_the_worst_say_how_many_clients_they_are():
+    per_client = {"test": {"mae": {**{f"c{n}": 1.0 for n in range(60)}, "absent": None}}}
+    metrics = {"test": {"mae": spread(0.5)}}
+    assert "mae, worst 5 %, 3 clients" in text(
+        results_table([summary("a", metrics, clients=61, per_client=per_client)])
+    )
+    both = [summary("a", metrics, clients=40), summary("b", metrics, clients=20)]
+    assert "mae, worst 5 %, 1 or 2 clients" in text(results_table(both))
+
+
+def test_rounds_bytes_and_seconds_to_a_target():
+    reached = {
+        "rounds_to_target": {"test/accuracy": {"target": 0.75, "mean": 12, "first": 3}},
+        "bytes_to_target": {"test/accuracy": {"mean": 4.5e6, "first": 1.5e6}},
+        "seconds_to_target": {"test/accuracy": {"mean": 60.04, "first": 20.0}},
+    }
+    never = {"rounds_to_target": {"test/accuracy": {"target": 0.75, "mean": None, "first": 3}}}
+    shown = text(results_table([summary("ipa", {}, **reached), summary("fedavg", {}, **never), summary("local", {})]))
+    for label, *expected in (
+        ("rounds to test/accuracy 0.75", "12 (3)", "- (3)", "- (-)"),
+        ("MB per client to test/accuracy 0.75", "4.50 (1.50)", "- (-)", "- (-)"),
+        ("seconds to test/accuracy 0.75", "60.0 (20.0)", "- (-)", "- (-)"),
+    ):
+        assert [cell.strip() for cell in row(shown, label)] == expected
+
+
+def test_a_run_that_measured_nothing_still_has_a_table():
+    shown = text(results_table([summary("local", {})]))
+    assert row(shown, "rounds")[0].strip() == "3"
+    assert "best 5 %" not in shown
+
+
+def test_the_sentence_says_what_was_measured_on_what():
+    measured = {"train": {"loss": spread(1.0)}, "validation": {"loss": spread(1.0)}}
+    said = sentence([summary("a", measured), summary("b", measured), summary("c", measured, data="Other")])
+    assert said == (
+        "2 clients, each measured on its own validation data with the model it holds at the end. Data: Digits / Other. "
+        "MB per client: of a client that has a node to itself."
+    )
+
+
+@pytest.fixture
+def log(caplog):
+    caplog.set_level(logging.INFO, logger="fedgraph")
+    return caplog
+
+
+def test_a_log_line_per_round_and_evaluation(log):
+    progress = LogProgress(4)
+    progress.on_training(Training(3, NAMES, torch.tensor([1.0, float("nan")]), {"b": "gone"}, 0.1))
+    assert not progress.on_evaluation(Evaluation(3, NAMES, {"test/mae": torch.tensor([2.0, 4.0])}, torch.zeros(2, 1)))
+    first, second = log.messages
+    assert first.startswith("round 3/4: training loss 1.0000, 1 clients absent, about 0 s left")
+    assert second == "after round 3: test/mae 3"
+
+
+def test_live_display_shows_round_and_metric():
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with LiveDisplay(console, "sfl", 4) as display:
+        display.on_training(Training(2, NAMES, torch.ones(2), {}, 0.1))
+        assert not display.on_evaluation(
+            Evaluation(2, NAMES, {"test/mae": torch.tensor([2.0, 4.0]), "test/rmse": torch.ones(2)}, torch.zeros(2, 1))
+        )
+    shown = console.file.getvalue()
+    assert "2/4" in shown
+    assert "test/mae 3" in shown
+    assert "rmse" not in shown
+
+
+def test_live_display_shows_epochs_of_what_has_no_rounds():
+    for total, expected in ((9, "3/9"), (None, "fusion epoch 3")):
+        console = Console(file=io.StringIO(), force_terminal=True, width=120)
+        with LiveDisplay(console, "f3", total) as display:
+            display.on_line({"phase": "fusion", "round": 3})
+        shown = console.file.getvalue()
+        assert expected in shown
+        assert ("/" in shown) == (total is not None)
+
+
+def test_live_display_of_another_process_shows_the_metric_and_passes_over_the_rest():
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with LiveDisplay(console, "ipa", 4) as display:
+        display.on_line({"phase": "training", "round": 2})
+        display.on_line({"phase": "fairness", "round": 2, "split": "test", "metric": "mae", "fairness": 80.0})
+        display.on_line({"phase": "evaluation", "round": 2, "split": "test", "metrics": {"mae": {"mean": 3.0}}})
+    assert "2/4" in console.file.getvalue()
+    assert "test/mae 3" in console.file.getvalue()
+
+
+def test_many_runs_become_rows_that_fit_a_terminal():
+    def run(number):
+        values = {"mean": number / 10, "std": 0.1, "best5": 0.9, "worst5": 0.1}
+        metrics = {f"m{metric}": values for metric in range(5)}
+        return {
+            "method": f"method-{number}", "clients": 3, "data": "d", "rounds": 2, "exchanges": 4, "seconds": 1.0,
+            "bytes_down": 1, "bytes_up": 2_000_000, "bytes_up_per_client": 2e6, "metrics": {"test": metrics},
+        }  # fmt: skip
+
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    console.print(results_table([run(number) for number in range(6)]))
+    text = console.file.getvalue()
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    row = next(line for line in text.splitlines() if "method-4" in line)
+    assert row.replace("│", " ").split() == ["method-4", "0.400", "0.400", "0.400", "0.900", "0.100", "2.00", "1.0"]
+    assert "m0" not in text
+    assert "m4" in text
+
+
+def test_a_method_that_is_another_one_with_its_settings_says_so():
+    shown = text(results_table([summary("fedprox", {}, remark="mu 0: the same as fedavg"), summary("fedavg", {})]))
+    assert "(mu 0: the same as fedavg)" in shown
