@@ -18,7 +18,7 @@ from torch import Tensor
 
 from clients.engine.node import Assignment, Node
 from clients.engine.table_rows import TableRows
-from clients.engine.table_statistics import TableStatistics
+from clients.engine.table_statistics import TableStatistics, consent_of
 from fedgraph.data.columns import Floats
 from fedgraph.data.schema import Schema, schema_as_json
 from fedgraph.data.tables import client_table_source
@@ -69,7 +69,7 @@ class FedNGMClient:
             "each client's feature graph among the common features",
             "the parameters of each client's model of the common features",
         ]
-        consent, noise = node.consent, experiment.method_table.get("statistics", {}).get("noise")
+        consent, noise = consent_of(node), experiment.method_table.get("statistics", {}).get("noise")
         recovery = experiment.method_table.get("recovery", {})
         with_noise = ", with noise" if noise else ""
         if consent.ranges:

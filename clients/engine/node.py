@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Hashable, Mapping, Sequence
@@ -16,7 +15,6 @@ from flwr.app import Context
 
 from fedgraph.data import CLIENT, DataSource, OwnData, data_folder, open_source, parse_data
 from fedgraph.federation import hosted_clients, listed, named_clients, prove
-from fedgraph.graphical import Consent
 from fedgraph.models import ModelChoice, TaskSpec
 from fedgraph.support.errors import ExperimentError, IdentityError
 from fedgraph.support.settings import Settings, parse
@@ -26,7 +24,6 @@ _COHORTS_KEPT = 512
 _PLACES = ("data-dir", "model", "model-dir", "private-key", "state-dir")
 _PATH = re.compile(r"(^|[\s'\"(=:,\[])(?:/|~/|[A-Za-z]:\\)[^\s'\"),:;\]]+")
 _SUFFIX = r"\.(?:png|jpe?g|npz|csv|gz|parquet|h5|hdf5)\b"
-_CONSENT = "FEDGRAPH_CONSENT"
 _FULL = "FEDGRAPH_FULL_ERRORS"
 _USUAL_HORIZONS = (3, 6, 12)
 
@@ -123,38 +120,6 @@ class Node:
         It may host clients too. Without ``clients`` and ``partition-id`` it hosts none.
         """
         return str(self.config["aggregator"]) if self.config.get("aggregator") else None
-
-    @property
-    def consent(self) -> Consent:
-        """What this node lets its clients tell of their values (node config ``consent``, else ``FEDGRAPH_CONSENT``).
-
-        A list of what is told, by default empty; an empty one in the node config is nothing, whatever the environment
-        says. There are ``ranges`` and ``sums``. ``consent-epsilon``, ``consent-delta`` and ``consent-rows`` are the
-        limits of :class:`fedgraph.graphical.statistics.Consent`.
-
-        Raises
-        ------
-        IdentityError
-            For anything else.
-        """
-        given = [entry.strip() for entry in listed(str(self.config.get("consent", os.environ.get(_CONSENT, ""))))]
-        unknown = [entry for entry in given if entry not in ("", "ranges", "sums")]
-        if unknown:
-            raise IdentityError(
-                f"node config 'consent' names {', '.join(unknown)}; a node can consent to ranges and sums"
-            )
-        limits = {"consent-epsilon": "max_epsilon", "consent-delta": "max_delta", "consent-rows": "least_rows"}
-        try:
-            numbers = {name: float(self.config[key]) for key, name in limits.items() if key in self.config}
-            # No epsilon is above one that is not a number: it would be no limit at all.
-            fit = all(0 < number < math.inf for number in numbers.values())
-        except (TypeError, ValueError):
-            fit = False
-        if not fit:
-            raise IdentityError(f"node config {', '.join(limits)} must be finite numbers above 0")
-        if "least_rows" in numbers:
-            numbers["least_rows"] = math.ceil(numbers["least_rows"])
-        return Consent(ranges="ranges" in given, sums="sums" in given, **numbers)  # type: ignore[arg-type]
 
     def prove(self, challenge: str, node: int, clients: Sequence[str]) -> bytes:
         """That this node, which Flower knows as ``node``, may host ``clients``: a signature with its ``private-key``.

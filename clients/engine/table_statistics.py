@@ -6,6 +6,8 @@ With noise, the same is told whenever the same is asked of the same rows: an ave
 from __future__ import annotations
 
 import hashlib
+import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,46 @@ from torch import Tensor
 from clients.engine.node import Node
 from clients.engine.table_rows import TableRows
 from fedgraph.data.schema import Schema, schema_as_json
-from fedgraph.graphical import SharedStatistics, check_consent, shared_statistics
+from fedgraph.federation import listed
+from fedgraph.graphical import Consent, SharedStatistics, check_consent, shared_statistics
 from fedgraph.graphical.recovery import UnitSums, with_noise
 from fedgraph.methods.fedngm import FedNGMSettings, PhaseRequest
 from fedgraph.privacy.secret import KeyPair, masked
-from fedgraph.support.errors import DataError, ReplyError
+from fedgraph.support.errors import DataError, IdentityError, ReplyError
 from fedgraph.support.files import json_digest, load_state, save_state, write_atomically
 from fedgraph.training import ClientState
+
+_CONSENT = "FEDGRAPH_CONSENT"
+
+
+def consent_of(node: Node) -> Consent:
+    """What a node lets its clients tell of their values (node config ``consent``, else ``FEDGRAPH_CONSENT``).
+
+    A list of what is told, by default empty; an empty one in the node config is nothing, whatever the environment
+    says. There are ``ranges`` and ``sums``. ``consent-epsilon``, ``consent-delta`` and ``consent-rows`` are the
+    limits of :class:`fedgraph.graphical.statistics.Consent`.
+
+    Raises
+    ------
+    IdentityError
+        For anything else.
+    """
+    given = [entry.strip() for entry in listed(str(node.config.get("consent", os.environ.get(_CONSENT, ""))))]
+    unknown = [entry for entry in given if entry not in ("", "ranges", "sums")]
+    if unknown:
+        raise IdentityError(f"node config 'consent' names {', '.join(unknown)}; a node can consent to ranges and sums")
+    limits = {"consent-epsilon": "max_epsilon", "consent-delta": "max_delta", "consent-rows": "least_rows"}
+    try:
+        numbers = {name: float(node.config[key]) for key, name in limits.items() if key in node.config}
+        # No epsilon is above one that is not a number: it would be no limit at all.
+        fit = all(0 < number < math.inf for number in numbers.values())
+    except (TypeError, ValueError):
+        fit = False
+    if not fit:
+        raise IdentityError(f"node config {', '.join(limits)} must be finite numbers above 0")
+    if "least_rows" in numbers:
+        numbers["least_rows"] = math.ceil(numbers["least_rows"])
+    return Consent(ranges="ranges" in given, sums="sums" in given, **numbers)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -44,7 +79,7 @@ class TableStatistics:
 
     def keys(self) -> list[str]:
         """Of each client: a public key, made for the next sums alone."""
-        self.node.consent.check(self.settings.statistics.noise, "sums")
+        consent_of(self.node).check(self.settings.statistics.noise, "sums")
         pairs = [KeyPair.create() for _ in self.clients]
         private = torch.tensor([list(pair.private_bytes()) for pair in pairs], dtype=torch.uint8)
         self._secrets.save(self.clients, 0, {"private": private}, 0)
@@ -68,7 +103,7 @@ class TableStatistics:
 
     def _told(self, name: str) -> SharedStatistics:
         """A client's ranges."""
-        settings, consent = self.settings, self.node.consent
+        settings, consent = self.settings, consent_of(self.node)
         # What was told once may be no longer.
         check_consent(settings.scaling, settings.statistics, consent)
         values = self.held.rows(name, self.common).values["train"]
@@ -82,7 +117,7 @@ class TableStatistics:
 
     def _summed(self, name: str) -> Tensor:
         """Sums over a client's rows, ``[numbers]``."""
-        noise, consent = self.settings.statistics.noise, self.node.consent
+        noise, consent = self.settings.statistics.noise, consent_of(self.node)
         consent.check(noise, "sums")
         units = self.held.rows(name, self.common).units("train")
         if len(units) < consent.least_rows:

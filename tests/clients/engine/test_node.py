@@ -8,7 +8,6 @@ from flwr.app import Context, RecordDict
 from clients.engine.node import Assignment, Node
 from fedgraph.data.own import OwnData
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.graphical.statistics import Consent
 from fedgraph.models.task import TaskSpec
 from fedgraph.support.errors import IdentityError
 
@@ -108,44 +107,6 @@ def test_model_folder_comes_from_node_then_environment_then_state_folder(monkeyp
     assert Node.of(context(state_dir="/state")).model_dir == Path("/environment")
     monkeypatch.delenv("FEDGRAPH_MODELS")
     assert Node.of(context(state_dir="/state")).model_dir == Path("/state/local-models")
-
-
-@pytest.mark.parametrize(
-    ("config", "environment", "expected"),
-    [
-        ({}, "", Consent()),
-        ({"consent": "ranges"}, "", Consent(ranges=True)),
-        ({"consent": " , ranges"}, "", Consent(ranges=True)),
-        ({}, "ranges", Consent(ranges=True)),
-        ({"consent": ""}, "ranges", Consent()),
-        (
-            {"consent": "ranges", "consent-epsilon": 2, "consent-delta": "1e-6", "consent-rows": 20},
-            "",
-            Consent(ranges=True, max_epsilon=2, max_delta=1e-6, least_rows=20),
-        ),
-    ],
-)
-def test_what_a_node_consents_to(monkeypatch, config, environment, expected):
-    monkeypatch.setenv("FEDGRAPH_CONSENT", environment)
-    found = Node.of(context(**config)).consent
-    assert found == expected
-    assert isinstance(found.least_rows, int)
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"consent": "ranges,rows"}, "'consent' names rows; a node can consent to ranges"),
-        ({"consent-epsilon": "much"}, "must be finite numbers above 0"),
-        ({"consent-epsilon": "nan"}, "must be finite numbers above 0"),
-        ({"consent-delta": "inf"}, "must be finite numbers above 0"),
-        ({"consent-rows": 0}, "must be finite numbers above 0"),
-    ],
-)
-def test_consent_to_what_there_is_not(monkeypatch, config, message):
-    monkeypatch.delenv("FEDGRAPH_CONSENT", raising=False)
-    with pytest.raises(IdentityError, match=message):
-        _ = Node.of(context(**config)).consent
 
 
 def test_partition_of_a_node_that_clients_are_dealt_out_to():
