@@ -1,6 +1,8 @@
 """What goes wrong at the start of a run, and what the person who started it is told."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -291,8 +293,6 @@ def test_pickle_that_executes_code_is_not_executed(tmp_path, run_experiment):
 
 
 def test_a_users_folder_that_hides_ours_is_named(tmp_path, monkeypatch):
-    import sys
-
     from fedgraph.support.plugins import load_object
 
     (tmp_path / "strategies").mkdir()
@@ -304,6 +304,16 @@ def test_a_users_folder_that_hides_ours_is_named(tmp_path, monkeypatch):
         load_object("strategies.sfl:SFL", "[experiment] strategy")
 
 
+def test_a_users_folder_that_hides_ours_is_named_by_every_command(tmp_path):
+    (tmp_path / "clients").mkdir()
+    (tmp_path / "clients" / "__init__.py").write_text("")
+    command = [sys.executable, "-m", "fedgraph", "methods"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert f"Error: The folder {tmp_path}/clients hides this project's own " in found.stderr
+    assert "Traceback" not in found.stderr
+
+
 def test_a_users_folder_hidden_by_ours_is_named(tmp_path, monkeypatch):
     import strategies
     from fedgraph.support.plugins import load_object
@@ -311,7 +321,7 @@ def test_a_users_folder_hidden_by_ours_is_named(tmp_path, monkeypatch):
     assert strategies.__path__
     (tmp_path / "strategies").mkdir()
     (tmp_path / "strategies" / "mine.py").write_text("class Mine: pass\n")
-    monkeypatch.setattr("sys.path", [*__import__("sys").path, str(tmp_path)])
+    monkeypatch.setattr("sys.path", [*sys.path, str(tmp_path)])
     with pytest.raises(ExperimentError, match=rf"own .*/strategies hides {tmp_path}/strategies: rename yours"):
         load_object("strategies.mine:Mine", "[experiment] strategy")
 

@@ -5,3 +5,14 @@ One module for each command, and :mod:`fedgraph.commands.deployment` for those t
     fedgraph run sfl/digits.toml --compare fedavg
     fedgraph methods
 """
+
+import sys
+
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.plugins import check_nothing_hides_ours
+
+# Before any command is imported, which imports them.
+try:
+    check_nothing_hides_ours()
+except ExperimentError as error:
+    sys.exit(f"Error: {error}")

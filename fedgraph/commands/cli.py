@@ -26,8 +26,8 @@ from fedgraph.runs import RunFolder
 from fedgraph.runs.reports import PICTURES, plot_runs, results_table, sentence
 from fedgraph.runs.running import run_one, see_plugins
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.plugins import load_object
 from fedgraph.support.terminal import messages_for_people
+from strategies.engine.chosen import ChosenMethod
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 
@@ -68,7 +68,7 @@ def run(
             overrides = [*(set_ or []), *([f"output.dir={json.dumps(str(out))}"] if out else [])]
             experiments = [load_experiment(experiment, overrides, method) for method in (None, *(compare or []))]
             for each in experiments:
-                load_object("strategies.engine.chosen:ChosenMethod", "[experiment] strategy")(each)
+                ChosenMethod(each)
             folders = [RunFolder.create(each, Path(each.output.dir), plugins) for each in experiments]
         summaries = [run_one(folder, grid, nodes, data_dir, console) for folder in folders]
     console.print(results_table(summaries))

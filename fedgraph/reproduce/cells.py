@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.reproduce.table import ColumnTable, ProfileTable, PublishedTable, RowTable
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import json_digest
-from fedgraph.support.plugins import load_object
+from strategies.engine.chosen import ChosenMethod
 
 _WITHOUT_EFFECT = {
     "experiment": ("name", "wait", "timeout"),
@@ -91,7 +90,7 @@ def resolved(experiment: Experiment) -> Experiment:
     ExperimentError
         When the method cannot be found, or its table does not fit.
     """
-    chosen: Any = load_object("strategies.engine.chosen:ChosenMethod", "[experiment] strategy")(experiment)
+    chosen = ChosenMethod(experiment)
     # The keys of a stock strategy are known to its constructor alone.
     own = chosen.settings.as_table() or experiment.method_table
     return replace(experiment, method_tables={experiment.method.name: own} if own else {})

@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from clients.engine.node import forget_cohorts
 from fedgraph.data import catalogue_entries, find, open_source
 from fedgraph.experiment import Experiment
 from fedgraph.reproduce.cells import Cell
@@ -21,7 +22,6 @@ from fedgraph.runs import RunFolder, environment
 from fedgraph.runs.running import run_one
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import locked, write_atomically
-from fedgraph.support.plugins import load_object
 
 _POLL_SECONDS = 1.0
 _FAILURE = "failure.txt"
@@ -117,7 +117,7 @@ def _run(cell: Cell, how: Execution, console: Console, label: str) -> None:
         _tidy(cell, how)
     finally:
         # A node keeps the clients of every experiment that its process has seen; here each is run once.
-        load_object("clients.engine.node:forget_cohorts", "cohorts")()
+        forget_cohorts()
 
 
 def _folder(cell: Cell, plugins: Sequence[str]) -> RunFolder:

@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from clients.app import app as client_app
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.federation.grids import LocalGrid, run_on_flower
 from fedgraph.runs.folder import RunFolder
@@ -20,6 +21,7 @@ from fedgraph.runs.reports.words import LISTENERS, LiveDisplay
 from fedgraph.support.errors import FedgraphError, RunError
 from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import parse
+from strategies.app import app as server_app
 
 
 def see_plugins(folders: Sequence[str]) -> None:
@@ -104,8 +106,6 @@ def _total(experiment: Experiment) -> int | None:
 def _run_in_process(run_config: dict[str, str], nodes: int, places: Mapping[str, str], display: LiveDisplay) -> None:
     from flwr.app import Context, RecordDict
 
-    client_app = load_object("clients.app:app", "ClientApp")
-    server_app = load_object("strategies.app:app", "ServerApp")
     keys = {
         "FEDGRAPH_STATE": "state_dir",
         "FEDGRAPH_MODELS": "model_dir",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,26 @@ def load_object(path: str, key: str) -> Any:
         ) from None
 
 
+def check_nothing_hides_ours() -> None:
+    """Raise ExperimentError when a user's folder called ``strategies`` or ``clients`` hides this project's own."""
+    for top in _OURS:
+        spec = importlib.util.find_spec(top)
+        found = list(spec.submodule_search_locations or ()) if spec else []
+        if [Path(folder).resolve() for folder in found] != [_own(top)]:
+            hidden = f"this project's own {_own(top)}"
+            raise ExperimentError(f"The folder {', '.join(found) or top} hides {hidden}: rename yours")
+
+
+def _own(top: str) -> Path:
+    return Path(__file__).resolve().parents[2] / top
+
+
 def _shadow_hint(module_name: str) -> str:
     """Says so when a user's folder and ours have the same name, so that one hides the other."""
     top = module_name.partition(".")[0]
     if top not in _OURS:
         return ""
-    ours = Path(__file__).resolve().parents[2] / top
+    ours = _own(top)
     seen = [Path(folder).resolve() for folder in getattr(sys.modules.get(top), "__path__", [])]
     theirs = [Path(entry or ".").resolve() / top for entry in sys.path]
     for folder in (folder for folder in dict.fromkeys([*seen, *theirs]) if folder != ours and folder.is_dir()):

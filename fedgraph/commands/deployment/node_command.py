@@ -10,14 +10,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from clients.engine.rehearsal import rehearse
 from fedgraph.commands.deployment.connection import check_superlink
 from fedgraph.commands.deployment.foreground import run_to_the_end, show
 from fedgraph.experiment import Experiment, find_experiment, load_experiment
 from fedgraph.federation.grids import flower_environment
 from fedgraph.runs.running import see_plugins
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.plugins import load_object
 from fedgraph.support.terminal import messages_for_people
+from strategies.engine.chosen import ChosenMethod
 
 _PAUSE = 15.0
 
@@ -127,8 +128,7 @@ def _node_config(
 
 
 def _rehearse(experiment: Experiment, node_config: Mapping[str, Any], console: Console) -> None:
-    chosen = load_object("strategies.engine.chosen:ChosenMethod", "[experiment] strategy")(experiment)
-    rehearse = load_object("clients.engine.rehearsal:rehearse", "rehearsal")
+    chosen = ChosenMethod(experiment)
     found = rehearse(experiment, chosen.client, chosen.settings.as_table(), node_config)
     head = experiment.experiment
     console.print(
