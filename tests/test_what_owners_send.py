@@ -16,7 +16,7 @@ from clients.app import app as client_app
 from fedgraph.data import open_source, parse_data
 from fedgraph.fusion.model_file import FittedFusion
 from fedgraph.models import build
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import FedgraphError
 from fedgraph.support.files import load_state
 

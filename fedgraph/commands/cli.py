@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedgraph.commands.deployment.credentials_command import credentials_for_testing
+from fedgraph.commands.deployment.credentials import credentials_for_testing
 from fedgraph.commands.deployment.node_command import node
 from fedgraph.commands.deployment.server_command import server
 from fedgraph.commands.keys import describe, setting_tables

@@ -6,12 +6,11 @@
 """
 
 from fedgraph.federation.exchange import OrderedGrid, SomeAnswer, ask_everybody, identify, usable
-from fedgraph.federation.federation import Federation, hosts_of, nodes_of
+from fedgraph.federation.federation import Federation, Traffic, hosts_of, nodes_of
 from fedgraph.federation.given_graph import given_graph
 from fedgraph.federation.identity import hosted_clients, listed, named_clients, prove, read_public_keys
 from fedgraph.federation.joined_samples import JoinedSamples, join
 from fedgraph.federation.roll_call import ClientsTable, RollCall
-from fedgraph.federation.traffic import Traffic
 
 __all__ = [
     "ClientsTable",

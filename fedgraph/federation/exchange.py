@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedgraph.federation.federation import Federation
+from fedgraph.federation.federation import Federation, Traffic
 from fedgraph.federation.identity import challenge, refuse_unproven
 from fedgraph.federation.roll_call import Answer, RollCall
-from fedgraph.federation.traffic import Traffic
 from fedgraph.messages import CHALLENGE_KEY, CLIENT_KEY, EXPERIMENT_KEY, Identity, error_of, is_unreachable, proof_of
 from fedgraph.support.errors import IdentityError, ReplyError
 

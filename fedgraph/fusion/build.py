@@ -8,8 +8,7 @@ from torch import Tensor
 from fedgraph.fusion.alignment import Alignment, HardAlignment, NoAlignment, SoftAlignment
 from fedgraph.fusion.baselines import ConcatenationFusion, TransformerFusion
 from fedgraph.fusion.consensus import Consensus, DrawnConsensus, GivenConsensus, NeighbourConsensus
-from fedgraph.fusion.network import FusionNetwork, GraphFusion
-from fedgraph.fusion.scaling import EmbeddingScaling
+from fedgraph.fusion.network import EmbeddingScaling, FusionNetwork, GraphFusion
 from fedgraph.fusion.settings import FusionSettings
 from fedgraph.graph.learning import BernoulliGraph, FeatureNeighbours, GumbelGraph, InverseCdfGraph
 from fedgraph.support.errors import ExperimentError

@@ -1,5 +1,9 @@
 """What every fusion network offers, and graph convolution with alignment and mean pooling over owners (F3).
 
+Embeddings may be scaled before they are aligned, which is beyond the paper: it changes where training starts from and
+how fast it goes, not what a fusion network can express. A free P_i (F3, section 4) and the first bias could do the
+same.
+
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
 eqs. 4, 5, 7 and 8.
 """
@@ -8,14 +12,50 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedgraph.fusion.alignment import Alignment
 from fedgraph.fusion.consensus import Consensus
-from fedgraph.fusion.scaling import EmbeddingScaling
 from fedgraph.privacy.secret import project
+
+Scaling = Literal["none", "owner"]
+
+_SMALLEST = 1e-6
+
+
+class EmbeddingScaling(nn.Module):
+    """``f_i (h_i - c_i)`` for every owner i: training samples get the mean 0, and the mean variance 1 of their numbers.
+
+    sizes : int64 ``[owners]``, the length of each owner's embedding; ``size`` is the longest.
+    """
+
+    sizes: Tensor
+    centre: Tensor
+    factor: Tensor
+
+    def __init__(self, sizes: Tensor, size: int) -> None:
+        super().__init__()
+        self.register_buffer("sizes", sizes, persistent=False)
+        self.register_buffer("centre", torch.zeros(len(sizes), size))
+        self.register_buffer("factor", torch.ones(len(sizes)))
+
+    def forward(self, embeddings: Tensor, present: Tensor) -> Tensor:
+        """``[batch, owners, size]`` -> the same, 0 where an owner is absent."""
+        return (embeddings - self.centre) * (self.factor * present)[..., None]
+
+    @torch.no_grad()
+    def fit(self, embeddings: Tensor, present: Tensor) -> None:
+        """Take c and f from training samples ``[samples, owners, size]``; f is 0 where all are nearly the same."""
+        there = present[..., None].double()
+        number = there.sum(0).clamp(min=1)
+        centre = (embeddings * there).sum(0) / number
+        squares = ((embeddings - centre) * there).square().sum((0, 2))
+        deviation = (squares / (number[:, 0] * self.sizes)).sqrt()
+        self.centre.copy_(centre)
+        self.factor.copy_(torch.where(deviation > _SMALLEST, 1 / deviation, 0.0))
 
 
 class FusionNetwork(nn.Module):

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
+from fedgraph.fusion.network import Scaling
 from fedgraph.fusion.prediction import Average
-from fedgraph.fusion.scaling import Scaling
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 

@@ -8,16 +8,13 @@ torch.Size([27])
 """
 
 from fedgraph.models.architectures import Architectures, initial_model
-from fedgraph.models.base import Differentiated, StackedModel
+from fedgraph.models.base import Batch, Differentiated, StackedModel, TaskSpec
 from fedgraph.models.choice import ModelChoice, ModelTable, VariantTable
-from fedgraph.models.embedding_layer import last_linear, with_input_of
 from fedgraph.models.frozen import FrozenLayers
 from fedgraph.models.parameters import Layout, finite_rows, flattened, weights_sha256
 from fedgraph.models.personal_layers import PersonalLayers, PersonalLayersSettings
-from fedgraph.models.registry import MODELS, build, parse_model
-from fedgraph.models.scikit import ScikitSettings
-from fedgraph.models.task import Batch, TaskSpec
-from fedgraph.models.vectorised import ModuleSettings
+from fedgraph.models.registry import MODELS, ScikitSettings, build, parse_model
+from fedgraph.models.vectorised import ModuleSettings, last_linear, with_input_of
 
 __all__ = [
     "MODELS",

@@ -9,11 +9,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedgraph.models.base import StackedModel
+from fedgraph.models.base import StackedModel, TaskSpec
 from fedgraph.models.choice import ModelChoice
 from fedgraph.models.parameters import Layout
 from fedgraph.models.registry import build
-from fedgraph.models.task import TaskSpec
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import generator
 

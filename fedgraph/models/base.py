@@ -1,15 +1,48 @@
-"""The contract between a model and the cohort that trains many copies of it at once."""
+"""The contract between a model and the cohort that trains many copies of it at once: task, minibatches and model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from fedgraph.models.parameters import Layout
-from fedgraph.models.task import Batch
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """What is learned, equal for all clients of a run. Travels in the identity reply, so it is plain data.
+
+    kind         : ``forecast`` (targets ``[steps]``), ``classification`` (class index) or ``regression`` (one number).
+    input_shape  : shape of one input, e.g. ``(12, 1)`` steps x features, ``(1, 28, 28)``, ``(30,)``.
+    output_shape : shape of one output of the model, e.g. ``(12,)`` steps or ``(10,)`` classes.
+    step_minutes : minutes between two forecast steps; 0 when steps have no known length.
+    unit         : unit of the targets for people, e.g. ``mph``; empty when there is none.
+    """
+
+    kind: Literal["forecast", "classification", "regression"]
+    input_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    step_minutes: float = 0.0
+    unit: str = ""
+    features: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+
+
+class Batch(NamedTuple):
+    """One minibatch of every client of a cohort.
+
+    inputs  : ``[clients, batch, *input_shape]`` float32.
+    targets : ``[clients, batch, *output_shape]`` float32, or ``[clients, batch]`` int64 class indices.
+    weights : float32, shape of ``targets``: 1 where a target counts, 0 for padding and missing readings.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    weights: Tensor
 
 
 class StackedModel(Protocol):
@@ -68,8 +101,9 @@ class Differentiated(StackedModel, Protocol):
     """A model without buffers and draws for which the gradient of its loss is written out."""
 
     def loss_gradient(self, loss: str, matrix: Tensor, batch: Batch) -> tuple[Tensor, Tensor] | None:
-        """What :func:`fedgraph.training.losses.loss_sums` gives, ``[2, clients]``, and the gradient of its masked mean.
+        """What :func:`fedgraph.training.metrics.loss_sums` gives, ``[2, clients]``, and the gradient of its masked
+        mean.
 
-        ``loss`` is a key of :data:`fedgraph.training.losses.LOSSES`; the gradient is for the models ``matrix``,
+        ``loss`` is a key of :data:`fedgraph.training.metrics.LOSSES`; the gradient is for the models ``matrix``,
         ``[clients, parameters]``. None for tensors, or in a context, for which it is not written out.
         """

@@ -14,8 +14,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.stacked import ModelFromTwin, linear
-from fedgraph.models.task import TaskSpec
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 

@@ -12,8 +12,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedgraph.models import perceptron_kernel
+from fedgraph.models.base import Batch, TaskSpec
 from fedgraph.models.stacked import ModelFromTwin, linear
-from fedgraph.models.task import Batch, TaskSpec
 from fedgraph.support.settings import Settings
 
 

@@ -13,9 +13,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from fedgraph.models.base import Batch
 from fedgraph.models.native import loader as native
 from fedgraph.models.native.perceptron_source import SOURCE
-from fedgraph.models.task import Batch
 
 _LOSSES = {"cross-entropy": 0, "mae": 1, "mse": 2, "huber": 3}
 
@@ -44,7 +44,7 @@ def loss_gradient(sizes: Sequence[int], loss: str, models: Tensor, batch: Batch)
     The gradient is 0 where a client has no weight at all. None where this is not for C++ to compute.
 
     sizes  : of the inputs and of every layer's outputs; between layers there is ReLU.
-    loss   : a key of :data:`fedgraph.training.losses.LOSSES`.
+    loss   : a key of :data:`fedgraph.training.metrics.LOSSES`.
     models : ``[clients, parameters]``, layer by layer weight ``[size, inputs of the layer]`` and bias ``[size]``; the
         gradient has the same shape.
 

@@ -14,9 +14,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedgraph.models import recurrence_kernel
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.recurrence import Cell, GRUCell, LSTMCell, TanhCell, Weights, run_sequence
 from fedgraph.models.stacked import ModelFromTwin
-from fedgraph.models.task import TaskSpec
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 

@@ -12,9 +12,9 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.models.stacked import ModelFromTwin
-from fedgraph.models.task import TaskSpec
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 

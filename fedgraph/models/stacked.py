@@ -11,8 +11,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
-from fedgraph.models.task import TaskSpec
 
 
 class ModelFromTwin(ABC):

@@ -18,9 +18,8 @@ from fedgraph.runs.callbacks import (
 )
 from fedgraph.runs.fairness import Fairness, fairness, stand_alone_values
 from fedgraph.runs.folder import Recorder, RunFolder, environment, summary_of
-from fedgraph.runs.model_file import write_models
 from fedgraph.runs.plan import RunPlan
-from fedgraph.runs.prediction_file import write_entropies, write_predictions
+from fedgraph.runs.result_files import write_entropies, write_models, write_predictions
 
 __all__ = [
     "AverageLast",

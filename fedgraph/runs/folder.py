@@ -83,7 +83,7 @@ class RunFolder:
 
     @property
     def models(self) -> Path:
-        """Where the final models lie; see :mod:`fedgraph.runs.model_file`."""
+        """Where the final models lie; see :mod:`fedgraph.runs.result_files`."""
         return self.path / "models.safetensors"
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TypeVar
@@ -291,3 +291,32 @@ def _shrinking(job: Callable[[slice], Result], clients: int, size: int) -> list[
 def _widened(values: Tensor, like: Tensor) -> Tensor:
     """``values`` with trailing dimensions of size 1, so that it broadcasts against the leading ones of ``like``."""
     return values.reshape(*values.shape, *[1] * (like.dim() - values.dim()))
+
+
+def cross_losses(cohort: Cohort, candidates: Tensor, clients: Tensor, split: SplitName = "train") -> Tensor:
+    """Loss of every candidate on the own examples of each of ``clients``, float64 ``[clients, candidates]``.
+
+    Cross-entropy for classification, else the mean absolute error. ``candidates`` are models
+    ``[candidates, parameters]``, ``clients`` rows of the cohort. All candidates of a client are computed together. NaN
+    without valid targets.
+    """
+    data = cohort.data
+    metric = "loss" if data.task.kind == "classification" else "mae"
+    names = tuple(str(number) for number in range(len(candidates)))
+    losses = torch.empty(len(clients), len(candidates), dtype=torch.float64)
+    # Client by client: all pairs at once would take as many copies of the candidates as there are clients.
+    for position, client in enumerate(clients.tolist()):
+        rows = torch.full((len(candidates),), client)
+        own = replace(
+            data,
+            names=names,
+            splits={split: data.splits[split].select(rows)},
+            mean=data.mean[rows],
+            std=data.std[rows],
+            label_counts=None,
+            groups=None,
+            untrained=(),
+            moments=None,
+        )
+        losses[position] = Cohort(cohort.model, own, cohort.settings, cohort.seed).evaluate(candidates, split)[metric]
+    return losses

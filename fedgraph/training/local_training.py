@@ -18,7 +18,7 @@ from fedgraph.models import Batch, Differentiated, Layout, StackedModel, TaskSpe
 from fedgraph.support.randomness import derive_seed
 from fedgraph.training.batches import example_numbers, learning_rates, repeat_examples, training_batches
 from fedgraph.training.compiling import Compiled
-from fedgraph.training.losses import loss_name, loss_sums, masked_mean
+from fedgraph.training.metrics import loss_name, loss_sums, masked_mean
 from fedgraph.training.optimisers import Optimiser, clip_rows
 from fedgraph.training.settings import TrainSettings
 

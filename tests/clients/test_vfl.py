@@ -65,7 +65,7 @@ def make(patches_tables, tmp_path, data_dir):
 def layers(model):
     """Weight and bias of the embedding by name, as every owner has them."""
     from fedgraph.models import build
-    from fedgraph.models.task import TaskSpec
+    from fedgraph.models.base import TaskSpec
 
     task = TaskSpec("classification", (1, 4, 4), (10,))
     tensors = build({"name": "mlp", "hidden": [HIDDEN]}, task).layout.unflatten(model[None])

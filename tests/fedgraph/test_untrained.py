@@ -12,7 +12,7 @@ from fedgraph.data.base import CohortData
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.pooled import PooledSplit
 from fedgraph.models import build
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 from fedgraph.training.cohort import Cohort, TrainSettings
 
 TASK = TaskSpec("forecast", (4, 1), (2,))

@@ -11,7 +11,7 @@ from fedgraph.messages.cohort import error_content
 from fedgraph.models import build
 from fedgraph.models.architectures import initial_model
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.model_file import load_models
+from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import load_state
 from fedgraph.training.client_state import ClientState

@@ -7,7 +7,7 @@ import torch
 
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.model_file import load_models
+from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import ExperimentError, IdentityError, RunError
 from strategies.app import from_run_config
 

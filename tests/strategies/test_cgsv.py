@@ -9,10 +9,10 @@ import torch
 from clients.engine.base import CohortClient
 from fedgraph.federation.federation import Federation
 from fedgraph.messages.array_records import to_record
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
-from fedgraph.models.task import TaskSpec
-from fedgraph.runs.model_file import load_models
 from fedgraph.runs.plan import RunPlan
+from fedgraph.runs.result_files import load_models
 from fedgraph.support.files import load_state
 from fedgraph.support.settings import parse
 from fedgraph.training.cohort import Cohort

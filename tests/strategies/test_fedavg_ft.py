@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from fedgraph.runs.model_file import load_models
+from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import ExperimentError
 
 

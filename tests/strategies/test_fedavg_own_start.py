@@ -2,7 +2,7 @@ import torch
 
 from fedgraph.models import build
 from fedgraph.models.architectures import initial_model
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 from fedgraph.support.randomness import derive_seed
 
 

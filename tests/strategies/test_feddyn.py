@@ -3,8 +3,8 @@ import torch
 
 from fedgraph.federation.federation import Federation
 from fedgraph.messages.array_records import to_record
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
-from fedgraph.models.task import TaskSpec
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse

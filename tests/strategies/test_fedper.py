@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from clients.app import app as client_app
-from fedgraph.runs.model_file import load_models
+from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import ExperimentError
 
 

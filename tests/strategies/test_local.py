@@ -9,7 +9,7 @@ from fedgraph.data import open_source
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.models import build
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.model_file import load_models
+from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.training.client_state import ClientState
 

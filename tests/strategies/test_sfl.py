@@ -7,10 +7,10 @@ import torch
 from clients.sfl import distance_gradient
 from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, read_graph
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
-from fedgraph.models.task import TaskSpec
-from fedgraph.runs.model_file import load_models
 from fedgraph.runs.plan import RunPlan
+from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 from fedgraph.training.client_state import ClientState

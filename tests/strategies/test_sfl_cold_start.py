@@ -8,10 +8,10 @@ from fedgraph.data import open_source, parse_data
 from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.models import build
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
-from fedgraph.models.task import TaskSpec
-from fedgraph.runs.model_file import load_models
 from fedgraph.runs.plan import RunPlan
+from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 from fedgraph.training.cohort import Cohort, TrainSettings

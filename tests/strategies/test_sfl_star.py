@@ -10,8 +10,8 @@ from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.graph.learning import beside_given, kernel_graph, smooth_graph
 from fedgraph.graph.pairwise import squared_distances
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
-from fedgraph.models.task import TaskSpec
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.files import load_state, save_state

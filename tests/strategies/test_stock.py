@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from fedgraph.data import open_source, parse_data
 from fedgraph.methods.registry import BUILT_IN
-from fedgraph.runs.model_file import load_models
+from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import ExperimentError
 from strategies.stock import build_stock, load_stock_state, stock_state
 

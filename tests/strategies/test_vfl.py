@@ -15,7 +15,7 @@ from fedgraph.fusion import build_network
 from fedgraph.fusion.owner_models.pretraining import initial_models
 from fedgraph.messages.cohort import error_content
 from fedgraph.models import build
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import FedgraphError, IdentityError, RunError
 from fedgraph.support.files import load_state, save_state

@@ -1,4 +1,4 @@
-"""Certificates and keys to try out a federation with: a certificate authority, a server certificate, keys of nodes.
+"""Certificates and keys to try out a federation with, and the command ``fedgraph test-credentials`` that makes them.
 
 They are for testing: whoever can read the folder can be any of the nodes.
 """
@@ -11,15 +11,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from rich.console import Console
 
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import file_name
+from fedgraph.support.terminal import messages_for_people
 
 _CURVE = ec.SECP384R1()
 _HASH = hashes.SHA384()
@@ -155,3 +159,29 @@ def _alternative(host: str) -> x509.GeneralName:
 def _write_private(path: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> None:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
         stream.write(key.private_bytes(Encoding.PEM, form, NoEncryption()))
+
+
+def credentials_for_testing(
+    folder: Annotated[Path, typer.Argument(help="New folder for them.")],
+    node: Annotated[list[str], typer.Option(help="A node, named after the client that it hosts; once for each.")],
+    host: Annotated[list[str] | None, typer.Option(help="Name or address of the server; once for each.")] = None,
+    days: Annotated[int, typer.Option(min=1, help="How long they are valid.")] = 30,
+) -> None:
+    """Make certificates and keys for TESTING: an authority, a certificate for the server, a key for each node."""
+    with messages_for_people():
+        made = make_test_credentials(folder, [*(host or []), "localhost", "127.0.0.1"], node, days)
+    lines = {
+        made.authority: "for every node, and for those who submit runs",
+        made.certificate.parent: "for the server alone",
+        made.public_keys: "for the server",
+        made.folder / "nodes": "a private key for each node; give each node its own and nothing else",
+    }
+    console = Console()
+    for path, whose in lines.items():
+        console.print(f"{path}: {whose}", soft_wrap=True, highlight=False)
+    console.print(
+        "These are for testing. For real data, have a certificate made by an authority that your sites trust, and let "
+        "each site make its own key (ssh-keygen -t ecdsa -b 384 -N '' -f NAME) and send you NAME.pub only.",
+        style="yellow",
+        soft_wrap=True,
+    )

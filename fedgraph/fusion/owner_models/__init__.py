@@ -3,7 +3,7 @@
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023).
 """
 
+from fedgraph.fusion.owner_models.base import ModelStore
 from fedgraph.fusion.owner_models.stage import Embedded, LocalModelSettings, LocalStage, StackedOwners
-from fedgraph.fusion.owner_models.store import ModelStore
 
 __all__ = ["Embedded", "LocalModelSettings", "LocalStage", "ModelStore", "StackedOwners"]

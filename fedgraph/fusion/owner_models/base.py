@@ -1,16 +1,29 @@
-"""What a frozen model says of samples: an embedding of each, and its own prediction (F3, section 2).
+"""A frozen model of an owner: what it says of samples, what tells it from others, and where it is kept (F3, section 2).
+
+Raw data must not leave its owner: an embedding that is the sample itself is refused.
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor
 
-from fedgraph.support.errors import ExperimentError
+from fedgraph.data import SplitName
+from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData
+from fedgraph.models import TaskSpec
+from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.files import json_digest, write_atomically
+from fedgraph.support.threads import pinned_threads
 
 BATCH = 256
 """Samples that are computed together where nothing else is said."""
@@ -70,3 +83,157 @@ def represented_by(embeddings: Tensor, probabilities: Tensor, where: str) -> Rep
                 "are scaled as they were when it was trained"
             )
     return Represented(embeddings.flatten(1).float(), probabilities)
+
+
+Run = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Inputs ``[batch, *input_shape]`` -> embeddings ``[batch, ...]`` and outputs ``[batch, classes]``."""
+
+_TRIED = 3
+"""Samples on which a model is tried: not 1 or 2, with which programs of a fixed batch size are mostly made."""
+
+
+@dataclass(frozen=True)
+class BatchedModel:
+    """A model of one owner; see :class:`fedgraph.fusion.owner_models.base.LocalModel`.
+
+    run         : one batch through the model.
+    task        : what it is for.
+    where       : what it is called in messages.
+    fingerprint : what tells it from other models.
+    smallest, largest : number of samples that it can take at once; fewer are filled up with zeros.
+
+    Raises
+    ------
+    ExperimentError
+        When it cannot be evaluated on a few samples, or what it puts out has another shape than the task needs.
+    """
+
+    run: Run
+    task: TaskSpec
+    where: str
+    fingerprint: str
+    smallest: int = 1
+    largest: int = BATCH
+
+    def __post_init__(self) -> None:
+        embeddings, outputs = self._evaluate(torch.zeros(_TRIED, *self.task.input_shape))
+        check_shapes(embeddings, outputs, self.task.output_shape[0], self.where)
+
+    def represent(self, inputs: Tensor) -> Represented:
+        """Inputs ``[samples, *input_shape]``; see :class:`fedgraph.fusion.owner_models.base.LocalModel`."""
+        embeddings, outputs = self._evaluate(inputs)
+        return represented(embeddings, outputs, self.task.output_shape[0], self.where)
+
+    def _evaluate(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        parts = []
+        with torch.no_grad(), pinned_threads(1):
+            for some in inputs.float().split(max(self.smallest, min(BATCH, self.largest))):
+                filled = torch.cat([some, some.new_zeros(max(0, self.smallest - len(some)), *some.shape[1:])])
+                parts.append([self._checked(value, len(filled))[: len(some)] for value in self._run(filled)])
+        embeddings, outputs = (torch.cat(part) for part in zip(*parts, strict=True))
+        return embeddings, outputs
+
+    def _run(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        try:
+            return self.run(inputs)
+        except ExperimentError:
+            raise
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ExperimentError(
+                f"{self.where} cannot be evaluated on {len(inputs)} samples of the shape {tuple(inputs.shape[1:])}: "
+                f"{reason}; it has to take any number of samples of the shape that this data set has"
+            ) from error
+
+    def _checked(self, value: object, samples: int) -> Tensor:
+        """``[samples, numbers]``."""
+        if not isinstance(value, Tensor) or value.shape[:1] != (samples,):
+            found = list(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
+            raise ExperimentError(
+                f"{self.where}: embeddings and outputs for {samples} samples have to be tensors [samples, ...], but "
+                f"one of them is {found}"
+            )
+        return value.flatten(1).float()
+
+
+_COMPARED = 256
+"""Samples that are looked at."""
+
+
+def refuse_raw(inputs: Tensor, embeddings: Tensor, owners: Sequence[str], remedy: str) -> None:
+    """Raise ExperimentError where embeddings ``[samples, size]`` hold all of the inputs ``[samples, *input_shape]``.
+
+    In whatever order, and whatever else they hold. Features that are the same in all samples tell nothing of a sample.
+
+    owners : whose samples and model these are. remedy : what they can do.
+    """
+    rows, found = inputs[:_COMPARED].flatten(1).float(), embeddings[:_COMPARED].flatten(1).float()
+    features = _varying(rows)
+    if bool(features <= _varying(found)) if features else rows.numel() > 0 and torch.equal(rows, found):
+        raise ExperimentError(
+            f"owner {', '.join(owners)}: what the model puts out as the embedding of a sample is the sample itself, "
+            f"which must not leave its owner; {remedy}"
+        )
+
+
+def _varying(values: Tensor) -> set[bytes]:
+    """The columns of ``[samples, size]`` whose values differ."""
+    columns = values[:, (values != values[:1]).any(0)] + 0.0  # 0 and -0 are one number
+    return {column.tobytes() for column in columns.T.contiguous().cpu().numpy()}
+
+
+def fingerprint_of(*known: Any) -> str:
+    """32 hexadecimal digits that stand for JSON values, and for others as they are written."""
+    return json_digest(known, default=str)[:32]
+
+
+def fingerprint_of_file(path: Path, embedding_layer: str | None, where: str) -> str:
+    """The same for a file, and the layer whose input is the embedding.
+
+    Raises
+    ------
+    ExperimentError
+        When the file cannot be read.
+    """
+    try:
+        digest = hashlib.sha256(path.read_bytes())
+    except OSError as error:
+        raise ExperimentError(f"{where} cannot be read: {error.strerror or error}") from error
+    digest.update(f"\0{embedding_layer}".encode())
+    return digest.hexdigest()[:32]
+
+
+def content(data: OwnerData, row: int, split: SplitName) -> str:
+    """A digest of an owner's samples of a split, so that no model is taken for one of other samples."""
+    own = data.present[row] & (data.split == SAMPLE_SPLITS.index(split))
+    inputs, labels = data.inputs[row][own], data.labels[own]
+    return hashlib.sha256(inputs.numpy().tobytes() + labels.numpy().tobytes()).hexdigest()
+
+
+class ModelStore:
+    """A folder of models, each called by its fingerprint; they never leave the node.
+
+    A model is trained once and then frozen: whoever asks for the same fingerprint gets the same model.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def load(self, fingerprint: str) -> Tensor | None:
+        """The parameters ``[parameters]`` of a model; None where there is none. Raises RunError for a broken file."""
+        path = self._path(fingerprint)
+        try:
+            return load_file(path)["parameters"].clone()
+        except FileNotFoundError:
+            return None
+        except (OSError, SafetensorError, KeyError) as error:
+            raise RunError(f"cannot read the frozen model {path}: {error}; remove it to train it anew") from None
+
+    def save(self, fingerprint: str, parameters: Tensor) -> None:
+        """Keep the parameters ``[parameters]`` of a model."""
+        write_atomically(self._path(fingerprint), save({"parameters": parameters.detach().contiguous()}))
+
+    def _path(self, fingerprint: str) -> Path:
+        if not fingerprint.isalnum():
+            raise RunError(f"'{fingerprint}' is no fingerprint of a model")
+        return self.folder / f"{fingerprint}.safetensors"

@@ -1,5 +1,7 @@
 """Every owner trains a model of its own, until its own validation accuracy no longer rises (F3, sections 2 and 6).
 
+Embeddings and predictions of many owners' models of one architecture are computed at once.
+
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023).
 """
 
@@ -14,10 +16,41 @@ import torch
 from torch import Tensor
 
 from fedgraph.data import CohortData
-from fedgraph.models import StackedModel, finite_rows
+from fedgraph.fusion.owner_models.base import BATCH, Represented
+from fedgraph.models import StackedModel, TaskSpec, finite_rows
 from fedgraph.support.errors import RunError
 from fedgraph.support.randomness import generator
-from fedgraph.training import Cohort
+from fedgraph.support.threads import available_cores, side_by_side
+from fedgraph.training import Cohort, working_set
+
+
+def represent(
+    model: StackedModel, parameters: Tensor, inputs: Tensor, batch_size: int = BATCH, workers: int | None = None
+) -> Represented:
+    """What classifiers ``parameters`` ``[clients, parameters]`` say of their ``inputs``.
+
+    ``inputs`` is ``[clients, samples, *input_shape]``; the results have the same two leading axes and lie on the CPU.
+    Computed on the device of ``parameters``, ``batch_size`` samples of as many clients at a time as there is room for,
+    so that what is needed beside the results stays small. ``workers`` blocks of clients are computed side by side; None
+    takes the cores that there are. What a client gets does not depend on the others.
+    """
+    device = parameters.device
+    room = working_set(model, TaskSpec("classification", tuple(inputs.shape[2:]), ()))
+    size = room.clients_per_block(batch_size, device)
+
+    def compute(start: int) -> Represented:
+        block = slice(start, start + size)
+        state = model.layout.unflatten(parameters[block].detach().float())
+        parts = []
+        with torch.no_grad():
+            for some in inputs[block].split(batch_size, dim=1):
+                embeddings, outputs = model.represent(state, some.to(device))
+                parts.append((embeddings.float().cpu(), torch.softmax(outputs.float(), dim=2).cpu()))
+        return Represented(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
+
+    at_once = (workers or available_cores()) if device.type == "cpu" else 1
+    blocks = side_by_side(compute, range(0, len(parameters), size), at_once, threads=1)
+    return Represented(*(torch.cat(part) for part in zip(*blocks, strict=True)))
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedgraph.fusion.owner_models.batched import BatchedModel
-from fedgraph.fusion.owner_models.fingerprint import fingerprint_of_file
+from fedgraph.fusion.owner_models.base import BatchedModel, fingerprint_of_file
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError
 

@@ -16,13 +16,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedgraph.data.owners import OwnerData, cohort_data
-from fedgraph.fusion.owner_models.base import Represented
-from fedgraph.fusion.owner_models.fingerprint import content, fingerprint_of
-from fedgraph.fusion.owner_models.pretraining import initial_models, pretrain, some_clients
-from fedgraph.fusion.owner_models.raw import refuse_raw
-from fedgraph.fusion.owner_models.representing import represent
+from fedgraph.fusion.owner_models.base import ModelStore, Represented, content, fingerprint_of, refuse_raw
+from fedgraph.fusion.owner_models.pretraining import initial_models, pretrain, represent, some_clients
 from fedgraph.fusion.owner_models.single import SingleOwner
-from fedgraph.fusion.owner_models.store import ModelStore
 from fedgraph.models import FrozenLayers, ModelChoice, ScikitSettings, StackedModel, build, parse_model
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.settings import Settings

@@ -15,11 +15,17 @@ from fedgraph.data.schema import Schema
 from fedgraph.graphical.learning.dependence import dependencies, derivatives, read_graph
 from fedgraph.graphical.learning.ngm import SAMPLE, NGMFit, fitted
 from fedgraph.graphical.learning.ngr import NGRFit
-from fedgraph.graphical.network.enlarged import enlarged, global_part, without_new_influence
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.penalties import PathPenalty, SparsePaths
 from fedgraph.graphical.network.settings import NGMSettings, NGRSettings
-from fedgraph.graphical.network.stitched import StitchedNetwork, stitched_graph, touches_private
+from fedgraph.graphical.network.stitched import (
+    StitchedNetwork,
+    enlarged,
+    global_part,
+    stitched_graph,
+    touches_private,
+    without_new_influence,
+)
 from fedgraph.graphical.network.training import Penalty, train
 from fedgraph.support.randomness import generator
 
@@ -46,7 +52,7 @@ def stitch_ngm(
 
     No weight of the global model changes. In ``masked`` networks, wherever no private neighbour of a common feature is
     known its prediction is the global model's, see :class:`fedgraph.graphical.network.stitched.StitchedNetwork`; for
-    ``path-norm`` see :func:`fedgraph.graphical.network.enlarged.enlarged`.
+    ``path-norm`` see :func:`fedgraph.graphical.network.stitched.enlarged`.
 
     schema    : the common features first, then the private ones (:func:`fedgraph.data.schema.agreement.
                 with_own_features`).

@@ -8,7 +8,7 @@ from flwr.app import Context, RecordDict
 from clients.engine.node import Assignment, Node
 from fedgraph.data.own import OwnData
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import IdentityError
 
 

@@ -10,7 +10,7 @@ from fedgraph.data.pooled import PooledSplit, pooled
 from fedgraph.data.series.files import SeriesTable
 from fedgraph.data.series.windows import WindowSettings, build_cohort
 from fedgraph.models import build
-from fedgraph.models.task import Batch, TaskSpec
+from fedgraph.models.base import Batch, TaskSpec
 from fedgraph.training.cohort import Cohort
 from fedgraph.training.mixed import JoinedSplit
 from fedgraph.training.settings import TrainSettings

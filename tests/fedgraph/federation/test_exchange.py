@@ -8,13 +8,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedgraph.federation import exchange
 from fedgraph.federation.exchange import OrderedGrid, ask_everybody, identify, usable
-from fedgraph.federation.federation import Federation
+from fedgraph.federation.federation import Federation, Traffic
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.federation.identity import prove, read_public_keys
 from fedgraph.federation.roll_call import RollCall
-from fedgraph.federation.traffic import Traffic
 from fedgraph.messages.cohort import Identity
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import IdentityError, ReplyError
 
 TASK = TaskSpec("regression", (2,), (1,))

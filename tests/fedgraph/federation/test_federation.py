@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedgraph.federation.federation import Federation, hosts_of, nodes_of
 from fedgraph.messages.cohort import Identity
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import DataError, IdentityError
 
 TASK = TaskSpec("classification", (4,), (3,), classes=("x", "y", "z"))

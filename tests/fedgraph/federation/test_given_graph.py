@@ -5,7 +5,7 @@ from fedgraph.federation.federation import Federation
 from fedgraph.federation.given_graph import given_graph
 from fedgraph.graph import ClientGraph
 from fedgraph.graph.settings import GraphTable
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import ExperimentError, GraphError
 from fedgraph.support.settings import parse
 

@@ -3,10 +3,59 @@ import torch
 from torch_geometric.nn.dense import DenseGCNConv
 
 from fedgraph.fusion import FusionSettings, build_network
+from fedgraph.fusion.network import EmbeddingScaling
 from fedgraph.support.randomness import generator
 
+SIZES = torch.tensor([4, 4, 2, 3])
+
+
+def samples(number=200):
+    """Of four owners; the third and the fourth are filled up from two and three numbers, and one number is constant."""
+    random = torch.Generator().manual_seed(5)
+    embeddings = 3 + torch.tensor([0.1, 1.0, 20.0, 1.0])[:, None] * torch.randn(number, 4, 4, generator=random)
+    embeddings *= torch.arange(4) < SIZES[:, None]
+    embeddings[:, 1, 0] = 7
+    present = torch.rand(number, 4, generator=random) > 0.2
+    return embeddings * present[..., None], present
+
+
+def scaling(embeddings, present):
+    found = EmbeddingScaling(SIZES, 4)
+    found.fit(embeddings, present)
+    return found
+
+
+def test_samples_that_are_there_get_mean_0_and_a_mean_variance_of_1():
+    embeddings, present = samples()
+    scaled = scaling(embeddings, present)(embeddings, present)
+    assert not scaled[~present].any()
+    for owner, size in enumerate(SIZES.tolist()):
+        own = embeddings[present[:, owner], owner, :size]
+        expected = (own - own.mean(0)) / own.var(0, correction=0).mean().sqrt()
+        found = scaled[present[:, owner], owner]
+        torch.testing.assert_close(found[:, :size], expected, atol=1e-4, rtol=1e-4)
+        assert not found[:, size:].any()
+
+
+def test_owners_that_are_never_there_or_always_the_same_are_0():
+    embeddings, present = samples()
+    present[:, 0] = False
+    embeddings[:, 3] = torch.tensor([1.0, 2.0, 3.0, 0.0])
+    everybody = scaling(embeddings, present)(embeddings, torch.ones_like(present))
+    assert everybody.isfinite().all()
+    assert not everybody[:, [0, 3]].any()
+    assert everybody[:, [1, 2]].any()
+
+
+def test_it_travels_with_the_weights():
+    embeddings, present = samples()
+    found, again = scaling(embeddings, present), EmbeddingScaling(SIZES, 4)
+    again.load_state_dict(found.state_dict())
+    assert torch.equal(again(embeddings, present), found(embeddings, present))
+
+
 OWNERS, SIZE, CLASSES = 6, 4, 3
-SIZES = torch.full((OWNERS,), SIZE)
+OWN_SIZES = torch.full((OWNERS,), SIZE)
 
 
 def random(seed=0):
@@ -17,7 +66,7 @@ def settings(**changed):
     return FusionSettings(**{"workers": 1, "device": "cpu", **changed})
 
 
-def samples(number=5, absent=0.0, owners=OWNERS):
+def some_samples(number=5, absent=0.0, owners=OWNERS):
     embeddings = torch.randn(number, owners, SIZE, generator=random(1))
     present = torch.rand(number, owners, generator=random(2)) >= absent
     return embeddings, present
@@ -52,8 +101,8 @@ def scrambled(network):
 
 @pytest.mark.parametrize("alignment", ["soft", "hard", "none"])
 def test_given_graph_equals_dense_layers_of_pytorch_geometric_plus_skip(alignment):
-    network = scrambled(build_network(settings(graph="given", alignment=alignment), SIZES, CLASSES, road()))
-    embeddings, present = samples()
+    network = scrambled(build_network(settings(graph="given", alignment=alignment), OWN_SIZES, CLASSES, road()))
+    embeddings, present = some_samples()
     expected = with_geometric(network, road().expand(5, -1, -1), embeddings, present)
     torch.testing.assert_close(network(embeddings, present, random()), expected, rtol=1e-4, atol=1e-5)
     assert not torch.equal(network.consensus.expected(), network.consensus.expected().T)
@@ -61,8 +110,8 @@ def test_given_graph_equals_dense_layers_of_pytorch_geometric_plus_skip(alignmen
 
 @pytest.mark.parametrize("graph", ["icdf", "gumbel"])
 def test_drawn_graphs_equal_dense_layers_of_pytorch_geometric_plus_skip(graph):
-    network = scrambled(build_network(settings(graph=graph), SIZES, CLASSES))
-    embeddings, present = samples()
+    network = scrambled(build_network(settings(graph=graph), OWN_SIZES, CLASSES))
+    embeddings, present = some_samples()
     kind = network.consensus.graph
     eye = torch.eye(OWNERS)[None]
     seen = []
@@ -86,18 +135,18 @@ def test_drawn_graphs_equal_dense_layers_of_pytorch_geometric_plus_skip(graph):
 
 
 def test_mean_pooling_without_alignment_is_equation_5():
-    network = scrambled(build_network(settings(fusion="mean-pooling", alignment="none"), SIZES, CLASSES))
-    embeddings, present = samples()
+    network = scrambled(build_network(settings(fusion="mean-pooling", alignment="none"), OWN_SIZES, CLASSES))
+    embeddings, present = some_samples()
     hidden = torch.stack([(network.weights[0].T @ h.T + network.biases[0][:, None]).relu().mean(1) for h in embeddings])
     expected = hidden @ network.weights[1] + network.biases[1]
     torch.testing.assert_close(network(embeddings, present, random()), expected)
-    without = scrambled(build_network(settings(graph="none", alignment="none"), SIZES, CLASSES))
+    without = scrambled(build_network(settings(graph="none", alignment="none"), OWN_SIZES, CLASSES))
     torch.testing.assert_close(without(embeddings, present, random()), expected)
 
 
 def part_of(network, kept):
     """The network of fewer owners, with the parameters of those that are kept."""
-    smaller = build_network(settings(graph="given"), SIZES[kept], CLASSES, road()[kept][:, kept])
+    smaller = build_network(settings(graph="given"), OWN_SIZES[kept], CLASSES, road()[kept][:, kept])
     state = network.state_dict()
     state |= {"alignment.matrix": state["alignment.matrix"][kept], "consensus.weights": smaller.consensus.weights}
     smaller.load_state_dict(state)
@@ -105,8 +154,8 @@ def part_of(network, kept):
 
 
 def test_absent_owners_are_as_if_they_were_not_there():
-    network = scrambled(build_network(settings(graph="given"), SIZES, CLASSES, road()))
-    embeddings, present = samples()
+    network = scrambled(build_network(settings(graph="given"), OWN_SIZES, CLASSES, road()))
+    embeddings, present = some_samples()
     present[:] = torch.tensor([True, False, True, True, False, True])
     kept = present[0].nonzero().flatten()
     expected = part_of(network, kept)(embeddings[:, kept], present[:, kept], random())
@@ -116,8 +165,8 @@ def test_absent_owners_are_as_if_they_were_not_there():
 
 
 def test_absent_owners_may_count_as_zeros_instead():
-    network = scrambled(build_network(settings(graph="given", absent="zeros"), SIZES, CLASSES, road()))
-    embeddings, present = samples(absent=0.3)
+    network = scrambled(build_network(settings(graph="given", absent="zeros"), OWN_SIZES, CLASSES, road()))
+    embeddings, present = some_samples(absent=0.3)
     assert not present.all()
     expected = with_geometric(network, road().expand(5, -1, -1), embeddings, present)
     expected = expected * present.sum(1, keepdim=True) / OWNERS
@@ -140,9 +189,9 @@ EVERY = [
 
 @pytest.mark.parametrize("changed", EVERY, ids=str)
 def test_all_that_is_trained_has_a_gradient_and_moves_to_another_device(changed):
-    network = build_network(settings(**changed), SIZES, CLASSES, road())
+    network = build_network(settings(**changed), OWN_SIZES, CLASSES, road())
     network.train()
-    embeddings, present = samples(20, 0.2)
+    embeddings, present = some_samples(20, 0.2)
     loss = torch.nn.functional.cross_entropy(network(embeddings, present, random()), torch.arange(20) % CLASSES)
     loss.backward()
     for name, parameter in network.named_parameters():
@@ -157,10 +206,10 @@ def test_all_that_is_trained_has_a_gradient_and_moves_to_another_device(changed)
 
 @pytest.mark.parametrize("changed", EVERY, ids=str)
 def test_a_sample_gets_the_same_logits_alone_and_in_a_crowd_and_with_nobody_there(changed):
-    network = build_network(settings(**changed), SIZES, CLASSES, road())
-    embeddings, present = samples(9, 0.2)
+    network = build_network(settings(**changed), OWN_SIZES, CLASSES, road())
+    embeddings, present = some_samples(9, 0.2)
     present[0] = False
-    network.settle(*samples(6))
+    network.settle(*some_samples(6))
     network.eval()
     crowd = network(embeddings, present, random(7))
     alone = torch.cat([network(embeddings[[row]], present[[row]], random(7)) for row in range(9)])
@@ -177,7 +226,7 @@ def test_the_start_follows_from_the_seed_alone(changed):
     states = []
     for seed, state in ((1, 5), (1, 6), (2, 5)):
         torch.manual_seed(state)
-        states.append(build_network(settings(**changed), SIZES, CLASSES, road(), seed).state_dict())
+        states.append(build_network(settings(**changed), OWN_SIZES, CLASSES, road(), seed).state_dict())
         assert torch.equal(torch.rand(1), torch.rand(1, generator=torch.Generator().manual_seed(state)))
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
     assert any(not torch.equal(states[0][name], states[2][name]) for name in states[0])
@@ -185,7 +234,7 @@ def test_the_start_follows_from_the_seed_alone(changed):
 
 def test_shorter_embeddings_are_aligned_to_one_size():
     sizes = torch.tensor([2, 4, 3, 4, 1, 4])
-    embeddings, present = samples()
+    embeddings, present = some_samples()
     embeddings *= torch.arange(SIZE) < sizes[:, None]
     for changed in ({"aligned_size": 7}, {}, {"alignment": "none"}):
         network = build_network(settings(**changed), sizes, CLASSES)
@@ -195,8 +244,8 @@ def test_shorter_embeddings_are_aligned_to_one_size():
 
 def test_transformer_sees_a_set():
     """The order of owners changes nothing, as there is no alignment that belongs to one of them."""
-    network = build_network(settings(fusion="transformer", alignment="none"), SIZES, CLASSES).eval()
-    embeddings, present = samples(absent=0.3)
+    network = build_network(settings(fusion="transformer", alignment="none"), OWN_SIZES, CLASSES).eval()
+    embeddings, present = some_samples(absent=0.3)
     present[0, 1:3] = False
     order = torch.randperm(OWNERS, generator=random())
     expected = network(embeddings, present, random())
@@ -206,8 +255,8 @@ def test_transformer_sees_a_set():
 
 
 def test_transformer_drops_by_the_generator_and_in_training_only():
-    network = build_network(settings(fusion="transformer"), SIZES, CLASSES).train()
-    embeddings, present = samples()
+    network = build_network(settings(fusion="transformer"), OWN_SIZES, CLASSES).train()
+    embeddings, present = some_samples()
     first = network(embeddings, present, generator(0, "a"))
     assert torch.equal(first, network(embeddings, present, generator(0, "a")))
     assert not torch.equal(first, network(embeddings, present, generator(0, "b")))
@@ -220,8 +269,8 @@ def test_transformer_drops_by_the_generator_and_in_training_only():
 
 @pytest.mark.parametrize("draw_per", ["sample", "batch"])
 def test_training_draws_a_graph_per_sample_or_per_batch_and_evaluation_one_for_all(draw_per):
-    network = build_network(settings(draw_per=draw_per), SIZES, CLASSES).train()
-    embeddings, present = samples(1)
+    network = build_network(settings(draw_per=draw_per), OWN_SIZES, CLASSES).train()
+    embeddings, present = some_samples(1)
     same = (embeddings.expand(6, -1, -1), present.expand(6, -1))
     different = len(network(*same, random()).detach().unique(dim=0))
     assert different == (6 if draw_per == "sample" else 1)
@@ -229,8 +278,8 @@ def test_training_draws_a_graph_per_sample_or_per_batch_and_evaluation_one_for_a
 
 
 def test_concatenation_is_a_perceptron_on_all_embeddings():
-    network = build_network(settings(fusion="concatenation", concatenation_hidden=(5,)), SIZES, CLASSES)
-    embeddings, present = samples(absent=0.3)
+    network = build_network(settings(fusion="concatenation", concatenation_hidden=(5,)), OWN_SIZES, CLASSES)
+    embeddings, present = some_samples(absent=0.3)
     flat = torch.where(present[..., None], embeddings, 0).reshape(5, -1)
     first, second = network.layers
     expected = (flat @ first.weight + first.bias).relu() @ second.weight + second.bias

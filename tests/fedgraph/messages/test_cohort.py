@@ -5,7 +5,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedgraph.data.base import SPLITS
 from fedgraph.messages.cohort import Identity, WorkReply, WorkRequest
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import ReplyError
 
 NAMES = ("a", "b")

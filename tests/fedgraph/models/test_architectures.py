@@ -3,8 +3,8 @@ import torch
 
 from fedgraph.models import build
 from fedgraph.models.architectures import Architectures
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.choice import ModelChoice
-from fedgraph.models.task import TaskSpec
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import generator
 

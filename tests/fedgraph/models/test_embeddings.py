@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedgraph.models import build
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import ExperimentError
 
 SEQUENCE = TaskSpec("classification", (6, 2), (3,))

@@ -9,8 +9,8 @@ from torch.nn import functional
 from fedgraph.data.base import CohortData
 from fedgraph.data.examples import ExampleSplit
 from fedgraph.models import build
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.frozen import FrozenLayers
-from fedgraph.models.task import TaskSpec
 from fedgraph.support.errors import ExperimentError
 from fedgraph.training.batches import shuffling_keys, training_batches
 from fedgraph.training.cohort import Cohort, TrainSettings

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from fedgraph.models import build, perceptron_kernel
-from fedgraph.models.base import Differentiated
+from fedgraph.models.base import Batch, Differentiated, TaskSpec
 from fedgraph.models.frozen import FrozenLayers
 from fedgraph.models.native import loader as native
-from fedgraph.models.task import Batch, TaskSpec
-from fedgraph.training.losses import loss_sums, masked_mean
+from fedgraph.training.metrics import loss_sums, masked_mean
 
 pytestmark = pytest.mark.skipif(perceptron_kernel.library() is None, reason="no C++ compiler")
 

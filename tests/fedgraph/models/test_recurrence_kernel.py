@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fedgraph.models import build, recurrence, recurrence_kernel
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.native import loader as native
 from fedgraph.models.recurrence import GRUCell, LSTMCell, TanhCell, Weights
 from fedgraph.models.recurrence_kernel import run_sequence
-from fedgraph.models.task import TaskSpec
 
 KINDS = {"gru": (GRUCell(), 3), "lstm": (LSTMCell(), 4), "rnn": (TanhCell(), 1)}
 TASK = TaskSpec(kind="forecast", input_shape=(6, 2), output_shape=(3,), step_minutes=5.0)

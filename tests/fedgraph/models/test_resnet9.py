@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from fedgraph.models import build
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import ExperimentError
 
 COLOURS = TaskSpec("classification", (3, 32, 32), (10,))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedgraph.models import build
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import ExperimentError
 
 FORECAST = TaskSpec("forecast", (6, 2), (4,), step_minutes=5)

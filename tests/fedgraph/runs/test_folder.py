@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.federation.traffic import Traffic
+from fedgraph.federation.federation import Traffic
 from fedgraph.models import build
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
-from fedgraph.models.task import TaskSpec
 from fedgraph.runs.callbacks import EarlyStopping, Evaluation, Training
 from fedgraph.runs.folder import Recorder, RunFolder, summary_of
-from fedgraph.runs.model_file import load_models, write_models
+from fedgraph.runs.result_files import load_models, write_models
 from fedgraph.support.errors import RunError
 
 NAMES = ("a", "b")

@@ -7,19 +7,21 @@ import math
 import shutil
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from fedgraph.data import open_source, parse_data
 from fedgraph.data.base import CohortData
 from fedgraph.data.images.augmentation import ImageAugmentation
 from fedgraph.models import build
+from fedgraph.models.base import Batch, TaskSpec
 from fedgraph.models.native.loader import COMPILERS
-from fedgraph.models.task import Batch, TaskSpec
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.training.batches import example_numbers, shuffling_keys, training_batches
-from fedgraph.training.cohort import Cohort, TrainSettings, _shrinking, _slices
+from fedgraph.training.cohort import Cohort, TrainSettings, _shrinking, _slices, cross_losses
 
 SIZES = (11, 4, 7, 1)
 FORECAST = TaskSpec("forecast", (5, 1), (3,), step_minutes=5)
@@ -527,3 +529,27 @@ def test_a_gpu_gives_the_same_result(name, compile_):
         results.append((trained, cohort.evaluate(trained, "test")["mae"], cohort.predict(trained, "test").nan_to_num()))
     for on_cpu, on_gpu in zip(*results, strict=True):
         torch.testing.assert_close(on_gpu, on_cpu, atol=1e-4, rtol=1e-3)
+
+
+SERIES = {"set": "synthetic-traffic", "sensors": 4, "days": 3, "missing-share": 0.1}
+IMAGE_TASK = {"set": "digits", "clients": 3, "partition": "iid"}
+
+
+@pytest.mark.parametrize(("table", "model"), [(SERIES, {"name": "rnn", "hidden": 4}), (IMAGE_TASK, {"name": "mlp"})])
+def test_every_candidate_is_measured_on_every_clients_own_examples(table, model):
+    source = open_source(parse_data(table), Path())
+    data = source.load(source.client_names())
+    stacked = build(model, data.task)
+    cohort = Cohort(stacked, data, TrainSettings(), 0)
+    draws = torch.Generator().manual_seed(0)
+    candidates = torch.stack([stacked.initial(draws) for _ in range(5)])
+    everybody = torch.arange(len(data.names))
+    losses = cross_losses(cohort, candidates, everybody)
+    assert losses.shape == (len(data.names), 5)
+    assert torch.equal(cross_losses(cohort, candidates, everybody[[2, 0]]), losses[[2, 0]])
+    assert cross_losses(cohort, candidates, everybody[:0]).shape == (0, 5)
+    metric = "mae" if table is SERIES else "loss"
+    for number, candidate in enumerate(candidates):
+        alone = cohort.evaluate(candidate.repeat(len(data.names), 1), "train")[metric]
+        torch.testing.assert_close(losses[:, number], alone.double(), rtol=1e-5, atol=1e-6)
+    assert losses.std(dim=1).min() > 1e-4, "candidates differ, and so do their losses"

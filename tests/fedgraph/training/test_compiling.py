@@ -11,7 +11,7 @@ import torch
 import torch._inductor.config
 
 from fedgraph.models import build
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 from fedgraph.training import compiling
 from fedgraph.training.compiling import Compiled
 

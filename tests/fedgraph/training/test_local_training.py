@@ -11,11 +11,10 @@ import torch
 from fedgraph.data.examples import ExampleSplit
 from fedgraph.data.series.windows import WindowSplit
 from fedgraph.models import build
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 from fedgraph.training.batches import shuffling_keys
 from fedgraph.training.local_training import Block, LocalTraining
-from fedgraph.training.losses import masked_mean
-from fedgraph.training.metrics import tally
+from fedgraph.training.metrics import masked_mean, tally
 from fedgraph.training.optimisers import Optimiser, clip_rows, fresh_state
 from fedgraph.training.settings import TrainSettings
 

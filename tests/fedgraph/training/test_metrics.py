@@ -1,5 +1,3 @@
-"""Metrics against NumPy."""
-
 from __future__ import annotations
 
 import math
@@ -9,11 +7,51 @@ import pytest
 import torch
 from sklearn.metrics import f1_score
 
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import ExperimentError
-from fedgraph.training.metrics import SMALLEST_TARGET, direction, summarise, tally
+from fedgraph.training.metrics import SMALLEST_TARGET, direction, loss_sums, masked_mean, summarise, tally
 
-FORECAST = TaskSpec("forecast", (12, 1), (4,), step_minutes=5, unit="mph")
+FORECAST = TaskSpec("forecast", (3, 1), (2,))
+
+
+@pytest.mark.parametrize(
+    ("loss", "equation"),
+    [
+        ("auto", np.abs),
+        ("mae", np.abs),
+        ("mse", np.square),
+        ("huber", lambda e: np.where(np.abs(e) < 1, e**2 / 2, np.abs(e) - 0.5)),
+    ],
+)
+def test_masked_sums_skip_missing_targets(loss, equation):
+    random = np.random.default_rng(0)
+    outputs, targets = 2 * random.normal(size=(2, 4, 6, 2)).astype(np.float32)
+    weights = (random.random((4, 6, 2)) < 0.5).astype(np.float32)
+    weights[3] = 0
+    targets[weights == 0] = np.nan
+    leaf = torch.from_numpy(outputs).requires_grad_()
+    sums, counts = loss_sums(loss, FORECAST, leaf, torch.from_numpy(targets), torch.from_numpy(weights))
+    for client in range(4):
+        kept = weights[client] > 0
+        expected = equation(outputs[client][kept] - targets[client][kept]).sum()
+        assert sums[client].item() == pytest.approx(expected, rel=1e-5)
+        assert counts[client] == kept.sum()
+    mean = masked_mean(sums, counts)
+    assert mean[3] == 0
+    mean.sum().backward()
+    assert leaf.grad.isfinite().all()
+    assert (leaf.grad[torch.from_numpy(weights) == 0] == 0).all()
+
+
+def test_automatic_loss_of_the_other_tasks():
+    logits, classes = torch.randn(1, 5, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([[0, 2, 1, 1, 0]])
+    sums, _ = loss_sums("auto", TaskSpec("classification", (4,), (3,)), logits, classes, torch.ones(1, 5))
+    torch.testing.assert_close(sums[0], torch.nn.functional.cross_entropy(logits[0], classes[0], reduction="sum"))
+    sums, _ = loss_sums("auto", TaskSpec("regression", (4,), ()), torch.ones(1, 2), torch.zeros(1, 2), torch.ones(1, 2))
+    assert sums.item() == 2
+
+
+FORECAST_OF_TWO = TaskSpec("forecast", (12, 1), (4,), step_minutes=5, unit="mph")
 
 
 def forecast_batch(seed=0, clients=3, examples=20):
@@ -41,7 +79,7 @@ def test_forecast_metrics_in_the_tasks_unit_whatever_the_batches():
     mean, std = np.array([50.0, 60.0, 0.0]), np.array([9.0, 4.0, 1.0])
     targets[2, 0, 0], weights[2, 0, 0] = 0.0, 1.0
     for cuts in ([20], [7, 13], [1] * 20):
-        sums = tally(FORECAST, torch.tensor(mean), torch.tensor(std), horizons=(1, 3))
+        sums = tally(FORECAST_OF_TWO, torch.tensor(mean), torch.tensor(std), horizons=(1, 3))
         for part in zip(*(torch.from_numpy(each).split(cuts, 1) for each in (outputs, targets, weights)), strict=True):
             sums.add(*part)
         found = sums.result()
@@ -131,7 +169,7 @@ def test_f1_without_any_target_is_nan():
 def test_no_valid_target_is_nan():
     outputs, targets, weights = forecast_batch()
     weights[1] = 0
-    sums = tally(FORECAST, torch.zeros(3), torch.ones(3))
+    sums = tally(FORECAST_OF_TWO, torch.zeros(3), torch.ones(3))
     sums.add(*map(torch.from_numpy, (outputs, targets, weights)))
     assert all(value.isnan().tolist() == [False, True, False] for value in sums.result().values())
 
@@ -139,7 +177,7 @@ def test_no_valid_target_is_nan():
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        (FORECAST, "horizon 5 cannot be evaluated: forecasts have the steps 1 to 4"),
+        (FORECAST_OF_TWO, "horizon 5 cannot be evaluated: forecasts have the steps 1 to 4"),
         (TaskSpec("classification", (4,), (3,)), "horizon 5 .*a classification task has no steps"),
     ],
 )

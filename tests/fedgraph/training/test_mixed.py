@@ -13,8 +13,8 @@ from fedgraph.data.base import CohortData
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.models import build
 from fedgraph.models.architectures import Architectures
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.choice import ModelChoice
-from fedgraph.models.task import TaskSpec
 from fedgraph.support.errors import RunError
 from fedgraph.training.cohort import Cohort, TrainSettings
 from fedgraph.training.mixed import JoinedSplit, MixedCohort, load_cohort

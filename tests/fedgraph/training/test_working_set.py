@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedgraph.models import build
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 from fedgraph.training.working_set import WorkingSet, core_cache, working_set
 
 CPU = torch.device("cpu")

@@ -15,8 +15,8 @@ from fedgraph.graph import ClientGraph
 from fedgraph.messages.array_records import to_record
 from fedgraph.messages.cohort import WorkReply, WorkRequest
 from fedgraph.models import build
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
-from fedgraph.models.task import TaskSpec
 from fedgraph.runs.callbacks import AverageLast, Callback, EarlyStopping
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.errors import RunError

@@ -7,10 +7,10 @@ import torch
 from fedgraph.federation.federation import Federation
 from fedgraph.graph.means import weighted_mean
 from fedgraph.messages.array_records import to_record
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
-from fedgraph.models.task import TaskSpec
-from fedgraph.runs.model_file import load_models
 from fedgraph.runs.plan import RunPlan
+from fedgraph.runs.result_files import load_models
 from fedgraph.support.settings import Settings
 from strategies.engine.base import Replies
 from strategies.engine.global_model import GlobalModelStrategy

@@ -9,8 +9,8 @@ from fedgraph.data import open_source, parse_data
 from fedgraph.messages.array_records import from_record, to_record
 from fedgraph.messages.cohort import error_content
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.model_file import load_models
 from fedgraph.runs.reports.peer_comparison import MEASURES, PeerComparison
+from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import ExperimentError
 
 NAMES = ("client-0", "client-1", "client-2")

@@ -5,7 +5,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from fedgraph.federation.federation import Federation
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.messages.cohort import WorkReply
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 from strategies.engine.replies import collect
 
 NAMES = ("a", "b", "c", "d", "e")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedgraph.data.owners.samples import SAMPLE_SPLITS, OwnerData, cohort_data
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import DataError
 
 SPLIT = [0, 1, 0, 2, 3, 0]

@@ -12,7 +12,7 @@ from fedgraph.data.base import SPLITS, CohortData, SplitName
 from fedgraph.data.series.cold_start import ColdStartSettings, cold_clients, describe_cold
 from fedgraph.data.series.files import SeriesTable
 from fedgraph.data.series.windows import WindowSettings, build_cohort
-from fedgraph.models.task import Batch
+from fedgraph.models.base import Batch
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.settings import parse
 

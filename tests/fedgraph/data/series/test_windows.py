@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedgraph.data.base import SPLITS, CohortData
 from fedgraph.data.series.files import SeriesTable, regular_times
 from fedgraph.data.series.windows import WindowSettings, build_cohort
-from fedgraph.models.task import Batch
+from fedgraph.models.base import Batch
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.settings import parse
 

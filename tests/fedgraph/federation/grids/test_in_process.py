@@ -8,7 +8,7 @@ from fedgraph.federation.exchange import OrderedGrid
 from fedgraph.federation.federation import Federation
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.messages.cohort import error_of
-from fedgraph.models.task import TaskSpec
+from fedgraph.models.base import TaskSpec
 
 
 def echo(message, context):

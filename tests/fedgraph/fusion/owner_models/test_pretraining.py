@@ -1,4 +1,4 @@
-"""Owners train alone, stop for themselves and keep their best epoch."""
+"""Many owners represented at once equal each alone."""
 
 from __future__ import annotations
 
@@ -9,15 +9,62 @@ import torch
 
 from fedgraph.data.base import CohortData
 from fedgraph.data.examples import ExampleSplit
-from fedgraph.fusion.owner_models.pretraining import initial_models, pretrain, some_clients
+from fedgraph.fusion.owner_models import pretraining as representing
+from fedgraph.fusion.owner_models.pretraining import initial_models, pretrain, represent, some_clients
 from fedgraph.models import build
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.frozen import FrozenLayers
 from fedgraph.models.mlp import MLPModel
-from fedgraph.models.task import TaskSpec
 from fedgraph.support.errors import RunError
 from fedgraph.training.cohort import Cohort, TrainSettings
+from fedgraph.training.working_set import WorkingSet
 
-TASK = TaskSpec("classification", (4, 2), (3,))
+TASK = TaskSpec("classification", (6, 2), (3,))
+
+
+@pytest.mark.parametrize("table", [{"name": "lstm", "hidden": 4, "read-out": "steps"}, {"name": "mlp", "hidden": [5]}])
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_equals_one_by_one(monkeypatch, table, compiled, workers):
+    model = build(table, TASK)
+    model = model.compiled() if compiled else model
+    rows = torch.stack([model.initial(torch.Generator().manual_seed(i)) for i in range(5)])
+    inputs = torch.randn(5, 13, 6, 2, generator=torch.Generator().manual_seed(0))
+    blocks = []
+    monkeypatch.setattr(
+        WorkingSet, "clients_per_block", lambda self, batch_size, device: blocks.append(batch_size) or 2
+    )
+    found = represent(model, rows, inputs, batch_size=4, workers=workers)
+    assert found.embeddings.shape == (5, 13, model.embedding_size)
+    assert found.probabilities.shape == (5, 13, 3)
+    for client in range(5):
+        twin = model.twin().eval()
+        twin.load_state_dict(model.layout.row_state(rows[client]))
+        seen = []
+        twin.head.register_forward_pre_hook(lambda layer, given, seen=seen: seen.append(given[0]))
+        with torch.no_grad():
+            expected = torch.softmax(twin(inputs[client]), dim=1)
+        torch.testing.assert_close(found.probabilities[client], expected, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(found.embeddings[client], seen[0], atol=1e-6, rtol=1e-5)
+    assert not found.embeddings.requires_grad
+
+
+def test_never_more_than_a_batch_of_a_block_at_once(monkeypatch):
+    model = build({"name": "mlp", "hidden": [5]}, TASK)
+    shapes = []
+
+    def watched(state, inputs, original=model.represent):
+        shapes.append(tuple(inputs.shape[:2]))
+        return original(state, inputs)
+
+    monkeypatch.setattr(model, "represent", watched)
+    monkeypatch.setattr(representing, "working_set", lambda model, task: WorkingSet(1, 1))
+    monkeypatch.setattr(WorkingSet, "clients_per_block", lambda self, batch_size, device: 2)
+    represent(model, torch.zeros(3, model.layout.num_parameters), torch.zeros(3, 9, 6, 2), batch_size=4, workers=1)
+    assert shapes == [(2, 4), (2, 4), (2, 1), (1, 4), (1, 4), (1, 1)]
+
+
+PRETRAINING_TASK = TaskSpec("classification", (4, 2), (3,))
 NAMES = tuple(f"owner {number}" for number in range(5))
 SETTINGS = TrainSettings(optimizer="adam", learning_rate=0.05, batch_size=8, workers=1)
 
@@ -28,7 +75,7 @@ def make_data(names=NAMES, unvalidated=(), untrained=()):
     inputs, targets, size = [], [], 30
     for place, name in enumerate(names):
         random = torch.Generator().manual_seed(int(name[-1]))
-        values = torch.randn(size, *TASK.input_shape, generator=random)
+        values = torch.randn(size, *PRETRAINING_TASK.input_shape, generator=random)
         labels = (values[:, 0, 0] > 0).long() + (values[:, 1, 1] > 1).long()
         noise = torch.randint(3, (size,), generator=random)
         inputs.append(values)
@@ -39,11 +86,11 @@ def make_data(names=NAMES, unvalidated=(), untrained=()):
     made = {
         name: ExampleSplit(torch.cat(inputs), torch.cat(targets), torch.stack(rows)) for name, rows in splits.items()
     }
-    return CohortData(tuple(names), TASK, made, torch.zeros(len(names)), torch.ones(len(names)))
+    return CohortData(tuple(names), PRETRAINING_TASK, made, torch.zeros(len(names)), torch.ones(len(names)))
 
 
 def cohort_of(data, model=None, settings=SETTINGS):
-    return Cohort(model or build({"name": "mlp", "hidden": [6]}, TASK), data, settings, seed=3)
+    return Cohort(model or build({"name": "mlp", "hidden": [6]}, PRETRAINING_TASK), data, settings, seed=3)
 
 
 def alone(cohort, row, initial, max_epochs, patience):
@@ -68,7 +115,7 @@ def alone(cohort, row, initial, max_epochs, patience):
     [({"name": "mlp", "hidden": [6]}, 12, 3), ({"name": "gru", "hidden": 6, "read-out": "steps"}, 30, 8)],
 )
 def test_equals_early_stopping_of_each_client_alone(table, epochs, patience):
-    model = build(table, TASK)
+    model = build(table, PRETRAINING_TASK)
     cohort = cohort_of(make_data(), model)
     initial = initial_models(model, 7, NAMES)
     kept = initial.clone()
@@ -110,7 +157,7 @@ def test_clients_that_have_stopped_are_left_out(monkeypatch):
 
 
 def test_result_does_not_depend_on_who_else_is_there():
-    initial = initial_models(build({"name": "mlp", "hidden": [6]}, TASK), 7, NAMES)
+    initial = initial_models(build({"name": "mlp", "hidden": [6]}, PRETRAINING_TASK), 7, NAMES)
     whole = pretrain(cohort_of(make_data()), initial, 12, 3)
     rows = torch.tensor([3, 1])
     part = pretrain(cohort_of(make_data([NAMES[3], NAMES[1]])), initial[rows], 12, 3)
@@ -182,7 +229,7 @@ def test_a_diverged_client_is_named_and_one_without_examples_is_not():
 
 
 def test_initial_models_are_keyed_by_name():
-    model = build({"name": "lstm", "hidden": 3}, TASK)
+    model = build({"name": "lstm", "hidden": 3}, PRETRAINING_TASK)
     rows = initial_models(model, 7, NAMES)
     assert torch.equal(initial_models(model, 7, NAMES[::-1]), rows.flip(0))
     assert len({tuple(row.tolist()) for row in rows}) == 5
@@ -190,8 +237,8 @@ def test_initial_models_are_keyed_by_name():
 
 
 def test_a_tied_head_is_one_draw_for_all_and_for_all_architectures():
-    model = build({"name": "lstm", "hidden": 6}, TASK)
-    other = build({"name": "mlp", "hidden": [9, 6]}, TASK)
+    model = build({"name": "lstm", "hidden": 6}, PRETRAINING_TASK)
+    other = build({"name": "mlp", "hidden": [9, 6]}, PRETRAINING_TASK)
     heads = []
     for each in (model, other, FrozenLayers(other, ["head.*"])):
         state = each.layout.unflatten(initial_models(each, 7, NAMES, tied_head=True))
@@ -210,7 +257,7 @@ def test_a_selection_keeps_everything_of_its_clients():
     counts = torch.arange(15).reshape(5, 3)
     full = CohortData(
         data.names,
-        TASK,
+        PRETRAINING_TASK,
         data.splits,
         torch.arange(5.0),
         torch.arange(5.0) + 1,

@@ -10,11 +10,10 @@ from torch.nn.functional import softmax
 from fedgraph.data.owners.samples import OwnerData
 from fedgraph.fusion.owner_models import single
 from fedgraph.fusion.owner_models import stage as module
-from fedgraph.fusion.owner_models.batched import BatchedModel
+from fedgraph.fusion.owner_models.base import BatchedModel, ModelStore
 from fedgraph.fusion.owner_models.stage import LocalModelSettings, LocalStage
-from fedgraph.fusion.owner_models.store import ModelStore
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.choice import ModelChoice
-from fedgraph.models.task import TaskSpec
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.training.settings import TrainSettings
 

@@ -6,10 +6,10 @@ from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.graphical.learning.dependence import derivatives, violation
 from fedgraph.graphical.learning.ngm import fit_ngm
 from fedgraph.graphical.learning.ngr import fit_ngr
-from fedgraph.graphical.network.enlarged import enlarged, global_part, without_new_influence
 from fedgraph.graphical.network.network import PROJECTION, Network
 from fedgraph.graphical.network.projections import Projections
 from fedgraph.graphical.network.settings import NGMSettings, NGRSettings
+from fedgraph.graphical.network.stitched import enlarged, global_part, without_new_influence
 from fedgraph.graphical.network.training import train
 from fedgraph.support.randomness import generator
 

@@ -12,10 +12,10 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import SplineTransformer
 
-from fedgraph.fusion.owner_models.scikit import fitted
+from fedgraph.fusion.owner_models.single import fitted
 from fedgraph.models import build, parse_model
+from fedgraph.models.base import TaskSpec
 from fedgraph.models.choice import ModelChoice
-from fedgraph.models.task import TaskSpec
 from fedgraph.support.errors import ExperimentError
 
 RANDOM = torch.Generator().manual_seed(0)

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from fedgraph.fusion.owner_models.loading import load_local_model
-from fedgraph.models.task import TaskSpec
+from fedgraph.fusion.owner_models.brought import load_local_model
+from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import ExperimentError
 
 TASK = TaskSpec("classification", (2, 3), (4,))
@@ -115,7 +115,7 @@ def test_equals_the_module_itself(hand_over, form, layer, seen, monkeypatch):
     module = made()
     model = load_local_model(hand_over(module, form) + (f"#{layer}" if layer else ""), TASK)
     for batch in (256, 4):
-        monkeypatch.setattr("fedgraph.fusion.owner_models.batched.BATCH", batch)
+        monkeypatch.setattr("fedgraph.fusion.owner_models.base.BATCH", batch)
         found = model.represent(INPUTS)
         embeddings, probabilities = expected(module, seen)
         torch.testing.assert_close(found.embeddings, embeddings, atol=1e-6, rtol=1e-5)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedgraph.federation.joined_samples import JoinedSamples
-from fedgraph.runs.prediction_file import entropies, write_entropies, write_predictions
+from fedgraph.runs.result_files import entropies, write_entropies, write_predictions
 
 PREDICTIONS = torch.tensor(
     [

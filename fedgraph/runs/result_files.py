@@ -1,0 +1,112 @@
+"""Files of results: ``models.safetensors`` with the models that a run ends with, and predictions of samples (F3).
+
+Of models, ``clients/<tensor>`` has a leading client axis, ``global/<tensor>`` has none; the metadata ``clients`` lists
+the names. Where architectures differ, ``clients/<number>/<tensor>`` holds the clients of one architecture, and the
+metadata ``architectures`` says which number each client has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from fedgraph.data.owners import SAMPLE_SPLITS
+from fedgraph.federation import JoinedSamples
+from fedgraph.fusion import decided
+from fedgraph.models import Architectures, Layout
+from fedgraph.support.files import as_csv, write_atomically
+
+
+def write_models(
+    path: Path,
+    layout: Layout,
+    names: Sequence[str],
+    models: Tensor,
+    global_model: Tensor | None,
+    architectures: Architectures | None = None,
+) -> None:
+    """Write every client's model of ``models`` ``[clients, parameters]``, and the global one ``[parameters]`` if any.
+
+    ``architectures`` says which client has which model, where they differ.
+    """
+    stacked = layout.unflatten(models) if architectures is None else architectures.stacked(models)
+    tensors = {f"clients/{name}": value.contiguous() for name, value in stacked.items()}
+    if global_model is not None:
+        tensors |= {f"global/{name}": value for name, value in layout.row_state(global_model).items()}
+    metadata = {"clients": json.dumps(list(names))}
+    if architectures is not None:
+        metadata["architectures"] = json.dumps(architectures.numbers)
+    write_atomically(path, save(tensors, metadata=metadata))
+
+
+def load_models(path: str | Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor] | None]:
+    """Read ``models.safetensors``: state dicts by client name, and the global one or None."""
+    with safe_open(str(path), framework="pt") as stream:
+        metadata = stream.metadata()
+        names = json.loads(metadata["clients"])
+        numbers = json.loads(metadata.get("architectures", "null"))
+        tensors = {key: stream.get_tensor(key) for key in stream.keys()}  # noqa: SIM118
+    stacked = {key.removeprefix("clients/"): value for key, value in tensors.items() if key.startswith("clients/")}
+    shared = {key.removeprefix("global/"): value for key, value in tensors.items() if key.startswith("global/")}
+    if numbers is None:
+        clients = {name: {key: value[row] for key, value in stacked.items()} for row, name in enumerate(names)}
+        return clients, shared or None
+    clients, rows = {}, Counter[int]()
+    for name, number in zip(names, numbers, strict=True):
+        start = f"{number}/"
+        own = {key.removeprefix(start): value for key, value in stacked.items() if key.startswith(start)}
+        clients[name] = {key: value[rows[number]] for key, value in own.items()}
+        rows[number] += 1
+    return clients, shared or None
+
+
+def write_predictions(path: Path, joined: JoinedSamples, probabilities: Tensor, deviations: Tensor) -> None:
+    """A line per sample: key, split, label, predicted class, owners that have it; probability and deviation per class.
+
+    ``probabilities``, ``deviations``: ``[samples, classes]``, the latter over graph draws. Label and prediction are
+    names of classes; the label of a new sample is empty.
+    """
+    classes = joined.classes
+    heads = ["key", "split", "label", "predicted", "owners"]
+    heads += [f"probability {name}" for name in classes] + [f"deviation {name}" for name in classes]
+    numbers = torch.cat([probabilities, deviations], dim=1).tolist()
+    predicted, counts = decided(probabilities).tolist(), joined.present.sum(1).tolist()
+    lines = (
+        [key, split, label, classes[guess], count, *(f"{number:.6g}" for number in row)]
+        for (key, split, label), guess, count, row in zip(_samples(joined), predicted, counts, numbers, strict=True)
+    )
+    write_atomically(path, as_csv([heads, *lines]).encode())
+
+
+def write_entropies(path: Path, joined: JoinedSamples) -> None:
+    """A line per sample: key, split, and the entropy in bits of the classes that the owners' own models predict.
+
+    Ma, Hoang, Chen (UAI 2023), figure 3: 0 where all owners agree.
+    """
+    values = entropies(joined.predictions, joined.present).tolist()
+    lines = ([key, split, f"{value:.6f}"] for (key, split, _), value in zip(_samples(joined), values, strict=True))
+    write_atomically(path, as_csv([["key", "split", "entropy"], *lines]).encode())
+
+
+def entropies(predictions: Tensor, present: Tensor) -> Tensor:
+    """Entropy in bits, ``[samples]``, of the distribution of predicted classes over the owners that have the sample.
+
+    predictions : ``[samples, owners, classes]``. present : bool ``[samples, owners]``.
+    """
+    votes = torch.nn.functional.one_hot(decided(predictions), predictions.shape[2]) * present[..., None]
+    shares = votes.sum(1).double() / present.sum(1, keepdim=True).clamp(min=1)
+    return -torch.special.xlogy(shares, shares).sum(1) / torch.log(torch.tensor(2.0, dtype=torch.float64)) + 0.0
+
+
+def _samples(joined: JoinedSamples) -> list[tuple[str, str, str]]:
+    """Key, split and label of every sample."""
+    splits = [SAMPLE_SPLITS[place] for place in joined.split.tolist()]
+    labels = [joined.classes[label] if label >= 0 else "" for label in joined.labels.tolist()]
+    return list(zip(joined.keys, splits, labels, strict=True))
