@@ -7,16 +7,19 @@ BIN := $(VENV)/bin
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION := 1
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: run test test-all lint venv clean
+.PHONY: run test test-process test-all lint venv clean
 
 run: venv  ## The default experiment: SFL against FedAvg and local-only on digits.
 	$(BIN)/fedgraph run sfl/digits.toml --compare fedavg --compare local
 
 # Two processes share the cores: threads of each that wait for those of the other would slow both down.
-test test-all: export OMP_NUM_THREADS := 1
+test test-process test-all: export OMP_NUM_THREADS := 1
 
-test: lint  ## What every change must pass.
-	$(BIN)/pytest -m "not slow" -n 2 --dist loadgroup
+test: lint  ## What every change must pass, with one smoke of each grid.
+	$(BIN)/pytest -m "not slow and not process" -n 2 --dist loadgroup
+
+test-process: venv  ## What starts servers, Ray or programs, or kills them.
+	$(BIN)/pytest -m "process and not slow" -n 2 --dist loadgroup
 
 test-all: lint  ## With the slow tests.
 	$(BIN)/pytest -n 2 --dist loadgroup

@@ -51,6 +51,7 @@ def test_its_table_is_checked(plugin_folder):
 
 
 @pytest.mark.xdist_group("flower")
+@pytest.mark.process
 def test_runs_by_dotted_path_on_ray(plugin_folder):
     here = run(plugin_folder, "--json", "out.json", "--set", "experiment.rounds=2")
     ray = run(plugin_folder, "--json", "out.json", "--set", "experiment.rounds=2", "--grid", "flower")

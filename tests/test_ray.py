@@ -76,6 +76,7 @@ def test_ray_gives_the_same_graphical_model_as_the_in_process_grid(table_tables,
 
 
 @pytest.mark.xdist_group("flower")
+@pytest.mark.process
 def test_flwr_run_of_the_repository_itself(tmp_path):
     """``flwr run .`` as the README has it: the app is the repository, the experiment travels in the bundle."""
     home, log, out = tmp_path / "home", tmp_path / "flower.log", tmp_path / "runs"

@@ -100,6 +100,7 @@ def check(uninterrupted, tables, folder):
     assert evaluated[: resumed["rounds"] + 1] == list(range(resumed["rounds"] + 1))
 
 
+@pytest.mark.process
 def test_killed_in_process(tables, tmp_path, data_dir, run_experiment):
     folder = killed_three_times(tables, tmp_path, data_dir, "local", [(0, 10), (12, 22), (24, 35)], seed=1)
     check(run_experiment(tables), tables, folder)
@@ -113,6 +114,7 @@ def test_killed_on_ray(tables, tmp_path, data_dir, run_experiment):
     check(run_experiment(tables), tables, folder)
 
 
+@pytest.mark.process
 def test_killed_while_the_server_learns_from_embeddings(patches_tables, tmp_path, data_dir, run_experiment):
     """F3: what the owners have sent once is not asked for again."""
     patches_tables["f3"] |= {"epochs": 25, "patience": 25}

@@ -113,6 +113,7 @@ def test_the_wheel_declares_command_and_dependencies(wheel):
     )
 
 
+@pytest.mark.process
 def test_the_installed_wheel_runs_the_default_experiment(run_installed):
     summary = run_installed("--set", "experiment.rounds=2")
     assert summary["method"] == "sfl"

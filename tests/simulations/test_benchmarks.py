@@ -92,6 +92,7 @@ def test_table_has_a_row_per_grid_with_ratios(monkeypatch):
     assert "not the same on all rows" in output
 
 
+@pytest.mark.process
 def test_a_measurement_is_a_real_run(tmp_path):
     summary, whole = grids._measure("sfl/digits.toml", "local", 2, ["experiment.rounds=1"])
     assert (summary["rounds"], summary["clients"]) == (1, 20)
@@ -140,6 +141,7 @@ def test_a_target_says_whether_it_is_met():
     assert target_line("it", 0.6, 0.5).endswith("missed.")
 
 
+@pytest.mark.process
 def test_memory_of_a_fresh_process_is_its_own():
     held = torch.zeros(60_000_000)  # 240 MB that the other process must not be charged for
     assert measure.peak_bytes() >= held.numel() * 4

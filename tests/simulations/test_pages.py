@@ -137,6 +137,7 @@ def test_wrong_markers_are_named(results, page, message):
         written_anew(page, results)
 
 
+@pytest.mark.process
 def test_the_command_has_an_exit_status():
     done = subprocess.run([sys.executable, "-m", "simulations.pages", "--check"], cwd=REPOSITORY, capture_output=True)
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()

@@ -318,6 +318,7 @@ def test_wrong_types_are_explained(file):
         assert message in result.output
 
 
+@pytest.mark.process
 def test_the_package_is_the_command():
     found = subprocess.run([sys.executable, "-m", "fedgraph", "--help"], capture_output=True, text=True, check=False)
     assert found.returncode == 0

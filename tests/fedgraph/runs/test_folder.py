@@ -83,6 +83,7 @@ def test_a_folder_that_is_no_run(tmp_path):
         RunFolder.open(tmp_path)
 
 
+@pytest.mark.process
 def test_a_second_process_is_refused_until_the_first_is_gone(folder):
     code = (
         "import sys; from pathlib import Path; from fedgraph.runs.folder import RunFolder\n"

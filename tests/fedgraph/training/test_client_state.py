@@ -197,6 +197,7 @@ def test_leftovers_of_a_killed_writer_are_ignored_and_removed(tmp_path):
     assert values(state, ["a", "b"], 9) == [2, 2]
 
 
+@pytest.mark.process
 def test_a_writer_that_is_killed_leaves_whole_rounds(tmp_path):
     code = f"""
 import torch

@@ -68,6 +68,7 @@ def test_environment_is_private_and_finds_what_this_process_finds(tmp_path, monk
     assert (entries[0], entries[1], entries[-1]) == (ours, str(tmp_path), "/somewhere/else")
 
 
+@pytest.mark.process
 def test_the_app_names_components_that_exist(tmp_path):
     write_app(tmp_path / "app")
     app = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
@@ -97,6 +98,7 @@ def test_connection_file(tmp_path):
         assert link[link["default"]] == {"address": "127.0.0.1:1234", **how}
 
 
+@pytest.mark.process
 def test_a_process_ends_with_its_children_when_the_block_ends(tmp_path):
     code = (
         "import subprocess, sys, time; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); time.sleep(60)"
@@ -111,6 +113,7 @@ def test_a_process_ends_with_its_children_when_the_block_ends(tmp_path):
     assert wait_until(lambda: not alive(child))
 
 
+@pytest.mark.process
 def test_a_process_ends_when_the_block_fails_or_it_ended_before(tmp_path):
     with pytest.raises(ZeroDivisionError), process(["sleep", "60"], os.environ, tmp_path / "log") as started:
         raise ZeroDivisionError
@@ -121,6 +124,7 @@ def test_a_process_ends_when_the_block_fails_or_it_ended_before(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
+@pytest.mark.process
 def test_a_process_ends_when_its_parent_is_killed(tmp_path):
     code = (
         "import os, sys, time; from pathlib import Path; from fedgraph.federation.grids.local_flower import process\n"
@@ -134,6 +138,7 @@ def test_a_process_ends_when_its_parent_is_killed(tmp_path):
     assert wait_until(lambda: not alive(child))
 
 
+@pytest.mark.process
 def test_a_superlink_that_does_not_start_shows_its_log(tmp_path):
     log = tmp_path / "log"
     with process(["sh", "-c", "echo the port is taken; exit 3"], os.environ, log) as started:
@@ -192,6 +197,7 @@ def test_without_the_simulation_extra(tmp_path, monkeypatch):
         run_on_flower(CONFIG, 1, tmp_path / "log", {"FEDGRAPH_STATE": str(tmp_path / "state")})
 
 
+@pytest.mark.process
 def test_a_child_with_a_session_of_its_own_does_not_outlive_the_process_that_started_it(tmp_path):
     """As Flower's own programs start their children."""
     code = (
