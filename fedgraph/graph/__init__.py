@@ -16,7 +16,6 @@ from fedgraph.graph.files import read_graph, write_graph
 from fedgraph.graph.means import graph_mean, graph_mean_weights, weighted_mean
 from fedgraph.graph.pairwise import (
     absolute_distances,
-    attention,
     attention_from_distances,
     cosine_similarity,
     squared_distances,
@@ -30,7 +29,6 @@ __all__ = [
     "GraphTable",
     "Pair",
     "absolute_distances",
-    "attention",
     "attention_from_distances",
     "cosine_similarity",
     "from_coordinates",

@@ -1,7 +1,7 @@
-"""Distances, similarities and attention between all pairs of rows, such as the clients' models.
+"""Distances and similarities between all pairs of rows, such as the clients' models, and attention by distance.
 
-Attention: scaled dot products as in Vaswani et al., Attention Is All You Need (NeurIPS 2017), eq. 1; a softmax of
-distances as in Ji et al., Learning Private Neural Language Modeling with Attentive Aggregation (IJCNN 2019), eq. 4.
+Attention is a softmax of distances as in Ji et al., Learning Private Neural Language Modeling with Attentive
+Aggregation (IJCNN 2019), eq. 4. Nothing here has gradients.
 
 All but absolute distances are matrix products. No tensor ``[n, m, parameters]`` is made, and apart from the result only
 a few hundred MiB are needed. On a CPU all cores share the work, and their number does not change a bit of the result.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +30,7 @@ _NEAR = 1 / 16
 
 
 def squared_distances(rows: Tensor, others: Tensor | None = None) -> Tensor:
-    """``|rows[i] - others[j]|^2`` for ``[n, parameters]`` and ``[m, parameters]`` -> ``[n, m]``; differentiable.
+    """``|rows[i] - others[j]|^2`` for ``[n, parameters]`` and ``[m, parameters]`` -> ``[n, m]``.
 
     ``others`` are the rows themselves by default; then the result is symmetric with a diagonal of zeros.
 
@@ -44,12 +43,29 @@ def squared_distances(rows: Tensor, others: Tensor | None = None) -> Tensor:
     Raises FedgraphError when the shapes do not fit.
     """
     _check(rows, others)
-    result: Tensor = _SquaredDistances.apply(rows, others)
+    rows = _floating(rows)
+    centre = rows.mean(dim=0) if len(rows) else rows.new_zeros(rows.shape[1])
+
+    def distances(tile: Tensor, second: Tensor) -> Tensor:
+        gram, tile_norms, norms = _gram(tile, second, centre, rows.dtype)
+        sizes = tile_norms[:, None] + norms
+        result = sizes - 2 * gram
+        near = result < _NEAR * sizes
+        if others is None:
+            near.fill_diagonal_(False)
+        if rows.dtype != torch.float64 and bool(near.any()):
+            gram, tile_norms, norms = _gram(tile, second, centre, torch.float64)
+            result = tile_norms[:, None] + norms - 2 * gram
+        return result.clamp_(min=0)
+
+    result = _in_tiles(rows, others, distances)
+    if others is None:
+        result.fill_diagonal_(0)
     return result
 
 
 def absolute_distances(rows: Tensor) -> Tensor:
-    """``sum_k |rows[i, k] - rows[j, k]|`` for ``[n, parameters]`` -> float64 ``[n, n]``; not differentiable.
+    """``sum_k |rows[i, k] - rows[j, k]|`` for ``[n, parameters]`` -> float64 ``[n, n]``.
 
     Symmetric with a diagonal of zeros, and added up as float64. Raises FedgraphError when ``rows`` is no matrix.
     """
@@ -65,7 +81,7 @@ def absolute_distances(rows: Tensor) -> Tensor:
 
 
 def cosine_similarity(rows: Tensor, others: Tensor | None = None) -> Tensor:
-    """``rows[i].others[j] / (|rows[i]| |others[j]|)``, shapes as for ``squared_distances``; differentiable.
+    """``rows[i].others[j] / (|rows[i]| |others[j]|)``, shapes as for ``squared_distances``.
 
     A row of zeros is similar to nobody: 0. Without ``others`` symmetric, with ones on the diagonal. The error is below
     1e-6 in itself, not relative: who needs to tell small angles apart takes ``squared_distances`` of unit vectors.
@@ -81,29 +97,14 @@ def cosine_similarity(rows: Tensor, others: Tensor | None = None) -> Tensor:
     return (_products(rows, others) / _divisors(lengths, other_lengths)).clamp(-1, 1)
 
 
-def attention(queries: Tensor, keys: Tensor, temperature: float = 1.0, mask: Tensor | None = None) -> Tensor:
-    """Weights ``[n, m]`` with which n clients listen to m: ``softmax_j(q_i.k_j / (sqrt(width) temperature))``.
-
-    queries, keys : ``[n, width]`` and ``[m, width]``.
-    temperature   : above 0; large ones spread the weight evenly, small ones give it to the best match.
-    mask          : bool ``[n, m]``, who may listen to whom, such as the edges of a client graph; everybody by default.
-
-    Rows sum to one; a row that may listen to nobody is zero. Differentiable.
-
-    Raises FedgraphError for shapes that do not fit and temperatures that are not above 0.
-    """
-    _check(queries, keys, "keys")
-    if not temperature > 0:
-        raise FedgraphError(f"the temperature of attention is above 0; got {temperature}")
-    scores = _products(queries, keys) / (math.sqrt(max(queries.shape[1], 1)) * temperature)
-    return _softmax(scores, mask)
-
-
 def attention_from_distances(distances: Tensor, temperature: float = 1.0, mask: Tensor | None = None) -> Tensor:
     """Weights ``[n, m]`` with which n clients listen to m: ``softmax_j(-distances[i, j] / temperature)``.
 
     The near weigh more; with a temperature below 0 the far do: Ji et al. take -1, for a server that moves towards its
-    clients by ``sum_j weight_j (client_j - server)``. ``mask`` and rows as in ``attention``. Differentiable.
+    clients by ``sum_j weight_j (client_j - server)``.
+
+    mask : bool ``[n, m]``, who may listen to whom; everybody by default. Rows sum to one; a row that may listen to
+           nobody is zero.
 
     Raises FedgraphError for a temperature of 0 and a mask of another shape.
     """
@@ -118,7 +119,7 @@ def _softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     if mask.shape != scores.shape:
         raise FedgraphError(f"a mask {list(mask.shape)} does not fit attention weights {list(scores.shape)}")
     listens = mask.any(dim=1, keepdim=True)
-    # A softmax over nothing would be NaN, and so would its gradient.
+    # A softmax over nothing would be NaN.
     return scores.masked_fill(~mask & listens, -math.inf).softmax(dim=1) * mask
 
 
@@ -138,63 +139,9 @@ def _divisors(lengths: Tensor, others: Tensor) -> Tensor:
 
 
 def _products(rows: Tensor, others: Tensor | None) -> Tensor:
-    result: Tensor = _Products.apply(rows, others)
-    return result
-
-
-class _Products(torch.autograd.Function):
     """``rows @ others.T``, ``[n, m]``."""
-
-    @staticmethod
-    def forward(context: Any, rows: Tensor, others: Tensor | None) -> Tensor:
-        context.save_for_backward(rows, others)
-        rows = _floating(rows)
-        return _in_tiles(rows, others, lambda tile, second: _gram(tile, second, None, rows.dtype)[0])
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        rows, others = context.saved_tensors
-        if others is None:
-            return (gradient + gradient.T) @ rows, None
-        return gradient @ others, gradient.T @ rows
-
-
-class _SquaredDistances(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, rows: Tensor, others: Tensor | None) -> Tensor:
-        context.save_for_backward(rows, others)
-        rows = _floating(rows)
-        centre = rows.mean(dim=0) if len(rows) else rows.new_zeros(rows.shape[1])
-
-        def distances(tile: Tensor, second: Tensor) -> Tensor:
-            gram, tile_norms, norms = _gram(tile, second, centre, rows.dtype)
-            sizes = tile_norms[:, None] + norms
-            result = sizes - 2 * gram
-            near = result < _NEAR * sizes
-            if others is None:
-                near.fill_diagonal_(False)
-            if rows.dtype != torch.float64 and bool(near.any()):
-                gram, tile_norms, norms = _gram(tile, second, centre, torch.float64)
-                result = tile_norms[:, None] + norms - 2 * gram
-            return result.clamp_(min=0)
-
-        result = _in_tiles(rows, others, distances)
-        if others is None:
-            result.fill_diagonal_(0)
-        return result
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        rows, others = context.saved_tensors
-        # The difference of two sums over nearly equal rows: taken about their mean, like the distances.
-        centre = rows.mean(dim=0)
-        first = rows - centre
-        if others is None:
-            both = gradient + gradient.T
-            return 2 * (both.sum(dim=1, keepdim=True) * first - both @ first), None
-        second = others - centre
-        by_rows = 2 * (gradient.sum(dim=1, keepdim=True) * first - gradient @ second)
-        return by_rows, 2 * (gradient.sum(dim=0)[:, None] * second - gradient.T @ first)
+    rows = _floating(rows)
+    return _in_tiles(rows, others, lambda tile, second: _gram(tile, second, None, rows.dtype)[0])
 
 
 def _floating(rows: Tensor) -> Tensor:

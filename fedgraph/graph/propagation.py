@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -75,16 +75,10 @@ class PropagationMatrix:
                 starts, columns, self.weights, size=(self.num_clients, self.num_clients), check_invariants=True
             )
 
-    @cached_property
-    def transposed(self) -> PropagationMatrix:
-        """The matrix with rows and columns exchanged."""
-        order = (self.edge_index[1] * self.num_clients + self.edge_index[0]).argsort()
-        return PropagationMatrix(self.edge_index.flip(0)[:, order], self.weights[order], self.num_clients)
-
     def apply(self, stacked: Tensor, hops: int = 1) -> Tensor:
         """``M^hops @ stacked`` for values ``[N, ...]``: float32 of the same shape, on the device of ``stacked``.
 
-        Values must be finite: a dense product spreads one NaN to every client. Gradients flow to ``stacked``. On a CPU
+        Values must be finite: a dense product spreads one NaN to every client. There are no gradients. On a CPU
         all cores share the work, and their number does not change a bit of the result.
 
         Raises GraphError when the leading axis is not N or ``hops`` is negative.
@@ -99,8 +93,7 @@ class PropagationMatrix:
         values = stacked.reshape(self.num_clients, -1).float()
         if hops == 0 or values.numel() == 0:
             return values.clone().reshape(stacked.shape)
-        result: Tensor = _Propagated.apply(values, self, hops)
-        return result.reshape(stacked.shape)
+        return self._multiply(values.detach(), hops).reshape(stacked.shape)
 
     def _multiply(self, values: Tensor, hops: int) -> Tensor:
         """``M^hops @ values`` for a float32 matrix ``[N, columns]``, without gradients."""
@@ -163,19 +156,6 @@ class PropagationMatrix:
         if (device, 0) not in self._cache:
             self._cache[device, 0] = self.sparse().to(device)
         return self._cache[device, 0]
-
-
-class _Propagated(torch.autograd.Function):
-    """``M^hops @ values``; its gradient is the transposed matrix applied as often, so no hop in between is kept."""
-
-    @staticmethod
-    def forward(context: Any, values: Tensor, matrix: PropagationMatrix, hops: int) -> Tensor:
-        context.matrix, context.hops = matrix, hops
-        return matrix._multiply(values.detach(), hops)
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return context.matrix.transposed.apply(gradient, context.hops), None, None
 
 
 def _steps(matrix: Tensor, values: Tensor, steps: int) -> Tensor:

@@ -132,14 +132,6 @@ class Architectures:
             for name, tensor in group.model.layout.unflatten(rows[group.positions, : group.size]).items()
         }
 
-    def state_dicts(self, rows: Tensor) -> dict[str, dict[str, Tensor]]:
-        """Every client's own state dict, for the ``twin()`` of its model, from the rows ``[clients, width]``."""
-        layouts = [self.models[number].layout for number in self.numbers]
-        return {
-            name: layout.row_state(row[: layout.num_parameters])
-            for name, layout, row in zip(self.names, layouts, rows, strict=True)
-        }
-
     def overfull(self, names: Sequence[str], rows: Tensor) -> dict[str, str]:
         """Clients among ``names`` whose row of ``rows`` holds more than their model, with the reason.
 

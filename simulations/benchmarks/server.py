@@ -13,7 +13,7 @@ from rich.table import Table
 from torch import Tensor
 
 from fedgraph.data import open_source, parse_data
-from fedgraph.graph import ClientGraph, attention, cosine_similarity, squared_distances
+from fedgraph.graph import ClientGraph, cosine_similarity, squared_distances
 from fedgraph.messages import from_record, to_record
 from fedgraph.models import Layout
 from fedgraph.support.threads import available_cores, pinned_threads
@@ -191,7 +191,7 @@ def measure_large_loop(clients: int, parameters: int, hops: int, threads: int) -
 
 
 def pairwise(models: Tensor) -> dict[str, Callable[[], object]]:
-    """Distances, similarities and attention between all clients, and distances pair by pair."""
+    """Distances and similarities between all clients, and distances pair by pair."""
     dicts = as_dicts(models)
 
     def pair_by_pair() -> list[float]:
@@ -204,7 +204,6 @@ def pairwise(models: Tensor) -> dict[str, Callable[[], object]]:
     return {
         "squared distances": lambda: squared_distances(models),
         "cosine similarity": lambda: cosine_similarity(models),
-        "attention": lambda: attention(models, models, 1.0),
         PAIR_LOOP: pair_by_pair,
     }
 

@@ -11,7 +11,6 @@ from scipy.special import softmax
 from fedgraph.graph import pairwise
 from fedgraph.graph.pairwise import (
     absolute_distances,
-    attention,
     attention_from_distances,
     cosine_similarity,
     squared_distances,
@@ -109,15 +108,15 @@ def test_tiles_blocks_and_cores_change_nothing(monkeypatch, cores):
     monkeypatch.setattr(pairwise, "_TILE_ROWS", 5)
     monkeypatch.setattr(pairwise, "_BLOCK_ENTRIES", 40 * 23)
     monkeypatch.setattr(pairwise, "_NARROWEST", 16)
-    functions = (squared_distances, cosine_similarity, attention)
+    functions = (squared_distances, cosine_similarity)
     alone = [function(rows, others) for function in functions] + [squared_distances(rows), cosine_similarity(rows)]
     monkeypatch.setattr(column_blocks, "available_cores", lambda: cores)
     shared = [function(rows, others) for function in functions] + [squared_distances(rows), cosine_similarity(rows)]
     assert all(torch.equal(a, b) for a, b in zip(alone, shared, strict=True))
     assert relative_error(alone[0], numpy_squared(rows, others)) < 1e-5
-    assert relative_error(alone[3], numpy_squared(rows, rows)) < 1e-5
+    assert relative_error(alone[2], numpy_squared(rows, rows)) < 1e-5
+    assert torch.equal(alone[2], alone[2].T)
     assert torch.equal(alone[3], alone[3].T)
-    assert torch.equal(alone[4], alone[4].T)
 
 
 def test_types_and_empty_matrices():
@@ -149,17 +148,6 @@ def test_cosine_similarity_equals_numpy(matrices):
 # ---- attention
 
 
-def test_attention_is_a_softmax_of_scaled_products():
-    draw = torch.Generator().manual_seed(0)
-    queries, keys = torch.randn(4, 9, generator=draw), torch.randn(6, 9, generator=draw)
-    expected = softmax(queries.double().numpy() @ keys.double().numpy().T / (3 * 0.5), axis=1)
-    np.testing.assert_allclose(attention(queries, keys, temperature=0.5), expected, rtol=1e-5)
-    cold, hot = attention(queries, keys, 1e-3), attention(queries, keys, 1e6)
-    assert torch.equal(cold.argmax(1), (queries @ keys.T).argmax(1))
-    torch.testing.assert_close(cold.max(1).values, torch.ones(4))
-    torch.testing.assert_close(hot, torch.full((4, 6), 1 / 6), rtol=1e-4, atol=0)
-
-
 def test_attention_from_distances_prefers_the_near_and_below_zero_the_far():
     distances = torch.tensor([[0.0, 1.0, 2.0], [3.0, 1.0, 1.0]])
     np.testing.assert_allclose(attention_from_distances(distances, 2.0), softmax(-distances.numpy() / 2, axis=1), 1e-6)
@@ -167,39 +155,12 @@ def test_attention_from_distances_prefers_the_near_and_below_zero_the_far():
 
 
 def test_masked_clients_get_nothing_and_the_rest_sums_to_one():
-    scores = torch.randn(3, 4, requires_grad=True)
+    distances = torch.randn(3, 4)
     mask = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0]], dtype=torch.bool)
-    for weights in (attention_from_distances(scores, 1.0, mask), attention(scores, torch.randn(4, 4), 1.0, mask)):
-        assert not weights[~mask].any()
-        torch.testing.assert_close(weights.sum(1), torch.tensor([1.0, 1.0, 0.0]))
-    attention_from_distances(scores, 1.0, mask).square().sum().backward()
-    assert bool(scores.grad.isfinite().all())
-    np.testing.assert_allclose(
-        attention_from_distances(scores, 1.0, mask).detach()[0, :2], softmax(-scores.detach()[0, :2].numpy()), rtol=1e-5
-    )
-
-
-# ---- gradients, errors
-
-
-@pytest.mark.parametrize("function", [squared_distances, cosine_similarity, attention])
-def test_gradients_are_those_of_the_function(function):
-    draw = torch.Generator().manual_seed(0)
-    rows = torch.randn(5, 4, dtype=torch.float64, generator=draw, requires_grad=True)
-    others = torch.randn(3, 4, dtype=torch.float64, generator=draw, requires_grad=True)
-    assert torch.autograd.gradcheck(function, (rows, others))
-    if function is not attention:
-        off_diagonal = ~torch.eye(5, dtype=torch.bool)
-        assert torch.autograd.gradcheck(lambda x: function(x)[off_diagonal], (rows,))
-
-
-def test_gradients_of_models_that_hardly_differ():
-    rows = models(6, 500).requires_grad_()
-    weight = torch.rand(6, 6, generator=torch.Generator().manual_seed(1))
-    (squared_distances(rows) * weight).sum().backward()
-    exact = rows.detach().double().requires_grad_()
-    ((exact[:, None] - exact[None]).square().sum(-1) * weight).sum().backward()
-    assert float((rows.grad - exact.grad).norm() / exact.grad.norm()) < 1e-4
+    weights = attention_from_distances(distances, 1.0, mask)
+    assert not weights[~mask].any()
+    torch.testing.assert_close(weights.sum(1), torch.tensor([1.0, 1.0, 0.0]))
+    np.testing.assert_allclose(weights[0, :2], softmax(-distances[0, :2].numpy()), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -207,9 +168,10 @@ def test_gradients_of_models_that_hardly_differ():
     [
         (lambda x: squared_distances(x, x[:, :2]), "got [4, 3] and others [4, 2]"),
         (lambda x: cosine_similarity(x[0]), "got [3]"),
-        (lambda x: attention(x, x[:, :2]), "and keys [4, 2]"),
-        (lambda x: attention(x, x, 0.0), "above 0; got 0.0"),
-        (lambda x: attention(x, x, mask=torch.ones(4, 3, dtype=torch.bool)), "a mask [4, 3] does not fit"),
+        (
+            lambda x: attention_from_distances(x @ x.T, mask=torch.ones(4, 3, dtype=torch.bool)),
+            "a mask [4, 3] does not fit",
+        ),
         (lambda x: attention_from_distances(x, 0.0), "is not 0; got 0.0"),
     ],
 )
