@@ -329,7 +329,7 @@ def test_server(metr_la):
     output = invoke("server", "--clients", 50, "--parameters", 100, "--repeats", 2)
     assert output.count("│ propagate ") == 2
     assert len(re.findall(r"│ loop over clients ", output)) == 2
-    for name in ("squared distances", "cosine similarity", "attention", "encode, ours", "decode, Flower's"):
+    for name in ("squared distances", "cosine similarity", "encode, ours", "decode, Flower's"):
         assert row(output, name)[1] > 0
     assert "Memory of the whole process" in output
 
