@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from clients.drift import DriftClient
+from clients.feddyn import DriftClient
 from clients.scaffold import ScaffoldClient
 from fedgraph.training import GradientTerm
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from clients.fedavg_ft import FineTuned
-from clients.personal import PersonalLayersClient
+from clients.fedper import PersonalLayersClient
 from fedgraph.training import GradientTerm
 
 

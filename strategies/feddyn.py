@@ -31,4 +31,4 @@ class FedDyn(DriftStrategy):
     """
 
     settings_type: ClassVar[type[Settings]] = FedDynSettings
-    default_client: ClassVar[str] = "clients.drift:DriftClient"
+    default_client: ClassVar[str] = "clients.feddyn:DriftClient"

@@ -30,7 +30,7 @@ class Method:
 
 STOCK_CLIENT = "clients.stock:StockClient"
 COHORT_CLIENT = "clients.engine.base:CohortClient"
-PERSONAL_CLIENT = "clients.personal:PersonalLayersClient"
+PERSONAL_CLIENT = "clients.fedper:PersonalLayersClient"
 F3_CLIENT = "clients.f3:F3Client"
 F3_SECRET_CLIENT = "clients.f3_secret:SecretClient"
 VERTICAL_CLIENT = "clients.vfl:VerticalClient"
@@ -201,7 +201,7 @@ BUILT_IN: dict[str, Method] = {
             name="feddyn",
             title="FedAvg with losses that are bent by every client's drift (FedDyn)",
             strategy="strategies.feddyn:FedDyn",
-            client="clients.drift:DriftClient",
+            client="clients.feddyn:DriftClient",
             needs="nothing",
             paper="https://arxiv.org/abs/2111.04263",
         ),

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from clients.drift import DriftClient
 from clients.feddc import FedDCClient
+from clients.feddyn import DriftClient
 
 METHOD = {"alpha": 0.5}
 

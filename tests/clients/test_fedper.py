@@ -1,6 +1,6 @@
 import torch
 
-from clients.personal import PersonalLayersClient
+from clients.fedper import PersonalLayersClient
 from clients.sfl import SFLClient
 
 PRIVATE = {"personal-layers": ["head.*"]}
