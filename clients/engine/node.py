@@ -155,7 +155,10 @@ class Node:
         places |= {"data-dir": str(self.data_dir), "state-dir": str(self.state_dir), "model-dir": str(self.model_dir)}
         # A folder in another one first.
         for key, place in sorted(places.items(), key=lambda item: -len(item[1])):
-            text = text.replace(str(Path(place).expanduser().absolute()), f"<{key}>").replace(place, f"<{key}>")
+            text = text.replace(str(Path(place).expanduser().absolute()), f"<{key}>")
+            # A relative one without a slash is a word like others, or a dot, unless it leads somewhere.
+            own = re.escape(place) if "/" in place else rf"(?<![\w./-]){re.escape(place)}(?=/)"
+            text = re.sub(own, f"<{key}>", text)
         return _PATH.sub(lambda found: f"{found[1]}<path>", text)
 
     def hosted(self, assignment: Assignment) -> tuple[str, ...]:

@@ -231,3 +231,23 @@ def test_errors_do_not_tell_how_files_of_an_own_folder_are_called(text, said):
     assert found.startswith(said)
     assert "Jane" not in found
     assert "Doe" not in found
+
+
+@pytest.mark.parametrize(
+    ("folder", "text", "said"),
+    [
+        (
+            ".",
+            "[data.categories] of 3.5: ./jane.csv, no jane.csv",
+            "[data.categories] of 3.5: <data-dir>/jane.csv, no jane",
+        ),
+        (
+            "jane/data",
+            "nodes with data: jane/data/a.csv and of jane/data",
+            "nodes with data: <data-dir>/a.csv and of <data-dir>",
+        ),
+        ("data", "nodes with data of their own: data/a.csv", "nodes with data of their own: <data-dir>/a.csv"),
+    ],
+)
+def test_a_relative_folder_is_no_other_word_of_an_error(folder, text, said):
+    assert Node.of(context(data_dir=folder, state_dir="/state")).without_places(text).startswith(said)
