@@ -5,6 +5,7 @@ import doctest
 import importlib
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,19 @@ def modules(package):
         yield ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"), path
 
 
+@cache
+def nodes(path):
+    """All that a file is made of; several tests look at every file."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
+def strings(path):
+    return [node.value for node in nodes(path) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
 def imports(path):
     """Pairs of a module that a file imports from, and what it takes from there."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -89,13 +100,8 @@ def test_no_import_runs_up_the_stairs(floor):
 
 def test_no_string_runs_up_the_stairs():
     named = re.compile(r"^(strategies|clients)(\.\w+)+:\w+$")
-    strings = [
-        (name, node.value)
-        for name, path in modules("fedgraph")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and named.match(node.value)
-    ]
-    assert {name for name, _ in strings} == {REGISTRY}
+    found = {name for name, path in modules("fedgraph") if any(named.match(text) for text in strings(path))}
+    assert found == {REGISTRY}
 
 
 def test_nothing_lies_loose_in_the_library():
@@ -114,8 +120,7 @@ def test_rooms_import_those_before_them():
         below = set(ROOMS[: ROOMS.index(room) + 1])
         taken = [target for target, _ in imports(path) if target.startswith("fedgraph.")]
         # A module that a loader is handed as a string is imported too.
-        strings = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
-        taken += [text for text in strings if isinstance(text, str) and is_dotted_path(text)]
+        taken += [text for text in strings(path) if is_dotted_path(text)]
         bad += [f"{name} -> {target}" for target in taken if room_of(target) not in below]
     assert bad == []
 

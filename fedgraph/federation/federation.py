@@ -18,8 +18,7 @@ from fedgraph.support.errors import DataError, IdentityError
 
 @dataclass
 class Traffic:
-    """What went between the server and its nodes, and what would have gone with a node for
-    every client.
+    """What went between the server and its nodes, and what would have gone with a node for every client.
 
     exchanges  : the opening query is one, however often it had to be asked.
     bytes_down : bytes of the arrays in all requests as Flower encodes them: the numbers, and about 128 bytes per array.

@@ -101,8 +101,7 @@ class Differentiated(StackedModel, Protocol):
     """A model without buffers and draws for which the gradient of its loss is written out."""
 
     def loss_gradient(self, loss: str, matrix: Tensor, batch: Batch) -> tuple[Tensor, Tensor] | None:
-        """What :func:`fedgraph.training.metrics.loss_sums` gives, ``[2, clients]``, and the gradient of its masked
-        mean.
+        """The sums of :func:`fedgraph.training.metrics.loss_sums`, ``[2, clients]``, and the gradient of their mean.
 
         ``loss`` is a key of :data:`fedgraph.training.metrics.LOSSES`; the gradient is for the models ``matrix``,
         ``[clients, parameters]``. None for tensors, or in a context, for which it is not written out.
