@@ -6,9 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from clients.engine.base import CohortClient
+from clients.engine.base import CohortClient, derived
 from fedgraph.data import pooled
-from fedgraph.methods.second_training import derived
 from fedgraph.training import Cohort, num_steps
 
 

@@ -8,15 +8,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from clients.engine.base import CohortClient
-from fedgraph.methods.second_training import cohort_with, second_training
+from clients.engine.base import CohortClient, cohort_with
+from fedgraph.methods.baselines import DittoSettings
 from fedgraph.models import finite_rows
 from fedgraph.training import GradientTerm, TrainResult
 
 _PURPOSE = "personal-model"
 
 
-class DittoClient(CohortClient):
+class DittoClient(CohortClient[DittoSettings]):
     """Measures v_i, which minimises L_i(v) + lambda/2 ||v - w||^2 with w the global model that came.
 
     Until a client has trained, its v_i is the global model.
@@ -46,14 +46,13 @@ class DittoClient(CohortClient):
 
     def train_personal(self) -> TrainResult:
         """One round of training from v_i, in the order of examples in which the global model is trained."""
-        length = (self.settings.get("personal-epochs"), self.settings.get("personal-steps"))
         cohort = self.uniform_cohort
-        beside = cohort_with(cohort, second_training(cohort.settings, "[ditto]", *length), cohort.seed)
+        beside = cohort_with(cohort, self.settings.training(cohort.settings), cohort.seed)
         return self.train_from(self.models, self.pull(), beside, "personal-optimiser")
 
     def pull(self) -> GradientTerm | None:
         """lambda (v - w)."""
-        weight = self.settings["lambda-personal"]
+        weight = self.settings.lambda_personal
         if weight == 0:
             return None
         w = self.request.shared["parameters"].to(self.uniform_cohort.device)

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from clients.engine.node import Assignment, Node
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, owner_source
 from fedgraph.experiment import Experiment
 from fedgraph.fusion.owner_models import Embedded, LocalModelSettings, LocalStage, ModelStore
 from fedgraph.messages import EmbedReply, EmbedRequest
+from fedgraph.methods.f3 import EmbeddingSettings
 from fedgraph.models import ModelChoice
 from fedgraph.privacy import Released
 from fedgraph.privacy.noise import NoiseSettings, release
-from fedgraph.support.settings import part_of
+from fedgraph.support.settings import Configured
 
 TOLD_OF_SAMPLES = (
     "the key of each sample, which split it is in, and its label where this node has it",
@@ -31,8 +33,19 @@ TOLD_OF_SAMPLES = (
 )
 """What leaves a node about its owners' samples, in words, whatever becomes of their embeddings."""
 
+_EMBEDDING = "an embedding of each sample: the input of the last linear layer of the owner's own model"
+SENDS_EMBEDDINGS = (
+    *TOLD_OF_SAMPLES,
+    _EMBEDDING,
+    "the probabilities that the owner's own model gives each sample's classes",
+)
+"""The same where embeddings leave as they are."""
 
-class F3Client:
+
+SomeOwners = TypeVar("SomeOwners", bound=LocalModelSettings, default=LocalModelSettings)
+
+
+class OwnersClient(Configured[SomeOwners]):
     """Serves the owners of one node.
 
     Each owner trains a model on its own features alone, or brings one along (node config ``model`` or ``models``), and
@@ -42,19 +55,11 @@ class F3Client:
 
     keeps: ClassVar[tuple[str, ...]] = ("features", "each owner's own model")
 
-    @classmethod
-    def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
-        """What leaves the node, in words, as ``clients.engine.disclosure`` asks for it."""
-        noise = "noise" in experiment.method_table
-        embedding = "an embedding of each sample: the input of the last linear layer of the owner's own model"
-        if noise:
-            return [*TOLD_OF_SAMPLES, f"{embedding}, shortened and with noise ([{experiment.method.name}.noise])"]
-        return [*TOLD_OF_SAMPLES, embedding, "the probabilities that the owner's own model gives each sample's classes"]
-
     def __init__(self, node: Node, request: EmbedRequest) -> None:
         self.node = node
         self.request = request
         self.assignment = Assignment.of(request.experiment)
+        self.settings = cast(SomeOwners, self.assignment.method_as(self.settings_type))
         self.source = owner_source(node.source(self.assignment), "f3")
         self.owners = tuple(sorted(node.hosted(self.assignment)))
 
@@ -71,8 +76,8 @@ class F3Client:
         asked = torch.isin(data.split, torch.tensor([SAMPLE_SPLITS.index(name) for name in self.request.splits]))
         asked &= data.present.any(0)
         embedded = self.embed(data) if self.request.embeddings else _nothing(data)
-        if self.request.embeddings and self.assignment.method.get("noise"):
-            embedded = self._with_noise(embedded, data, data.present & asked)
+        if self.request.embeddings:
+            embedded = self.released(embedded, data, data.present & asked)
         return EmbedReply(
             clients=self.owners,
             partition=self.node.partition(),
@@ -100,19 +105,36 @@ class F3Client:
             description=self.source.describe(),
             choice=ModelChoice.of(assignment.model),
             train=assignment.train,
-            settings=part_of(LocalModelSettings, assignment.method),
+            settings=assignment.method_as(LocalModelSettings),
             seed=assignment.seed,
             store=ModelStore(self.node.model_dir),
             given=self.node.given_models(self.owners),
             wanted=self.request.fingerprints,
         )
 
-    def _with_noise(self, embedded: Embedded, data: OwnerData, leaving: Tensor) -> Embedded:
+    def released(self, embedded: Embedded, data: OwnerData, leaving: Tensor) -> Embedded:
+        """What the server gets of the samples that leave, ``[owners, samples]``: by default all as it is."""
+        return embedded
+
+
+class F3Client(OwnersClient[EmbeddingSettings]):
+    """Owners who may put noise on their embeddings before these leave."""
+
+    @classmethod
+    def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
+        """What leaves the node, in words, as ``clients.engine.disclosure`` asks for it."""
+        if "noise" in experiment.method_table:
+            return [*TOLD_OF_SAMPLES, f"{_EMBEDDING}, shortened and with noise ([{experiment.method.name}.noise])"]
+        return list(SENDS_EMBEDDINGS)
+
+    def released(self, embedded: Embedded, data: OwnerData, leaving: Tensor) -> Embedded:
         """Clipped embeddings with noise, of the samples that leave ``[owners, samples]``, and no predictions.
 
         What an owner has sent before, it sends again as it was.
         """
-        noise = NoiseSettings(**self.assignment.method["noise"])
+        noise = self.settings.noise
+        if noise is None:
+            return embedded
         embeddings = torch.zeros_like(embedded.embeddings)
         for row, (owner, size) in enumerate(zip(data.owners, embedded.sizes.tolist(), strict=True)):
             places = leaving[row].nonzero().flatten()

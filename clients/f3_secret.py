@@ -20,6 +20,7 @@ from fedgraph.messages import EMBED, EmbedReply, EmbedRequest
 from fedgraph.methods.f3_secret import (
     ComputeReply,
     ComputeRequest,
+    F3SecretSettings,
     Introduction,
     ShareReply,
     ShareRequest,
@@ -43,12 +44,12 @@ from fedgraph.privacy.secret import (
     split,
 )
 from fedgraph.support.errors import DataError, IdentityError, ReplyError, RunError
-from fedgraph.support.settings import part_of
+from fedgraph.support.settings import Configured, part_of
 
 log = logging.getLogger("fedgraph")
 
 
-class SecretClient:
+class SecretClient(Configured[F3SecretSettings]):
     """Serves the owners of one node, and the node as an aggregator.
 
     A node aggregates that has a name for it in its node config (``aggregator``); it needs neither owners nor data.
@@ -64,8 +65,7 @@ class SecretClient:
 
     def __init__(self, node: Node, experiment: str) -> None:
         self.node = node
-        self.method: Mapping[str, Any] = Assignment.of(experiment).method
-        self.settings = part_of(ShareSettings, self.method)
+        self.settings = Assignment.of(experiment).method_as(F3SecretSettings)
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:
@@ -91,11 +91,16 @@ class SecretClient:
         return Introduction(owners) if name is None else Introduction(owners, name, self._keys(name).public)
 
     @property
+    def sharing(self) -> ShareSettings:
+        """Those of the settings that both an owner and an aggregator must have alike."""
+        return part_of(ShareSettings, self.settings.as_table(), "[f3-secret]")
+
+    @property
     def aggregator(self) -> str | None:
         """The name of this node as an aggregator; None when it is none."""
         if self.node.aggregator is not None:
             return self.node.aggregator
-        simulated, dealt = self.method.get("simulated-aggregators", 0), self.node.partition()
+        simulated, dealt = self.settings.simulated_aggregators, self.node.partition()
         return f"aggregator-{dealt[0]:03d}" if dealt is not None and dealt[0] < simulated else None
 
     def share(self, request: ShareRequest) -> ShareReply:
@@ -126,7 +131,8 @@ class SecretClient:
         model = clear.fingerprints[row]
         # Other random bits for every request would average out, as noise does: only samples that are new get some.
         scales = [self.settings.fractional_bits, self.settings.random_bits]
-        kept = Released(self.node.released_dir, owner, ["shares", model, *scales, self.method.get("noise")])
+        noise = None if self.settings.noise is None else self.settings.noise.as_table()
+        kept = Released(self.node.released_dir, owner, ["shares", model, *scales, noise])
         try:
             drawn = encode(embeddings, self.settings)
         except DataError as error:
@@ -138,7 +144,7 @@ class SecretClient:
             ) from None
         encoded = kept.rows(keys, lambda missing: drawn[missing])
         shares = split(encoded, len(request.aggregators), self.settings.threshold)
-        bound = binding(request.request, self.settings, keys, size, model)
+        bound = binding(request.request, self.sharing, keys, size, model)
         sealed = [
             seal(public, field.to_bytes(share), Context(request.run, owner, name, bound))
             for share, (name, public) in zip(shares, request.aggregators.items(), strict=True)
@@ -183,7 +189,7 @@ class SecretClient:
                 continue
             places, size = request.present[row].nonzero().flatten(), int(request.sizes[row])
             named = [request.keys[place] for place in places.tolist()]
-            bound = binding(request.request, self.settings, named, size, model)
+            bound = binding(request.request, self.sharing, named, size, model)
             context = Context(request.run, owner, request.aggregator, bound)
             opened = open_sealed(keys, request.sealed[owner].numpy().tobytes(), context)
             shares[row, places, :size] = field.from_bytes(opened, (len(named), size))

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from clients.feddyn import DriftClient
 from clients.scaffold import ScaffoldClient
+from fedgraph.methods.baselines import FedDCSettings
 from fedgraph.training import GradientTerm
 
 
-class FedDCClient(DriftClient, ScaffoldClient):
+class FedDCClient(DriftClient[FedDCSettings], ScaffoldClient[FedDCSettings]):
     """Minimises ``L_i(v) + alpha/2 ||v + h_i - w||^2 + <v, c - c_i>``, and then moves its drift h_i and its c_i on."""
 
     sends: ClassVar[tuple[str, ...]] = ScaffoldClient.sends

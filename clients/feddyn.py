@@ -7,15 +7,20 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from clients.engine.base import CohortClient
+from fedgraph.methods.baselines import DriftSettings
 from fedgraph.models import finite_rows
 from fedgraph.training import GradientTerm, TrainResult
 
 _PURPOSE = "drift"
 
 
-class DriftClient(CohortClient):
+SomeDriftSettings = TypeVar("SomeDriftSettings", bound=DriftSettings, default=DriftSettings)
+
+
+class DriftClient(CohortClient[SomeDriftSettings]):
     """Minimises ``L_k(v) + alpha/2 ||v - theta + drift_k||^2``, then ``drift_k <- drift_k + v - theta``.
 
     That is FedDyn's loss (Acar et al. 2021, eq. 1) but for a constant, and FedDC's without its correction of the
@@ -33,7 +38,7 @@ class DriftClient(CohortClient):
 
     def gradient_term(self) -> GradientTerm:
         """``alpha (v - theta + drift_k)``."""
-        alpha, device = self.settings["alpha"], self.uniform_cohort.device
+        alpha, device = self.settings.alpha, self.uniform_cohort.device
         theta, drift = self.request.shared["parameters"].to(device), self.drift.to(device)
         return lambda v, clients, batch_weight: alpha * (v - theta[: v.shape[1]] + drift[clients])
 

@@ -50,12 +50,13 @@ from fedgraph.methods.fedngm import FedNGMSettings, PhaseReply, PhaseRequest, sc
 from fedgraph.support.errors import IdentityError, ReplyError
 from fedgraph.support.files import file_name, json_digest
 from fedgraph.support.randomness import derive_seed
+from fedgraph.support.settings import Configured
 from fedgraph.training import ClientState
 
 _EVERYBODY = "everybody"
 
 
-class FedNGMClient:
+class FedNGMClient(Configured[FedNGMSettings]):
     """Serves the clients of one node, all at once."""
 
     keeps: ClassVar[tuple[str, ...]] = ("values, but for the names of categories", "each client's personal model")
@@ -83,7 +84,7 @@ class FedNGMClient:
         self.node = node
         self.request = request
         self.assignment = Assignment.of(request.experiment)
-        self.settings = FedNGMSettings.model_validate(self.assignment.method)
+        self.settings = self.assignment.method_as(FedNGMSettings)
         self.source = client_table_source(node.source(self.assignment), "fedngm")
         self.clients = tuple(sorted(node.hosted(self.assignment)))
         self._held = TableRows(self.source, self.clients, self.settings.scaling, request.scaling)

@@ -7,14 +7,18 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from clients.engine.base import CohortClient
-from fedgraph.models import PersonalLayers, finite_rows, initial_model
+from fedgraph.models import PersonalLayers, PersonalLayersSettings, finite_rows, initial_model
 
 _PURPOSE = "personal-layers"
 
 
-class PersonalLayersClient(CohortClient):
+SomePersonalLayers = TypeVar("SomePersonalLayers", bound=PersonalLayersSettings, default=PersonalLayersSettings)
+
+
+class PersonalLayersClient(CohortClient[SomePersonalLayers]):
     """Trains whole models and sends their shared layers; ``personal-layers`` of the method's table stay on the node.
 
     Until a client has trained, its own layers are those of the initial model.
@@ -28,7 +32,7 @@ class PersonalLayersClient(CohortClient):
     @cached_property
     def layers(self) -> PersonalLayers:
         """Which columns are shared."""
-        return PersonalLayers.of(self.cohort.model.layout, self.settings.get("personal-layers", ()))
+        return PersonalLayers.of(self.cohort.model.layout, self.settings.personal_layers)
 
     def received(self) -> Tensor:
         """What came, completed by the layers that are kept here."""

@@ -12,6 +12,7 @@ from clients.engine.node import Node
 from clients.engine.update_release import UpdateRelease
 from fedgraph.experiment import Experiment
 from fedgraph.messages import WorkReply
+from fedgraph.methods.ipa import IPASettings
 from fedgraph.models import finite_rows
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.settings import value_at
@@ -21,7 +22,7 @@ from fedgraph.training.alignment import Distance, FixedAlignment, PeerAlignment
 _PURPOSE = "alignment-optimiser"
 
 
-class IPAClient(CohortClient):
+class IPAClient(CohortClient[IPASettings]):
     """A request to train is the turn of one peer: its own parameters and the others' come, and all of them go back.
 
     The optimiser's moments, those of the others' parameters too, stay on this node where ``[train] keep-optimizer``
@@ -52,7 +53,7 @@ class IPAClient(CohortClient):
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The peer's turn; returns its parameters and the others' as they may be shared."""
-        release = UpdateRelease.of(self)
+        release = UpdateRelease(self, self.settings.noise, self.settings.privacy)
         if "peers" in self.request.shared:
             stacked, training = super().train()
             shared = release(self.models[:, None], stacked["parameters"][:, None])
@@ -72,14 +73,14 @@ class IPAClient(CohortClient):
     @cached_property
     def alignment(self) -> PeerAlignment:
         """The term that pulls this peer and the others together."""
-        cohort, settings = self.uniform_cohort, self.settings
+        cohort = self.uniform_cohort
         trainable = cohort.model.layout.num_trainable
         shared = {name: value.to(cohort.device) for name, value in self.request.shared.items()}
         return PeerAlignment(
             others=shared["others"][:, :trainable].clone(),
             weights=shared["weights"],
             distance=self._distance(),
-            moves=settings["moves-others"],
+            moves=self.settings.moves_others,
             settings=cohort.settings,
             round=self.request.round,
             moments={name: value[0, self._there].to(cohort.device) for name, value in self._moments.items()},
@@ -94,8 +95,8 @@ class IPAClient(CohortClient):
 
     def _distance(self) -> Distance:
         settings = self.settings
-        strength = value_at(settings["lambda-alignment"], self.request.round)
-        return Distance(strength, settings["lambda-scale"] == "batch-sum", settings["power"])
+        strength = value_at(settings.lambda_alignment, self.request.round)
+        return Distance(strength, settings.lambda_scale == "batch-sum", settings.power)
 
     @property
     def _there(self) -> Tensor:
@@ -106,7 +107,7 @@ class IPAClient(CohortClient):
     def _moments(self) -> dict[str, Tensor]:
         """Of the optimiser of all that this peer may ever align with, each with a leading axis of one client."""
         cohort = self.uniform_cohort
-        if not self.settings["moves-others"]:
+        if not self.settings.moves_others:
             return {}
         fresh = fresh_state(cohort.settings, len(self._there), cohort.model.layout.num_trainable)
         if not (cohort.settings.keep_optimizer and fresh):

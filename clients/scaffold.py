@@ -10,12 +10,13 @@ from torch import Tensor
 
 from clients.engine.base import CohortClient
 from fedgraph.models import finite_rows
+from fedgraph.support.settings import S
 from fedgraph.training import GradientTerm, TrainResult, TrainSettings, learning_rates
 
 _PURPOSE = "control-variates"
 
 
-class ScaffoldClient(CohortClient):
+class ScaffoldClient(CohortClient[S]):
     """Steps along g_i(y) + c - c_i, then c_i <- c_i - c + (x - y_i) / (sum of the rates of its steps).
 
     With momentum the divisor is how much of its gradients a client's way adds up, so that c_i is still a mean of them;

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
-from clients.fedavg_ft import FineTuned
+from clients.fedavg import FineTuned
 from clients.fedper import PersonalLayersClient
+from fedgraph.methods.sfl import SFLFineTuningSettings, SFLSettings
 from fedgraph.training import GradientTerm
 
+SomeSFLSettings = TypeVar("SomeSFLSettings", bound=SFLSettings, default=SFLSettings)
 
-class SFLClient(PersonalLayersClient):
+
+class SFLClient(PersonalLayersClient[SomeSFLSettings]):
     """Minimises L_i(v) + lambda_1 R(v, w) + lambda_2 R(v, u_i).
 
     w is the global read-out, u_i the personalised model that client i received; R is the Euclidean norm of the
@@ -19,14 +23,14 @@ class SFLClient(PersonalLayersClient):
 
     def start(self) -> Tensor:
         """The personalised model u_i, or the read-out w for every client."""
-        if self.settings["start"] == "read-out":
+        if self.settings.start == "read-out":
             w = self.request.shared["global"]
             return self.completed(w.expand_as(self.request.stacked["parameters"]).contiguous())
         return self.models
 
     def gradient_term(self) -> GradientTerm | None:
         """lambda_1 (v - w) / ||v - w|| + lambda_2 (v - u) / ||v - u||, per client."""
-        to_global, to_personal = self.settings["lambda-global"], self.settings["lambda-personal"]
+        to_global, to_personal = self.settings.lambda_global, self.settings.lambda_personal
         if to_global == 0 and to_personal == 0:
             return None
         # Columns of what is trained and shared; in what the server sends, buffers lie behind them.
@@ -35,8 +39,8 @@ class SFLClient(PersonalLayersClient):
         w = self.request.shared["global"][:trainable].to(device)
         u = self.request.stacked["parameters"][:, :trainable].to(device)
         columns = columns if isinstance(columns, slice) else columns.to(device)
-        squared = self.settings["distance"] == "squared"
-        per_batch = self.settings["lambda-scale"] == "batch-sum"
+        squared = self.settings.distance == "squared"
+        per_batch = self.settings.lambda_scale == "batch-sum"
 
         def term(v: Tensor, clients: slice | Tensor, batch_weight: Tensor) -> Tensor:
             shared = v[:, columns]
@@ -52,7 +56,7 @@ class SFLClient(PersonalLayersClient):
         return term
 
 
-class SFLFineTuningClient(FineTuned, SFLClient):
+class SFLFineTuningClient(FineTuned[SFLFineTuningSettings], SFLClient[SFLFineTuningSettings]):
     """Trains as SFL does, and measures copies of the personalised models fine-tuned without the distances."""
 
 

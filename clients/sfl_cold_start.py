@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from clients.sfl import SFLClient
+from fedgraph.methods.sfl import SFLColdStartSettings
 from fedgraph.training import cross_losses
 
 
-class SFLColdStartClient(SFLClient):
+class SFLColdStartClient(SFLClient[SFLColdStartSettings]):
     """Measures cold clients with the mean of the candidates weighed by graph and loss; trains the read-out, as SFL."""
 
     def measured(self) -> Tensor:
@@ -24,7 +25,7 @@ class SFLColdStartClient(SFLClient):
         candidates, prior = self.request.shared["candidates"], self.request.stacked["prior"]
         rows = prior.any(dim=1).nonzero().flatten()  # none where they were absent from the last round
         losses = cross_losses(self.uniform_cohort, candidates, rows)
-        weights = choice(prior[rows], losses, self.settings["temperature"])
+        weights = choice(prior[rows], losses, self.settings.temperature)
         return self.models.index_copy(0, rows, weights.to(candidates) @ candidates)
 
 

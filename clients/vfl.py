@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from clients.engine.node import PREPARED, Node
-from clients.f3 import F3Client
+from clients.f3 import SENDS_EMBEDDINGS, OwnersClient
 from fedgraph.data.owners import OwnerData
-from fedgraph.experiment import Experiment
 from fedgraph.fusion.owner_models import Embedded, LocalStage, StackedOwners
 from fedgraph.messages import EmbedRequest
-from fedgraph.methods.vfl import StepReply, StepRequest
+from fedgraph.methods.vfl import StepReply, StepRequest, VerticalSettings
 from fedgraph.support.errors import ExperimentError, IdentityError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.training import Optimiser, clip_rows, fresh_state
@@ -29,7 +28,7 @@ _PREPARED_KEPT = 4
 """Experiments, or parts of them, whose data and models are kept between messages."""
 
 
-class VerticalClient(F3Client):
+class VerticalClient(OwnersClient[VerticalSettings]):
     """Answers the request for embeddings as F3's owners do, then every step with an update and new embeddings.
 
     The models start as the owners' pre-trained ones (row L), or as they are drawn (row M, ``pre-trained = false``). As
@@ -38,10 +37,7 @@ class VerticalClient(F3Client):
     CPU.
     """
 
-    @classmethod
-    def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
-        """What leaves the node, in words, as ``clients.engine.disclosure`` asks for it."""
-        return [*super().sends_as(experiment, node), "the embeddings again after each step of training"]
+    sends: ClassVar[tuple[str, ...]] = (*SENDS_EMBEDDINGS, "the embeddings again after each step of training")
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:
@@ -52,8 +48,8 @@ class VerticalClient(F3Client):
         return cls(node, EmbedRequest(request.client, request.experiment, request.run)).step(request).pack()
 
     def stage(self, data: OwnerData) -> LocalStage:
-        """See :class:`F3Client`."""
-        return replace(super().stage(data), pre_trained=bool(self.assignment.method["pre-trained"]))
+        """See :class:`OwnersClient`."""
+        return replace(super().stage(data), pre_trained=self.settings.pre_trained)
 
     def embed(self, data: OwnerData) -> Embedded:
         """Embeddings by the models as they start, which are kept for the steps to come."""

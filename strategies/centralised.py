@@ -17,6 +17,11 @@ from strategies.engine.global_model import GlobalModelStrategy
 class Centralised(GlobalModelStrategy):
     """All clients live on one node, which pools their examples; the model is measured on each client's own."""
 
+    name = "centralised"
+    title = "One pooled model, trained on everybody's data in one place"
+    needs = "all clients on one node (--nodes 1)"
+    default_client = "clients.centralised:CentralisedClient"
+
     def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)
         if len(federation.hosts) > 1:

@@ -6,44 +6,22 @@ Xu, Lyu, Ma, Miao, Foo, Low: Gradient Driven Rewards to Guarantee Fairness in Co
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedgraph.federation import Federation
 from fedgraph.graph import weighted_mean
+from fedgraph.methods.baselines import CGSVSettings
 from fedgraph.runs import RunPlan
 from fedgraph.support.files import State
-from fedgraph.support.settings import Settings
 from strategies.engine.base import CohortStrategy, Replies
 
 _LEAST_IMPORTANCE = 1e-3
 """Of the released program, before importances are scaled to add up to 1."""
 
 
-class CGSVSettings(Settings):
-    """``[cgsv]``.
-
-    alpha       : weight of a client's earlier importance beside 1 - alpha for this round's contribution.
-    beta        : degree of altruism: the larger, the less the given shares differ, noticeably so where it comes near
-                  the number of clients. The authors' program has 0.5 to 2, and 1e7, with which all are given all.
-    update_norm : Gamma, the length that every client's update is scaled to; the authors' program has 0.5 for MNIST and
-                  0.15 for CIFAR-10.
-    released    : as in the authors' program. In the first round clients count by their training examples, and their
-                  importance is what they contribute in it; it stays above zero; and a client is given its share of the
-                  largest numbers of every layer, not of the whole model.
-    """
-
-    alpha: float = Field(default=0.95, ge=0, lt=1)
-    beta: float = Field(default=1.0, gt=0)
-    update_norm: float = Field(default=0.5, gt=0)
-    released: bool = False
-
-
-class CGSV(CohortStrategy):
+class CGSV(CohortStrategy[CGSVSettings]):
     """``w_i <- w_i + v_i``, where v_i is the share q_i of ``u_N = sum_i r_i u_i`` that is largest, zero elsewhere.
 
     ``u_i = Gamma D_i / ||D_i||`` is what client i's training changed in w_i, which v_i takes the place of;
@@ -58,9 +36,11 @@ class CGSV(CohortStrategy):
     importance : r, float64 ``[clients]``, adds up to 1; at first the same for all that train.
     """
 
-    settings_type: ClassVar[type[Settings]] = CGSVSettings
+    name = "cgsv"
+    title = "Clients are given as much of the common update as their own agree with it (CGSV)"
+    paper = "https://proceedings.neurips.cc/paper/2021/hash/8682cc30db9c025ecd3fee433f8ab54c-Abstract.html"
 
-    def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
+    def __init__(self, settings: CGSVSettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)
         examples = federation.num_examples["train"]
         weights = (examples if self.settings.released else examples > 0).double()

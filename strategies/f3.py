@@ -7,7 +7,7 @@ algorithm 1. https://proceedings.mlr.press/v216/ma23b.html
 from __future__ import annotations
 
 import logging
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,14 +29,13 @@ from fedgraph.fusion import (
     scores,
     votes,
 )
-from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.graph import ClientGraph, write_graph
 from fedgraph.messages import to_record
-from fedgraph.privacy.noise import NoiseSettings, privacy_facts
+from fedgraph.methods.f3 import F3Settings
+from fedgraph.privacy.noise import privacy_facts
 from fedgraph.runs import write_entropies, write_predictions
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.files import replacing
-from fedgraph.support.settings import Settings
 from strategies.engine.owners import OwnersStrategy, outcome_of
 from strategies.engine.phases import Outcome
 
@@ -44,29 +43,12 @@ log = logging.getLogger("fedgraph")
 
 _ENSEMBLES = ("vote", "threshold", "best-owner")
 
-Fusion = Literal["graph", "mean-pooling", "transformer", "concatenation", "vote", "threshold", "best-owner"]
 
-
-class F3Settings(FusionSettings, LocalModelSettings):
-    """``[f3]``: how the server fuses what owners send, and the owners' own models.
-
-    fusion : beside the fusion models, ``vote``, ``threshold`` and ``best-owner`` fuse the predictions of the owners'
-             own models: by majority; by the share of owners that vote for the second of two classes, above a threshold
-             that is best in validation; by the single owner that is best in validation.
-    vote   : an owner's vote counts as one ``share``, or by its ``sharpened`` probabilities as in the released program.
-    noise  : Gaussian noise on embeddings before they leave their owner, a table ``[f3.noise]``; none by default. With
-             noise, owners do not send predictions.
-    """
-
-    fusion: Fusion = "graph"  # type: ignore[assignment]
-    vote: Literal["share", "sharpened"] = "share"
-    noise: NoiseSettings | None = None
-
-
-class F3(OwnersStrategy):
+class F3(OwnersStrategy[F3Settings]):
     """Collects embeddings once and trains the fusion model on them; nothing goes back to the owners."""
 
-    settings_type: ClassVar[type[Settings]] = F3Settings
+    name = "f3"
+    title = "Federated feature fusion: owners' frozen models, one exchange of embeddings, a learned graph"
 
     def check(self) -> None:
         """See :class:`OwnersStrategy`."""

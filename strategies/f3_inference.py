@@ -7,51 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
-from pydantic import Field
 from torch.nn.functional import pad
+from typing_extensions import TypeVar
 
 from fedgraph.data import SPLITS
-from fedgraph.data.owners import SampleSplit
 from fedgraph.federation import JoinedSamples
 from fedgraph.fusion import FittedFusion, Prediction, predict
-from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.messages import to_record
-from fedgraph.privacy.noise import NoiseSettings, privacy_facts
+from fedgraph.methods.f3 import F3InferenceSettings
+from fedgraph.privacy.noise import privacy_facts
 from fedgraph.runs import RunFolder, write_predictions
 from fedgraph.support.errors import DataError, ExperimentError
-from fedgraph.support.settings import Settings
 from strategies.engine.owners import OwnersStrategy, outcome_of
 from strategies.engine.phases import Outcome
 from strategies.f3 import bytes_per_owner, measured
 
-
-class F3InferenceSettings(LocalModelSettings):
-    """``[f3-inference]``; the keys about the owners' own models are those of the run that trained the fusion model.
-
-    run     : the folder of that run.
-    samples : the samples to predict: ``new`` ones, which no model has seen, or those of a split.
-    draws   : graphs over which predictions are averaged, and over which their deviation is taken.
-    noise   : noise on embeddings, see ``[f3]``.
-    """
-
-    run: str
-    samples: SampleSplit = "new"
-    draws: int = Field(default=10, ge=1)
-    noise: NoiseSettings | None = None
+SomeInference = TypeVar("SomeInference", bound=F3InferenceSettings)
 
 
-class F3Inference(OwnersStrategy):
+class F3Inference(OwnersStrategy[F3InferenceSettings]):
     """One exchange: embeddings of the samples by the same frozen models, and what the fusion model says of them.
 
     Owners that are absent, or lack a sample, are masked; with ``[experiment] on-missing = "skip"`` a run goes on
     without them.
     """
 
-    settings_type: ClassVar[type[Settings]] = F3InferenceSettings
+    name = "f3-inference"
+    title = "Predictions of new samples by a fusion model that a run of f3 has trained"
+    needs = "[f3-inference] run, the folder of that run; `fedgraph predict` sees to it"
 
     def conduct(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
         """See :class:`OwnersStrategy`.
@@ -73,7 +60,11 @@ class F3Inference(OwnersStrategy):
 
 
 def predicted(
-    strategy: OwnersStrategy, fusion: FittedFusion, joined: JoinedSamples, prediction: Prediction, facts: dict[str, Any]
+    strategy: OwnersStrategy[SomeInference],
+    fusion: FittedFusion,
+    joined: JoinedSamples,
+    prediction: Prediction,
+    facts: dict[str, Any],
 ) -> tuple[Outcome, ArrayRecord]:
     """What inference ends with: writes the predictions, and measures them where their samples have labels."""
     path, settings = strategy.plan.folder.path / "predictions.csv", strategy.settings

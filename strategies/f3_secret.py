@@ -11,58 +11,46 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
-from pydantic import Field
 from torch import Tensor
 
 from fedgraph.federation import JoinedSamples, OrderedGrid, Traffic, join, usable
 from fedgraph.fusion import FittedFusion, SecretFusion, Stages
 from fedgraph.messages import EMBED, EmbedRequest
-from fedgraph.methods import F3_SECRET_CLIENT
 from fedgraph.methods.f3_secret import (
     STEP,
     ComputeReply,
     ComputeRequest,
+    F3SecretSettings,
     Introduction,
     ShareReply,
     ShareRequest,
     sealed_bytes,
 )
-from fedgraph.privacy.secret import ShareSettings, fingerprint
+from fedgraph.privacy.secret import fingerprint
 from fedgraph.support.errors import ExperimentError, IdentityError, RunError
-from fedgraph.support.settings import Settings
 from strategies.engine.owners import OwnersStrategy
 from strategies.engine.phases import Outcome
-from strategies.f3_inference import F3InferenceSettings, fusion_file, predicted, refuse_unfit
+from strategies.f3_inference import fusion_file, predicted, refuse_unfit
 
 log = logging.getLogger("fedgraph")
 
 _POLL_SECONDS = 0.5
 
 
-class F3SecretSettings(F3InferenceSettings, ShareSettings):
-    """``[f3-secret]``: the keys of ``[f3-inference]``, with noise before embeddings are split, and those of the shares.
-
-    simulated_aggregators : so many of the nodes that owners are dealt out to play aggregators too. For trying out only:
-              such a node sees the embeddings of its own owners. Otherwise nodes aggregate whose node config says so
-              (``aggregator``).
-    """
-
-    simulated_aggregators: int = Field(default=0, ge=0)
-
-
-class F3Secret(OwnersStrategy):
+class F3Secret(OwnersStrategy[F3SecretSettings]):
     """Three exchanges: who is there; sealed shares from owners; shares of the first layer's outcome from aggregators.
 
     Aggregators that do not answer are done without as long as ``threshold`` do; more than those check one another.
     """
 
-    settings_type: ClassVar[type[Settings]] = F3SecretSettings
-    default_client: ClassVar[str] = F3_SECRET_CLIENT
+    name = "f3-secret"
+    title = "The same on secret shares: neither the server nor any aggregator sees an embedding"
+    needs = "[f3-secret] run, and nodes with node config 'aggregator'; `fedgraph predict --secret` plays them"
+    default_client = "clients.f3_secret:SecretClient"
 
     def conduct(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
         """See :class:`OwnersStrategy`. A run that was stopped begins anew.

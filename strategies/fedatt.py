@@ -6,34 +6,24 @@ The noise that the authors' programs add to every entry is left out.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fedgraph.graph import attention_from_distances
-from fedgraph.support.settings import Settings
+from fedgraph.methods.baselines import FedAttSettings
 from strategies.engine.base import Replies
 from strategies.engine.global_model import GlobalModelStrategy
 
 
-class FedAttSettings(Settings):
-    """``[fedatt]``.
-
-    step : epsilon, how far the server goes; with 1 each layer becomes the attentive mean of the clients' layers.
-    """
-
-    step: float = Field(default=1.0, gt=0)
-
-
-class FedAtt(GlobalModelStrategy):
+class FedAtt(GlobalModelStrategy[FedAttSettings]):
     """w_l <- w_l - step * sum_k a_kl (w_l - w_kl), where a_l = softmax over k of ||w_l - w_kl||_2.
 
     A layer l is a tensor of the model, buffers included. Clients without training examples take no part.
     """
 
-    settings_type: ClassVar[type[Settings]] = FedAttSettings
+    name = "fedatt"
+    title = "Global model that moves layer by layer towards the clients, most towards the furthest"
+    paper = "https://arxiv.org/abs/1812.07108"
 
     def update(self, server_round: int, replies: Replies) -> Tensor:
         """The next global model ``[parameters]``."""

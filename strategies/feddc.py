@@ -6,40 +6,30 @@ Gao, Fu, Li, Chen, Xu, Xu: FedDC: Federated Learning with Non-IID Data via Local
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from pydantic import Field
 from torch import Tensor
 
 from fedgraph.federation import Federation
+from fedgraph.methods.baselines import FedDCSettings
 from fedgraph.runs import RunPlan
 from fedgraph.support.files import State
-from fedgraph.support.settings import Settings
 from strategies.engine.base import Replies
 from strategies.engine.controls import ControlVariates
 from strategies.engine.drift import DriftStrategy
 
 
-class FedDCSettings(Settings):
-    """``[feddc]``; ``[train] optimizer`` must be sgd, without momentum that is kept from round to round.
-
-    alpha : weight of the penalty that holds a client's model, less its drift, to the global one; 0.1 in the paper, and
-            0.01 on CIFAR.
-    """
-
-    alpha: float = Field(default=0.1, gt=0)
-
-
-class FedDC(DriftStrategy):
+class FedDC(DriftStrategy[FedDCSettings]):
     """Clients minimise ``L_i(v) + alpha/2 ||v + h_i - w||^2 + <v, c - c_i>`` with h_i their drift.
 
     c_i is a mean of a client's gradients in its last round and c their mean, as the released program has them.
     """
 
-    settings_type: ClassVar[type[Settings]] = FedDCSettings
-    default_client: ClassVar[str] = "clients.feddc:FedDCClient"
+    name = "feddc"
+    title = "FedDyn with control variates (FedDC)"
+    needs = 'SGD ([train] optimizer = "sgd")'
+    paper = "https://arxiv.org/abs/2203.11751"
+    default_client = "clients.feddc:FedDCClient"
 
-    def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
+    def __init__(self, settings: FedDCSettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)
         self.controls = ControlVariates(federation, plan, self.layout.num_trainable, "feddc")
 

@@ -6,29 +6,17 @@ Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Bas
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from pydantic import Field
-
-from fedgraph.support.settings import Settings
+from fedgraph.methods.baselines import FedDynSettings
 from strategies.engine.drift import DriftStrategy
 
 
-class FedDynSettings(Settings):
-    """``[feddyn]``.
-
-    alpha : weight of the pull towards the global model, and of the drift that is held against it. The smaller, the
-            further clients go in a round, and the global model moves by the drift too: 0.01 to 0.1 in the paper.
-    """
-
-    alpha: float = Field(default=0.01, gt=0)
-
-
-class FedDyn(DriftStrategy):
+class FedDyn(DriftStrategy[FedDynSettings]):
     """Clients minimise ``L_k(v) - <g_k, v> + alpha/2 ||v - theta||^2``, where g_k is ``-alpha`` times their drift.
 
     The paper's h, the server's state, is ``-alpha`` times the mean drift.
     """
 
-    settings_type: ClassVar[type[Settings]] = FedDynSettings
-    default_client: ClassVar[str] = "clients.feddyn:DriftClient"
+    name = "feddyn"
+    title = "FedAvg with losses that are bent by every client's drift (FedDyn)"
+    paper = "https://arxiv.org/abs/2111.04263"
+    default_client = "clients.feddyn:DriftClient"

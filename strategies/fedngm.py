@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from flwr.app import ArrayRecord, Message, RecordDict
@@ -39,7 +39,6 @@ from fedgraph.graphical.learning import (
 from fedgraph.graphical.network import Network
 from fedgraph.graphical.recovery import UnitSums, recover_from_sums
 from fedgraph.messages import to_record
-from fedgraph.methods import FEDNGM_CLIENT
 from fedgraph.methods.fedngm import (
     MESSAGE,
     FedNGMSettings,
@@ -51,7 +50,6 @@ from fedgraph.methods.fedngm import (
 )
 from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError, RunError
 from fedgraph.support.files import State, json_digest, load_state, save_state
-from fedgraph.support.settings import Settings
 from strategies.engine.members import Members
 from strategies.engine.phases import Outcome, PhasedStrategy
 
@@ -63,7 +61,7 @@ _LOOKED_AT = 256
 """Samples at which derivatives are taken."""
 
 
-class FedNGM(PhasedStrategy):
+class FedNGM(PhasedStrategy[FedNGMSettings]):
     """Four phases: the features of clients, their graphs, their models, and the global model that they are given.
 
     After the first question, nothing is sent to anybody unless at least as many clients take part as ``min-clients`` of
@@ -72,9 +70,12 @@ class FedNGM(PhasedStrategy):
     was stopped goes on after its last whole phase.
     """
 
-    settings_type: ClassVar[type[Settings]] = FedNGMSettings
-    default_client: ClassVar[str] = FEDNGM_CLIENT
-    settings: FedNGMSettings
+    name = "fedngm"
+    title = "Federated neural graphical models: one probabilistic model of all common features, made personal"
+    needs = "clients with tables of their own (mixed-table, linked-deaths, bayesian-network); no [model]"
+    paper = "https://arxiv.org/abs/2309.11680"
+    default_client = "clients.fedngm:FedNGMClient"
+    own_models = True
 
     _members: Members
     _common: Schema

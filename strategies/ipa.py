@@ -10,76 +10,23 @@ import json
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
-from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedgraph.federation import Federation, OrderedGrid
+from fedgraph.methods.ipa import IPASettings
 from fedgraph.privacy.noise import NoiseSettings, privacy_facts
 from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
 from fedgraph.support.randomness import generator
-from fedgraph.support.settings import Schedule, Settings
 from strategies.engine.base import CohortStrategy, Replies
 
 
-class IPASettings(Settings):
-    """``[ipa]``; the paper trains with Adam at 0.001 whose moments are kept ([train] keep-optimizer = true).
-
-    power            : p of the distance ``sum |theta_i - theta_j|^p``: 1 for peers that differ, 2 for peers alike.
-    lambda_alignment : weight of the distances: a number, or a schedule ``[[1, a], [r, b]]``, b from round r on.
-    lambda_scale     : ``batch-sum``: it weighs against the loss summed over a minibatch, as in the paper;
-                       ``batch-mean``: against the mean.
-    weights          : c_j of a distance: a peer's share of all training ``examples``, or 1 for ``all-alike``.
-    turns            : ``sequential``: one peer after the other, each from where the last one left all parameters;
-                       ``simultaneous``: all at once, against the others as the last round left them, which stay.
-    order            : of the turns: the ``ring`` of the peers' names, or a new ``random`` one in every round.
-    neighbours_only  : align with the peers that the client graph ([graph]) joins to one, not with all.
-    moves_others     : a turn moves the others' parameters too; else only its own peer's, the algorithm to the letter.
-    initialisation   : ``own``: every peer starts from a model drawn for itself; ``same``: all from one.
-    initial_weights  : as the ``model`` draws them, or ``kaiming-normal``, of deviation sqrt(2 / inputs), as the paper
-                       has them; biases are the model's.
-    joins            : the round in which a peer enters, by name, with the parameters it starts from; until then it
-                       takes no turn and nobody aligns with it. Those not named are there from the start.
-    noise            : deviation of the Gaussian noise on a peer's own parameters before it shares them, 0.0005 in the
-                       paper. It guarantees nothing: it follows from the seed, which everybody knows, and others'
-                       parameters, which a turn moves too, show what it learned.
-    privacy          : noise that guarantees something: all that a turn changed, as one vector, is shortened and given
-                       noise, and a peer is measured with what it shares. See ``python -m pydoc fedgraph.privacy``. A
-                       turn is a release, and a round that is repeated after a stop another one: ``releases`` is at
-                       least the number of rounds.
-
-    order, moves_others and joins are of sequential turns.
-    """
-
-    power: float = Field(default=1.0, ge=1)
-    lambda_alignment: Schedule = 1.0
-    lambda_scale: Literal["batch-sum", "batch-mean"] = "batch-sum"
-    weights: Literal["examples", "all-alike"] = "examples"
-    turns: Literal["sequential", "simultaneous"] = "sequential"
-    order: Literal["ring", "random"] = "random"
-    neighbours_only: bool = False
-    moves_others: bool = True
-    initialisation: Literal["own", "same"] = "own"
-    initial_weights: Literal["model", "kaiming-normal"] = "model"
-    joins: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
-    noise: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    privacy: NoiseSettings | None = None
-
-    @model_validator(mode="after")
-    def _fit_together(self) -> IPASettings:
-        if self.noise and self.privacy is not None:
-            raise ValueError("give either noise or privacy, one of both")
-        if self.joins and self.turns == "simultaneous":
-            raise ValueError('joins are of turns one after the other: leave out turns = "simultaneous"')
-        return self
-
-
-class IPA(CohortStrategy):
+class IPA(CohortStrategy[IPASettings]):
     """Carries theta*, the parameters of all peers, from one to the next; the server computes nothing with them.
 
     A round is one turn of every peer, each an exchange with its node alone; a peer is measured right after its turn, as
@@ -89,10 +36,13 @@ class IPA(CohortStrategy):
     next turn when it is back; one that joins late enters with its own. With simultaneous turns a round is one exchange.
     """
 
-    settings_type: ClassVar[type[Settings]] = IPASettings
-    default_client: ClassVar[str] = "clients.ipa:IPAClient"
+    name = "ipa"
+    title = "Iterative parameter alignment: peers keep different models and pull them together as they train"
+    needs = "two clients at least; [train] keep-optimizer = true for the paper's Adam"
+    paper = "https://arxiv.org/abs/2311.04818"
+    default_client = "clients.ipa:IPAClient"
 
-    def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
+    def __init__(self, settings: IPASettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)
         if self.settings.neighbours_only and federation.graph is None:
             raise ExperimentError("[ipa] neighbours-only needs a client graph: give the experiment a [graph] source")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from strategies.engine.base import CohortStrategy, Replies
@@ -12,7 +10,9 @@ from strategies.engine.base import CohortStrategy, Replies
 class LocalOnly(CohortStrategy):
     """Returns to each client what it sent."""
 
-    mixes_models: ClassVar[bool] = False
+    name = "local"
+    title = "Local-only training, nothing is shared"
+    mixes_models = False
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
         """The clients' own models, unchanged."""

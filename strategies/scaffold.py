@@ -1,47 +1,36 @@
-"""SCAFFOLD: control variates take out of each client's gradient what makes it differ from everybody's.
+"""SCAFFOLD: correct client drift with control variates.
 
 Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning (ICML 2020), algorithm 1.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fedgraph.federation import Federation
 from fedgraph.graph import weighted_mean
+from fedgraph.methods.baselines import ScaffoldSettings
 from fedgraph.runs import RunPlan
 from fedgraph.support.files import State
-from fedgraph.support.settings import Settings
 from strategies.engine.base import Replies
 from strategies.engine.controls import ControlVariates
 from strategies.engine.global_model import GlobalModelStrategy
 
 
-class ScaffoldSettings(Settings):
-    """``[scaffold]``; ``[train] optimizer`` must be sgd, without momentum that is kept from round to round.
-
-    Control variates are a round old. Where clients differ much and train long, the corrected steps can diverge at a
-    rate that FedAvg takes; a smaller ``learning-rate`` keeps them together.
-
-    server_learning_rate : eta_g, how far the global model goes towards the mean of the clients' models.
-    """
-
-    server_learning_rate: float = Field(default=1.0, gt=0)
-
-
-class Scaffold(GlobalModelStrategy):
+class Scaffold(GlobalModelStrategy[ScaffoldSettings]):
     """x <- x + eta_g mean_i (y_i - x) over those present, c <- mean_i c_i over all, clients counting alike.
 
     Clients without training examples count in neither mean.
     """
 
-    settings_type: ClassVar[type[Settings]] = ScaffoldSettings
+    name = "scaffold"
+    title = "FedAvg with control variates against the drift of clients (SCAFFOLD)"
+    needs = 'SGD ([train] optimizer = "sgd")'
+    paper = "https://arxiv.org/abs/1910.06378"
+    default_client = "clients.scaffold:ScaffoldClient"
 
-    def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
+    def __init__(self, settings: ScaffoldSettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)
         self.controls = ControlVariates(federation, plan, self.layout.num_trainable, "scaffold")
 

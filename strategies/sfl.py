@@ -2,83 +2,32 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from fedgraph.federation import Federation
 from fedgraph.graph import ClientGraph, graph_mean, weighted_mean
-from fedgraph.models import PersonalLayersSettings
+from fedgraph.methods.sfl import SFLFineTuningSettings, SFLLGSettings, SFLPerSettings, SFLSettings
 from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
-from fedgraph.support.settings import Settings
 from strategies.engine.base import CohortStrategy, Replies
-from strategies.fedavg_ft import FineTuningSettings
+
+SomeSFLSettings = TypeVar("SomeSFLSettings", bound=SFLSettings, default=SFLSettings)
 
 
-class SFLSettings(PersonalLayersSettings):
-    """``[sfl]``, ``[sfl-per]`` and ``[sfl-lg]``.
-
-    alpha           : share of the graph in the aggregation; 0 leaves every client its own model.
-    hops            : K, how often the normalised adjacency is applied.
-    normalisation   : ``random-walk``: rows sum to one, so that equal models stay as they are; ``symmetric`` (GCN): also
-                      rescales the models of clients with few or many neighbours. Self loops are added where missing.
-    mixes           : what goes over the graph: the clients' ``models``, or the ``updates`` that training made to them.
-                      A client then keeps its trained model and moves on in the direction in which its neighbourhood
-                      moved: V = server-momentum V + mix of updates, U = Theta + server-learning-rate V. Running
-                      statistics stay those of its own model.
-    server_learning_rate, server_momentum : used with mixes = ``updates`` alone.
-    weighting       : ``examples``: clients count by their training examples, so that those with few listen to others
-                      and are hardly listened to; ``none``: all count alike.
-    everybody       : weight of all clients together in the mean, beside 1 for a client's own neighbourhood, so that
-                      clients whom the graph leaves alone hear somebody too.
-    lambda_global   : weight of the distance to the read-out w in the local objective.
-    lambda_personal : weight of the distance to the personalised model u_i.
-    distance        : ``euclidean`` norm, or half of it ``squared``.
-    lambda_scale    : ``batch-sum``: the lambdas weigh against the loss summed over a batch, as lambda / batch size does
-                      against its mean; ``batch-mean``: against the mean.
-    start           : clients train from their ``personalised`` model, or all from the ``read-out``.
-    released        : behave like the authors' released program, whose distance terms have no gradient and whose
-                      clients start from the read-out; takes the place of both lambdas and of start.
-    """
-
-    alpha: float = Field(default=1.0, ge=0, le=1)
-    hops: int = Field(default=3, ge=0)
-    normalisation: Literal["random-walk", "symmetric"] = "random-walk"
-    mixes: Literal["models", "updates"] = "models"
-    server_learning_rate: float = Field(default=0.1, gt=0)
-    server_momentum: float = Field(default=0.9, ge=0, lt=1)
-    weighting: Literal["none", "examples"] = "none"
-    everybody: float = Field(default=0.0, ge=0)
-    lambda_global: float = Field(default=0.3, ge=0)
-    lambda_personal: float = Field(default=0.3, ge=0)
-    distance: Literal["euclidean", "squared"] = "euclidean"
-    lambda_scale: Literal["batch-sum", "batch-mean"] = "batch-sum"
-    start: Literal["personalised", "read-out"] = "personalised"
-    released: bool = False
-
-    @model_validator(mode="after")
-    def _fit_together(self) -> SFLSettings:
-        if self.normalisation == "symmetric" and (self.weighting == "examples" or self.everybody):
-            raise ValueError('weighting = "examples" and everybody are means: they need normalisation = "random-walk"')
-        return self
-
-    @model_validator(mode="after")
-    def _released_stands_for_others(self) -> SFLSettings:
-        fixed = {"lambda_global": 0.0, "lambda_personal": 0.0, "start": "read-out"}
-        return self.model_copy(update=fixed) if self.released else self
-
-
-class SFL(CohortStrategy):
+class SFL(CohortStrategy[SomeSFLSettings]):
     """U = (1 - alpha) Theta + alpha A_hat^K Theta; row i is client i's next model, the mean of rows the read-out."""
 
-    settings_type: ClassVar[type[Settings]] = SFLSettings
-    needs_graph: ClassVar[bool] = True
+    name = "sfl"
+    title = "Structured federated learning with a given client graph"
+    needs = "a client graph ([graph])"
+    paper = "https://arxiv.org/abs/2203.00829"
+    default_client = "clients.sfl:SFLClient"
+    needs_graph = True
 
-    def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
+    def __init__(self, settings: SomeSFLSettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)
         if self.takes_means and federation.graph is not None and bool((federation.graph.weights < 0).any()):
             raise ExperimentError(
@@ -159,43 +108,28 @@ class SFL(CohortStrategy):
         self._velocity, self._updates = state["velocity"].clone(), state.get("updates", self._updates).clone()
 
 
-class SFLPerSettings(SFLSettings):
-    """``[sfl-per]``: SFL+PER, every client has a last layer of its own; otherwise as SFL."""
-
-    personal_layers: tuple[str, ...] = ("head.*",)
-
-
-class SFLLGSettings(SFLSettings):
-    """``[sfl-lg]``: SFL+LG, every client has a representation of its own; otherwise as SFL."""
-
-    personal_layers: tuple[str, ...] = ("!head.*",)
-
-
-class SFLPer(SFL):
+class SFLPer(SFL[SFLPerSettings]):
     """The representation goes over the graph, the last layer does not (table 4)."""
 
-    settings_type: ClassVar[type[Settings]] = SFLPerSettings
+    name = "sfl-per"
+    title = "SFL of all layers but the last, which stays with the client (SFL+PER)"
 
 
-class SFLLG(SFL):
+class SFLLG(SFL[SFLLGSettings]):
     """The last layer goes over the graph, the representation does not (table 4)."""
 
-    settings_type: ClassVar[type[Settings]] = SFLLGSettings
+    name = "sfl-lg"
+    title = "SFL of the last layer; the others stay with the client (SFL+LG)"
 
 
-class SFLFineTuningSettings(SFLSettings, FineTuningSettings):
-    """``[sfl-ft]``: the keys of ``[sfl]``, and how a copy of each personalised model is fine-tuned to be measured.
-
-    local_epochs, local_steps : passes over a client's examples, or minibatches; by default those of ``[train]``.
-    learning_rate : the same after every round; by default that of ``[train]`` in the round to come.
-    """
-
-
-class SFLFineTuning(SFL):
+class SFLFineTuning(SFL[SFLFineTuningSettings]):
     """SFL beside FedAvg with fine-tuning: fine-tuned copies are only measured; the run folder holds SFL's models."""
 
-    settings_type: ClassVar[type[Settings]] = SFLFineTuningSettings
+    name = "sfl-ft"
+    title = "SFL, measured after each client has fine-tuned its personalised model"
+    paper = ""
+    default_client = "clients.sfl:SFLFineTuningClient"
 
-    def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
+    def __init__(self, settings: SFLFineTuningSettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)
-        self.settings.checked_with(plan.train, "[sfl-ft]")
+        settings.training(plan.train, "[sfl-ft]")

@@ -9,51 +9,31 @@ model they trained, mixed over the graph.
 from __future__ import annotations
 
 import logging
-from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fedgraph.federation import Federation
 from fedgraph.graph import graph_mean_weights, weighted_mean
+from fedgraph.methods.sfl import SFLColdStartSettings
 from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
-from fedgraph.support.settings import Settings
 from strategies.engine.base import Replies
-from strategies.sfl import SFL, SFLSettings
+from strategies.sfl import SFL
 
 log = logging.getLogger("fedgraph")
 
 
-class SFLColdStartSettings(SFLSettings):
-    """``[sfl-cold-start]``: the keys of ``[sfl]`` with other defaults, and how cold clients listen.
-
-    everybody   : as for ``[sfl]``, but for cold clients alone; to warm ones only their neighbourhood counts.
-    cold_below  : clients with fewer training examples than this share of the median are cold.
-    temperature : how much worse a model may do on a cold client's own examples. One whose loss there is above the best
-                  one's by this share of it (0.06: by 6 %) keeps 1 / e of the weight that the graph gives it; 0 leaves
-                  the weights to the graph. The models travel to that client, its losses stay there.
-    """
-
-    alpha: float = Field(default=0.3, ge=0, le=1)
-    hops: int = Field(default=1, ge=0)
-    weighting: Literal["none", "examples"] = "examples"
-    everybody: float = Field(default=1.0, ge=0)
-    lambda_global: float = Field(default=0.0, ge=0)
-    lambda_personal: float = Field(default=0.0, ge=0)
-    start: Literal["personalised", "read-out"] = "read-out"
-    cold_below: float = Field(default=0.1, gt=0, le=1)
-    temperature: float = Field(default=0.06, ge=0)
-
-
-class SFLColdStart(SFL):
+class SFLColdStart(SFL[SFLColdStartSettings]):
     """Cold client i gets ``sum_j g_ij n_j Theta_j / sum_j g_ij n_j`` over warm j, ``g = A_hat^K + everybody / N``."""
 
-    settings_type: ClassVar[type[Settings]] = SFLColdStartSettings
+    name = "sfl-cold-start"
+    title = "SFL where some clients have hardly any data: they are given models of their neighbourhood"
+    paper = ""
+    default_client = "clients.sfl_cold_start:SFLColdStartClient"
 
-    def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
+    def __init__(self, settings: SFLColdStartSettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)
         if self.settings.mixes != "models" or self.settings.personal_layers:
             raise ExperimentError(

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedgraph.federation import Federation
 from fedgraph.graph import ClientGraph
 from fedgraph.graph.learning import GraphLearner, beside_given, with_row_sums
+from fedgraph.methods.sfl import SFLStarSettings
 from fedgraph.runs import RunPlan
 from fedgraph.support.files import State
-from fedgraph.support.settings import Settings
 from strategies.engine.base import Replies
-from strategies.sfl import SFL, SFLSettings
+from strategies.sfl import SFL
 
 log = logging.getLogger("fedgraph")
 
@@ -24,50 +22,15 @@ _LARGEST_NORM = 1e18
 """Of what clients are compared by: squares of larger ones overflow in float32."""
 
 
-class SFLStarSettings(SFLSettings):
-    """``[sfl-star]``: the keys of ``[sfl]``, and how the client graph is learned. A given graph is not needed.
-
-    learner     : ``smoothness``: the sparse graph on which the models are smoothest, with nobody left alone (Kalofolias
-                  2016); ``kernel``: a Gaussian kernel of the distances to the nearest; ``encoder``: trained embeddings
-                  of the clients, as in the paper, fitted to that kernel.
-    features    : what is near or far: the trained ``parameters``, or the ``updates``, what training changed in them.
-    neighbours  : about how many others a client listens to.
-    beta        : with a given graph its share is 1 - beta and that of the learned graph beta, both on one scale: rows
-                  of the learned one are scaled to the mean row sum of the given one, self loops left out. Without a
-                  given graph the learned one is alone, its rows scaled to add up to neighbours, so that a client
-                  counts as much as a neighbour does on average; beta is then not used.
-    momentum    : share of earlier rounds in the distances, below 1; 0 looks at this round alone.
-    learn_from  : the first round in which the graph is learned. In those before it is the given graph or, without
-                  one, everybody listens to everybody.
-    learn_every : it is learned again every so many rounds, and whenever a client is there for the first time.
-    released    : as for ``[sfl]``; and the graph is what the released program learns: every round a new encoder takes
-                  ten steps towards the *distances*, which leaves it random. Its rows are divided by their sum, as are
-                  those of the given graph with self loops, and beta of it is mixed in. The learned graph has no self
-                  loops: without a given graph a client hears others alone, or itself where it hears nobody. Takes the
-                  place of all keys above but beta, and of normalisation.
-    """
-
-    learner: Literal["smoothness", "kernel", "encoder"] = "smoothness"
-    features: Literal["parameters", "updates"] = "parameters"
-    neighbours: int = Field(default=4, ge=1)
-    beta: float = Field(default=0.05, ge=0, le=1)
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    learn_from: int = Field(default=1, ge=1)
-    learn_every: int = Field(default=1, ge=1)
-
-    @model_validator(mode="after")
-    def _released_learns_every_round(self) -> SFLStarSettings:
-        fixed = {"learner": "encoder", "features": "parameters", "momentum": 0.0, "learn_from": 1, "learn_every": 1}
-        return self.model_copy(update={**fixed, "normalisation": "random-walk"}) if self.released else self
-
-
-class SFLStar(SFL):
+class SFLStar(SFL[SFLStarSettings]):
     """SFL over ``A = (1 - beta) A_given + beta A_learned``, or over A_learned alone where no graph is given."""
 
-    settings_type: ClassVar[type[Settings]] = SFLStarSettings
-    needs_graph: ClassVar[bool] = False
+    name = "sfl-star"
+    title = "Structured federated learning that learns the client graph (SFL*)"
+    needs = "nothing; a client graph ([graph]) may be given"
+    needs_graph = False
 
-    def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
+    def __init__(self, settings: SFLStarSettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)
         self._learner = GraphLearner(
             clients=len(federation.names),

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import astuple, dataclass, field, replace
-from typing import ClassVar, Literal
 
 import torch
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
-from pydantic import Field
 from torch import Tensor
 
 from fedgraph.federation import JoinedSamples, OrderedGrid
 from fedgraph.fusion import (
     FusionEpoch,
     FusionNetwork,
-    FusionSettings,
     Prediction,
-    Rate,
     build_network,
     class_weights,
     learn,
@@ -30,37 +26,18 @@ from fedgraph.fusion import (
     predict,
     refuse_misfits,
 )
-from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.messages import to_record
-from fedgraph.methods import VERTICAL_CLIENT
+from fedgraph.methods.vfl import VerticalSettings
 from fedgraph.models import flattened
 from fedgraph.runs import write_predictions
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import State, load_state, save_state
 from fedgraph.support.randomness import generator
-from fedgraph.support.settings import Settings
 from fedgraph.support.threads import pinned_threads
 from strategies.engine.owners import OwnersStrategy, outcome_of
 from strategies.engine.phases import Outcome
 from strategies.engine.vertical_steps import VerticalSteps
 from strategies.f3 import bytes_per_owner, measured, warn_of_unaligned
-
-
-class VerticalSettings(FusionSettings, LocalModelSettings):
-    """``[vfl]``: the fusion model at the server as in ``[f3]``, with one learning rate, and the owners' own models.
-
-    Embeddings change as they are learned, so that there is no scaling of them.
-
-    pre_trained : whether the owners' models start as they trained them alone (row L), or as they are drawn (row M).
-    epochs, patience : of learning together; a run takes an exchange per minibatch and one more per epoch.
-    """
-
-    scaling: Literal["none"] = "none"
-    monitor: Literal["loss"] = "loss"
-    pre_trained: bool = True
-    learning_rates: tuple[Rate, ...] = Field(default=(0.01,), min_length=1, max_length=1)
-    epochs: int = Field(default=100, ge=1)
-    patience: int = Field(default=20, ge=1)
 
 
 @dataclass
@@ -97,14 +74,15 @@ class _Learnt:
         return cls(**{**state, "epochs": epochs, "best": Prediction(**state["best"])})
 
 
-class Vertical(OwnersStrategy):
+class Vertical(OwnersStrategy[VerticalSettings]):
     """Trains the fusion model on embeddings as they come, and sends their gradients back.
 
     A run that was stopped goes on after its last whole epoch, from its checkpoint and from what the nodes have kept.
     """
 
-    settings_type: ClassVar[type[Settings]] = VerticalSettings
-    default_client: ClassVar[str] = VERTICAL_CLIENT
+    name = "vfl"
+    title = "Vertical federated learning: gradients of embeddings go back to the owners' models"
+    default_client = "clients.vfl:VerticalClient"
 
     @classmethod
     def epochs_of(cls, settings: VerticalSettings) -> int:

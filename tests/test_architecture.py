@@ -24,8 +24,6 @@ FORBIDDEN = {
     "strategies": {"clients", "simulations"},
 }
 PROGRAMS = {"reproduce", "commands"}
-# Where methods of our own may be named by dotted paths, as users name theirs.
-REGISTRY = "fedgraph.methods.registry"
 MATHEMATICS = {"support", "graph", "models", "data", "training", "privacy", "fusion", "graphical"}
 # Rooms and folders whose modules are doors themselves: each is one contract, one source, one tool or one command.
 DOORS_OF_THEIR_OWN = ("support", "models.native", "methods", "commands")
@@ -101,7 +99,7 @@ def test_no_import_runs_up_the_stairs(floor):
 def test_no_string_runs_up_the_stairs():
     named = re.compile(r"^(strategies|clients)(\.\w+)+:\w+$")
     found = {name for name, path in modules("fedgraph") if any(named.match(text) for text in strings(path))}
-    assert found == {REGISTRY}
+    assert found == set()
 
 
 def test_nothing_lies_loose_in_the_library():

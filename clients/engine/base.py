@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from flwr.app import Message, RecordDict
@@ -15,7 +16,8 @@ from fedgraph.data import SplitName
 from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.models import finite_rows
 from fedgraph.support.errors import ReplyError
-from fedgraph.training import AnyCohort, Cohort, GradientTerm, TrainResult, fresh_state
+from fedgraph.support.settings import Configured, S
+from fedgraph.training import AnyCohort, Cohort, GradientTerm, TrainResult, TrainSettings, fresh_state
 
 
 def evaluate_splits(
@@ -61,13 +63,13 @@ def train_cohort(
     return result
 
 
-class CohortClient:
+class CohortClient(Configured[S]):
     """Serves the clients of one node for one request. A method overrides what differs, mostly ``gradient_term``.
 
     request  : what is asked, with the tensors that came along.
     cohort   : the clients asked for. Those of an experiment with several architectures are a ``MixedCohort``, whose
                models are filled up with zeros to one width; code that takes its sizes from tensors works with both.
-    settings : the method's table of the experiment, as the strategy resolved it.
+    settings : of the method, as far as the class in brackets knows them: ``CohortClient[SFLSettings]``.
     """
 
     sends: ClassVar[tuple[str, ...]] = ("the parameters of each client's model, whenever it has trained",)
@@ -77,7 +79,7 @@ class CohortClient:
         self.node = node
         self.request = request
         self.assignment = Assignment.of(request.experiment)
-        self.settings = self.assignment.method
+        self.settings = cast(S, self.assignment.method_as(self.settings_type))
         self.cohort: AnyCohort = node.cohort(request.experiment, request.clients)
 
     @classmethod
@@ -179,3 +181,21 @@ class CohortClient:
     def gradient_term(self) -> GradientTerm | None:
         """What the method adds to the gradient of the local loss; nothing by default."""
         return None
+
+
+def cohort_with(cohort: Cohort, settings: TrainSettings, seed: int) -> Cohort:
+    """The same clients as they train by other settings, or in another order; kept as long as ``cohort`` is."""
+    if (settings, seed) == (cohort.settings, cohort.seed):
+        return cohort
+    return derived(cohort, (settings, seed), lambda: Cohort(cohort.model, cohort.data, settings, seed))
+
+
+def derived(cohort: Cohort, key: Hashable, build: Callable[[], Cohort]) -> Cohort:
+    """What ``build`` makes of ``cohort``, made once per ``key`` and kept as long as ``cohort`` is."""
+    made = _derived.setdefault(cohort, {})
+    if key not in made:
+        made[key] = build()
+    return made[key]
+
+
+_derived: WeakKeyDictionary[Cohort, dict[Hashable, Cohort]] = WeakKeyDictionary()

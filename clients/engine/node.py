@@ -17,7 +17,7 @@ from fedgraph.data import CLIENT, DataSource, OwnData, data_folder, open_source,
 from fedgraph.federation import hosted_clients, listed, named_clients, prove
 from fedgraph.models import ModelChoice, TaskSpec
 from fedgraph.support.errors import ExperimentError, IdentityError
-from fedgraph.support.settings import Settings, parse
+from fedgraph.support.settings import S, Settings, parse, part_of
 from fedgraph.training import AnyCohort, ClientState, TrainSettings, load_cohort
 
 _COHORTS_KEPT = 512
@@ -46,6 +46,10 @@ class Assignment:
     method: dict[str, Any]
     horizons: tuple[int, ...] | None
     expect: tuple[str, ...] | None = None
+
+    def method_as(self, kind: type[S]) -> S:
+        """The settings of the method that ``kind`` knows; what is the server's alone is left out."""
+        return part_of(kind, self.method, "the settings of the method")
 
     @classmethod
     @lru_cache(maxsize=64)

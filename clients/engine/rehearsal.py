@@ -12,7 +12,7 @@ from flwr.app import Context, RecordDict
 from clients.engine.base import CohortClient
 from clients.engine.disclosure import Disclosure, disclosure
 from clients.engine.node import Assignment, Node
-from clients.stock import StockClient
+from clients.engine.stock import StockClient
 from fedgraph.data import SPLITS, DataSource
 from fedgraph.data.owners import SAMPLE_SPLITS, owner_source
 from fedgraph.data.schema import as_text, infer_schema

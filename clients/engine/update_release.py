@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,15 +33,9 @@ class UpdateRelease:
               of updates holds.
     """
 
-    client: CohortClient
+    client: CohortClient[Any]
     noise: float
     privacy: NoiseSettings | None
-
-    @classmethod
-    def of(cls, client: CohortClient) -> UpdateRelease:
-        """As the method's settings ``noise`` and ``privacy`` say."""
-        privacy = client.settings.get("privacy")
-        return cls(client, client.settings["noise"], None if privacy is None else NoiseSettings(**privacy))
 
     def __call__(self, before: Tensor, after: Tensor) -> Tensor:
         """What may leave of ``after`` ``[clients, models, parameters]``, of which the first model is a client's own.

@@ -20,7 +20,7 @@ from fedgraph.commands.peers import peers
 from fedgraph.commands.predict import predict
 from fedgraph.data import OF_ONES_OWN, CatalogueEntry, catalogue_entries, data_folder, downloads, find
 from fedgraph.experiment import find_experiment, load_experiment
-from fedgraph.methods import BUILT_IN
+from fedgraph.methods import built_ins
 from fedgraph.reproduce import reproduce
 from fedgraph.runs import RunFolder
 from fedgraph.runs.reports import PICTURES, plot_runs, results_table, sentence
@@ -100,8 +100,9 @@ def methods() -> None:
     table = Table()
     for column in ("method", "what it is", "needs", "paper"):
         table.add_column(column, overflow="fold")
-    for method in BUILT_IN.values():
-        table.add_row(method.name, method.title, escape(method.needs), method.paper)
+    for name, found in built_ins().items():
+        told = (getattr(found, key, "") for key in ("title", "needs", "paper"))
+        table.add_row(name, *map(escape, told))
     console = Console()
     console.print(table)
     console.print(

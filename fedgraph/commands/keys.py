@@ -13,10 +13,9 @@ from fedgraph.data import settings_by_set
 from fedgraph.experiment import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
 from fedgraph.federation import ClientsTable
 from fedgraph.graph import GraphTable
-from fedgraph.methods import BUILT_IN
+from fedgraph.methods import built_ins
 from fedgraph.models import MODELS, ModelTable, ModuleSettings, VariantTable
 from fedgraph.reproduce import EXPLAINED, STUDY_EXPLAINED
-from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import Settings
 from fedgraph.training import TrainSettings
 
@@ -36,8 +35,8 @@ def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
     tables |= {"model": ("[model]", ModelTable), "variants": ("[[model.variants]]", VariantTable)}
     tables |= {name: (f'[model] name = "{name}"', kind) for name, (kind, _) in MODELS.items()}
     tables["package.module:Class"] = ('[model] name = "package.module:Class"', ModuleSettings)
-    for name, method in BUILT_IN.items():
-        kind = getattr(load_object(method.strategy, "strategy"), "settings_type", None)
+    for name, strategy in built_ins().items():
+        kind = getattr(strategy, "settings_type", None)
         if kind is not None and kind.model_fields:
             tables[name] = (f"[{name}]", kind)
     for name, (heading, kind) in list(tables.items()):

@@ -16,7 +16,7 @@ from fedgraph.data import parse_data
 from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
 from fedgraph.federation import ClientsTable, RollCall
 from fedgraph.graph import GraphTable
-from fedgraph.methods import BUILT_IN, Method, resolve
+from fedgraph.methods import Method, built_in, built_ins, resolve
 from fedgraph.models import ModelChoice
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings, parse
@@ -113,15 +113,15 @@ def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
     fixed = ("experiment", "data", "model", "train", "graph", "evaluation", "fairness", "clients", "output")
     head = parse(ExperimentTable, _table(tables, "experiment"), "[experiment]")
     method = resolve(head.method, head.strategy, head.client)
-    method_names = {*BUILT_IN, method.name}
     for name in tables:
-        if name not in fixed and name not in method_names:
-            known = ", ".join([*fixed, *sorted(method_names)])
+        if name not in fixed and name != method.name and built_in(name) is None:
+            known = ", ".join([*fixed, *sorted({*built_ins(), method.name})])
             raise ExperimentError(f"the experiment has no table [{name}]; known tables: {known}")
-    for name in ("data",) if method.own_models else ("data", "model"):
+    own_models = getattr(method.strategy_class, "own_models", False)
+    for name in ("data",) if own_models else ("data", "model"):
         if name not in tables:
             raise ExperimentError(f"the experiment needs a table [{name}]")
-    if not method.own_models:
+    if not own_models:
         ModelChoice.of(_table(tables, "model"))
     elif "model" in tables:
         raise ExperimentError(
@@ -137,17 +137,10 @@ def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
         evaluation=evaluation,
         output=parse(OutputTable, _table(tables, "output"), "[output]"),
         method=method,
-        method_tables=_method_tables(
-            {name: dict(_table(tables, name)) for name in tables if name not in fixed}, method
-        ),
+        method_tables={name: dict(_table(tables, name)) for name in tables if name not in fixed},
         fairness=_fairness(_table(tables, "fairness"), evaluation) if "fairness" in tables else None,
         clients=parse(ClientsTable, _table(tables, "clients"), "[clients]"),
     )
-
-
-def _method_tables(given: dict[str, dict[str, Any]], method: Method) -> dict[str, dict[str, Any]]:
-    """Those that are given, and defaults of the method that runs where its strategy has others."""
-    return given | ({method.name: {**method.defaults, **given.get(method.name, {})}} if method.defaults else {})
 
 
 def _fairness(table: Mapping[str, Any], evaluation: EvaluationTable) -> FairnessTable:

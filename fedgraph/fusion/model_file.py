@@ -40,7 +40,7 @@ class FittedFusion:
     def write(self, path: Path) -> None:
         """Write it in one step."""
         state: dict[str, Any] = {
-            "settings": part_of(FusionSettings, self.settings.as_table()).as_table(),
+            "settings": part_of(FusionSettings, self.settings.as_table(), "the fusion's settings").as_table(),
             "owners": list(self.owners),
             "sizes": self.sizes,
             "classes": list(self.classes),

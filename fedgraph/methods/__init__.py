@@ -1,32 +1,13 @@
-"""What both sides of a method agree on, settings and messages of its own; and the methods there are.
+"""What both sides of a method agree on, settings and messages of its own; and how methods are found.
 
-Each method's contract is a module of its own, such as :mod:`fedgraph.methods.fedngm`.
+Each method's contract is a module of its own, such as :mod:`fedgraph.methods.fedngm`. What a method is, needs and where
+it was published stand on its strategy.
 
-    >>> from fedgraph.methods import resolve
-    >>> resolve("sfl", None, None).needs
+    >>> from fedgraph.methods import built_in
+    >>> built_in("sfl").needs
     'a client graph ([graph])'
 """
 
-from fedgraph.methods.registry import (
-    BUILT_IN,
-    COHORT_CLIENT,
-    F3_CLIENT,
-    F3_SECRET_CLIENT,
-    FEDNGM_CLIENT,
-    STOCK_CLIENT,
-    VERTICAL_CLIENT,
-    Method,
-    resolve,
-)
+from fedgraph.methods.registry import Method, built_in, built_ins, resolve
 
-__all__ = [
-    "BUILT_IN",
-    "COHORT_CLIENT",
-    "F3_CLIENT",
-    "F3_SECRET_CLIENT",
-    "FEDNGM_CLIENT",
-    "STOCK_CLIENT",
-    "VERTICAL_CLIENT",
-    "Method",
-    "resolve",
-]
+__all__ = ["Method", "built_in", "built_ins", "resolve"]

@@ -1,4 +1,4 @@
-"""Messages of inference on secret shares: who aggregates, sealed shares of embeddings, shares of the first stage.
+"""F3 on secret shares, what both sides agree on: settings, and the messages of three exchanges.
 
 F3 (Ma, Hoang, Chen; UAI 2023), section 5 and line 9 of algorithm 1. The first request is that for embeddings, without
 any (``EmbedRequest``); owners are then asked for shares, and aggregators to compute on them.
@@ -12,15 +12,28 @@ from typing import Any
 
 import torch
 from flwr.app import ConfigRecord, RecordDict
+from pydantic import Field
 from torch import Tensor
 
 from fedgraph.messages import EmbedReply, Request, checked_arrays, from_record, to_record, unpacking_request
+from fedgraph.methods.f3 import F3InferenceSettings
 from fedgraph.privacy.secret import OVERHEAD, PRIME, PUBLIC_BYTES, ShareSettings
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.files import json_digest
 
 STEP = "query"
 """The message type of both requests that follow the first."""
+
+
+class F3SecretSettings(F3InferenceSettings, ShareSettings):
+    """``[f3-secret]``: the keys of ``[f3-inference]``, with noise before embeddings are split, and those of the shares.
+
+    simulated_aggregators : so many of the nodes that owners are dealt out to play aggregators too. For trying out only:
+              such a node sees the embeddings of its own owners. Otherwise nodes aggregate whose node config says so
+              (``aggregator``).
+    """
+
+    simulated_aggregators: int = Field(default=0, ge=0)
 
 
 def sealed_bytes(samples: int, size: int) -> int:

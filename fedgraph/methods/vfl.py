@@ -1,20 +1,40 @@
-"""Messages of vertical federated learning: gradients of embeddings go down, embeddings of other samples come up.
+"""Vertical federated learning, what both sides agree on: its settings, and the messages of a step.
 
-Rows L and M of table 2 of Ma, Hoang, Chen (UAI 2023). One exchange carries the gradient of the last minibatch and the
-request for the next one.
+Gradients of embeddings go down, embeddings of other samples come up. Rows L and M of table 2 of Ma, Hoang, Chen (UAI
+2023). One exchange carries the gradient of the last minibatch and the request for the next one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from flwr.app import ConfigRecord, RecordDict
+from pydantic import Field
 from torch import Tensor
 
+from fedgraph.fusion import FusionSettings, Rate
+from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.messages import KEEP_KEY, ROUND_KEY, Request, checked_arrays, from_record, to_record, unpacking_request
 from fedgraph.support.errors import ReplyError
+
+
+class VerticalSettings(FusionSettings, LocalModelSettings):
+    """``[vfl]``: the fusion model at the server as in ``[f3]``, with one learning rate, and the owners' own models.
+
+    Embeddings change as they are learned, so that there is no scaling of them.
+
+    pre_trained : whether the owners' models start as they trained them alone (row L), or as they are drawn (row M).
+    epochs, patience : of learning together; a run takes an exchange per minibatch and one more per epoch.
+    """
+
+    scaling: Literal["none"] = "none"
+    monitor: Literal["loss"] = "loss"
+    pre_trained: bool = True
+    learning_rates: tuple[Rate, ...] = Field(default=(0.01,), min_length=1, max_length=1)
+    epochs: int = Field(default=100, ge=1)
+    patience: int = Field(default=20, ge=1)
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ Keys are in kebab case, and unknown ones are refused with the known ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from typing_extensions import TypeVar
 
 from fedgraph.support.errors import ExperimentError
 
-S = TypeVar("S", bound="Settings")
+S = TypeVar("S", bound="Settings", default="Settings")
 
 
 def _kebab(name: str) -> str:
@@ -36,10 +37,30 @@ class Settings(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def part_of(kind: type[S], table: Mapping[str, Any]) -> S:
-    """Those keys of a validated ``table`` that ``kind`` knows, as its settings."""
+class Configured(Generic[S]):
+    """What a table of an experiment configures, by the class in brackets: ``class SFL(CohortStrategy[SFLSettings])``.
+
+    settings_type : that class; where a class names none, its base's.
+    """
+
+    settings_type: ClassVar[type[Settings]] = Settings
+    settings: S
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        """Read ``settings_type`` off the brackets."""
+        super().__init_subclass__(**named)
+        if "settings_type" in vars(cls):
+            return
+        for argument in (argument for base in vars(cls).get("__orig_bases__", ()) for argument in get_args(base)):
+            kind = getattr(argument, "__bound__", None) or argument
+            if isinstance(kind, type) and issubclass(kind, Settings):
+                cls.settings_type = kind
+
+
+def part_of(kind: type[S], table: Mapping[str, Any], where: str) -> S:
+    """Those keys of ``table`` that ``kind`` knows, as its settings. Raises ExperimentError as ``parse``."""
     known = set(kind.keys())
-    return kind.model_validate({key: value for key, value in table.items() if key in known})
+    return parse(kind, {key: value for key, value in table.items() if key in known}, where)
 
 
 def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:

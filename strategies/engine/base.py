@@ -18,12 +18,11 @@ from fedgraph.data import SplitName
 from fedgraph.federation import Federation, OrderedGrid, Traffic
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import WorkReply, WorkRequest, from_record, to_record
-from fedgraph.methods import COHORT_CLIENT
 from fedgraph.models import Layout, PersonalLayers, PersonalLayersSettings
 from fedgraph.runs import Evaluation, RunPlan, Training
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import State
-from fedgraph.support.settings import Settings
+from fedgraph.support.settings import Configured, S
 from fedgraph.training import AFTER_TURN
 from strategies.engine.absence import AbsencePolicy
 from strategies.engine.replies import Replies, collect
@@ -33,7 +32,7 @@ __all__ = ["CohortStrategy", "Replies"]
 log = logging.getLogger("fedgraph")
 
 
-class CohortStrategy(Strategy):
+class CohortStrategy(Strategy, Configured[S]):
     """Sends every client a model of its own and gets a trained one back; one exchange per round.
 
     The models that go out are evaluated where they arrive before they are trained, so a round costs one exchange; a
@@ -47,10 +46,11 @@ class CohortStrategy(Strategy):
     plan : the run.
     """
 
-    settings_type: ClassVar[type[Settings]] = Settings
-    """Keys of the method's table; none by default."""
-
-    default_client: ClassVar[str] = COHORT_CLIENT
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    needs: ClassVar[str] = "nothing"
+    paper: ClassVar[str] = ""
+    default_client: ClassVar[str] = "clients.engine.base:CohortClient"
     """The client class that answers where the experiment names none."""
 
     needs_graph: ClassVar[bool] = False
@@ -60,13 +60,13 @@ class CohortStrategy(Strategy):
 
     evaluates_with_training: ClassVar[bool] = True
 
-    def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
+    def __init__(self, settings: S, federation: Federation, plan: RunPlan) -> None:
         if self.needs_graph and federation.graph is None:
             raise ExperimentError(
                 f'{type(self).__name__} needs a client graph: give the experiment [graph] source = "data", '
                 '"labels", "complete" or "file"'
             )
-        self.settings: Any = settings
+        self.settings = settings
         self.federation = federation
         self.plan = plan
         self.layout = self.shared_layout()

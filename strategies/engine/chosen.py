@@ -6,15 +6,14 @@ from flwr.serverapp.strategy import Strategy
 
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation
-from fedgraph.methods import BUILT_IN, STOCK_CLIENT
+from fedgraph.methods import built_ins
 from fedgraph.models import ModelChoice
 from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import Settings, parse
 from strategies.engine.base import CohortStrategy
 from strategies.engine.phases import PhasedStrategy, PhasesPlan, refuse_settings_of_rounds
-from strategies.stock import StockStrategy, build_stock, refuse_keep_last
+from strategies.engine.stock import STOCK_CLIENT, StockStrategy, build_stock, refuse_keep_last
 
 
 class ChosenMethod:
@@ -32,12 +31,12 @@ class ChosenMethod:
 
     def __init__(self, experiment: Experiment) -> None:
         method = experiment.method
-        strategy_class = load_object(method.strategy, "[experiment] strategy")
+        strategy_class = method.strategy_class
         if not (isinstance(strategy_class, type) and issubclass(strategy_class, Strategy)):
             raise ExperimentError(f"[experiment] strategy '{method.strategy}' is not a Flower Strategy class")
         self.strategy_class: type[Strategy] = strategy_class
         if mixes_models(strategy_class) and ModelChoice.of(experiment.model).is_mixed:
-            others = [name for name, known in BUILT_IN.items() if not mixes_models(load_object(known.strategy, name))]
+            others = [name for name, known in built_ins().items() if not mixes_models(known)]
             raise ExperimentError(
                 f"[experiment] method '{method.name}' computes with the models of several clients at once, so all need "
                 "the same architecture, but [[model.variants]] gives some clients another one than [model]. "

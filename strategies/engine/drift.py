@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from fedgraph.federation import Federation
 from fedgraph.graph import weighted_mean
+from fedgraph.methods.baselines import DriftSettings
 from fedgraph.runs import RunPlan
 from fedgraph.support.files import State
-from fedgraph.support.settings import Settings
 from strategies.engine.base import Replies
 from strategies.engine.global_model import GlobalModelStrategy
 
+SomeDriftSettings = TypeVar("SomeDriftSettings", bound=DriftSettings, default=DriftSettings)
 
-class DriftStrategy(GlobalModelStrategy):
+
+class DriftStrategy(GlobalModelStrategy[SomeDriftSettings]):
     """theta <- mean of theta_k over those present, plus the mean over all clients of their drifts.
 
     A client's drift is the sum of ``theta_k - theta`` over the rounds of which its reply has come; the server keeps
@@ -26,7 +29,7 @@ class DriftStrategy(GlobalModelStrategy):
     (on-missing = "keep-last") counts in the first alone.
     """
 
-    def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:
+    def __init__(self, settings: SomeDriftSettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)
         self.drift = torch.zeros(self.layout.num_trainable)
         self.heard = torch.zeros(len(federation.names), 1)

@@ -6,10 +6,11 @@ from torch import Tensor
 
 from fedgraph.graph import weighted_mean
 from fedgraph.support.files import State
+from fedgraph.support.settings import S
 from strategies.engine.base import CohortStrategy, Replies
 
 
-class GlobalModelStrategy(CohortStrategy):
+class GlobalModelStrategy(CohortStrategy[S]):
     """Averages the clients' models, weighted by training examples. A method overrides ``update``.
 
     Unlike with a stock Flower strategy every client's own model is seen, checked and, where it is unusable, left out.

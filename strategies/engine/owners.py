@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from flwr.serverapp import Grid
 from torch import Tensor
@@ -13,9 +13,9 @@ from torch import Tensor
 from fedgraph.federation import JoinedSamples, join
 from fedgraph.fusion import FusionEpoch, FusionSettings
 from fedgraph.messages import EMBED, EmbedReply, EmbedRequest
-from fedgraph.methods import F3_CLIENT
 from fedgraph.runs.reports import LISTENERS
 from fedgraph.support.files import json_digest, load_state, save_state
+from fedgraph.support.settings import S
 from strategies.engine.phases import Outcome, PhasedStrategy
 
 log = logging.getLogger("fedgraph")
@@ -23,12 +23,14 @@ log = logging.getLogger("fedgraph")
 _LOGGED_EPOCHS = 50
 
 
-class OwnersStrategy(PhasedStrategy):
+class OwnersStrategy(PhasedStrategy[S]):
     """Asks all owners once for what they have of the shared samples, and goes on from there. A method overrides
     ``conduct``, and ``check`` where its settings may not fit each other.
     """
 
-    default_client: ClassVar[str] = F3_CLIENT
+    needs = "clients that hold different features of the same samples, such as metr-la-rush-hour"
+    paper = "https://proceedings.mlr.press/v216/ma23b.html"
+    default_client = "clients.f3:F3Client"
 
     def samples(
         self,

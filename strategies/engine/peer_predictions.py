@@ -19,7 +19,7 @@ from fedgraph.support.errors import ExperimentError
 from strategies.engine.base import CohortStrategy
 from strategies.engine.global_model import GlobalModelStrategy
 from strategies.engine.replies import collect
-from strategies.stock import StockStrategy
+from strategies.engine.stock import StockStrategy
 
 log = logging.getLogger("fedgraph")
 

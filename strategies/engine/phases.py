@@ -21,7 +21,7 @@ from fedgraph.graph import ClientGraph
 from fedgraph.runs import RunFolder
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import State
-from fedgraph.support.settings import Settings
+from fedgraph.support.settings import Configured, S
 
 log = logging.getLogger("fedgraph")
 
@@ -85,18 +85,22 @@ class Outcome:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-class PhasedStrategy(Strategy):
+class PhasedStrategy(Strategy, Configured[S]):
     """A method overrides ``conduct``, and ``check`` where its settings may not fit each other.
 
     settings : the method's table of the experiment, an instance of ``settings_type``.
     """
 
-    settings_type: ClassVar[type[Settings]] = Settings
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    needs: ClassVar[str] = "nothing"
+    paper: ClassVar[str] = ""
     default_client: ClassVar[str]
     mixes_models: ClassVar[bool] = False
+    own_models: ClassVar[bool] = False
 
-    def __init__(self, settings: Settings, plan: PhasesPlan) -> None:
-        self.settings: Any = settings
+    def __init__(self, settings: S, plan: PhasesPlan) -> None:
+        self.settings = settings
         self.plan = plan
         self.traffic = Traffic()
         self.nodes = 0

@@ -16,8 +16,9 @@ from fedgraph.messages.cohort import (
     error_of,
     proof_of,
 )
-from fedgraph.methods.registry import COHORT_CLIENT
 from fedgraph.support.errors import IdentityError
+
+COHORT_CLIENT = "clients.engine.base:CohortClient"
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ SECRET = "clients.f3_secret:SecretClient"
 @pytest.fixture
 def part(patches_tables):
     patches_tables["data"] |= {"lacking-share": 0.2}
-    return lambda method: parse_experiment(patches_tables).client_part(method)
+    return lambda method: parse_experiment(patches_tables).client_part({"run": "x", **method})
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from clients.ipa import IPAClient
+from fedgraph.methods.ipa import IPASettings
 from fedgraph.support.errors import ReplyError
-from strategies.ipa import IPASettings
 
 
 def shared(node, peers=2):

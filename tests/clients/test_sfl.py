@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from clients.sfl import SFLClient
+from fedgraph.methods.sfl import SFLSettings
 from fedgraph.models.parameters import Layout
 
 CLIENTS, WIDTH, TRAINABLE = 5, 9, 6
@@ -23,10 +24,7 @@ def client():
     served.cohort = SimpleNamespace(
         model=SimpleNamespace(layout=Layout.of(state, buffers=["running"])), device=torch.device("cpu")
     )
-    served.settings = {
-        "lambda-global": 0.3, "lambda-personal": 0.7, "distance": "euclidean", "lambda-scale": "batch-sum",
-        "start": "personalised",
-    }  # fmt: skip
+    served.settings = SFLSettings(lambda_global=0.3, lambda_personal=0.7)
     served.request = SimpleNamespace(
         stacked={"parameters": torch.randn(CLIENTS, WIDTH, generator=random)},
         shared={"global": torch.randn(WIDTH, generator=random)},
@@ -50,7 +48,7 @@ def test_term_of_a_slice_or_of_single_rows(client, clients):
 
 
 def test_layers_that_stay_with_the_client_have_no_term(client):
-    client.settings["personal-layers"] = ["body"]
+    client.settings = client.settings.model_copy(update={"personal_layers": ("body",)})
     # The server knows the shared layers only: head and running statistics.
     client.request.stacked["parameters"] = client.request.stacked["parameters"][:, 2:]
     client.request.shared["global"] = client.request.shared["global"][2:]

@@ -9,6 +9,7 @@ import torch
 from clients.engine.base import CohortClient
 from fedgraph.federation.federation import Federation
 from fedgraph.messages.array_records import to_record
+from fedgraph.methods.baselines import CGSVSettings
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
@@ -16,7 +17,7 @@ from fedgraph.runs.result_files import load_models
 from fedgraph.support.files import load_state
 from fedgraph.support.settings import parse
 from fedgraph.training.cohort import Cohort
-from strategies.cgsv import CGSV, CGSVSettings
+from strategies.cgsv import CGSV
 from strategies.engine.base import Replies
 
 SHAPES = {"first": (3, 4), "gain": (), "mean": (2,)}

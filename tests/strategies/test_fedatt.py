@@ -4,12 +4,13 @@ import torch
 
 from fedgraph.federation.federation import Federation
 from fedgraph.messages.array_records import to_record
+from fedgraph.methods.baselines import FedAttSettings
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.settings import parse
 from strategies.engine.base import Replies
-from strategies.fedatt import FedAtt, FedAttSettings
+from strategies.fedatt import FedAtt
 
 SHAPES = {"first": (3, 2), "gain": (), "mean": (4,)}
 

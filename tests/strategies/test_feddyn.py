@@ -3,14 +3,15 @@ import torch
 
 from fedgraph.federation.federation import Federation
 from fedgraph.messages.array_records import to_record
+from fedgraph.methods.baselines import FedDCSettings, FedDynSettings
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 from strategies.engine.base import Replies
-from strategies.feddc import FedDC, FedDCSettings
-from strategies.feddyn import FedDyn, FedDynSettings
+from strategies.feddc import FedDC
+from strategies.feddyn import FedDyn
 
 ALPHA = 0.3
 NOTHING = torch.zeros(650)

@@ -6,6 +6,7 @@ import torch
 from clients.ipa import IPAClient
 from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, write_graph
+from fedgraph.methods.ipa import IPASettings
 from fedgraph.models import build
 from fedgraph.models.architectures import initial_model
 from fedgraph.models.base import TaskSpec
@@ -15,7 +16,7 @@ from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import parse
-from strategies.ipa import IPA, IPASettings
+from strategies.ipa import IPA
 
 RATE, STEPS = 0.2, 3
 

@@ -4,6 +4,7 @@ from torch.nn.functional import cross_entropy
 
 from fedgraph.federation.federation import Federation
 from fedgraph.messages.array_records import to_record
+from fedgraph.methods.baselines import ScaffoldSettings
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
@@ -12,7 +13,7 @@ from fedgraph.support.settings import parse
 from fedgraph.training.batches import shuffling_keys, training_batches
 from fedgraph.training.settings import TrainSettings
 from strategies.engine.base import Replies
-from strategies.scaffold import Scaffold, ScaffoldSettings
+from strategies.scaffold import Scaffold
 
 LAYOUT = Layout.of({"w": torch.zeros(4), "mean": torch.zeros(2)}, buffers=["mean"])
 

@@ -7,6 +7,7 @@ import torch
 from clients.sfl import distance_gradient
 from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, read_graph
+from fedgraph.methods.sfl import SFLSettings
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
@@ -15,7 +16,7 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 from fedgraph.training.client_state import ClientState
 from strategies.engine.base import Replies
-from strategies.sfl import SFL, SFLSettings
+from strategies.sfl import SFL
 from strategies.sfl_cold_start import SFLColdStart
 from strategies.sfl_star import SFLStar
 

@@ -7,6 +7,7 @@ import torch
 from fedgraph.data import open_source, parse_data
 from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, read_graph
+from fedgraph.methods.sfl import SFLColdStartSettings
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
@@ -16,7 +17,7 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 from fedgraph.training.cohort import Cohort, TrainSettings
 from strategies.engine.base import Replies
-from strategies.sfl_cold_start import SFLColdStart, SFLColdStartSettings
+from strategies.sfl_cold_start import SFLColdStart
 
 NAMES = ("a", "b", "c", "d", "e")
 COUNTS = torch.tensor([100, 120, 5, 90, 0])

@@ -10,6 +10,7 @@ from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.graph.learning import beside_given, kernel_graph, smooth_graph
 from fedgraph.graph.pairwise import squared_distances
+from fedgraph.methods.sfl import SFLStarSettings
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.folder import RunFolder
@@ -17,7 +18,7 @@ from fedgraph.runs.plan import RunPlan
 from fedgraph.support.files import load_state, save_state
 from fedgraph.support.settings import parse
 from strategies.engine.base import Replies
-from strategies.sfl_star import SFLStar, SFLStarSettings
+from strategies.sfl_star import SFLStar
 
 NAMES = tuple("abcdefgh")
 RUNNING = Layout.of({"running": torch.zeros(2), "w": torch.zeros(5)}, buffers=["running"])

@@ -14,13 +14,13 @@ from fedgraph.data import open_source, parse_data
 from fedgraph.fusion import build_network
 from fedgraph.fusion.owner_models.pretraining import initial_models
 from fedgraph.messages.cohort import error_content
+from fedgraph.methods.vfl import VerticalSettings
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import FedgraphError, IdentityError, RunError
 from fedgraph.support.files import load_state, save_state
 from fedgraph.training.client_state import ClientState
-from strategies.vfl import VerticalSettings
 
 NAMES = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")
 HIDDEN = 5

@@ -2,11 +2,13 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from clients.engine.base import CohortClient
+from clients.engine.base import CohortClient, cohort_with
 from clients.engine.node import Node
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.messages.cohort import WorkReply, WorkRequest
 from fedgraph.support.errors import ReplyError
+from fedgraph.support.settings import parse
+from fedgraph.training import Cohort, TrainSettings
 
 CLIENTS = ("client-0", "client-1")
 
@@ -106,3 +108,19 @@ def test_moments_are_kept_per_round_and_an_interrupted_round_is_repeated_alike(a
 def test_no_state_is_written_where_none_is_kept(ask, tmp_path):
     ask()
     assert not (tmp_path / "state").exists()
+
+
+def test_cohorts_are_built_once(data_dir):
+    def train(**table):
+        return parse(TrainSettings, {"momentum": 0.9, **table}, "[train]")
+
+    from fedgraph.data import open_source, parse_data
+    from fedgraph.models import build
+
+    source = open_source(parse_data({"set": "digits", "clients": 3, "limit": 100}), data_dir)
+    data = source.load(source.client_names())
+    cohort = Cohort(build({"name": "mlp", "hidden": []}, data.task), data, train(), seed=1)
+    assert cohort_with(cohort, train(), 1) is cohort
+    other = cohort_with(cohort, train(**{"local-steps": 3}), 2)
+    assert (other.settings.local_steps, other.seed, other.data) == (3, 2, data)
+    assert cohort_with(cohort, train(**{"local-steps": 3}), 2) is other

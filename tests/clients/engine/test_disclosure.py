@@ -5,8 +5,9 @@ from clients.app import app as client_app
 from clients.engine.disclosure import disclosure
 from clients.engine.node import Node
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.methods.registry import BUILT_IN
+from fedgraph.methods import built_ins
 from fedgraph.support.plugins import load_object
+from strategies.engine.stock import STOCK_CLIENT
 
 #: Words of a disclosure, by the arrays in replies that they speak of.
 WORDS = {
@@ -36,9 +37,9 @@ def told(tables, **config):
     return disclosure(experiment, chosen.client, node(**config))
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", built_ins())
 def test_every_built_in_says_what_it_sends(name):
-    client_class = load_object(BUILT_IN[name].client, "client")
+    client_class = load_object(getattr(built_ins()[name], "default_client", STOCK_CLIENT), "client")
     assert hasattr(client_class, "sends") or hasattr(client_class, "sends_as")
 
 

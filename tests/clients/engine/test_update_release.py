@@ -3,8 +3,8 @@ import torch
 
 from clients.engine.update_release import UpdateRelease
 from clients.ipa import IPAClient
+from fedgraph.methods.ipa import IPASettings
 from fedgraph.support.errors import ReplyError
-from strategies.ipa import IPASettings
 
 PRIVACY = {"clip-norm": 0.5, "noise-multiplier": 2.0, "releases": 3}
 
@@ -15,7 +15,8 @@ def releasing(one_node):
 
     def releasing(settings, server_round=1, clients=("client-0",), **model):
         node = one_node(IPAClient, {**IPASettings().as_table(), **settings})
-        release = UpdateRelease.of(node.served(server_round, clients=clients))
+        served = node.served(server_round, clients=clients)
+        release = UpdateRelease(served, served.settings.noise, served.settings.privacy)
         return release, node.layout.num_parameters
 
     return releasing

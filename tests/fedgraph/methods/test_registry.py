@@ -1,19 +1,29 @@
 import pytest
 from flwr.serverapp.strategy import Strategy
 
-from fedgraph.methods.registry import BUILT_IN, COHORT_CLIENT, resolve
+from fedgraph.methods import built_ins, resolve
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
+from strategies.engine.stock import STOCK_CLIENT
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", built_ins())
 def test_both_sides_of_every_built_in_exist(name):
-    method = resolve(name, None, None)
-    assert method == BUILT_IN[name]
-    assert issubclass(load_object(method.strategy, "strategy"), Strategy)
-    assert callable(load_object(method.client, "client").handle)
-    assert method.title
-    assert method.needs
+    found = resolve(name, None, None).strategy_class
+    assert found is built_ins()[name]
+    assert issubclass(found, Strategy)
+    assert callable(load_object(getattr(found, "default_client", STOCK_CLIENT), "client").handle)
+    assert found.title
+    assert not isinstance(getattr(found, "needs", ""), property)
+
+
+def test_those_that_there_are():
+    assert set(built_ins()) == {
+        *("sfl", "sfl-star", "sfl-cold-start", "sfl-per", "sfl-lg", "sfl-ft"),
+        *("f3", "f3-inference", "f3-secret", "vfl", "ipa", "fedngm", "local", "centralised"),
+        *("fedavg", "fedavg-own-start", "fedavg-ft", "fedprox", "fedper", "lg-fedavg", "fedatt"),
+        *("scaffold", "feddyn", "feddc", "cgsv", "ditto"),
+    }
 
 
 def test_a_strategy_by_dotted_path_is_named_after_its_class():
@@ -23,12 +33,11 @@ def test_a_strategy_by_dotted_path_is_named_after_its_class():
 
 def test_a_client_by_dotted_path_replaces_that_of_the_method():
     method = resolve("local", None, "mine:Client")
-    assert (method.name, method.strategy, method.client) == ("local", BUILT_IN["local"].strategy, "mine:Client")
-    assert BUILT_IN["local"].client == COHORT_CLIENT
+    assert (method.name, method.strategy, method.client) == ("local", "strategies.local:LocalOnly", "mine:Client")
 
 
 def test_a_strategy_by_dotted_path_keeps_the_client_of_the_method_it_varies():
-    assert resolve("sfl", "mine:Variation", None).client == BUILT_IN["sfl"].client
+    assert resolve("sfl", "mine:Variation", None).client == "clients.sfl:SFLClient"
 
 
 def test_nothing_and_unknown():
@@ -36,3 +45,6 @@ def test_nothing_and_unknown():
         resolve(None, None, None)
     with pytest.raises(ExperimentError, match="method 'fedavgg' is not a built-in; known: .*fedavg, "):
         resolve("fedavgg", None, None)
+    for nearly in ("sfl-sta", "sfl_star", "strategies.sfl", "engine", ""):
+        with pytest.raises(ExperimentError, match="is not a built-in"):
+            resolve(nearly, None, None)

@@ -30,8 +30,7 @@ def test_a_method_that_mixes_models_refuses_different_architectures(tables, head
     with pytest.raises(ExperimentError) as raised:
         ChosenMethod(experiment)
     text = str(raised.value)
-    assert "different architectures: f3, f3-inference, " in text
-    assert "vfl, fedngm, local, and strategies of your own that declare mixes_models = False" in text
+    assert "different architectures: f3, f3-inference, f3-secret, fedngm, local, vfl, and strategies of your " in text
     assert "[[model.variants]]" in text
     named = re.search("different architectures: (.*), and strategies of your own that declare mixes_models", text)
     assert {"f3", "vfl", "local"} <= set(named[1].split(", "))

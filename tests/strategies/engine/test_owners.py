@@ -7,8 +7,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from clients.app import app as client_app
 from fedgraph.messages.cohort import error_content
+from fedgraph.methods.f3 import F3Settings
 from fedgraph.support.errors import DataError, FedgraphError, IdentityError, RunError
-from strategies.f3 import F3, F3Settings
+from strategies.f3 import F3
 
 NAMES = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")
 APART = [{"clients": name} for name in NAMES]

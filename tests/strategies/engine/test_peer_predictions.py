@@ -125,7 +125,8 @@ def test_clients_that_do_not_answer_are_left_out(tables, run_experiment):
     part = found(run_experiment(tables, node_configs=apart("client-1"), client=spoiling("client-1", None)))
     assert part.names == ("client-0", "client-2")
     for measure in MEASURES:
-        assert part.matrix(measure)[0, 1] == whole.matrix(measure)[0, 2]
+        # How many clients are computed at once may change the last bits.
+        torch.testing.assert_close(part.matrix(measure)[0, 1], whole.matrix(measure)[0, 2], rtol=1e-5, atol=0)
 
 
 def test_one_answer_is_nothing_to_compare(tables, run_experiment, caplog):

@@ -25,6 +25,7 @@ from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Settings
 from strategies.engine.base import CohortStrategy
 
+STOCK_CLIENT = "clients.engine.stock:StockClient"
 _NODE_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
 
 

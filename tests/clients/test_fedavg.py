@@ -1,6 +1,6 @@
 import torch
 
-from clients.fedavg_ft import FineTuningClient
+from clients.fedavg import FineTuningClient
 
 MEASURE = {"evaluate": ("test", "validation")}
 

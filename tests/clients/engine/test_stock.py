@@ -5,7 +5,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from clients.engine.node import Node
-from clients.stock import StockClient
+from clients.engine.stock import StockClient
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.messages.array_records import from_record, to_record
 from fedgraph.messages.cohort import EXPERIMENT_KEY, KEEP_KEY, ROUND_KEY, RUN_KEY

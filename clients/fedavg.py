@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from torch import Tensor
+from typing_extensions import TypeVar
 
-from clients.engine.base import CohortClient
-from fedgraph.methods.second_training import cohort_with, second_training
+from clients.engine.base import CohortClient, cohort_with
+from fedgraph.methods.baselines import FineTuningSettings
 from fedgraph.support.randomness import derive_seed
 
+SomeFineTuning = TypeVar("SomeFineTuning", bound=FineTuningSettings, default=FineTuningSettings)
 
-class FineTuned(CohortClient):
+
+class FineTuned(CohortClient[SomeFineTuning]):
     """A client class before which this stands measures fine-tuned copies, with moments and an order of their own."""
 
     def measured(self) -> Tensor:
         """The models received after each client's fine-tuning, ``[clients, parameters]``."""
-        chosen, cohort = self.settings, self.uniform_cohort
-        settings = second_training(
-            cohort.settings,
-            "fine-tuning:",
-            chosen.get("local-epochs"),
-            chosen.get("local-steps"),
-            chosen.get("learning-rate"),
+        cohort = self.uniform_cohort
+        tuning = cohort_with(
+            cohort, self.settings.training(cohort.settings, "fine-tuning:"), derive_seed(cohort.seed, "fine-tuning")
         )
-        tuning = cohort_with(cohort, settings, derive_seed(cohort.seed, "fine-tuning"))
         # A request to train round r and one to evaluate after round r - 1 measure the same models.
         coming = self.request.round if self.request.train else self.request.round + 1
         return tuning.train(self.models, coming).parameters

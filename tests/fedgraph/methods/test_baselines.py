@@ -1,9 +1,8 @@
 import pytest
 
-from fedgraph.methods.second_training import cohort_with, second_training
+from fedgraph.methods.baselines import second_training
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
-from fedgraph.training.cohort import Cohort
 from fedgraph.training.settings import TrainSettings
 
 
@@ -30,16 +29,3 @@ def test_a_rate_holds_in_every_round():
 def test_both_lengths_are_refused():
     with pytest.raises(ExperimentError, match=r"\[x\] local-steps: give either local-epochs or local-steps"):
         second_training(train(), "[x]", local_epochs=1, local_steps=1)
-
-
-def test_cohorts_are_built_once(data_dir):
-    from fedgraph.data import open_source, parse_data
-    from fedgraph.models import build
-
-    source = open_source(parse_data({"set": "digits", "clients": 3, "limit": 100}), data_dir)
-    data = source.load(source.client_names())
-    cohort = Cohort(build({"name": "mlp", "hidden": []}, data.task), data, train(), seed=1)
-    assert cohort_with(cohort, train(), 1) is cohort
-    other = cohort_with(cohort, train(**{"local-steps": 3}), 2)
-    assert (other.settings.local_steps, other.seed, other.data) == (3, 2, data)
-    assert cohort_with(cohort, train(**{"local-steps": 3}), 2) is other

@@ -1,0 +1,50 @@
+"""F3, what both sides agree on: how owners' embeddings are fused, and predictions asked for (Ma, Hoang, Chen 2023)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from fedgraph.data.owners import SampleSplit
+from fedgraph.fusion import FusionSettings
+from fedgraph.fusion.owner_models import LocalModelSettings
+from fedgraph.privacy.noise import NoiseSettings
+
+Fusion = Literal["graph", "mean-pooling", "transformer", "concatenation", "vote", "threshold", "best-owner"]
+
+
+class EmbeddingSettings(LocalModelSettings):
+    """What owners need to know: how they come to their models, and what becomes of embeddings before they leave.
+
+    noise : Gaussian noise on embeddings before they leave their owner, a table ``noise``; none by default. With noise,
+            owners do not send predictions.
+    """
+
+    noise: NoiseSettings | None = None
+
+
+class F3Settings(FusionSettings, EmbeddingSettings):
+    """``[f3]``: how the server fuses what owners send, and the owners' own models.
+
+    fusion : beside the fusion models, ``vote``, ``threshold`` and ``best-owner`` fuse the predictions of the owners'
+             own models: by majority; by the share of owners that vote for the second of two classes, above a threshold
+             that is best in validation; by the single owner that is best in validation.
+    vote   : an owner's vote counts as one ``share``, or by its ``sharpened`` probabilities as in the released program.
+    """
+
+    fusion: Fusion = "graph"  # type: ignore[assignment]
+    vote: Literal["share", "sharpened"] = "share"
+
+
+class F3InferenceSettings(EmbeddingSettings):
+    """``[f3-inference]``; the keys about the owners' own models are those of the run that trained the fusion model.
+
+    run     : the folder of that run.
+    samples : the samples to predict: ``new`` ones, which no model has seen, or those of a split.
+    draws   : graphs over which predictions are averaged, and over which their deviation is taken.
+    """
+
+    run: str
+    samples: SampleSplit = "new"
+    draws: int = Field(default=10, ge=1)

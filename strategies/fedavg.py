@@ -1,0 +1,66 @@
+"""Federated averaging: Flower's own strategy, and what others are held against that differs from it by one step.
+
+McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data (AISTATS 2017).
+"""
+
+from __future__ import annotations
+
+import torch
+from flwr.app import ArrayRecord
+from flwr.serverapp import strategy
+from torch import Tensor
+
+from fedgraph.federation import Federation
+from fedgraph.methods.baselines import FineTuningSettings
+from fedgraph.runs import RunPlan
+from strategies.engine.global_model import GlobalModelStrategy
+
+
+class FedAvg(strategy.FedAvg):
+    """Flower's, as it is."""
+
+    name = "fedavg"
+    title = "Federated averaging, Flower's own strategy"
+    paper = "https://arxiv.org/abs/1602.05629"
+
+
+class FedAvgOwnStart(GlobalModelStrategy):
+    """Federated averaging after a first round that every client begins with a model drawn for itself.
+
+    Averages of models with different initialisations do not do well (Gorbett, Shirazi, Ray; IEEE Big Data 2023, section
+    IV.B).
+    """
+
+    name = "fedavg-own-start"
+    title = "Federated averaging of models that start from initialisations of their own"
+
+    def begin(self, initial_arrays: ArrayRecord) -> None:
+        """A model drawn for each client."""
+        super().begin(initial_arrays)
+        assert self.plan.draw is not None
+        self.models = torch.stack([self.plan.draw(name) for name in self.federation.names])
+
+    def outgoing(self, server_round: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Everybody's own model as long as they differ, which is in the first round, then the global one."""
+        differ = bool((self.models != self.models[:1]).any())
+        return ({"parameters": self.models}, {}) if differ else super().outgoing(server_round)
+
+    def adopt(self, models: Tensor) -> None:
+        """Go on with one model for all, or with those that they started from."""
+        self.models = models.expand(len(self.federation.names), -1)
+
+
+class FedAvgFineTuning(GlobalModelStrategy[FineTuningSettings]):
+    """FedAvg; fine-tuned copies are only measured, and the run folder holds the global model.
+
+    Wang et al., Federated Evaluation of On-device Personalization (2019), section 3; a usual baseline since.
+    """
+
+    name = "fedavg-ft"
+    title = "FedAvg, measured after each client has fine-tuned the global model"
+    paper = "https://arxiv.org/abs/1910.10252"
+    default_client = "clients.fedavg:FineTuningClient"
+
+    def __init__(self, settings: FineTuningSettings, federation: Federation, plan: RunPlan) -> None:
+        super().__init__(settings, federation, plan)
+        settings.training(plan.train, "[fedavg-ft]")

@@ -1,0 +1,18 @@
+"""LG-FedAvg: FedAvg of the last layer; the representation is personal and stays with the clients.
+
+Liang et al., Think Locally, Act Globally (2020), algorithm 1.
+"""
+
+from __future__ import annotations
+
+from fedgraph.methods.baselines import LGFedAvgSettings
+from strategies.engine.global_model import GlobalModelStrategy
+
+
+class LGFedAvg(GlobalModelStrategy[LGFedAvgSettings]):
+    """Shares the last layer; every client has a representation of its own."""
+
+    name = "lg-fedavg"
+    title = "FedAvg of the last layer; the others stay with the client"
+    paper = "https://arxiv.org/abs/2001.01523"
+    default_client = "clients.fedper:PersonalLayersClient"
