@@ -14,7 +14,7 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from clients.engine.node import PREPARED, Node
+from clients.engine.node import Node
 from clients.f3 import SENDS_EMBEDDINGS, OwnersClient
 from fedgraph.data.owners import OwnerData
 from fedgraph.fusion.owner_models import Embedded, LocalStage, StackedOwners
@@ -23,9 +23,6 @@ from fedgraph.methods.vfl import StepReply, StepRequest, VerticalSettings
 from fedgraph.support.errors import ExperimentError, IdentityError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.training import Optimiser, clip_rows, fresh_state
-
-_PREPARED_KEPT = 4
-"""Experiments, or parts of them, whose data and models are kept between messages."""
 
 
 class VerticalClient(OwnersClient[VerticalSettings]):
@@ -144,15 +141,13 @@ class VerticalClient(OwnersClient[VerticalSettings]):
 
     def _prepared(self) -> _Prepared:
         """The owners' data and models, made once per process."""
-        place = (self.request.experiment, self.owners, self.node.data_dir, self.node.own, self.node.model_dir)
-        if place not in PREPARED:
-            if len(PREPARED) >= _PREPARED_KEPT:
-                PREPARED.pop(next(iter(PREPARED)))
+
+        def prepare() -> _Prepared:
             data = self.source.load_owners(self.owners)
             rows = {key: row for row, key in enumerate(data.keys)}
-            PREPARED[place] = _Prepared(data, self.stage(data).stacked(), rows)
-        prepared: _Prepared = PREPARED[place]
-        return prepared
+            return _Prepared(data, self.stage(data).stacked(), rows)
+
+        return self.node.prepared((self.request.experiment, self.owners), prepare)
 
 
 class _Prepared(NamedTuple):

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,13 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedgraph.data import data_folder
 from fedgraph.experiment import Experiment, load_experiment
-from fedgraph.runs import RunFolder
-from fedgraph.runs.reports import LISTENERS, as_text
+from fedgraph.runs import Callback, RunFolder
+from fedgraph.runs.reports import as_text
 from fedgraph.support.threads import pinned_threads
 from strategies.engine.chosen import ChosenMethod
-from strategies.engine.phase_runs import conduct_phases
+from strategies.engine.phase_runs import execute_phases
 from strategies.engine.phases import PhasedStrategy
-from strategies.engine.rounds import conduct_rounds
+from strategies.engine.round_runs import execute_rounds
 
 log = logging.getLogger("fedgraph")
 
@@ -31,19 +31,24 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that the run config names; keys ``experiment, set, data-dir, output-dir, seed``."""
-    experiment, data_dir = from_run_config(context.run_config)
     # Where no terminal shows this run, what happens goes where Flower's own log goes, so that it is streamed.
-    handlers = [] if LISTENERS else logging.getLogger("flwr").handlers[:]
+    handlers = logging.getLogger("flwr").handlers[:]
     for handler in handlers:
         log.addHandler(handler)
     try:
-        with pinned_threads(experiment.train.threads):
-            folder = conduct(grid, experiment, data_dir)
+        folder = serve(grid, context.run_config)
         for line in as_text(folder.summary()).splitlines() if handlers else ():
             log.info(line)
     finally:
         for handler in handlers:
             log.removeHandler(handler)
+
+
+def serve(grid: Grid, run_config: Mapping[str, Any], listeners: Sequence[Callback] = ()) -> RunFolder:
+    """Run the experiment that a run config names; ``listeners`` are told of its rounds, such as a live display."""
+    experiment, data_dir = from_run_config(run_config)
+    with pinned_threads(experiment.train.threads):
+        return execute(grid, experiment, data_dir, listeners)
 
 
 def from_run_config(config: Mapping[str, Any]) -> tuple[Experiment, Path]:
@@ -58,7 +63,7 @@ def from_run_config(config: Mapping[str, Any]) -> tuple[Experiment, Path]:
     return experiment, data_folder(str(own) if own else None)
 
 
-def conduct(grid: Grid, experiment: Experiment, data_dir: Path) -> RunFolder:
+def execute(grid: Grid, experiment: Experiment, data_dir: Path, listeners: Sequence[Callback] = ()) -> RunFolder:
     """Run an experiment over a grid.
 
     Raises
@@ -75,7 +80,7 @@ def conduct(grid: Grid, experiment: Experiment, data_dir: Path) -> RunFolder:
             method = ChosenMethod(experiment)
             log.info("run folder %s", folder.path)
             has_phases = issubclass(method.strategy_class, PhasedStrategy)
-            (conduct_phases if has_phases else conduct_rounds)(grid, experiment, method, data_dir, folder)
+            (execute_phases if has_phases else execute_rounds)(grid, experiment, method, data_dir, folder, listeners)
     except Exception as error:
         log.error("the run stopped: %s", error)
         raise

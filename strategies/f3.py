@@ -57,7 +57,7 @@ class F3(OwnersStrategy[F3Settings]):
         elif self.settings.noise is not None:
             raise self._without_predictions()
 
-    def conduct(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
+    def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
         """See :class:`OwnersStrategy`.
 
         Raises

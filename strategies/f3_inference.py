@@ -40,7 +40,7 @@ class F3Inference(OwnersStrategy[F3InferenceSettings]):
     title = "Predictions of new samples by a fusion model that a run of f3 has trained"
     needs = "[f3-inference] run, the folder of that run; `fedgraph predict` sees to it"
 
-    def conduct(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
+    def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
         """See :class:`OwnersStrategy`.
 
         Raises

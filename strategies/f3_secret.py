@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedgraph.federation import JoinedSamples, OrderedGrid, Traffic, join, usable
+from fedgraph.federation import JoinedSamples, OrderedGrid, Traffic, join, split_replies
 from fedgraph.fusion import FittedFusion, SecretFusion, Stages
 from fedgraph.messages import EMBED, EmbedRequest
 from fedgraph.methods.f3_secret import (
@@ -52,7 +52,7 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
     needs = "[f3-secret] run, and nodes with node config 'aggregator'; `fedgraph predict --secret` plays them"
     default_client = "clients.f3_secret:SecretClient"
 
-    def conduct(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
+    def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
         """See :class:`OwnersStrategy`. A run that was stopped begins anew.
 
         Raises
@@ -162,7 +162,7 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
         def read(node: int, content: RecordDict) -> ShareReply:
             return ShareReply.unpack(content, {owner: lengths[owner] for owner in hosted[node]}, len(public))
 
-        found, problems = usable(ordered.send_and_receive(messages, timeout=plan.timeout), hosted, read)
+        found, problems = split_replies(ordered.send_and_receive(messages, timeout=plan.timeout), hosted, read)
         lost: dict[str, str] = {}
         for node, problem in problems.items():
             first, *others = hosted[node]
@@ -211,7 +211,7 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
         def read(node: int, content: RecordDict) -> ComputeReply:
             return ComputeReply.unpack(content, stages.shape)
 
-        found, problems = usable(ordered.send_and_receive(messages, timeout=plan.timeout), hosts, read)
+        found, problems = split_replies(ordered.send_and_receive(messages, timeout=plan.timeout), hosts, read)
         reasons = {name: problems[node] for name, node in nodes.items() if node in problems}
         for name, reason in reasons.items():
             log.warning("nothing usable from aggregator %s: %s", name, reason)

@@ -34,9 +34,9 @@ class FedAvgOwnStart(GlobalModelStrategy):
     name = "fedavg-own-start"
     title = "Federated averaging of models that start from initialisations of their own"
 
-    def begin(self, initial_arrays: ArrayRecord) -> None:
+    def initialise(self, initial_arrays: ArrayRecord) -> None:
         """A model drawn for each client."""
-        super().begin(initial_arrays)
+        super().initialise(initial_arrays)
         assert self.plan.draw is not None
         self.models = torch.stack([self.plan.draw(name) for name in self.federation.names])
 
@@ -45,7 +45,7 @@ class FedAvgOwnStart(GlobalModelStrategy):
         differ = bool((self.models != self.models[:1]).any())
         return ({"parameters": self.models}, {}) if differ else super().outgoing(server_round)
 
-    def adopt(self, models: Tensor) -> None:
+    def replace_models(self, models: Tensor) -> None:
         """Go on with one model for all, or with those that they started from."""
         self.models = models.expand(len(self.federation.names), -1)
 

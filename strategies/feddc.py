@@ -13,8 +13,7 @@ from fedgraph.methods.baselines import FedDCSettings
 from fedgraph.runs import RunPlan
 from fedgraph.support.files import State
 from strategies.engine.base import Replies
-from strategies.engine.controls import ControlVariates
-from strategies.engine.drift import DriftStrategy
+from strategies.engine.client_drift import ControlVariates, DriftStrategy
 
 
 class FedDC(DriftStrategy[FedDCSettings]):

@@ -7,7 +7,7 @@ Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Bas
 from __future__ import annotations
 
 from fedgraph.methods.baselines import FedDynSettings
-from strategies.engine.drift import DriftStrategy
+from strategies.engine.client_drift import DriftStrategy
 
 
 class FedDyn(DriftStrategy[FedDynSettings]):

@@ -19,7 +19,7 @@ from fedgraph.data.columns import Floats
 from fedgraph.data.encoding import Encoding, Scaling, agreed_scaling, read_values
 from fedgraph.data.schema import Agreement, Schema, agree, refuse_unused, schema_as_json
 from fedgraph.data.tables import ClientTableSource, client_table_source, schema_settings
-from fedgraph.federation import OrderedGrid, Traffic, usable
+from fedgraph.federation import OrderedGrid, Traffic, split_replies
 from fedgraph.graph import FeatureGraph, write_feature_graph
 from fedgraph.graphical import GraphicalModel, SharedStatistics
 from fedgraph.graphical.asking import draw
@@ -80,7 +80,7 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
     _members: Members
     _common: Schema
 
-    def conduct(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
+    def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
         """See :class:`PhasedStrategy`.
 
         Raises
@@ -262,7 +262,7 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
             rows = {name: (reply.texts[place], told[place]) for place, name in enumerate(reply.clients)}
             return {name: rows[name] for name in hosted[node]}
 
-        replies, problems = usable(grid.send_and_receive(messages, timeout=self.plan.timeout), hosted, unpacked)
+        replies, problems = split_replies(grid.send_and_receive(messages, timeout=self.plan.timeout), hosted, unpacked)
         lost = {name: problem for node, problem in problems.items() for name in hosted[node]}
         found: dict[str, Answer] = {}
         for answers in replies.values():

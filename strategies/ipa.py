@@ -13,17 +13,17 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord
 from torch import Tensor
 
-from fedgraph.federation import Federation, OrderedGrid
+from fedgraph.federation import Federation
 from fedgraph.methods.ipa import IPASettings
 from fedgraph.privacy.noise import NoiseSettings, privacy_facts
 from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.files import State
 from fedgraph.support.randomness import generator
 from strategies.engine.base import CohortStrategy, Replies
+from strategies.engine.nodes import Nodes
 
 
 class IPA(CohortStrategy[IPASettings]):
@@ -56,8 +56,6 @@ class IPA(CohortStrategy[IPASettings]):
             raise ExperimentError("[ipa] joins: nobody is there in the first round; let one peer start it")
         if self.settings.privacy is not None:
             self._refuse_what_would_leave(self.settings.privacy)
-        self._node_of = {place: node for node, rows in federation.hosts.items() for place in rows.tolist()}
-        self._peers = torch.arange(0)
 
     def _refuse_what_would_leave(self, privacy: NoiseSettings) -> None:
         """More turns than releases, and metrics of data that a client has for itself: those are without noise."""
@@ -91,9 +89,9 @@ class IPA(CohortStrategy[IPASettings]):
         share = counts / counts.sum() if self.settings.weights == "examples" else there
         return share * self._known
 
-    def begin(self, initial_arrays: ArrayRecord) -> None:
+    def initialise(self, initial_arrays: ArrayRecord) -> None:
         """Give every peer a model drawn for itself, or all the same."""
-        super().begin(initial_arrays)
+        super().initialise(initial_arrays)
         names = self.federation.names
         if self.settings.initialisation == "own":
             assert self.plan.draw is not None
@@ -118,83 +116,52 @@ class IPA(CohortStrategy[IPASettings]):
         random = generator(self.plan.seed, "order of peers", server_round)
         return peers[torch.randperm(len(peers), generator=random)].tolist()
 
-    def outgoing(self, server_round: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """With simultaneous turns also whom to align with and how much."""
-        if self.settings.turns == "sequential" or not self._training:
-            return super().outgoing(server_round)
-        return {"parameters": self.models, "weights": self.weights(server_round)}, {"peers": self.models}
-
-    def reply_shapes(self) -> dict[str, tuple[int, ...]]:
-        """In a turn also the parameters of the peers that one is aligned with."""
-        shapes = super().reply_shapes()
-        if self._sends_others:
-            shapes["others"] = (len(self._peers), self.layout.num_parameters)
-        return shapes
-
-    @property
-    def _sends_others(self) -> bool:
-        return self.settings.turns == "sequential" and bool(self.settings.moves_others)
-
     @property
     def moves_after_measuring(self) -> bool:
         """The turns of the others, after a peer's own."""
-        return self._sends_others
+        return self.settings.turns == "sequential" and self.settings.moves_others
+
+    @property
+    def measures_after_training(self) -> bool:
+        """Right after its turn, as in the paper."""
+        return bool(self.settings.turns == "sequential")
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
-        """Every peer goes on with its own."""
-        return replies.parameters
-
-    def state(self) -> State:
-        """Also what peers measured right after their turn, which the end of the run needs."""
-        return {**super().state(), "measured": dict(self._measured), "last-evaluated": self._last_evaluated}
-
-    def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave."""
-        super().load_state(state)
-        self._measured, self._last_evaluated = state.get("measured", {}), state.get("last-evaluated")
+        """Every peer goes on with its own: what it sent, or as the turns have left it."""
+        return self.models[replies.positions] if self.settings.turns == "sequential" else replies.parameters
 
     def facts(self) -> dict[str, Any]:
         """What noise guarantees."""
         return dict(privacy_facts(self.settings.privacy))
 
-    def train_round(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: OrderedGrid, timeout: float
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """A turn of every peer."""
-        if self.settings.turns == "simultaneous":
-            return super().train_round(server_round, arrays, config, grid, timeout)
-        if server_round == 1 and self.plan.evaluates(0):
-            messages = self.configure_evaluate(0, arrays, config, grid)
-            self.aggregate_evaluate(0, grid.send_and_receive(messages, timeout=timeout))
-        self.models = self.models.clone()
-        turns = [self._turn(position, server_round, grid, timeout) for position in self.order(server_round)]
-        replies = self._joined(turns)
-        self.absence.enforce(server_round, replies)
-        if self.plan.evaluates(server_round):
-            self._record_evaluation(server_round, replies)
-        loss = self._record_training(server_round, replies)
-        return self.global_arrays(), MetricRecord({"loss": float(loss.nanmean())})
+    def train_round(self, server_round: int, nodes: Nodes) -> Replies:
+        """A turn of every peer, or one exchange in which each aligns with all others as they stand."""
+        if self.settings.turns == "sequential":
+            self.models = self.models.clone()
+            return self._joined([self._turn(position, server_round, nodes) for position in self.order(server_round)])
+        splits = self.plan.splits if self.plan.evaluates(server_round - 1) else ()
+        stacked = {"parameters": self.models, "weights": self.weights(server_round)}
+        return nodes.ask(server_round, stacked, {"peers": self.models}, splits, self.reply_shapes())
 
-    def _turn(self, position: int, server_round: int, grid: OrderedGrid, timeout: float) -> Replies:
+    def _turn(self, position: int, server_round: int, nodes: Nodes) -> Replies:
         """One peer trains; what came back is in ``models``."""
-        node, plan, weights = self._node_of[position], self.plan, self.weights(server_round)[position]
-        self._peers = weights.nonzero().flatten()
+        weights = self.weights(server_round)[position]
+        peers = weights.nonzero().flatten()
         there = (weights[self._known[position]] != 0).float()
-        self._asked, self._training = {node: torch.tensor([position])}, True
-        request = self.request(
+        # In a turn also the parameters of the peers that one is aligned with come back.
+        others = {"others": (len(peers), self.layout.num_parameters)} if self.moves_after_measuring else {}
+        replies = nodes.ask_one(
+            position,
             server_round,
-            clients=(self.federation.names[position],),
             stacked={"parameters": self.models[position : position + 1]},
-            shared={"others": self.models[self._peers], "weights": weights[self._peers], "there": there},
-            splits=plan.splits if plan.evaluates(server_round) else (),
+            shared={"others": self.models[peers], "weights": weights[peers], "there": there},
+            splits=self.plan.splits if self.plan.evaluates(server_round) else (),
+            shapes={**self.reply_shapes(), **others},
         )
-        connected = node in set(grid.get_node_ids())
-        messages = [Message(request.pack(), node, MessageType.TRAIN, group_id=str(server_round))] if connected else []
-        replies, _ = self.collect(grid.send_and_receive(messages, timeout=timeout))
         if replies.names:
             self.models[position] = replies.parameters[0]
-            if self._sends_others:
-                self.models[self._peers] = replies.tensors["others"][0]
+            if others:
+                self.models[peers] = replies.tensors["others"][0]
         return replies
 
     def _joined(self, turns: Sequence[Replies]) -> Replies:

@@ -14,7 +14,7 @@ from fedgraph.methods.baselines import ScaffoldSettings
 from fedgraph.runs import RunPlan
 from fedgraph.support.files import State
 from strategies.engine.base import Replies
-from strategies.engine.controls import ControlVariates
+from strategies.engine.client_drift import ControlVariates
 from strategies.engine.global_model import GlobalModelStrategy
 
 

@@ -82,9 +82,9 @@ class SFLColdStart(SFL[SFLColdStartSettings]):
         stacked, shared = super().outgoing(server_round)
         return ({**stacked, "prior": self._prior}, shared) if len(self._candidates) else (stacked, shared)
 
-    def shared_with(self, positions: Tensor, evaluates: bool) -> dict[str, Tensor]:
+    def shared_with(self, positions: Tensor, measures: bool) -> dict[str, Tensor]:
         """The warm models, for nodes with clients that choose and are about to be measured."""
-        chooses = evaluates and len(self._candidates) > 0 and bool(self.chooses[positions].any())
+        chooses = measures and len(self._candidates) > 0 and bool(self.chooses[positions].any())
         return {"candidates": self._candidates} if chooses else {}
 
     @property

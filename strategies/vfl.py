@@ -85,15 +85,15 @@ class Vertical(OwnersStrategy[VerticalSettings]):
     default_client = "clients.vfl:VerticalClient"
 
     @classmethod
-    def epochs_of(cls, settings: VerticalSettings) -> int:
-        """See :class:`OwnersStrategy`; fewer when validation does not get better."""
+    def steps_of(cls, settings: VerticalSettings, rounds: int) -> int:
+        """See :class:`MethodStrategy`: epochs; fewer when validation does not get better."""
         return settings.epochs
 
     def check(self) -> None:
         """See :class:`OwnersStrategy`."""
         refuse_misfits(self.settings, self.plan.graph_given)
 
-    def conduct(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
+    def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
         """See :class:`OwnersStrategy`.
 
         Raises

@@ -94,3 +94,81 @@ def test_a_folder_of_the_same_name_does_not_hide_ours_on_ray(plugin_folder):
     (plugin_folder / "clients" / "__init__.py").write_text("")
     summary = run(plugin_folder, "--json", "out.json", "--set", "experiment.rounds=1", "--grid", "flower")
     assert summary["rounds"] == 1
+
+
+A_METHOD_OF_PHASES = '''
+"""counting.py: how many rows of training data the clients have together, in one exchange and without a model."""
+
+from dataclasses import dataclass
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+from clients.engine.node import Assignment
+from fedgraph.data.tables import client_table_source
+from fedgraph.messages import Request
+from fedgraph.support.settings import Configured, Settings
+from strategies.engine.phases import Outcome, PhasedStrategy
+
+
+class CountingSettings(Settings):
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Counted:
+    clients: tuple[str, ...]
+    partition: tuple[int, int]
+    rows: list[int]
+
+    def pack(self):
+        return RecordDict({"config": ConfigRecord({key: list(value) for key, value in vars(self).items()})})
+
+    @classmethod
+    def unpack(cls, content):
+        config = content.config_records["config"]
+        return cls(tuple(config["clients"]), tuple(config["partition"]), list(config["rows"]))
+
+
+class Counting(PhasedStrategy[CountingSettings]):
+    default_client = "counting:CountingClient"
+    own_models = True
+
+    def execute(self, grid):
+        header = Request(self.plan.client, self.plan.experiment, self.plan.folder.name).header()
+        answers = self.ask(grid, RecordDict({"config": ConfigRecord(header)}), "query", Counted.unpack)
+        rows = {name: count for one in answers.values() for name, count in zip(one.clients, one.rows, strict=True)}
+        counts = torch.tensor([rows[name] for name in sorted(rows)], dtype=torch.float64)
+        return Outcome(tuple(sorted(rows)), "rows", "counts", {"train/rows": counts}, counts.float()), ArrayRecord()
+
+
+class CountingClient(Configured[CountingSettings]):
+    sends = ("how many rows each client has",)
+
+    @classmethod
+    def handle(cls, message, node):
+        assignment = Assignment.of(Request.header_of(message.content["config"])["experiment"])
+        settings = assignment.method_as(cls.settings_type)
+        source = client_table_source(node.source(assignment), "counting")
+        clients = node.hosted(assignment)
+        rows = [settings.times * len(source.load_table(name).rows("train")) for name in clients]
+        return Counted(clients, node.partition(), rows).pack()
+'''
+
+
+def test_a_method_of_phases_edits_no_other_file(tmp_path, monkeypatch, table_tables, run_experiment):
+    """Strategy, settings, messages and client class are one file of the user's."""
+    (tmp_path / "counting.py").write_text(A_METHOD_OF_PHASES)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = table_tables["experiment"].pop("method")
+    table_tables.pop(own, None)
+    table_tables["experiment"]["strategy"] = "counting:Counting"
+    counted = run_experiment(table_tables, nodes=2).summary()
+    assert (counted["method"], counted["exchanges"], counted["clients"]) == ("Counting", 1, 3)
+    table_tables["Counting"] = {"times": 2}
+    twice = run_experiment(table_tables, nodes=3).summary()["per_client"]["train"]["rows"]
+    assert twice == {name: 2 * rows for name, rows in counted["per_client"]["train"]["rows"].items()}
+    assert min(twice.values()) > 0
+    table_tables["Counting"] = {"tims": 2}
+    with pytest.raises(Exception, match=r"\[Counting\] has no key 'tims'; known keys: times"):
+        run_experiment(table_tables)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr.app import Context
 
@@ -20,6 +20,8 @@ from fedgraph.support.errors import ExperimentError, IdentityError
 from fedgraph.support.settings import S, Settings, parse, part_of
 from fedgraph.training import AnyCohort, ClientState, TrainSettings, load_cohort
 
+Prepared = TypeVar("Prepared")
+
 _COHORTS_KEPT = 512
 _PLACES = ("data-dir", "model", "model-dir", "private-key", "state-dir")
 _PATH = re.compile(r"(^|[\s'\"(=:,\[])(?:/|~/|[A-Za-z]:\\)[^\s'\"),:;\]]+")
@@ -27,8 +29,7 @@ _SUFFIX = r"\.(?:png|jpe?g|npz|csv|gz|parquet|h5|hdf5)\b"
 _FULL = "FEDGRAPH_FULL_ERRORS"
 _USUAL_HORIZONS = (3, 6, 12)
 
-PREPARED: dict[Hashable, Any] = {}
-"""What client classes have prepared for an experiment's next messages to this process."""
+_PREPARED_KEPT = 4
 
 
 @dataclass(frozen=True)
@@ -230,15 +231,28 @@ class Node:
         """The named clients, ready to train; built once per process."""
         return _cohort(experiment, clients, self.data_dir, self.own)
 
+    def prepared(self, key: Hashable, build: Callable[[], Prepared]) -> Prepared:
+        """What ``build`` makes for an experiment's next messages to this process; made once per ``key`` and node."""
+        place = (key, self.data_dir, self.own, self.model_dir)
+        if place not in _prepared:
+            if len(_prepared) >= _PREPARED_KEPT:
+                _prepared.pop(next(iter(_prepared)))
+            _prepared[place] = build()
+        found: Prepared = _prepared[place]
+        return found
+
     def state(self, run: str, purpose: str) -> ClientState:
         """Where this node keeps what its clients must remember during a run for one purpose, e.g. ``optimiser``."""
         return ClientState(self.state_dir, run, purpose)
 
 
+_prepared: dict[Hashable, Any] = {}
+
+
 def forget_cohorts() -> None:
     """Let go of the clients and models of every experiment that this process has seen; data sets stay."""
     _cohort.cache_clear()
-    PREPARED.clear()
+    _prepared.clear()
 
 
 @lru_cache(maxsize=32)

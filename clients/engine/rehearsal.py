@@ -13,10 +13,10 @@ from clients.engine.base import CohortClient
 from clients.engine.disclosure import Disclosure, disclosure
 from clients.engine.node import Assignment, Node
 from clients.engine.stock import StockClient
-from fedgraph.data import SPLITS, DataSource
-from fedgraph.data.owners import SAMPLE_SPLITS, owner_source
+from fedgraph.data import SPLITS
+from fedgraph.data.owners import SAMPLE_SPLITS, OwnerSource
 from fedgraph.data.schema import as_text, infer_schema
-from fedgraph.data.tables import client_table_source, schema_settings
+from fedgraph.data.tables import ClientTableSource, schema_settings
 from fedgraph.experiment import Experiment
 from fedgraph.support.errors import IdentityError
 from fedgraph.support.plugins import load_object
@@ -60,9 +60,9 @@ def rehearse(
     stacked = issubclass(load_object(client, "[experiment] client"), CohortClient | StockClient)
     if not clients:
         lines: Iterator[str] = iter(())
-    elif hasattr(source, "load_owners") and not stacked:
+    elif isinstance(source, OwnerSource) and not stacked:
         lines = _of_owners(source, clients)
-    elif hasattr(source, "load_table") and not stacked:
+    elif isinstance(source, ClientTableSource) and not stacked:
         lines = _of_tables(source, clients)
     else:
         lines = _of_cohort(node.cohort(part, clients), assignment)
@@ -89,9 +89,9 @@ def _of_cohort(cohort: AnyCohort, assignment: Assignment) -> Iterator[str]:
         yield f"{name}: {counts} examples{held}"
 
 
-def _of_owners(source: DataSource, clients: tuple[str, ...]) -> Iterator[str]:
+def _of_owners(source: OwnerSource, clients: tuple[str, ...]) -> Iterator[str]:
     """Samples of each owner, and what it knows of them."""
-    data = owner_source(source, "f3").load_owners(clients)
+    data = source.load_owners(clients)
     yield f"samples from '{data.keys[0]}' to '{data.keys[-1]}'; all owners must name them alike"
     for row, name in enumerate(data.owners):
         present = data.present[row]
@@ -103,12 +103,11 @@ def _of_owners(source: DataSource, clients: tuple[str, ...]) -> Iterator[str]:
         yield f"{name}: {of_each} samples with inputs of {shape}{lacks}"
 
 
-def _of_tables(source: DataSource, clients: tuple[str, ...]) -> Iterator[str]:
+def _of_tables(source: ClientTableSource, clients: tuple[str, ...]) -> Iterator[str]:
     """Rows and features of each client, with the shares that are missing."""
-    tables = client_table_source(source, "fedngm")
-    settings = schema_settings(tables)
+    settings = schema_settings(source)
     for name in clients:
-        held = tables.load_table(name)
+        held = source.load_table(name)
         counts = ", ".join(f"{len(held.rows(split)):,} {split}" for split in SPLITS)
         yield f"{name}: {counts} rows"
         schema = infer_schema(held.table, settings, partial=True)

@@ -5,7 +5,7 @@
 ('c',)
 """
 
-from fedgraph.federation.exchange import OrderedGrid, SomeAnswer, ask_everybody, identify, usable
+from fedgraph.federation.exchange import OrderedGrid, SomeAnswer, ask_everybody, identify, split_replies
 from fedgraph.federation.federation import Federation, Traffic, hosts_of, nodes_of
 from fedgraph.federation.given_graph import given_graph
 from fedgraph.federation.identity import hosted_clients, listed, named_clients, prove, read_public_keys
@@ -31,5 +31,5 @@ __all__ = [
     "nodes_of",
     "prove",
     "read_public_keys",
-    "usable",
+    "split_replies",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -131,31 +132,39 @@ def _array_bytes(message: Message) -> tuple[int, int]:
     return once, own
 
 
-def usable(
+def split_replies(
     replies: Iterable[Message], asked: Iterable[int], read: Callable[[int, RecordDict], SomeReply]
 ) -> tuple[dict[int, SomeReply], dict[int, str]]:
     """What the nodes asked have replied, by node, and why there is nothing usable from the others, by node too.
 
-    read : checks and unpacks the content of a node's reply; raises ReplyError.
+    The one place where replies are taken in: whatever is wrong with one of them is a problem of its node alone. Replies
+    of nodes that were not asked, or have replied already, are ignored.
+
+    read : checks and unpacks the content of a node's reply; raises ReplyError or IdentityError.
     """
     found: dict[int, SomeReply] = {}
-    problems = dict.fromkeys(asked, "no answer")
+    problems = dict.fromkeys(asked, "no reply in time")
     answered: set[int] = set()
     for reply in replies:
         node = reply.metadata.src_node_id
         if node not in problems or node in answered:
+            log.warning("ignored a reply from node %d, which was not asked or has already answered", node)
             continue
         answered.add(node)
+        if reply.has_error():
+            log.error("node %d: %s", node, reply.error.reason)
         problem = error_of(reply)
         if problem is None:
             try:
                 found[node] = read(node, reply.content)
-                del problems[node]
-                continue
-            except ReplyError as error:
+            except (ReplyError, IdentityError) as error:
                 problem = str(error)
-        problems[node] = problem
-    return found, problems
+            except Exception as error:
+                # Replies are untrusted: whatever one of them trips over must not end the run.
+                problem = f"malformed reply ({type(error).__name__}: {error})"
+        if problem is not None:
+            problems[node] = problem
+    return found, {node: problem for node, problem in problems.items() if node not in found}
 
 
 SomeAnswer = TypeVar("SomeAnswer", bound=Answer)
@@ -229,18 +238,14 @@ def ask_everybody(
         if messages:
             replies = list(grid.send_and_receive(messages, timeout=max(wait, timeout)))
             _count(traffic, messages, replies)
-            for reply in replies:
-                node = reply.metadata.src_node_id
-                silent.discard(node)
-                if is_unreachable(reply):
-                    # A node that ended is listed for a while yet; its clients may come back on another.
-                    continue
-                try:
-                    answers[node] = _admitted(reply, read, roll_call, challenged)
-                    failed.pop(node, None)
-                    continue
-                except (ReplyError, IdentityError) as error:
-                    problem = str(error)
+            silent -= {reply.metadata.src_node_id for reply in replies}
+            # A node that ended is listed for a while yet; its clients may come back on another.
+            heard = [reply for reply in replies if not is_unreachable(reply)]
+            asked = [node for node in unknown if any(reply.metadata.src_node_id == node for reply in heard)]
+            admitted, problems = split_replies(heard, asked, partial(_admitted, read, roll_call, challenged))
+            answers |= admitted
+            failed = {node: problem for node, problem in failed.items() if node not in admitted}
+            for node, problem in problems.items():
                 if not tolerate and roll_call.expect is None:
                     raise IdentityError(f"node {node} cannot take part: {problem}")
                 if failed.get(node) != problem:
@@ -261,17 +266,13 @@ def ask_everybody(
 
 
 def _admitted(
-    reply: Message, read: Callable[[RecordDict], SomeAnswer], roll_call: RollCall, challenged: str
+    read: Callable[[RecordDict], SomeAnswer], roll_call: RollCall, challenged: str, node: int, content: RecordDict
 ) -> SomeAnswer:
     """The answer of a node that may host whom it says it hosts. Raises ReplyError or IdentityError."""
-    problem = error_of(reply)
-    if problem is not None:
-        raise ReplyError(problem)
-    answer = read(reply.content)
+    answer = read(content)
     roll_call.refuse_strangers(answer.clients)
     if roll_call.keys is not None:
-        proof = proof_of(reply.content)
-        refuse_unproven(roll_call.keys, proof, challenged, reply.metadata.src_node_id, answer.clients)
+        refuse_unproven(roll_call.keys, proof_of(content), challenged, node, answer.clients)
     return answer
 
 

@@ -68,8 +68,8 @@ class Callback:
     def on_training(self, training: Training) -> None:
         """After a round was trained and aggregated."""
 
-    def on_epoch(self, epoch: int) -> None:
-        """After an epoch in which a server without rounds has learned, counted from 1."""
+    def on_epoch(self, phase: str, epoch: int) -> None:
+        """After an epoch, counted from 1, of a ``phase`` in which a server without rounds learns."""
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
         """After models were measured; True ends the run."""

@@ -17,11 +17,11 @@ from clients.app import app as client_app
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.federation.grids import LocalGrid, run_on_flower
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.reports.words import LISTENERS, LiveDisplay
+from fedgraph.runs.reports import LiveDisplay
 from fedgraph.support.errors import FedgraphError, RunError
-from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import parse
-from strategies.app import app as server_app
+from strategies.app import serve
+from strategies.engine.strategy import MethodStrategy
 
 
 def see_plugins(folders: Sequence[str]) -> None:
@@ -95,17 +95,15 @@ def _run_or_go_on(
 
 def _total(experiment: Experiment) -> int | None:
     """What a progress bar counts up to: rounds; epochs of a strategy that has no rounds; None where it is not known."""
-    strategy = load_object(experiment.method.strategy, "[experiment] strategy")
-    if not hasattr(strategy, "epochs_of"):
-        return experiment.experiment.rounds
+    strategy, rounds = experiment.method.strategy_class, experiment.experiment.rounds
+    if not issubclass(strategy, MethodStrategy):
+        return rounds
     settings = parse(strategy.settings_type, experiment.method_table, f"[{experiment.method.name}]")
-    total: int | None = strategy.epochs_of(settings)
+    total: int | None = strategy.steps_of(settings, rounds)
     return total
 
 
 def _run_in_process(run_config: dict[str, str], nodes: int, places: Mapping[str, str], display: LiveDisplay) -> None:
-    from flwr.app import Context, RecordDict
-
     keys = {
         "FEDGRAPH_STATE": "state_dir",
         "FEDGRAPH_MODELS": "model_dir",
@@ -114,14 +112,9 @@ def _run_in_process(run_config: dict[str, str], nodes: int, places: Mapping[str,
     }
     node_config = {keys[name]: value for name, value in places.items()}
     local = LocalGrid.of_partitions(client_app, nodes, run_config, **node_config)
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(run_config))
     logging.getLogger("flwr").setLevel(logging.WARNING)
     with display:
-        LISTENERS.append(display)
-        try:
-            server_app(local, context)
-        finally:
-            LISTENERS.remove(display)
+        serve(local, run_config, [display])
 
 
 def _follower(folder: RunFolder, display: LiveDisplay) -> Callable[[], None]:

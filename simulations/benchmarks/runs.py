@@ -15,18 +15,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flwr.app import Context, RecordDict
-
 from clients.app import app as client_app
 from fedgraph.data import data_folder, open_source
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.federation.grids import LocalGrid, run_app_on_flower, run_on_flower
 from fedgraph.runs import Callback, RunFolder, Training
-from fedgraph.runs.reports import LISTENERS
 from fedgraph.support.errors import ExperimentError, RunError
 from simulations.benchmarks.measure import Timing
 from simulations.benchmarks.processes import ProcessWatch
-from strategies.app import app as server_app
+from strategies.app import serve
 
 PLAIN_APP = Path(__file__).resolve().parent / "plain_flower"
 
@@ -89,28 +86,17 @@ def in_process(experiment: Experiment, nodes: int) -> list[Timing]:
     Core-seconds of a round are those since the round before, those of the first one include the opening query.
     """
     clock = RoundClock()
-    with listening(clock):
-        run_here(experiment, nodes)
+    run_here(experiment, nodes, clock)
     return clock.timings
 
 
-@contextmanager
-def listening(callback: Callback) -> Iterator[None]:
-    """Let a callback watch the runs that this process serves."""
-    LISTENERS.append(callback)
-    try:
-        yield
-    finally:
-        LISTENERS.remove(callback)
-
-
-def run_here(experiment: Experiment, nodes: int) -> None:
-    """A run on the in-process grid, through ServerApp and ClientApp; its run folder is thrown away."""
+def run_here(experiment: Experiment, nodes: int, *listeners: Callback) -> None:
+    """A run on the in-process grid, as ServerApp and ClientApp serve it; its run folder is thrown away."""
     logging.getLogger("flwr").setLevel(logging.WARNING)
     with _run_folder(experiment) as (folder, run_config):
         node_config = {"data_dir": run_config["data-dir"], "state_dir": str(folder.path / "nodes")}
         grid = LocalGrid.of_partitions(client_app, nodes, run_config, **node_config)
-        server_app(grid, Context(1, 1, {}, RecordDict(), dict(run_config)))
+        serve(grid, run_config, listeners)
 
 
 def on_ray(experiment: Experiment, nodes: int) -> list[Timing]:

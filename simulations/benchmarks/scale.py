@@ -28,7 +28,7 @@ from simulations.benchmarks.measure import (
     target_line,
     write_raw,
 )
-from simulations.benchmarks.runs import RoundClock, listening, run_here
+from simulations.benchmarks.runs import RoundClock, run_here
 
 FEATURES = 64
 CLASSES = 10
@@ -112,12 +112,10 @@ class MemoryClock(RoundClock):
 
 def measure(folder: str, clients: int, rounds: int, nodes: int) -> dict[str, Any]:
     """Seconds, core-seconds and bytes of a run in this process; the first round is left out of the times."""
-    with listening(RoundClock()):
-        run_here(experiment(Path(folder), WARM_UP, 1), nodes)
+    run_here(experiment(Path(folder), WARM_UP, 1), nodes, RoundClock())
     before = resident_bytes()
     clock = MemoryClock()
-    with listening(clock):
-        run_here(experiment(Path(folder), clients, rounds + 1), nodes)
+    run_here(experiment(Path(folder), clients, rounds + 1), nodes, clock)
     kept = clock.timings[1:]
     return {
         "wall": [each.wall for each in kept],

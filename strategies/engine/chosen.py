@@ -46,7 +46,12 @@ class ChosenMethod:
         self._where = f"[{method.name}]"
         self._table = experiment.method_table
         if issubclass(self.strategy_class, CohortStrategy | PhasedStrategy):
-            self.client = method.client or self.strategy_class.default_client
+            self.client = method.client or getattr(self.strategy_class, "default_client", "")
+            if not self.client:
+                raise ExperimentError(
+                    f"[experiment] strategy '{method.strategy}' names no client class: give its default_client, or the "
+                    'experiment client = "package.module:Class"'
+                )
             self.settings = parse(self.strategy_class.settings_type, self._table, self._where)
             if issubclass(self.strategy_class, PhasedStrategy):
                 refuse_settings_of_rounds(experiment)

@@ -24,9 +24,9 @@ class GlobalModelStrategy(CohortStrategy[S]):
         """The next global model, a row for each client."""
         return self.update(server_round, replies).expand(len(replies.names), -1)
 
-    def place(self, replies: Replies, models: Tensor) -> None:
+    def write_back(self, replies: Replies, models: Tensor) -> None:
         """The global model is for everybody, also for those who were absent."""
-        self.adopt(models)
+        self.replace_models(models)
 
     def outgoing(self, server_round: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The global model, once."""
@@ -36,7 +36,7 @@ class GlobalModelStrategy(CohortStrategy[S]):
         """The global model, ``[parameters]``."""
         return self.models[0]
 
-    def adopt(self, models: Tensor) -> None:
+    def replace_models(self, models: Tensor) -> None:
         """Go on with another model; all rows are the same."""
         self.models = models[:1].expand(len(self.federation.names), -1)
 
@@ -47,4 +47,4 @@ class GlobalModelStrategy(CohortStrategy[S]):
     def load_state(self, state: State) -> None:
         """Take back what ``state`` gave."""
         super().load_state(state)
-        self.adopt(state["models"])
+        self.replace_models(state["models"])

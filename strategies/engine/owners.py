@@ -13,7 +13,6 @@ from torch import Tensor
 from fedgraph.federation import JoinedSamples, join
 from fedgraph.fusion import FusionEpoch, FusionSettings
 from fedgraph.messages import EMBED, EmbedReply, EmbedRequest
-from fedgraph.runs.reports import LISTENERS
 from fedgraph.support.files import json_digest, load_state, save_state
 from fedgraph.support.settings import S
 from strategies.engine.phases import Outcome, PhasedStrategy
@@ -25,7 +24,7 @@ _LOGGED_EPOCHS = 50
 
 class OwnersStrategy(PhasedStrategy[S]):
     """Asks all owners once for what they have of the shared samples, and goes on from there. A method overrides
-    ``conduct``, and ``check`` where its settings may not fit each other.
+    ``execute``, and ``check`` where its settings may not fit each other.
     """
 
     needs = "clients that hold different features of the same samples, such as metr-la-rush-hour"
@@ -84,8 +83,8 @@ class OwnersStrategy(PhasedStrategy[S]):
                 "validation_loss": epoch.validation_loss,
             }
         )
-        for listener in LISTENERS:
-            listener.on_epoch(epoch.epoch)
+        for listener in self.plan.listeners:
+            listener.on_epoch("fusion", epoch.epoch)
         if epoch.epoch % _LOGGED_EPOCHS == 0:
             log.info(
                 "fusion at the learning rate %g, epoch %d: training loss %.4f, validation loss %.4f",

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 from flwr.app import RecordDict
 
 from fedgraph.experiment import Experiment
-from fedgraph.federation import Federation, OrderedGrid
+from fedgraph.federation import Federation
 from fedgraph.messages import WorkReply
 from fedgraph.runs.reports import PeerComparison
 from fedgraph.support.errors import ExperimentError
 from strategies.engine.base import CohortStrategy
 from strategies.engine.global_model import GlobalModelStrategy
-from strategies.engine.replies import collect
+from strategies.engine.nodes import Nodes
 from strategies.engine.stock import StockStrategy
 
 log = logging.getLogger("fedgraph")
@@ -27,7 +29,7 @@ _WHERE = "[evaluation] compare-peers"
 _SHARED = f'{_WHERE} needs clients that are tested on the same examples, as with [data] test = "shared" of image sets'
 
 
-def refuse_comparison(experiment: Experiment, strategy: CohortStrategy) -> None:
+def refuse_comparison(experiment: Experiment, strategy: CohortStrategy[Any]) -> None:
     """Find out before the first round that there will be nothing to compare.
 
     Raises
@@ -54,7 +56,7 @@ def refuse_comparison(experiment: Experiment, strategy: CohortStrategy) -> None:
         raise ExperimentError(_SHARED)
 
 
-def compare_peers(strategy: CohortStrategy, grid: OrderedGrid, timeout: float) -> PeerComparison | None:
+def compare_peers(strategy: CohortStrategy[Any], nodes: Nodes) -> PeerComparison | None:
     """Compare the models of the clients that say what they predict; None where fewer than two of them do.
 
     Raises
@@ -63,9 +65,11 @@ def compare_peers(strategy: CohortStrategy, grid: OrderedGrid, timeout: float) -
         When clients were tested on different examples.
     """
     federation = strategy.federation
-    messages = grid.send_and_receive(strategy.configure_predict(grid), timeout=timeout)
-    replies, _ = collect(
-        federation, federation.hosts, messages, lambda content, clients: read_predictions(federation, content, clients)
+    replies = nodes.ask(
+        strategy.progress.rounds,
+        *strategy.outgoing(strategy.progress.rounds),
+        further=strategy.shared_with,
+        predictions=partial(read_predictions, federation),
     )
     if len(replies.names) < 2:
         log.warning("peers are not compared: %d of them said what they predict", len(replies.names))

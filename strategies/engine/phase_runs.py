@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -14,15 +15,21 @@ from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation, given_graph
 from fedgraph.graph import ClientGraph, write_graph
 from fedgraph.models import ModelChoice, weights_sha256
-from fedgraph.runs import Evaluation, Recorder, RunFolder, summary_of
-from fedgraph.runs.reports import LISTENERS
+from fedgraph.runs import Callback, Evaluation, Recorder, RunFolder, summary_of
 from strategies.engine.chosen import ChosenMethod
 from strategies.engine.phases import PhasesPlan
 
 log = logging.getLogger("fedgraph")
 
 
-def conduct_phases(grid: Grid, experiment: Experiment, method: ChosenMethod, data_dir: Path, folder: RunFolder) -> None:
+def execute_phases(
+    grid: Grid,
+    experiment: Experiment,
+    method: ChosenMethod,
+    data_dir: Path,
+    folder: RunFolder,
+    listeners: Sequence[Callback],
+) -> None:
     """Run a method that goes through phases and write its results into the run folder.
 
     A run that was stopped goes on with what clients had sent.
@@ -58,6 +65,7 @@ def conduct_phases(grid: Grid, experiment: Experiment, method: ChosenMethod, dat
         graph_given=experiment.graph.source != "none",
         graph_of=graph_of,
         folder=folder,
+        listeners=listeners,
     )
     strategy = method.build_of_phases(plan)
     folder.metrics.unlink(missing_ok=True)
@@ -68,7 +76,7 @@ def conduct_phases(grid: Grid, experiment: Experiment, method: ChosenMethod, dat
     names, traffic = outcome.names, strategy.traffic
     evaluation = Evaluation(outcome.rounds, names, outcome.metrics, torch.zeros(len(names), 0), outcome.absent)
     recorder = Recorder(folder, names, checkpoint_every=1)
-    for listener in (recorder, *LISTENERS):
+    for listener in (recorder, *listeners):
         listener.on_evaluation(evaluation)
     folder.write_summary(
         {

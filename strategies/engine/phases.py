@@ -5,23 +5,24 @@ from __future__ import annotations
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NoReturn
+from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Result
 from torch import Tensor
 
 from fedgraph.data import DataSource, SplitName
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation, RollCall, SomeAnswer, Traffic, ask_everybody
 from fedgraph.graph import ClientGraph
-from fedgraph.runs import RunFolder
+from fedgraph.runs import Callback, RunFolder
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import State
-from fedgraph.support.settings import Configured, S
+from fedgraph.support.settings import S
+from strategies.engine.strategy import EvaluateFn, MethodStrategy
 
 log = logging.getLogger("fedgraph")
 
@@ -40,6 +41,7 @@ class PhasesPlan:
     graph_given : whether the experiment gives a client graph.
     graph_of   : the given client graph over the clients that take part; None when the experiment gives none.
     folder     : where results are written.
+    listeners  : whoever is to be told how far the run has come.
     """
 
     client: str
@@ -53,6 +55,7 @@ class PhasesPlan:
     graph_given: bool
     graph_of: Callable[[Federation], ClientGraph | None]
     folder: RunFolder
+    listeners: Sequence[Callback] = ()
 
     @property
     def min_clients(self) -> int:
@@ -85,19 +88,13 @@ class Outcome:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-class PhasedStrategy(Strategy, Configured[S]):
-    """A method overrides ``conduct``, and ``check`` where its settings may not fit each other.
+class PhasedStrategy(MethodStrategy[S]):
+    """A method overrides ``execute``, and ``check`` where its settings may not fit each other.
 
     settings : the method's table of the experiment, an instance of ``settings_type``.
     """
 
-    name: ClassVar[str] = ""
-    title: ClassVar[str] = ""
-    needs: ClassVar[str] = "nothing"
-    paper: ClassVar[str] = ""
-    default_client: ClassVar[str]
-    mixes_models: ClassVar[bool] = False
-    own_models: ClassVar[bool] = False
+    mixes_models = False
 
     def __init__(self, settings: S, plan: PhasesPlan) -> None:
         self.settings = settings
@@ -125,28 +122,15 @@ class PhasedStrategy(Strategy, Configured[S]):
         """Raise ExperimentError for settings that cannot work whatever clients answer, before they are asked."""
 
     @abstractmethod
-    def conduct(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
+    def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
         """The whole run; returns what it ends with, and what the server has learned as named arrays."""
 
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord | None = None,
-        num_rounds: int = 1,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    def run(
+        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, timeout: float, evaluate_fn: EvaluateFn | None
     ) -> Result:
-        """Run the method; signature and result as Flower's ``Strategy.start``. There are no rounds to count.
-
-        Raises
-        ------
-        FedgraphError
-            For settings that do not fit; when clients are missing or disagree, with who and what to do.
-        """
+        """``execute``, once settings fit each other. There are no rounds to count, and models are the clients' own."""
         self.check()
-        self.outcome, arrays = self.conduct(grid)
+        self.outcome, arrays = self.execute(grid)
         means = MetricRecord()
         for name, values in self.outcome.metrics.items():
             means[name] = float(values.nanmean())
@@ -193,36 +177,9 @@ class PhasedStrategy(Strategy, Configured[S]):
             )
 
     @classmethod
-    def epochs_of(cls, settings: Any) -> int | None:
-        """How many epochs a progress bar counts up to; None where it is not known how many there will be."""
+    def steps_of(cls, settings: S, rounds: int) -> int | None:
+        """See :class:`MethodStrategy`; nobody knows how many epochs there will be."""
         return None
-
-    def summary(self) -> None:
-        """Log what runs, as Flower's strategies do."""
-        log.info("%s", type(self).__name__)
-        for key, value in self.settings.as_table().items():
-            log.info("\t├── %s: %s", key, value)
-
-    # ---- Flower's four functions of a round, of which there are none here ----------------------------------------
-
-    def configure_train(self, *arguments: Any, **named: Any) -> Iterable[Message]:
-        """There is no round to configure."""
-        return self._no_rounds()
-
-    def aggregate_train(self, *arguments: Any, **named: Any) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """There is no round to aggregate."""
-        return self._no_rounds()
-
-    def configure_evaluate(self, *arguments: Any, **named: Any) -> Iterable[Message]:
-        """There is no round to configure."""
-        return self._no_rounds()
-
-    def aggregate_evaluate(self, *arguments: Any, **named: Any) -> MetricRecord | None:
-        """There is no round to aggregate."""
-        return self._no_rounds()
-
-    def _no_rounds(self) -> NoReturn:
-        raise RunError(f"{type(self).__name__} has no rounds: call start")
 
 
 def refuse_settings_of_rounds(experiment: Experiment) -> None:

@@ -10,10 +10,9 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from fedgraph.federation import Federation
+from fedgraph.federation import Federation, split_replies
 from fedgraph.graph import ClientGraph
-from fedgraph.messages import WorkReply, error_of
-from fedgraph.support.errors import ReplyError
+from fedgraph.messages import WorkReply
 
 log = logging.getLogger("fedgraph")
 
@@ -80,42 +79,21 @@ def collect(
     ``asked`` gives the positions of the clients that each node was asked for. Returns the replies, and the messages
     that at least one of them came from.
     """
-    names = federation.names
-    absent = {names[row]: "no reply in time" for positions in asked.values() for row in positions.tolist()}
-    usable_messages: list[Message] = []
-    answered: set[int] = set()
+    names, sent = federation.names, list(messages)
+    clients = {node: [names[position] for position in positions.tolist()] for node, positions in asked.items()}
+    found, problems = split_replies(sent, asked, lambda node, content: read(content, clients[node]))
+    absent = {name: problem for node, problem in problems.items() for name in clients[node]}
     parts: list[tuple[Tensor, WorkReply]] = []
-    for message in messages:
-        node = message.metadata.src_node_id
-        if node not in asked or node in answered:
-            log.warning("ignored a reply from node %d, which was not asked or has already answered", node)
-            continue
-        answered.add(node)
-        clients = [names[position] for position in asked[node].tolist()]
-        problem = error_of(message)
-        if message.has_error():
-            log.error("node %d: %s", node, message.error.reason)
-        unusable: Mapping[str, str] = {}
-        if problem is None:
-            try:
-                reply, unusable = read(message.content, clients)
-            except ReplyError as error:
-                problem = str(error)
-            except Exception as error:
-                # Replies are untrusted: whatever one of them trips over must not end the run.
-                problem = f"malformed reply ({type(error).__name__}: {error})"
-        if problem is not None:
-            absent.update(dict.fromkeys(clients, problem))
-            continue
-        good = torch.tensor([name not in unusable for name in clients])
-        for name in clients:
-            del absent[name]
+    for node, (reply, unusable) in found.items():
         absent.update(unusable)
+        good = torch.tensor([name not in unusable for name in clients[node]])
         parts.append((asked[node][good], _rows(reply, good)))
-        usable_messages.append(message)
     for reason, concerned in by_reason(absent).items():
         log.warning("no usable reply from %s: %s", ", ".join(concerned), reason)
-    return _stack(federation, parts, absent), usable_messages
+    came: dict[int, Message] = {}
+    for message in sent:
+        came.setdefault(message.metadata.src_node_id, message)
+    return _stack(federation, parts, absent), [came[node] for node in found]
 
 
 def by_reason(absent: Mapping[str, str]) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Any stock Flower strategy as a method: its own five functions, our loop, order, checks, checkpoints and records."""
+"""Any stock Flower strategy as a method: its own functions, our loop, order, checks, checkpoints and records."""
 
 from __future__ import annotations
 
@@ -7,23 +7,35 @@ import json
 import random
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedProx, Strategy
 from torch import Tensor
 
 from fedgraph.federation import Federation
-from fedgraph.messages import KEEP_KEY, WorkReply, checked_arrays, from_record, to_record
+from fedgraph.messages import (
+    CLIENT_KEY,
+    EXPERIMENT_KEY,
+    KEEP_KEY,
+    RUN_KEY,
+    WorkReply,
+    checked_arrays,
+    from_record,
+    to_record,
+)
 from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError, ReplyError
 from fedgraph.support.files import State
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Settings
 from strategies.engine.base import CohortStrategy
+from strategies.engine.loop import Progress
+from strategies.engine.nodes import Nodes
+from strategies.engine.replies import Replies
 
 STOCK_CLIENT = "clients.engine.stock:StockClient"
 _NODE_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
@@ -32,22 +44,23 @@ _NODE_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
 class StockStrategy(CohortStrategy):
     """Runs ``stock`` unchanged. A node answers for all its clients at once with their weighted mean."""
 
-    evaluates_with_training: ClassVar[bool] = False
+    measures_with_training: ClassVar[bool] = False
 
     def __init__(self, stock: Strategy, federation: Federation, plan: RunPlan) -> None:
         refuse_keep_last(plan.on_missing)
         super().__init__(Settings(), federation, plan)
         self.stock = stock
         self._arrays = ArrayRecord()
+        self._usable: list[Message] = []
 
-    def begin(self, initial_arrays: ArrayRecord) -> None:
+    def initialise(self, initial_arrays: ArrayRecord) -> None:
         """One model for all."""
-        super().begin(initial_arrays)
+        super().initialise(initial_arrays)
         self._arrays = initial_arrays
 
-    def adopt(self, models: Tensor) -> None:
+    def replace_models(self, models: Tensor) -> None:
         """Go on with other models; all rows are the same here."""
-        super().adopt(models)
+        super().replace_models(models)
         self._arrays = to_record(self.plan.layout.row_state(models[0]))
 
     def global_arrays(self) -> ArrayRecord:
@@ -58,39 +71,33 @@ class StockStrategy(CohortStrategy):
         """The global model, ``[parameters]``."""
         return self.models[0]
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
+    def train_round(self, server_round: int, nodes: Nodes) -> Replies:
         """Whatever the stock strategy sends; the nodes it draws depend on the seed and the round alone."""
-        config[KEEP_KEY] = self.plan.keep_from(server_round)
+        config = self._config() | {KEEP_KEY: self.plan.keep_from(server_round)}
         with seeded(derive_seed(self.plan.seed, "stock-train", server_round)):
-            return self._remember(self.stock.configure_train(server_round, arrays, config, grid), training=True)
+            messages = list(self.stock.configure_train(server_round, self._arrays, ConfigRecord(config), nodes.grid))
+        replies, self._usable = nodes.exchange(messages, self._asked(messages), partial(self._read, trains=True))
+        return replies
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Whatever the stock strategy sends."""
-        with seeded(derive_seed(self.plan.seed, "stock-evaluate", server_round)):
-            return self._remember(self.stock.configure_evaluate(server_round, arrays, config, grid), training=False)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Give the stock strategy the usable replies."""
-        collected, usable = self.collect(replies)
-        self.absence.enforce(server_round, collected)
-        arrays, metrics = self.stock.aggregate_train(server_round, self._with_weight(usable))
+    def aggregate(self, server_round: int, replies: Replies) -> Tensor:
+        """What the stock strategy makes of the usable replies, for everybody."""
+        arrays, _ = self.stock.aggregate_train(server_round, self._with_weight(self._usable))
         if arrays is not None:
-            self.models = self.plan.layout.row(from_record(arrays)).expand_as(self.models)
             self._arrays = arrays
-        self._record_training(server_round, collected)
-        return arrays, metrics
+            self.models = self.plan.layout.row(from_record(arrays)).expand_as(self.models)
+        return self.models[replies.positions]
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Record per client; the stock strategy sees the same replies."""
-        collected, usable = self.collect(replies)
-        self._record_evaluation(server_round, collected)
-        return self.stock.aggregate_evaluate(server_round, self._with_weight(usable))
+    def write_back(self, replies: Replies, models: Tensor) -> None:
+        """The global model is for everybody already."""
+
+    def measure(self, server_round: int, nodes: Nodes) -> Replies:
+        """Whatever the stock strategy sends; it sees the replies too."""
+        config = ConfigRecord(self._config())
+        with seeded(derive_seed(self.plan.seed, "stock-evaluate", server_round)):
+            messages = list(self.stock.configure_evaluate(server_round, self._arrays, config, nodes.grid))
+        replies, usable = nodes.exchange(messages, self._asked(messages), partial(self._read, trains=False))
+        self.stock.aggregate_evaluate(server_round, self._with_weight(usable))
+        return replies
 
     def summary(self) -> None:
         """The stock strategy's own summary."""
@@ -98,38 +105,41 @@ class StockStrategy(CohortStrategy):
 
     def state(self) -> State:
         """The global model and every array and number that the stock strategy holds."""
-        return {"global": from_record(self._arrays), "stock": stock_state(self.stock)}
+        own = {"global": from_record(self._arrays), "stock": stock_state(self.stock)}
+        return {**own, "progress": self.progress.state()}
 
     def load_state(self, state: State) -> None:
         """Take back what ``state`` gave."""
-        self.begin(to_record(state["global"]))
+        self.initialise(to_record(state["global"]))
         load_stock_state(self.stock, state["stock"])
+        self.progress = Progress.of_state(state["progress"])
 
     def facts(self) -> dict[str, Any]:
         """That a method is another one with these settings."""
         without_term = isinstance(self.stock, FedProx) and self.stock.proximal_mu == 0
         return {"remark": "mu 0: the same as fedavg"} if without_term else {}
 
-    def _remember(self, messages: Iterable[Message], training: bool) -> list[Message]:
-        remembered = list(messages)
-        self._training = training
-        self._asked = {
-            message.metadata.dst_node_id: self.federation.hosts[message.metadata.dst_node_id] for message in remembered
-        }
-        return remembered
+    def _config(self) -> dict[str, Any]:
+        plan = self.plan
+        told = {CLIENT_KEY: plan.client, EXPERIMENT_KEY: plan.experiment, RUN_KEY: plan.run}
+        return {**told, "evaluate": list(plan.splits)}
+
+    def _asked(self, messages: Iterable[Message]) -> dict[int, Tensor]:
+        nodes = [message.metadata.dst_node_id for message in messages]
+        return {node: self.federation.hosts[node] for node in nodes}
 
     def _with_weight(self, messages: Iterable[Message]) -> list[Message]:
         """Without nodes whose clients all have no training examples: they have no part in an average."""
         examples = self.federation.num_examples["train"]
-        return [message for message in messages if examples[self._asked[message.metadata.src_node_id]].any()]
+        return [message for message in messages if examples[self.federation.hosts[message.metadata.src_node_id]].any()]
 
-    def read_reply(self, content: RecordDict, clients: list[str]) -> tuple[WorkReply, Mapping[str, str]]:
+    def _read(self, content: RecordDict, clients: list[str], trains: bool) -> tuple[WorkReply, Mapping[str, str]]:
         """What a node says of its single clients, once its answer as a whole is fit to be averaged."""
         metrics, failed = _per_client(content, clients)
-        self._check(content, clients)
+        self._check(content, clients, trains)
         return WorkReply(tuple(clients), {}, metrics), failed
 
-    def _check(self, content: RecordDict, clients: list[str]) -> None:
+    def _check(self, content: RecordDict, clients: list[str], trains: bool) -> None:
         """Raise ReplyError unless a stock strategy can average this reply safely."""
         metrics: Any = next(iter(content.metric_records.values()), {})
         weight = metrics.get("num-examples", 0)
@@ -138,7 +148,7 @@ class StockStrategy(CohortStrategy):
         # Clients that are not meant to train have no examples; their node counts for nothing.
         if not isinstance(weight, (int, float)) or not min(1, hosted) <= weight <= hosted:
             raise ReplyError(f"its weight 'num-examples' is {weight}, its clients have {hosted} training examples")
-        if not self._training:
+        if not trains:
             return
         record = next(iter(content.array_records.values()), ArrayRecord())
         layout = self.plan.layout

@@ -6,7 +6,7 @@ import torch
 from flwr.app import Message, MessageType, RecordDict
 from torch import Tensor
 
-from fedgraph.federation import JoinedSamples, OrderedGrid, usable
+from fedgraph.federation import JoinedSamples, OrderedGrid, split_replies
 from fedgraph.methods.vfl import StepReply, StepRequest
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import State
@@ -80,7 +80,7 @@ class VerticalSteps:
             return StepReply.unpack(content, self._names(hosts[node]), shape).embeddings
 
         replies = self._grid.send_and_receive(messages, timeout=self._plan.timeout)
-        found, problems = usable(replies, hosts, read)
+        found, problems = split_replies(replies, hosts, read)
         if problems:
             reasons = "; ".join(f"{', '.join(self._names(hosts[node]))}: {why}" for node, why in problems.items())
             raise RunError(

@@ -33,7 +33,7 @@ def strategy(counts=(5, 1, 3, 9), **table):
     state = {name: torch.randn(shape, generator=random) for name, shape in SHAPES.items()}
     layout = Layout.of(state, buffers=["mean"])
     served = CGSV(parse(CGSVSettings, table, "[cgsv]"), federation, RunPlan(layout, "c", "{}", "run"))
-    served.begin(to_record(state))
+    served.initialise(to_record(state))
     return served
 
 
@@ -44,7 +44,7 @@ def one_round(served, updates, server_round=1, absent=(), stale=()):
     models = (served.models + updates)[positions]
     reasons = dict.fromkeys((*absent, *stale), "no reply in time")
     replies = Replies.of(served.federation, positions, {"parameters": models}, {}, reasons)
-    served.place(replies, served.aggregate(server_round, replies))
+    served.write_back(replies, served.aggregate(server_round, replies))
 
 
 def updates(seed, clients=4):
@@ -145,7 +145,7 @@ def test_in_the_released_program_nobody_is_given_nothing():
 @pytest.mark.parametrize("size", [0.0, 1e-30, 1e30])
 def test_updates_of_no_length_or_beyond_all_measure_move_nobody(alpha, released, size):
     served = strategy(alpha=alpha, released=released)
-    served.adopt(torch.zeros(4, 15))
+    served.replace_models(torch.zeros(4, 15))
     one_round(served, torch.full((4, 15), size))
     assert float(served.models[:, :TRAINABLE].abs().max()) < 1e-15
     assert served.importance.isfinite().all()

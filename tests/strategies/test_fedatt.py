@@ -24,7 +24,7 @@ def strategy(counts=(5, 1, 1, 9), **table):
     state = {name: torch.randn(shape, generator=random) for name, shape in SHAPES.items()}
     layout = Layout.of(state, buffers=["mean"])
     served = FedAtt(parse(FedAttSettings, table, "[fedatt]"), federation, RunPlan(layout, "c", "{}", "run"))
-    served.begin(to_record(state))
+    served.initialise(to_record(state))
     return served
 
 

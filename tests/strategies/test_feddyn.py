@@ -104,7 +104,7 @@ def served(kind, settings, counts=(5, 0, 9), train="{}"):
         tuple("abc"), {7: torch.arange(3)}, TaskSpec("regression", (2,), (1,)), "x", {"train": torch.tensor(counts)}
     )
     strategy = kind(parse(settings, {}, "t"), federation, RunPlan(LAYOUT, "c", f'{{"train": {train}}}', "run"))
-    strategy.begin(to_record({"w": torch.arange(4.0), "mean": torch.ones(2)}))
+    strategy.initialise(to_record({"w": torch.arange(4.0), "mean": torch.ones(2)}))
     return strategy
 
 

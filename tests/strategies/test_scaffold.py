@@ -24,7 +24,7 @@ def strategy(counts=(5, 1, 9), train="{}", **table):
     )
     plan = RunPlan(LAYOUT, "c", f'{{"train": {train}}}', "run")
     served = Scaffold(parse(ScaffoldSettings, table, "[scaffold]"), federation, plan)
-    served.begin(to_record({"w": torch.arange(4.0), "mean": torch.ones(2)}))
+    served.initialise(to_record({"w": torch.arange(4.0), "mean": torch.ones(2)}))
     return served
 
 

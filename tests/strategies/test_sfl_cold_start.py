@@ -82,16 +82,16 @@ def test_candidates_travel_only_to_nodes_that_choose_and_only_to_measure():
     assert "prior" not in served.outgoing(1)[0]
     served.models = served.aggregate(1, replies(theta))
     choosing, other = served.federation.hosts[7], served.federation.hosts[8]
-    assert torch.equal(served.shared_with(choosing, evaluates=True)["candidates"], theta[[0, 1, 3]])
-    assert served.shared_with(choosing, evaluates=False) == {}
-    assert served.shared_with(other, evaluates=True) == {}, "e has nothing to choose by"
+    assert torch.equal(served.shared_with(choosing, measures=True)["candidates"], theta[[0, 1, 3]])
+    assert served.shared_with(choosing, measures=False) == {}
+    assert served.shared_with(other, measures=True) == {}, "e has nothing to choose by"
     prior = served.outgoing(2)[0]["prior"]
     assert prior.any(dim=1).tolist() == [False, False, True, False, False]
     torch.testing.assert_close(prior[2].sum(), torch.tensor(1.0))
     assert not served.restorable
     by_graph = strategy(temperature=0)
     by_graph.models = by_graph.aggregate(1, replies(theta))
-    assert by_graph.shared_with(choosing, evaluates=True) == {}
+    assert by_graph.shared_with(choosing, measures=True) == {}
     assert by_graph.restorable
 
 

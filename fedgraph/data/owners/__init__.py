@@ -1,5 +1,13 @@
 """Clients that hold different features of the same samples: sensors, patches of images, columns of a table."""
 
-from fedgraph.data.owners.samples import NO_LABEL, SAMPLE_SPLITS, OwnerData, SampleSplit, cohort_data, owner_source
+from fedgraph.data.owners.samples import (
+    NO_LABEL,
+    SAMPLE_SPLITS,
+    OwnerData,
+    OwnerSource,
+    SampleSplit,
+    cohort_data,
+    owner_source,
+)
 
-__all__ = ["NO_LABEL", "SAMPLE_SPLITS", "OwnerData", "SampleSplit", "cohort_data", "owner_source"]
+__all__ = ["NO_LABEL", "SAMPLE_SPLITS", "OwnerData", "OwnerSource", "SampleSplit", "cohort_data", "owner_source"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -50,6 +50,7 @@ class OwnerData:
     unscaled: tuple[str, ...] = ()
 
 
+@runtime_checkable
 class OwnerSource(DataSource, Protocol):
     """A data set whose clients hold different features of the same samples."""
 
@@ -114,10 +115,9 @@ def owner_source(source: DataSource, method: str) -> OwnerSource:
     DataError
         When it is none, naming the ``method`` that needs one.
     """
-    if not hasattr(source, "load_owners"):
+    if not isinstance(source, OwnerSource):
         raise DataError(
             f"method '{method}' needs clients that hold different features of the same samples, which this data set "
             "does not have; sets that do: metr-la-rush-hour, pems-bay-rush-hour, image-patches, table-columns, panel"
         )
-    found: OwnerSource = source  # type: ignore[assignment]
-    return found
+    return source

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 from torch import Tensor
@@ -29,6 +29,7 @@ class ClientTable:
         return (self.split == SPLITS.index(split)).nonzero().flatten()
 
 
+@runtime_checkable
 class ClientTableSource(DataSource, Protocol):
     """A data set of such clients.
 
@@ -52,13 +53,12 @@ def client_table_source(source: DataSource, method: str) -> ClientTableSource:
     DataError
         When it is none, naming the ``method`` that needs one.
     """
-    if not hasattr(source, "load_table"):
+    if not isinstance(source, ClientTableSource):
         raise DataError(
             f"method '{method}' needs clients with tables of their own, which this data set does not have; sets that "
             "do: mixed-table, linked-deaths, bayesian-network"
         )
-    found: ClientTableSource = source  # type: ignore[assignment]
-    return found
+    return source
 
 
 def schema_settings(source: ClientTableSource) -> SchemaSettings:

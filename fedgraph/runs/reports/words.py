@@ -29,9 +29,6 @@ _MOST_GROUPS = 20
 
 _DOWN, _UP = "MB down, per client", "MB up, per client"
 
-LISTENERS: list[Callback] = []
-"""Callbacks that this process wants told of every run it serves, such as a live display."""
-
 
 class LogProgress(Callback):
     """One log line per round and evaluation: all there is to see where no terminal is attached."""
@@ -89,12 +86,12 @@ class LiveDisplay(Callback):
         """Move the bar."""
         self._progress.update(self._task, completed=training.round)
 
-    def on_epoch(self, epoch: int) -> None:
+    def on_epoch(self, phase: str, epoch: int) -> None:
         """Move the bar, or say how many there have been."""
         if self._counts:
             self._progress.update(self._task, completed=epoch)
         else:
-            self._progress.update(self._task, metrics=f"fusion epoch {epoch}")
+            self._progress.update(self._task, metrics=f"{phase} epoch {epoch}")
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
         """Show the latest mean over clients."""
@@ -105,9 +102,9 @@ class LiveDisplay(Callback):
         """The same from a line of ``metrics.jsonl``, for a run in another process."""
         if line["phase"] == "training":
             self._progress.update(self._task, completed=line["round"])
-        elif line["phase"] == "fusion":
-            self.on_epoch(line["round"])
-        elif line["phase"] == "evaluation":
+        elif line["phase"] != "evaluation":
+            self.on_epoch(line["phase"], line["round"])
+        else:
             metric, values = next(iter(line["metrics"].items()))
             self._progress.update(self._task, metrics=f"{line['split']}/{metric} {_number(values['mean'])}")
 

@@ -7,7 +7,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedgraph.federation import exchange
-from fedgraph.federation.exchange import OrderedGrid, ask_everybody, identify, usable
+from fedgraph.federation.exchange import OrderedGrid, ask_everybody, identify, split_replies
 from fedgraph.federation.federation import Federation, Traffic
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.federation.identity import prove, read_public_keys
@@ -453,6 +453,6 @@ def test_a_node_counts_once_and_strangers_not_at_all():
 
     replies = [reply(1, {"n": 5}), reply(1, {"n": 6}), reply(1, {"error": "late"}), reply(2, {}), reply(9, {"n": 7}),
                reply(3, {"error": "the disc is full"}), reply(3, {"n": 8})]  # fmt: skip
-    found, problems = usable(replies, [1, 2, 3, 4], read)
+    found, problems = split_replies(replies, [1, 2, 3, 4], read)
     assert found == {1: (1, 5)}
-    assert problems == {2: "no number", 3: "the disc is full", 4: "no answer"}
+    assert problems == {2: "no number", 3: "the disc is full", 4: "no reply in time"}

@@ -141,7 +141,7 @@ def test_every_client_gets_its_own_model_and_a_round_is_one_exchange():
     assert [request.clients for _, _, request in nodes.requests[:3]] == [("a", "d"), ("b",), ("c", "e")]
     assert [request.round for _, _, request in nodes.requests[::3]] == [1, 2, 3, 3]
     assert torch.equal(strategy.models, torch.full((5, 3), 3.0))
-    assert strategy.finished_rounds == 3
+    assert strategy.progress.rounds == 3
     assert [training.round for training in watch.trained] == [1, 2, 3]
     assert watch.trained[1].loss.tolist() == [6.0] * 5
     assert [evaluation.round for evaluation in watch.evaluated] == [0, 1, 2, 3]
@@ -342,7 +342,7 @@ def test_early_stopping_ends_the_run_and_restores_the_best_models(restore):
     strategy = make([EarlyStopping("test/loss", 2, restore), watch])
     result, nodes = run(strategy, rounds=50)
     # Losses after 0, 1, 2, ... rounds: 4, 1, 0, 1, 4; the last is seen in the exchange that would train round 5.
-    assert strategy.finished_rounds == 4
+    assert strategy.progress.rounds == 4
     assert len(nodes.requests) == 3 * (5 + restore)
     assert torch.equal(strategy.models, torch.full((5, 3), 2.0 if restore else 4.0))
     assert watch.evaluated[-1].metrics["test/loss"].tolist() == [0.0 if restore else 4.0] * 5
@@ -378,7 +378,6 @@ def test_a_strategy_goes_on_from_its_state(done, policy):
     run(make([watch], on_missing=policy), trouble, rounds=done)
     resumed = make(on_missing=policy)
     resumed.load_state(watch.ended[-1][1])
-    resumed.finished_rounds = done
     run(resumed, trouble, rounds=4)
     assert torch.equal(resumed.models, whole.models)
 
@@ -418,7 +417,7 @@ def test_a_round_with_nothing_to_compute_takes_at_most_10_ms_for_207_clients(met
     try:
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline:
-            strategy.start(OrderedGrid(grid, found), initial, num_rounds=strategy.finished_rounds + 10)
+            strategy.start(OrderedGrid(grid, found), initial, num_rounds=strategy.progress.rounds + 10)
             if min(training.seconds for training in watch.trained) <= 0.008:
                 break
     finally:

@@ -33,7 +33,7 @@ def strategy():
         NAMES, {7: torch.arange(3)}, TaskSpec("regression", (2,), (1,)), "x", {"train": counts, "test": counts}
     )
     served = GlobalModelStrategy(Settings(), federation, RunPlan(Layout.of({"w": torch.zeros(4)}), "c", "{}", "run"))
-    served.begin(to_record({"w": torch.arange(4.0)}))
+    served.initialise(to_record({"w": torch.arange(4.0)}))
     return served
 
 
@@ -41,7 +41,7 @@ def test_one_model_is_for_everybody_also_for_the_absent(strategy):
     theta = torch.randn(2, 4, generator=torch.Generator().manual_seed(1))
     present = torch.tensor([0, 2])
     replies = Replies.of(strategy.federation, present, {"parameters": theta}, {}, {"b": "gone"})
-    strategy.place(replies, strategy.aggregate(1, replies))
+    strategy.write_back(replies, strategy.aggregate(1, replies))
     expected = (30 * theta[0] + 20 * theta[1]) / 50
     torch.testing.assert_close(strategy.models, expected.expand(3, -1))
     assert torch.equal(strategy.global_model(), strategy.models[1])
@@ -53,7 +53,7 @@ def test_one_model_is_for_everybody_also_for_the_absent(strategy):
 def test_a_checkpoint_holds_the_model_once(strategy):
     state = strategy.state()
     assert state["models"].shape == (1, 4)
-    strategy.adopt(torch.ones(3, 4))
+    strategy.replace_models(torch.ones(3, 4))
     strategy.load_state(state)
     assert torch.equal(strategy.models, torch.arange(4.0).expand(3, -1))
 

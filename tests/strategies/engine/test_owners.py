@@ -147,7 +147,7 @@ def test_variants_for_nobody_are_told(patches_tables, run_experiment):
         run_experiment(patches_tables)
 
 
-def test_there_are_no_rounds():
+def test_flowers_own_loop_has_nothing_to_call():
     strategy = F3(F3Settings(), None)
     record = RecordDict({"config": ConfigRecord()})
     for step in (
@@ -156,7 +156,7 @@ def test_there_are_no_rounds():
         lambda: strategy.configure_evaluate(1, ArrayRecord(), record, None),
         lambda: strategy.aggregate_evaluate(1, []),
     ):
-        with pytest.raises(RunError, match="F3 has no rounds: call start"):
+        with pytest.raises(RunError, match="F3 has a loop of its own: call start"):
             step()
 
 

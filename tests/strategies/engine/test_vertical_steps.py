@@ -96,7 +96,8 @@ def test_a_node_that_is_gone_is_named_by_its_owners(served):
     steps, _ = served
     del steps._grid._grid.contexts[1001]
     with pytest.raises(
-        RunError, match="step 1: no usable embeddings from a, c: no answer. Vertical federated learning cannot go"
+        RunError,
+        match="step 1: no usable embeddings from a, c: no reply in time. Vertical federated learning cannot go",
     ):
         steps.embed(torch.tensor([0]), training=True)
 

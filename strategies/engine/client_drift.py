@@ -1,6 +1,6 @@
-"""Strategies whose clients are held to the global model by their drift: how far they have gone from it so far.
+"""Against client drift, at the server: how far clients have gone from the global model, and control variates.
 
-FedDyn (Acar et al., ICLR 2021) and FedDC (Gao et al., CVPR 2022), whose servers do the same.
+FedDyn (Acar et al., ICLR 2021), FedDC (Gao et al., CVPR 2022) and SCAFFOLD (Karimireddy et al., ICML 2020).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from fedgraph.federation import Federation
 from fedgraph.graph import weighted_mean
 from fedgraph.methods.baselines import DriftSettings
 from fedgraph.runs import RunPlan
+from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
 from strategies.engine.base import Replies
 from strategies.engine.global_model import GlobalModelStrategy
@@ -58,3 +59,41 @@ class DriftStrategy(GlobalModelStrategy[SomeDriftSettings]):
         """Take back what ``state`` gave."""
         super().load_state(state)
         self.drift, self.heard = state["drift"], state["heard"]
+
+
+class ControlVariates:
+    """c_i of every client, and c, their mean (Karimireddy et al. 2020, algorithm 1).
+
+    A client sends its c_i in whole. That is the paper's c <- c + |S|/N mean (c_i+ - c_i), and stays it when a reply
+    was lost after its client had moved on. Clients without training examples do not count.
+
+    rows : ``[clients, trainable]``; zero until a client has been heard.
+
+    Raises
+    ------
+    ExperimentError
+        For a way of training that gradients cannot be read off.
+    """
+
+    def __init__(self, federation: Federation, plan: RunPlan, trainable: int, method: str) -> None:
+        train = plan.train
+        if train.optimizer != "sgd":
+            raise ExperimentError(
+                f"[train] optimizer: {method} reads a client's gradient off the way it went, which '{train.optimizer}' "
+                "does not allow; use sgd"
+            )
+        if train.keep_optimizer and train.momentum:
+            raise ExperimentError(
+                "[train] keep-optimizer: with momentum from earlier rounds a client's way is not that of this round's "
+                f"gradients, from which {method} takes its control variates; set keep-optimizer = false"
+            )
+        self.rows = torch.zeros(len(federation.names), trainable)
+        self._trains = federation.num_examples["train"] > 0
+
+    def mean(self) -> Tensor:
+        """c, ``[trainable]``."""
+        return weighted_mean(self.rows, self._trains)
+
+    def take(self, replies: Replies) -> None:
+        """Keep what clients have sent as ``control``."""
+        self.rows = self.rows.index_copy(0, replies.positions, replies.tensors["control"])

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
-from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
+from fedgraph.data import open_source
 from fedgraph.experiment import Experiment
-from fedgraph.federation import Federation, OrderedGrid, Traffic
+from fedgraph.federation import Federation, OrderedGrid, Traffic, given_graph, identify
 from fedgraph.graph import write_graph
-from fedgraph.messages import CLIENT_KEY, EXPERIMENT_KEY, RUN_KEY, to_record
+from fedgraph.messages import to_record
 from fedgraph.models import Architectures, ModelChoice, initial_model, weights_sha256
 from fedgraph.runs import (
     AverageLast,
@@ -30,18 +31,26 @@ from fedgraph.runs import (
     summary_of,
     write_models,
 )
-from fedgraph.runs.reports import FILE, LISTENERS, LogProgress, PeerComparison
+from fedgraph.runs.reports import FILE, LogProgress, PeerComparison
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.randomness import derive_seed
 from strategies.engine.base import CohortStrategy
 from strategies.engine.chosen import ChosenMethod
-from strategies.engine.opening import open_federation
+from strategies.engine.nodes import Nodes
 from strategies.engine.peer_predictions import compare_peers, refuse_comparison
+from strategies.engine.scales import with_shared_scales
 
 log = logging.getLogger("fedgraph")
 
 
-def conduct_rounds(grid: Grid, experiment: Experiment, method: ChosenMethod, data_dir: Path, folder: RunFolder) -> None:
+def execute_rounds(
+    grid: Grid,
+    experiment: Experiment,
+    method: ChosenMethod,
+    data_dir: Path,
+    folder: RunFolder,
+    listeners: Sequence[Callback],
+) -> None:
     """Run a method of rounds, or go on with it, and write its results into the run folder.
 
     Raises
@@ -78,7 +87,7 @@ def conduct_rounds(grid: Grid, experiment: Experiment, method: ChosenMethod, dat
         min_clients=head.min_clients,
         on_missing=head.on_missing,
         checkpoint_every=experiment.output.checkpoint_every,
-        callbacks=(*watched, recorder, LogProgress(head.rounds), *LISTENERS),
+        callbacks=(*watched, recorder, LogProgress(head.rounds), *listeners),
         architectures=architectures if architectures.is_mixed else None,
         draw=lambda name: initial_model(architectures.models[0], derive_seed(head.seed, "own initial model", name)),
     )
@@ -89,23 +98,48 @@ def conduct_rounds(grid: Grid, experiment: Experiment, method: ChosenMethod, dat
         refuse_comparison(experiment, strategy)
     if experiment.output.resume:
         earlier.update(_go_on(recorder, strategy, federation))
-    config = {
-        CLIENT_KEY: method.client,
-        EXPERIMENT_KEY: experiment_part,
-        RUN_KEY: folder.name,
-        "evaluate": list(evaluation.splits),
-    }
     strategy.summary()
     strategy.start(
         ordered,
         to_record(architectures.initial(head.seed)),
         num_rounds=head.rounds,
         timeout=head.timeout,
-        train_config=ConfigRecord(dict(config)),  # type: ignore[arg-type]
-        evaluate_config=ConfigRecord(dict(config)),  # type: ignore[arg-type]
     )
-    peers = compare_peers(strategy, ordered, head.timeout) if evaluation.compare_peers else None
+    peers = (
+        compare_peers(strategy, Nodes(ordered, federation, plan, head.timeout)) if evaluation.compare_peers else None
+    )
     _write_results(experiment, folder, federation, strategy, recorder, peers)
+
+
+def open_federation(
+    grid: Grid, experiment: Experiment, method: ChosenMethod, data_dir: Path, folder: RunFolder, traffic: Traffic
+) -> tuple[Federation, str]:
+    """The federation with its client graph, and the part of the experiment that nodes get from now on, as JSON.
+
+    The graph and shared scales are written to the run folder; ``traffic`` counts the opening query.
+
+    Raises
+    ------
+    FedgraphError
+        When clients are missing, hosted twice or disagree, and when the graph does not fit them.
+    """
+    settings = method.settings.as_table()
+    federation = identify(
+        grid,
+        method.client,
+        experiment.client_part(settings),
+        experiment.roll_call(),
+        label_counts=experiment.graph.source == "labels",
+        on_wait=lambda text: log.info("waiting for nodes: %s", text),
+        traffic=traffic,
+    )
+    log.info("%d clients on %d nodes; data: %s", len(federation.names), len(federation.hosts), federation.data)
+    graph = given_graph(experiment.graph, federation, lambda: open_source(experiment.data, data_dir), data_dir)
+    if graph is not None:
+        write_graph(graph, folder.path / "graph.npz")
+        log.info("client graph: %s", graph.describe())
+    federation = replace(federation, graph=graph)
+    return federation, with_shared_scales(experiment, federation, folder.path).client_part(settings)
 
 
 def _watched(
@@ -151,8 +185,7 @@ def _go_on(recorder: Recorder, strategy: CohortStrategy, federation: Federation)
     if saved["clients"] != list(federation.names):
         raise RunError("other clients take part than before the run was stopped; it cannot go on with these")
     strategy.load_state(saved["strategy"])
-    strategy.finished_rounds = saved["round"]
-    log.info("going on after round %d", saved["round"])
+    log.info("going on after round %d", strategy.progress.rounds)
     counters: dict[str, float] = saved["counters"]
     return counters
 
@@ -187,7 +220,7 @@ def _write_results(
             experiment,
             federation.names,
             federation.data,
-            rounds=strategy.finished_rounds,
+            rounds=strategy.progress.rounds,
             traffic=Traffic(**{name: int(totals[name]) for name in vars(Traffic())}),
             seconds=totals["seconds"],
             evaluation=recorder.last,
@@ -208,6 +241,6 @@ def _models_per_round(folder: RunFolder, strategy: CohortStrategy) -> float | No
 
     2 N of N clients with FedAvg, some 2 N^2 with IPA, whose peers are each sent the models of all. None without rounds.
     """
-    lines = folder.trainings() if strategy.finished_rounds else ()
+    lines = folder.trainings() if strategy.progress.rounds else ()
     moved = [line["bytes_down_alone"] + line["bytes_up_alone"] for line in lines]
     return fmean(moved) / (4 * strategy.plan.layout.num_parameters) if moved else None

@@ -1,0 +1,182 @@
+"""The rounds of a method: train, aggregate, record, stop early, and measure the final models."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp.strategy import Result
+from torch import Tensor
+
+from fedgraph.federation import Traffic
+from fedgraph.runs import Evaluation, Training
+from fedgraph.support.errors import RunError
+from fedgraph.support.files import State
+from fedgraph.training import AFTER_TURN
+from strategies.engine.nodes import Nodes
+from strategies.engine.replies import Replies
+from strategies.engine.strategy import EvaluateFn
+
+if TYPE_CHECKING:
+    from strategies.engine.base import CohortStrategy
+
+
+@dataclass
+class Progress:
+    """How far a run has come.
+
+    rounds   : that are behind it.
+    measured : what was measured last, float64 ``[clients]`` by name, NaN for who was absent; ``after``: so many rounds.
+    """
+
+    rounds: int = 0
+    measured: dict[str, Tensor] = field(default_factory=dict)
+    after: int | None = None
+
+    def state(self) -> State:
+        """To be saved."""
+        return {"rounds": self.rounds, "measured": dict(self.measured), "after": self.after}
+
+    @classmethod
+    def of_state(cls, state: State) -> Progress:
+        """What was saved."""
+        return cls(**state)
+
+
+class RoundLoop:
+    """Runs the rounds of a strategy that are not behind it, and tells the callbacks of its plan.
+
+    It ends early once a callback wants it to. The models that a run ends with are measured: the last, and those that a
+    callback puts in their place.
+    """
+
+    def __init__(self, strategy: CohortStrategy[Any], nodes: Nodes, evaluate_fn: EvaluateFn | None) -> None:
+        self._strategy, self._nodes, self._evaluate_fn = strategy, nodes, evaluate_fn
+        self._plan, self._progress = strategy.plan, strategy.progress
+        self._result = Result()
+        # A run may have been killed after early stopping had ended it.
+        self._stop = any(callback.stopped for callback in self._plan.callbacks)
+        self._recorded = self._restored = False
+        self._beside: dict[str, Tensor] = {}
+
+    def run(self, initial_arrays: ArrayRecord, num_rounds: int) -> Result:
+        """Those up to ``num_rounds``."""
+        strategy, progress = self._strategy, self._progress
+        if progress.rounds == 0:
+            strategy.initialise(initial_arrays)
+            self._measure_at_server(0, initial_arrays)
+        arrays = strategy.global_arrays() or initial_arrays
+        while progress.rounds < num_rounds and not self._stop:
+            if not self._round(progress.rounds + 1):
+                break
+            arrays = strategy.global_arrays() or arrays
+            if not strategy.measures_with_training and self._plan.evaluates(progress.rounds + 1):
+                self._measure(progress.rounds + 1)
+            self._measure_at_server(progress.rounds + 1, arrays)
+            progress.rounds += 1
+            for callback in self._plan.callbacks:
+                callback.on_round_end(progress.rounds, strategy.state)
+        self._measure_final_models()
+        self._result.arrays = strategy.global_arrays() or arrays
+        return self._result
+
+    def _round(self, server_round: int) -> bool:
+        """One round; False when what was measured at its beginning ends the run, and it trained for nothing."""
+        strategy, plan = self._strategy, self._plan
+        began, before = time.perf_counter(), replace(self._nodes.grid.traffic)
+        after_training = strategy.measures_after_training
+        if after_training and server_round == 1 and plan.evaluates(0):
+            self._measure(0)
+        replies = strategy.train_round(server_round, self._nodes)
+        if strategy.measures_with_training and not after_training and plan.evaluates(server_round - 1):
+            self._record_measured(server_round - 1, replies)
+            if self._stop:
+                return False
+        taking_part = strategy.absence.taking_part(server_round, replies)
+        models = strategy.aggregate(server_round, taking_part)
+        self._check_padding(taking_part.names, models)
+        strategy.write_back(taking_part, models)
+        if after_training and plan.evaluates(server_round):
+            self._record_measured(server_round, replies)
+        self._record_training(server_round, replies, time.perf_counter() - began, before)
+        return True
+
+    def _measure_final_models(self) -> None:
+        strategy, progress = self._strategy, self._progress
+        up_to_date = progress.after == progress.rounds
+        if up_to_date and strategy.moves_after_measuring and progress.rounds:
+            self._restored, self._beside = True, self._noted(AFTER_TURN)
+            self._measure(progress.rounds)
+        elif not (up_to_date and self._recorded):
+            self._measure(progress.rounds)
+        for callback in self._plan.callbacks:
+            models = callback.final_models()
+            if models is not None and not torch.equal(models, strategy.models):
+                strategy.replace_models(models)
+                self._restored = True
+                self._beside = {**self._beside, **self._noted(callback.beside)} if callback.beside else {}
+                self._measure(callback.final_round)
+
+    def _measure(self, server_round: int) -> None:
+        """Measure the models that stand after ``server_round`` rounds, in an exchange of its own."""
+        if self._plan.splits:
+            replies = self._strategy.measure(server_round, self._nodes)
+            self._record_measured(self._progress.rounds if self._restored else server_round, replies)
+
+    def _measure_at_server(self, server_round: int, arrays: ArrayRecord) -> None:
+        metrics = None if self._evaluate_fn is None else self._evaluate_fn(server_round, arrays)
+        if metrics is not None:
+            self._result.evaluate_metrics_serverapp[server_round] = metrics
+
+    def _check_padding(self, names: Sequence[str], models: Tensor) -> None:
+        """A strategy that declares ``mixes_models = False`` and mixes all the same must not go unnoticed."""
+        architectures = self._plan.architectures
+        problems = {} if architectures is None else architectures.overfull(names, models)
+        if problems:
+            name, problem = next(iter(problems.items()))
+            raise RunError(
+                f"{type(self._strategy).__name__} made a model for client '{name}' that is not of its architecture "
+                f"({problem}); a strategy that computes with the models of several clients at once must not declare "
+                "mixes_models = False, nor inherit it"
+            )
+
+    def _record_training(self, server_round: int, replies: Replies, seconds: float, before: Traffic) -> None:
+        loss, names = self._whole(replies, replies.metrics.get("loss")), self._strategy.federation.names
+        traffic = self._nodes.grid.traffic.since(before)
+        training = Training(
+            server_round, names, loss, replies.absent, seconds, traffic, models=self._strategy.models
+        )  # fmt: skip
+        for callback in self._plan.callbacks:
+            callback.on_training(training)
+        self._result.train_metrics_clientapp[server_round] = MetricRecord({"loss": float(loss.nanmean())})
+
+    def _record_measured(self, server_round: int, replies: Replies) -> None:
+        """Tell the callbacks what was measured; what was measured before and is not now is NaN for everybody."""
+        measured = {name: values for name, values in replies.metrics.items() if "/" in name}
+        names = dict.fromkeys((*self._progress.measured, *measured))
+        whole = {name: self._whole(replies, measured.get(name)) for name in names}
+        self._progress.measured, self._progress.after = whole, server_round
+        evaluation = Evaluation(
+            server_round, self._strategy.federation.names, {**whole, **self._beside}, self._strategy.models,
+            replies.absent, self._restored,
+        )  # fmt: skip
+        self._recorded = True
+        stops = [callback.on_evaluation(evaluation) for callback in self._plan.callbacks]
+        self._stop = any(stops)
+        means = MetricRecord({name: float(values.nanmean()) for name, values in whole.items()})
+        self._result.evaluate_metrics_clientapp[server_round] = means
+
+    def _whole(self, replies: Replies, values: Tensor | None) -> Tensor:
+        """Numbers of those present as ``[clients]``, NaN for the others."""
+        whole = torch.full((len(self._strategy.federation.names),), torch.nan, dtype=torch.float64)
+        if values is not None:
+            whole[replies.positions] = values
+        return whole
+
+    def _noted(self, suffix: str) -> dict[str, Tensor]:
+        """What was measured last, under names that say of which models."""
+        return {f"{name}{suffix}": values for name, values in self._progress.measured.items()}

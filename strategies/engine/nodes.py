@@ -1,0 +1,138 @@
+"""The nodes of a run, as a method of rounds sees them: an exchange is a call that returns checked, stacked replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+import torch
+from flwr.app import Message, MessageType, RecordDict
+from torch import Tensor
+
+from fedgraph.data import SplitName
+from fedgraph.federation import Federation, OrderedGrid
+from fedgraph.messages import WorkReply, WorkRequest, to_record
+from fedgraph.models import Architectures
+from fedgraph.runs import RunPlan
+from strategies.engine.replies import Reader, Replies, collect
+
+Tensors = Mapping[str, Tensor]
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Nodes:
+    """Those that host the clients of a federation.
+
+    timeout : seconds to wait for the replies of an exchange.
+    """
+
+    def __init__(self, grid: OrderedGrid, federation: Federation, plan: RunPlan, timeout: float) -> None:
+        self.grid = grid
+        self._federation, self._plan, self._timeout = federation, plan, timeout
+
+    def ask(
+        self,
+        server_round: int,
+        stacked: Tensors,
+        shared: Tensors,
+        splits: Sequence[SplitName] = (),
+        shapes: Shapes | None = None,
+        further: Callable[[Tensor, bool], Tensors] = lambda positions, measures: {},
+        predictions: Reader | None = None,
+    ) -> Replies:
+        """One exchange with everybody.
+
+        stacked : tensors ``[clients, ...]``, of which every client gets its row; shared : those that all get.
+        splits  : on which the models that come are measured, before they are trained.
+        shapes  : what comes back of each client that trains; None: nobody trains.
+        further : of the clients at some positions, and whether the models that come are to be measured or to predict:
+                  shared tensors for their node alone.
+        predictions : reads what the models that come predict for the test examples; None: nobody says it.
+        """
+        kind = MessageType.EVALUATE if shapes is None else MessageType.TRAIN
+        shared_record, messages = to_record(shared), []
+        for node in self.grid.get_node_ids():
+            positions = self._federation.hosts[node]
+            rows = _slice_or_rows(positions)
+            more = further(positions, bool(splits) or predictions is not None)
+            request = self._request(
+                server_round,
+                self._federation.clients_of(node),
+                {name: tensor[rows] for name, tensor in stacked.items()},
+                {**shared, **more},
+                splits,
+                shapes is not None,
+                predictions is not None,
+            )
+            content = request.pack(None if more else shared_record)
+            messages.append(Message(content, node, kind, group_id=str(server_round)))
+        return self.exchange(messages, self._federation.hosts, predictions or self._reader(shapes))[0]
+
+    def ask_one(
+        self,
+        position: int,
+        server_round: int,
+        stacked: Tensors,
+        shared: Tensors,
+        splits: Sequence[SplitName],
+        shapes: Shapes,
+    ) -> Replies:
+        """One exchange with the node of one client, which trains; tensors of ``stacked`` are ``[1, ...]``."""
+        name = self._federation.names[position]
+        hosts = self._federation.hosts
+        node = next(node for node, positions in hosts.items() if bool((positions == position).any()))
+        request = self._request(server_round, (name,), stacked, shared, splits, True)
+        connected = node in set(self.grid.get_node_ids())
+        sent = [Message(request.pack(), node, MessageType.TRAIN, group_id=str(server_round))] if connected else []
+        return self.exchange(sent, {node: torch.tensor([position])}, self._reader(shapes))[0]
+
+    def exchange(
+        self, messages: Iterable[Message], asked: Mapping[int, Tensor], read: Reader
+    ) -> tuple[Replies, list[Message]]:
+        """Send messages; the usable replies, and the messages they came in. See ``collect``."""
+        return collect(self._federation, asked, self.grid.send_and_receive(messages, timeout=self._timeout), read)
+
+    def _request(
+        self,
+        server_round: int,
+        clients: tuple[str, ...],
+        stacked: Tensors,
+        shared: Tensors,
+        splits: Sequence[SplitName],
+        train: bool,
+        predict: bool = False,
+    ) -> WorkRequest:
+        plan = self._plan
+        return WorkRequest(
+            client=plan.client,
+            experiment=plan.experiment,
+            run=plan.run,
+            clients=clients,
+            round=server_round,
+            stacked=stacked,
+            shared=shared,
+            evaluate=tuple(splits),
+            train=train,
+            keep_from=plan.keep_from(server_round),
+            predict=predict,
+        )
+
+    def _reader(self, shapes: Shapes | None) -> Reader:
+        return partial(_read, architectures=self._plan.architectures, shapes=shapes or {})
+
+
+def _read(
+    content: RecordDict, clients: list[str], architectures: Architectures | None, shapes: Shapes
+) -> tuple[WorkReply, Mapping[str, str]]:
+    """Unpack and check the reply of one node; see ``strategies.engine.replies.Reader``."""
+    reply = WorkReply.unpack(content, clients, shapes)
+    unusable = reply.unusable()
+    if architectures is not None and "parameters" in reply.stacked:
+        unusable = {**architectures.overfull(clients, reply.stacked["parameters"]), **unusable}
+    return reply, unusable
+
+
+def _slice_or_rows(positions: Tensor) -> slice | Tensor:
+    """Neighbouring rows as a slice, which copies nothing."""
+    first, last = int(positions[0]), int(positions[-1])
+    return slice(first, last + 1) if last - first + 1 == len(positions) else positions

@@ -1,0 +1,96 @@
+"""What methods of rounds and methods of phases have in common: a Flower strategy whose loop is its own."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, NoReturn
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fedgraph.support.errors import RunError
+from fedgraph.support.settings import Configured, S
+
+log = logging.getLogger("fedgraph")
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class MethodStrategy(Strategy, Configured[S]):
+    """Settings in brackets: ``class SFL(CohortStrategy[SFLSettings])``.
+
+    name, title, needs, paper : of a built-in method, for ``fedgraph methods``: its short name, what it is, what a run
+                     of it must be given beyond data and model, and where it was published.
+    default_client : dotted path of the client class that answers where the experiment names none.
+    mixes_models   : whether models of different clients are averaged, or otherwise computed with one another: then all
+                     clients need the same architecture.
+    own_models     : the method's own table says what is trained, and an experiment has no table ``[model]``.
+    """
+
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    needs: ClassVar[str] = "nothing"
+    paper: ClassVar[str] = ""
+    default_client: ClassVar[str]
+    mixes_models: ClassVar[bool] = True
+    own_models: ClassVar[bool] = False
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run the method; signature and result as Flower's ``Strategy.start``. Configs are the experiment's, not used.
+
+        Raises
+        ------
+        FedgraphError
+            When the run cannot go on: what was wrong, where, and what to do.
+        """
+        return self.run(grid, initial_arrays or ArrayRecord(), num_rounds, timeout, evaluate_fn)
+
+    @abstractmethod
+    def run(
+        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, timeout: float, evaluate_fn: EvaluateFn | None
+    ) -> Result:
+        """The whole run; see ``start``."""
+
+    @classmethod
+    def steps_of(cls, settings: S, rounds: int) -> int | None:
+        """What a progress bar counts up to: rounds, or epochs; None where nobody knows."""
+        return rounds
+
+    def summary(self) -> None:
+        """Log what runs, as Flower's strategies do."""
+        log.info("%s", type(self).__name__)
+        for key, value in self.settings.as_table().items():
+            log.info("\t├── %s: %s", key, value)
+
+    # ---- what Flower's own loop would call -------------------------------------------------------------------------
+
+    def configure_train(self, *arguments: Any, **named: Any) -> Iterable[Message]:
+        """Not for others to call."""
+        return self._own_loop()
+
+    def aggregate_train(self, *arguments: Any, **named: Any) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Not for others to call."""
+        return self._own_loop()
+
+    def configure_evaluate(self, *arguments: Any, **named: Any) -> Iterable[Message]:
+        """Not for others to call."""
+        return self._own_loop()
+
+    def aggregate_evaluate(self, *arguments: Any, **named: Any) -> MetricRecord | None:
+        """Not for others to call."""
+        return self._own_loop()
+
+    def _own_loop(self) -> NoReturn:
+        raise RunError(f"{type(self).__name__} has a loop of its own: call start")
