@@ -113,7 +113,7 @@ class SecretClient(Configured[F3SecretSettings]):
         FedgraphError
             When an owner lacks the frozen model, or an embedding cannot be shared.
         """
-        self._refuse_aggregators(request.aggregators)
+        self._check_aggregators(request.aggregators)
         asked = EmbedRequest(
             request.client, request.experiment, request.run, (request.split,), fingerprints=request.fingerprints
         )
@@ -152,7 +152,7 @@ class SecretClient(Configured[F3SecretSettings]):
         whole = torch.frombuffer(bytearray(b"".join(sealed)), dtype=torch.uint8)
         return whole.reshape(len(sealed), sealed_bytes(len(keys), size))
 
-    def _refuse_aggregators(self, aggregators: Mapping[str, bytes]) -> None:
+    def _check_aggregators(self, aggregators: Mapping[str, bytes]) -> None:
         if len(aggregators) < self.settings.threshold or len(set(aggregators.values())) < len(aggregators):
             raise ReplyError(
                 f"shares are asked for by {len(set(aggregators.values()))} different aggregators, fewer than the "
@@ -176,7 +176,7 @@ class SecretClient(Configured[F3SecretSettings]):
         ReplyError
             When this is not the aggregator asked, or a sealed share cannot be opened, naming its owner.
         ExperimentError
-            When the server would learn too much; see ``refuse_leaks``.
+            When the server would learn too much; see ``check_leaks``.
         """
         if request.aggregator != self.aggregator:
             raise ReplyError(f"aggregator '{request.aggregator}' is asked, but this one is '{self.aggregator}'")

@@ -145,7 +145,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         parts = {split: [rows[name].units(split) for name in self.clients] for split in ("train", "validation")}
         names = list(self.clients)
         if self.settings.global_model == "pooled":
-            self._refuse_strangers()
+            self._check_hosted()
             parts, names = {split: [torch.cat(tables)] for split, tables in parts.items()}, [_EVERYBODY]
         found = self._fitted(parts["train"], parts["validation"], names)
         parameters, r_squared = found.parameters, found.r_squared
@@ -343,7 +343,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         folder = self.node.model_dir / "graphical" / file_name(self.request.run)
         return folder / f"{file_name(name)}.safetensors"
 
-    def _refuse_strangers(self) -> None:
+    def _check_hosted(self) -> None:
         others = sorted(set(self.source.client_names()) - set(self.clients))
         if others:
             raise IdentityError(

@@ -197,7 +197,7 @@ def _number(file: ResultFile, found: re.Match[str], place: Sequence[str | None],
     if row is None or column is None or metric is None:
         raise ExperimentError(f"{where} does not say row, column and metric, nor does the place where it stands")
     if strict:
-        file.refuse_unknown(row, column, metric)
+        file.check_known(row, column, metric)
     if how[0] == "compared":
         difference = file.compared(row, column, metric)
         return None if difference is None else str(difference)

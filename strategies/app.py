@@ -76,7 +76,7 @@ def execute(grid: Grid, experiment: Experiment, data_dir: Path, listeners: Seque
     handler = folder.log_to_file()
     try:
         with folder.locked():
-            folder.refuse_finished()
+            folder.check_unfinished()
             method = ChosenMethod(experiment)
             log.info("run folder %s", folder.path)
             has_phases = issubclass(method.strategy_class, PhasedStrategy)

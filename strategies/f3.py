@@ -22,10 +22,10 @@ from fedgraph.fusion import (
     FusionSettings,
     GraphFusion,
     Prediction,
+    check_fusion,
     fit,
     owner_scores,
     predict,
-    refuse_misfits,
     scores,
     votes,
 )
@@ -53,7 +53,7 @@ class F3(OwnersStrategy[F3Settings]):
     def check(self) -> None:
         """See :class:`OwnersStrategy`."""
         if self.settings.fusion not in _ENSEMBLES:
-            refuse_misfits(self.settings, self.plan.graph_given)
+            check_fusion(self.settings, self.plan.graph_given)
         elif self.settings.noise is not None:
             raise self._without_predictions()
 

@@ -51,7 +51,7 @@ class F3Inference(OwnersStrategy[F3InferenceSettings]):
         settings = self.settings
         fusion = FittedFusion.read(fusion_file(settings.run))
         joined = self.samples(grid, (settings.samples,), owners=fusion.owners, fingerprints=fusion.models)
-        refuse_unfit(fusion, joined, sent=True)
+        check_unchanged(fusion, joined, sent=True)
         # Where nobody with a long embedding answered, what came is shorter than the fusion model expects.
         embeddings = pad(joined.embeddings, (0, int(fusion.sizes.max()) - joined.embeddings.shape[2]))
         average = fusion.settings.average
@@ -82,7 +82,7 @@ def fusion_file(run: str) -> Path:
     return path
 
 
-def refuse_unfit(fusion: FittedFusion, joined: JoinedSamples, sent: bool = False) -> None:
+def check_unchanged(fusion: FittedFusion, joined: JoinedSamples, sent: bool = False) -> None:
     """Raise DataError where what came is not what the fusion model was trained on.
 
     Nodes refuse to answer with other models than those asked for; but answers are untrusted.

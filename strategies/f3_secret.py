@@ -34,7 +34,7 @@ from fedgraph.privacy.secret import fingerprint
 from fedgraph.support.errors import ExperimentError, IdentityError, RunError
 from strategies.engine.owners import OwnersStrategy
 from strategies.engine.phases import Outcome
-from strategies.f3_inference import fusion_file, predicted, refuse_unfit
+from strategies.f3_inference import check_unchanged, fusion_file, predicted
 
 log = logging.getLogger("fedgraph")
 
@@ -70,8 +70,8 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
         answers = self._introductions(grid)
         introduced = {node: answer.owners for node, answer in answers.items()}
         joined = join(introduced, fusion.owners, self.plan.tolerant, embedded=False)
-        refuse_unfit(fusion, joined)
-        self.refuse_absent_owners(joined)
+        check_unchanged(fusion, joined)
+        self.check_owners_present(joined)
         nodes = self._aggregators(answers)
         public = {name: answers[node].public for name, node in nodes.items()}
         for name, key in public.items():
@@ -169,8 +169,8 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
             lost |= {first: problem, **dict.fromkeys(others, f"is on the node of {first}")}
         if lost:
             joined = _without(joined, lost)
-            self.refuse_absent_owners(joined)
-            refuse_unfit(fusion, joined)
+            self.check_owners_present(joined)
+            check_unchanged(fusion, joined)
         return joined, {owner: parts for reply in found.values() for owner, parts in reply.sealed.items()}
 
     def _computed(

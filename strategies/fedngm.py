@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedgraph.data.columns import Floats
 from fedgraph.data.encoding import Encoding, Scaling, agreed_scaling, read_values
-from fedgraph.data.schema import Agreement, Schema, agree, refuse_unused, schema_as_json
+from fedgraph.data.schema import Agreement, Schema, agree, check_used, schema_as_json
 from fedgraph.data.tables import ClientTableSource, client_table_source, schema_settings
 from fedgraph.federation import OrderedGrid, Traffic, split_replies
 from fedgraph.graph import FeatureGraph, write_feature_graph
@@ -90,7 +90,7 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
         """
         self._grid = grid
         self._members = Members.of(self.ask(grid, self._request("schema").pack(), MESSAGE, PhaseReply.unpack))
-        self._refuse_absent()
+        self._check_present()
         nodes = len(self._members.hosts)
         if self.settings.global_model == "pooled" and nodes > 1:
             raise IdentityError(
@@ -102,8 +102,8 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
             len(self._members.names), len(self._members.hosts), self._members.data,
         )  # fmt: skip
         agreement = agree(self._members.schemas, self.settings.disputes)
-        refuse_unused(schema_settings(self._source), self._members.schemas.values())
-        self._refuse_unknown_targets(agreement)
+        check_used(schema_settings(self._source), self._members.schemas.values())
+        self._check_targets(agreement)
         for line in agreement.describe().splitlines():
             log.info("%s", line)
         self._common = agreement.common
@@ -273,7 +273,7 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
                     lost[name] = str(error)
         if lost:
             self._members = members.without(lost)
-            self._refuse_absent()
+            self._check_present()
         return {name: found[name] for name in self._members.names}
 
     def _request(self, phase: Phase, **known: object) -> PhaseRequest:
@@ -283,10 +283,10 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
 
     # ---- what may not be ------------------------------------------------------------------------------------------
 
-    def _refuse_absent(self) -> None:
+    def _check_present(self) -> None:
         """After every answer, and so before whatever is sent next."""
         present = len(self._members.names)
-        self.refuse_absent(self._members.absent, present)
+        self.check_present(self._members.absent, present)
         least = max(self.plan.min_clients, self.settings.merge.min_clients)
         if present < least:
             raise RunError(
@@ -295,7 +295,7 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
                 "set min-clients of [fedngm.merge] and [experiment] lower"
             )
 
-    def _refuse_unknown_targets(self, agreement: Agreement) -> None:
+    def _check_targets(self, agreement: Agreement) -> None:
         known = {name for schema in agreement.schemas.values() for name in schema.names}
         unknown = [name for name in self.settings.targets if name not in known]
         if unknown:

@@ -55,9 +55,9 @@ class IPA(CohortStrategy[IPASettings]):
         if bool((self._joins > 1).all()):
             raise ExperimentError("[ipa] joins: nobody is there in the first round; let one peer start it")
         if self.settings.privacy is not None:
-            self._refuse_what_would_leave(self.settings.privacy)
+            self._check_privacy(self.settings.privacy)
 
-    def _refuse_what_would_leave(self, privacy: NoiseSettings) -> None:
+    def _check_privacy(self, privacy: NoiseSettings) -> None:
         """More turns than releases, and metrics of data that a client has for itself: those are without noise."""
         rounds = self.plan.rounds
         if privacy.releases < rounds:

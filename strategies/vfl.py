@@ -19,12 +19,12 @@ from fedgraph.fusion import (
     FusionNetwork,
     Prediction,
     build_network,
+    check_fusion,
     class_weights,
     learn,
     log_loss,
     optimizer_of,
     predict,
-    refuse_misfits,
 )
 from fedgraph.messages import to_record
 from fedgraph.methods.vfl import VerticalSettings
@@ -91,7 +91,7 @@ class Vertical(OwnersStrategy[VerticalSettings]):
 
     def check(self) -> None:
         """See :class:`OwnersStrategy`."""
-        refuse_misfits(self.settings, self.plan.graph_given)
+        check_fusion(self.settings, self.plan.graph_given)
 
     def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
         """See :class:`OwnersStrategy`.

@@ -160,7 +160,7 @@ def test_a_model_without_a_hidden_layer_would_send_its_inputs_and_is_refused(
     with pytest.raises(FedgraphError, match="owner owner-00.*must not leave its owner; give .* a hidden layer"):
         run_experiment(make(tables), client=refused)
     assert seen(refused.data, *scaled) == 0
-    monkeypatch.setattr("fedgraph.fusion.owner_models.stage.refuse_raw", lambda *arguments: None)
+    monkeypatch.setattr("fedgraph.fusion.owner_models.stage.check_not_raw", lambda *arguments: None)
     with contextlib.suppress(FedgraphError):  # in vertical learning there is nothing to learn for such a model
         run_experiment(make(tables), client=sent)
     assert seen(sent.data, *scaled) > 0.2 * len(traces(*scaled))

@@ -24,7 +24,7 @@ from fedgraph.methods import built_ins
 from fedgraph.reproduce import reproduce
 from fedgraph.runs import RunFolder
 from fedgraph.runs.reports import PICTURES, plot_runs, results_table, sentence
-from fedgraph.runs.running import run_one, see_plugins
+from fedgraph.runs.running import add_plugin_paths, run_one
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.terminal import messages_for_people
 from strategies.engine.chosen import ChosenMethod
@@ -60,11 +60,11 @@ def run(
             if set_ or compare or out:
                 raise ExperimentError("--resume goes on with a run as it was, without --set, --compare or --out")
             folders = [RunFolder.open(resume)]
-            folders[0].refuse_finished()
-            see_plugins(folders[0].plugins)
+            folders[0].check_unfinished()
+            add_plugin_paths(folders[0].plugins)
         else:
             plugins = [str(find_experiment(experiment).parent), str(Path.cwd())]
-            see_plugins(plugins)
+            add_plugin_paths(plugins)
             overrides = [*(set_ or []), *([f"output.dir={json.dumps(str(out))}"] if out else [])]
             experiments = [load_experiment(experiment, overrides, method) for method in (None, *(compare or []))]
             for each in experiments:

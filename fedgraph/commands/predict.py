@@ -15,7 +15,7 @@ from fedgraph.data.owners import SampleSplit
 from fedgraph.experiment import load_experiment
 from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.runs import RunFolder
-from fedgraph.runs.running import run_one, see_plugins
+from fedgraph.runs.running import add_plugin_paths, run_one
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.terminal import messages_for_people
 
@@ -55,7 +55,7 @@ def predict(
         if grid not in ("local", "flower"):
             raise ExperimentError(f"--grid is 'local' or 'flower', not '{grid}'")
         trained = RunFolder.open(run)
-        see_plugins(trained.plugins)
+        add_plugin_paths(trained.plugins)
         head = load_experiment(trained.path / "experiment.toml")
         if head.method.name != "f3":
             raise ExperimentError(f"{run} is a run of {head.method.name}; only runs of f3 have a fusion model")

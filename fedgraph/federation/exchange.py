@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedgraph.federation.federation import Federation, Traffic
-from fedgraph.federation.identity import challenge, refuse_unproven
+from fedgraph.federation.identity import challenge, check_proof
 from fedgraph.federation.roll_call import Answer, RollCall
 from fedgraph.messages import CHALLENGE_KEY, CLIENT_KEY, EXPERIMENT_KEY, Identity, error_of, is_unreachable, proof_of
 from fedgraph.support.errors import IdentityError, ReplyError
@@ -270,9 +270,9 @@ def _admitted(
 ) -> SomeAnswer:
     """The answer of a node that may host whom it says it hosts. Raises ReplyError or IdentityError."""
     answer = read(content)
-    roll_call.refuse_strangers(answer.clients)
+    roll_call.check_expected(answer.clients)
     if roll_call.keys is not None:
-        refuse_unproven(roll_call.keys, proof_of(content), challenged, node, answer.clients)
+        check_proof(roll_call.keys, proof_of(content), challenged, node, answer.clients)
     return answer
 
 

@@ -108,7 +108,7 @@ def prove(private_key: Path, challenge: str, node: int, clients: Iterable[str]) 
     return key.sign(_signed(challenge, node, clients), _METHOD)
 
 
-def refuse_unproven(keys: PublicKeys, proof: bytes | None, challenge: str, node: int, clients: Iterable[str]) -> None:
+def check_proof(keys: PublicKeys, proof: bytes | None, challenge: str, node: int, clients: Iterable[str]) -> None:
     """Raise IdentityError unless ``proof`` shows that the node has the private keys of all ``clients``."""
     names = sorted(clients)
     for name in names:

@@ -76,7 +76,7 @@ class RollCall:
             )
         return cls(min_clients, wait, table.expect, keys)
 
-    def refuse_strangers(self, clients: Iterable[str]) -> None:
+    def check_expected(self, clients: Iterable[str]) -> None:
         """Raise IdentityError when a node speaks for clients that are not expected."""
         strangers = sorted(set(clients) - set(self.expect)) if self.expect is not None else []
         if strangers:

@@ -9,7 +9,7 @@ Settings, the fusion network that they describe, its training, and predictions. 
 """
 
 from fedgraph.fusion.alignment import HardAlignment, Parameterisation, sinkhorn
-from fedgraph.fusion.build import build_network, refuse_misfits
+from fedgraph.fusion.build import build_network, check_fusion
 from fedgraph.fusion.model_file import FittedFusion
 from fedgraph.fusion.network import FusionNetwork, GraphFusion
 from fedgraph.fusion.prediction import Prediction, predict
@@ -32,6 +32,7 @@ __all__ = [
     "SecretFusion",
     "Stages",
     "build_network",
+    "check_fusion",
     "class_weights",
     "decided",
     "fit",
@@ -40,7 +41,6 @@ __all__ = [
     "optimizer_of",
     "owner_scores",
     "predict",
-    "refuse_misfits",
     "scores",
     "sinkhorn",
 ]

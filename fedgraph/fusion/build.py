@@ -35,8 +35,8 @@ def build_network(
     return network
 
 
-def refuse_misfits(settings: FusionSettings, graph_given: bool) -> None:
-    """Refuse what can never work, whatever owners send, before they are asked for anything.
+def check_fusion(settings: FusionSettings, graph_given: bool) -> None:
+    """Raise ExperimentError for what can never work, whatever owners send, before they are asked for anything.
 
     graph_given : whether there is a given graph.
 

@@ -16,11 +16,11 @@ from fedgraph.fusion.prediction import Average, Prediction, averaged, graph_draw
 from fedgraph.privacy.secret import (
     FirstStage,
     ShareSettings,
+    check_leaks,
     error_bound,
     outcome,
     quantised,
     reconstruct,
-    refuse_leaks,
 )
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.threads import pinned_threads
@@ -92,7 +92,7 @@ class SecretFusion:
         Raises
         ------
         ExperimentError
-            When outcomes could wrap around or give an embedding away, see ``quantised`` and ``refuse_leaks``; when the
+            When outcomes could wrap around or give an embedding away, see ``quantised`` and ``check_leaks``; when the
             graphs take too much room, one for every draw and set of owners that have a sample.
         """
         known, patterns = present.unique(dim=0, return_inverse=True)
@@ -110,7 +110,7 @@ class SecretFusion:
             constant = mixing.first @ self.network.offsets(projections)
         sizes = self.sizes.tolist()
         stage = quantised(mixing.first.transpose(0, 1), projections, sizes, self.settings)
-        refuse_leaks([stage.projections], sizes, self.settings, self.owners)
+        check_leaks([stage.projections], sizes, self.settings, self.owners)
         return Stages(stage, mixing.second, constant, patterns, present)
 
     def prediction(self, stages: Stages, shares: Tensor, points: Sequence[int]) -> Prediction:

@@ -188,7 +188,7 @@ def _gaussian(
 ) -> ClientGraph:
     if not 0 <= cut <= 1:
         raise GraphError(f"cut is a weight between 0 and 1 below which there is no edge; got {cut}")
-    _refuse_negative(names, edge_index, distances)
+    _check_not_negative(names, edge_index, distances)
     if sigma is None and distances.numel():
         sigma = _default_sigma(float(distances.mean()), float(distances.var(correction=0)))
     weights = _kernel(distances, sigma)
@@ -240,7 +240,7 @@ def _nearest(
             total += float(values.sum())
             total_squares += float((values**2).sum())
     edge_index, lengths = torch.cat(found, dim=1), torch.cat(nearest)
-    _refuse_negative(names, edge_index, lengths)
+    _check_not_negative(names, edge_index, lengths)
     if weights == "binary":
         strengths = torch.ones_like(lengths)
     else:
@@ -251,7 +251,7 @@ def _nearest(
     return ClientGraph(tuple(names), edge_index, strengths, directed=True).symmetrised("maximum")
 
 
-def _refuse_negative(names: Sequence[str], edge_index: Tensor, distances: Tensor) -> None:
+def _check_not_negative(names: Sequence[str], edge_index: Tensor, distances: Tensor) -> None:
     if bool((distances < 0).any()):
         at = int(distances.argmin())
         row, column = edge_index[:, at].tolist()

@@ -187,29 +187,6 @@ class GraphicalModel:
             result[name] = Categories(feature.categories, shares, effective)
         return result
 
-    def marginals(self) -> dict[str, Numbers | Categories]:
-        """The distribution of every feature in the training rows but embeddings, as one row; numbers without quantiles.
-
-        Units of numbers on a logarithmic scale are taken for normal.
-        """
-        state = {name: values[0] for name, values in self.network.state(self.parameters[None]).items()}
-        result: dict[str, Numbers | Categories] = {}
-        exact = np.array([np.inf])
-        for feature in self.encoding.schema.features:
-            if feature.kind == "embedding":
-                continue
-            mean = state["mean"][self._slice(feature.name)]
-            if feature.is_number:
-                scale = state["deviation"][self._slice(feature.name)]
-                # What is constant is not scaled, which the buffer says by a 1.
-                deviation = float(scale.masked_fill(scale == 1, 0.0))
-                moments = self.encoding.scales[feature.name].moments(_floats(mean)[:, None], deviation)
-                result[feature.name] = Numbers(*moments, {}, exact)
-            else:
-                shares = self.network.probabilities(state["mean"][None], feature.name)
-                result[feature.name] = Categories(feature.categories, _floats(shares), exact)
-        return result
-
     def sample(
         self, count: int, given: Rows | None = None, seed: int = 0, settings: SamplingSettings | None = None
     ) -> Table:

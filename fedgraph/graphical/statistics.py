@@ -37,7 +37,7 @@ from fedgraph.data.encoding import (
     quantile_range,
     skewed_range,
 )
-from fedgraph.data.schema import Schema, refuse_long
+from fedgraph.data.schema import Schema, check_length
 from fedgraph.privacy.noise import CountNoiseSettings, noisy_counts
 from fedgraph.support.errors import DataError, ReplyError
 from fedgraph.support.settings import Settings
@@ -120,7 +120,7 @@ class SharedStatistics:
     @classmethod
     def from_json(cls, text: str, schema: Schema) -> SharedStatistics:
         """What a client sent of the common features ``schema``. Raises ReplyError for anything else."""
-        refuse_long(text, "what a client tells of its data")
+        check_length(text, "what a client tells of its data")
         try:
             read = _StatisticsJson.model_validate_json(text)
         except ValidationError as error:

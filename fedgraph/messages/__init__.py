@@ -24,6 +24,7 @@ from fedgraph.messages.cohort import (
     is_unreachable,
     proof_of,
     told_hosts,
+    unpacking_reply,
     unpacking_request,
 )
 from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
@@ -51,5 +52,6 @@ __all__ = [
     "proof_of",
     "to_record",
     "told_hosts",
+    "unpacking_reply",
     "unpacking_request",
 ]

@@ -106,6 +106,15 @@ def unpacking_request() -> Iterator[None]:
         raise ReplyError(f"the request lacks {error}; server and node run different versions of fedgraph") from None
 
 
+@contextmanager
+def unpacking_reply(what: str) -> Iterator[None]:
+    """Unpack a reply in this block: replies are untrusted, and whatever trips over one raises ReplyError."""
+    try:
+        yield
+    except Exception as error:
+        raise ReplyError(f"{what} is malformed ({error})") from None
+
+
 @dataclass(frozen=True)
 class WorkRequest(Request):
     """What a node is asked to do for (some of) its clients in one round.
@@ -280,7 +289,7 @@ class Identity:
     @classmethod
     def unpack(cls, content: RecordDict) -> Identity:
         """Check a node's answer. Raises ReplyError for anything that is not one."""
-        try:
+        with unpacking_reply("the answer to the opening query"):
             config: Any = content.config_records["config"]
             task = _TASK.validate_json(str(config["task"]))
             counts = content.metric_records["metrics"]
@@ -293,9 +302,6 @@ class Identity:
             label_counts, moments = stacked.get("label-counts"), stacked.get("moments")
             data = str(config["data"])
             groups, untrained = tuple(config["groups"]), tuple(config["untrained"])
-        except Exception as error:
-            # Answers are untrusted: whatever one of them trips over is a malformed answer.
-            raise ReplyError(f"the answer to the opening query is malformed ({error})") from None
         clients, partition = told_hosts(config)
         if any(values.shape != (len(clients),) or bool((values < 0).any()) for values in num_examples.values()):
             raise ReplyError("the answer to the opening query does not count the examples of each client")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
 from fedgraph.messages.array_records import checked_arrays, to_record
-from fedgraph.messages.cohort import Request, told_hosts, unpacking_request
+from fedgraph.messages.cohort import Request, told_hosts, unpacking_reply, unpacking_request
 from fedgraph.support.errors import ReplyError
 
 EMBED = "query.embed"
@@ -144,7 +144,7 @@ class EmbedReply:
         ReplyError
             For anything that is not such an answer.
         """
-        try:
+        with unpacking_reply("the answer to the request for embeddings"):
             config: Any = content.config_records["config"]
             classes = tuple(str(name) for name in config["classes"])
             keys = tuple(str(key) for key in config["keys"])
@@ -154,9 +154,6 @@ class EmbedReply:
             predicted = len(classes) if config["predicts"] else 0
             records = content.array_records
             samples, stacked = records["samples"], records["stacked"]
-        except Exception as error:
-            # Answers are untrusted: whatever one of them trips over is a malformed answer.
-            raise ReplyError(f"the answer to the request for embeddings is malformed ({error})") from None
         clients, partition = told_hosts(config, "owner")
         if clients and not classes:
             raise ReplyError("the answer names no classes")

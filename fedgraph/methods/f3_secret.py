@@ -15,7 +15,15 @@ from flwr.app import ConfigRecord, RecordDict
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.messages import EmbedReply, Request, checked_arrays, from_record, to_record, unpacking_request
+from fedgraph.messages import (
+    EmbedReply,
+    Request,
+    checked_arrays,
+    from_record,
+    to_record,
+    unpacking_reply,
+    unpacking_request,
+)
 from fedgraph.methods.f3 import F3InferenceSettings
 from fedgraph.privacy.secret import OVERHEAD, PRIME, PUBLIC_BYTES, ShareSettings
 from fedgraph.support.errors import ReplyError
@@ -84,13 +92,10 @@ class Introduction:
         owners = EmbedReply.unpack(content)
         if owners.embeddings.shape[2] or owners.predictions.shape[2]:
             raise ReplyError("the answer holds embeddings or predictions in the clear, which were not asked for")
-        try:
+        with unpacking_reply("what the answer says of an aggregator"):
             config: Any = content.config_records["aggregator"]
             name, public = str(config["name"]), config["public"]
             usable = isinstance(public, bytes) and len(public) == (PUBLIC_BYTES if name else 0)
-        except Exception as error:
-            # Answers are untrusted: whatever one of them trips over is a malformed answer.
-            raise ReplyError(f"the answer does not say whether the node aggregates ({error})") from None
         if not usable:
             raise ReplyError(f"the public key of aggregator '{name}' has not {PUBLIC_BYTES} bytes")
         return cls(owners, name or None, public)
@@ -157,12 +162,9 @@ class ShareReply:
 
         Raises ReplyError for other owners, other arrays or sizes.
         """
-        try:
+        with unpacking_reply("the reply with sealed shares"):
             config: Any = content.config_records["config"]
             named, record = list(config["owners"]), content.array_records["sealed"]
-        except Exception as error:
-            # Replies are untrusted: whatever one of them trips over is a malformed reply.
-            raise ReplyError(f"the reply with sealed shares is malformed ({error})") from None
         if named != list(lengths):
             raise ReplyError(f"the reply speaks for {', '.join(map(str, named))}, but {', '.join(lengths)} were asked")
         shapes = {str(row): (aggregators, length) for row, length in enumerate(lengths.values())}

@@ -17,14 +17,22 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
 from fedgraph.data.encoding import Scaling, ScalingSettings
-from fedgraph.data.schema import Schema, refuse_long, schema_as_json, schema_from_json
+from fedgraph.data.schema import Schema, check_length, schema_as_json, schema_from_json
 from fedgraph.graph import FeatureGraph
 from fedgraph.graphical import StatisticsSettings
 from fedgraph.graphical.asking import SamplingSettings
 from fedgraph.graphical.learning import DistillationSettings, MergeSettings
 from fedgraph.graphical.network import NGMSettings, NGRSettings
 from fedgraph.graphical.recovery import RecoverySettings
-from fedgraph.messages import Request, checked_arrays, from_record, to_record, told_hosts, unpacking_request
+from fedgraph.messages import (
+    Request,
+    checked_arrays,
+    from_record,
+    to_record,
+    told_hosts,
+    unpacking_reply,
+    unpacking_request,
+)
 from fedgraph.models import finite_rows
 from fedgraph.support.errors import GraphError, ReplyError
 from fedgraph.support.settings import Settings
@@ -245,15 +253,12 @@ class PhaseReply:
         ReplyError
             For anything that is not such an answer.
         """
-        try:
+        with unpacking_reply("the answer"):
             config: Any = content.config_records["config"]
             texts = tuple(str(text) for text in config["texts"])
             num_rows = tuple(int(count) for count in config["num-rows"])
             data = str(config["data"])
             stacked: ArrayRecord = content.array_records["stacked"]
-        except Exception as error:
-            # Answers are untrusted: whatever one of them trips over is a malformed answer.
-            raise ReplyError(f"the answer is malformed ({error})") from None
         clients, partition = told_hosts(config)
         if len(texts) != len(clients) or len(num_rows) != len(clients):
             raise ReplyError("the answer does not say something of each of its clients")
@@ -270,7 +275,7 @@ class PhaseReply:
 
 def graph_from_text(text: str, common: Schema) -> FeatureGraph:
     """The feature graph that a client sent. Raises ReplyError when it is none over common features."""
-    refuse_long(text, "the feature graph")
+    check_length(text, "the feature graph")
     try:
         graph = FeatureGraph.from_json(json.loads(text))
     except (ValueError, GraphError) as error:
@@ -298,7 +303,7 @@ def scores_from_text(text: str) -> dict[str, float]:
 
 def _read(text: str, what: str) -> Any:
     """What JSON says, none too long of it."""
-    refuse_long(text, what)
+    check_length(text, what)
     try:
         return json.loads(text)
     except ValueError as error:

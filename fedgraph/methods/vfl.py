@@ -16,7 +16,16 @@ from torch import Tensor
 
 from fedgraph.fusion import FusionSettings, Rate
 from fedgraph.fusion.owner_models import LocalModelSettings
-from fedgraph.messages import KEEP_KEY, ROUND_KEY, Request, checked_arrays, from_record, to_record, unpacking_request
+from fedgraph.messages import (
+    KEEP_KEY,
+    ROUND_KEY,
+    Request,
+    checked_arrays,
+    from_record,
+    to_record,
+    unpacking_reply,
+    unpacking_request,
+)
 from fedgraph.support.errors import ReplyError
 
 
@@ -111,12 +120,9 @@ class StepReply:
         ReplyError
             For other owners, other arrays or shapes, and numbers that are not finite.
         """
-        try:
+        with unpacking_reply("the reply to a step"):
             config: Any = content.config_records["config"]
             named, record = tuple(str(name) for name in config["owners"]), content.array_records["stacked"]
-        except Exception as error:
-            # Replies are untrusted: whatever one of them trips over is a malformed reply.
-            raise ReplyError(f"the reply to a step is malformed ({error})") from None
         if named != owners:
             raise ReplyError(f"the reply speaks for {', '.join(named)}, but {', '.join(owners)} were asked")
         embeddings = checked_arrays(record, {"embeddings": shape})["embeddings"]

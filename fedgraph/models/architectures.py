@@ -132,7 +132,7 @@ class Architectures:
             for name, tensor in group.model.layout.unflatten(rows[group.positions, : group.size]).items()
         }
 
-    def overfull(self, names: Sequence[str], rows: Tensor) -> dict[str, str]:
+    def padding_violations(self, names: Sequence[str], rows: Tensor) -> dict[str, str]:
         """Clients among ``names`` whose row of ``rows`` holds more than their model, with the reason.
 
         What lies behind a client's own parameters must be zero: anything else means that the row was made for another

@@ -101,7 +101,7 @@ class ModelChoice:
         """For each client the position of its architecture in ``tables``."""
         return tuple(next((rule.number for rule in self.rules if rule.matches(name)), 0) for name in names)
 
-    def refuse_idle_variants(self, names: Sequence[str]) -> None:
+    def check_variants(self, names: Sequence[str]) -> None:
         """Raise ExperimentError for a name or pattern without a client, and for a variant whose clients are taken."""
         for position, rule in enumerate(self.rules):
             for pattern in rule.patterns:

@@ -45,10 +45,6 @@ class FrozenLayers:
         """Rows ``[clients, parameters]`` of the model -> rows of this one."""
         return rows[:, self._columns]
 
-    def unwrapped(self, rows: Tensor) -> Tensor:
-        """The inverse of :meth:`wrapped`."""
-        return rows[:, self._columns.argsort()]
-
     @property
     def draws(self) -> bool:
         """See :class:`fedgraph.models.base.StackedModel`."""

@@ -38,7 +38,7 @@ class ScikitSettings(Settings):
     estimator_options: dict[str, Any] = Field(default_factory=dict)
 
 
-def refuse_stacking(settings: ScikitSettings, task: TaskSpec) -> NoReturn:
+def raise_not_stackable(settings: ScikitSettings, task: TaskSpec) -> NoReturn:
     """What ``fedgraph.models.build`` makes of such a table: it is no model with parameters ``[clients, ...]``."""
     raise ExperimentError(
         "[model] name: 'scikit-learn' models have no parameters that could be sent, averaged or trained together; only "
@@ -53,7 +53,7 @@ MODELS: dict[str, tuple[type[Settings], Callable[[Any, TaskSpec], StackedModel]]
     "mlp": (MLPSettings, MLPModel),
     "cnn": (CNNSettings, CNNModel),
     "resnet9": (ResNet9Settings, ResNet9Model),
-    "scikit-learn": (ScikitSettings, refuse_stacking),
+    "scikit-learn": (ScikitSettings, raise_not_stackable),
 }
 
 

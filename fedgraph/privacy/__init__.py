@@ -69,7 +69,7 @@ computed by the aggregators on shares; the server gets the outcome only, adds bi
   A_hat + I can nearly always be inverted, so that is ``hidden`` numbers per owner and sample (``W' P_i h_i``: 8 of 16
   numbers in the paper's sizes), for one graph draw as for many: draws share the projection. Another trained model adds
   ``hidden`` numbers more. Every aggregator notes which projections it has applied to which samples (in its node's
-  ``state-dir``) and refuses, by ``refuse_leaks``, when an owner's whole embedding would be determined.
+  ``state-dir``) and refuses, by ``check_leaks``, when an owner's whole embedding would be determined.
 - Exact whole numbers tell more than rounded ones: ``hidden`` exact equations may have one single solution in bounded
   whole numbers. So an embedding gets random low bits before it is split, and too few of them are refused. They are
   drawn once per sample and kept by the owner's node, as fresh ones for every request would average out.

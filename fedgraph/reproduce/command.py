@@ -19,13 +19,13 @@ from fedgraph.reproduce.execution import Execution, run_cells
 from fedgraph.reproduce.figures import draw
 from fedgraph.reproduce.files import Profile, files_that_come_along, read_file
 from fedgraph.reproduce.paired import paired_csv
-from fedgraph.reproduce.result_file import export, refuse_overrides
+from fedgraph.reproduce.result_file import check_no_overrides, export
 from fedgraph.reproduce.results import Results, long_csv, look, summary_csv
 from fedgraph.reproduce.study import parse_study
 from fedgraph.reproduce.study_command import StudyCall, reproduce_study
 from fedgraph.reproduce.table import load_table
 from fedgraph.reproduce.text import markdown, terminal_tables
-from fedgraph.runs.running import see_plugins
+from fedgraph.runs.running import add_plugin_paths
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import write_atomically
 from fedgraph.support.terminal import messages_for_people
@@ -66,8 +66,8 @@ def reproduce(
         overrides, folder = set_ or [], data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
         chosen_seeds = tuple(map(_seed, _parts(seeds) or ()))
         if given.is_study:
-            _refuse_for_study(given.name, rows=rows, columns=columns, keep_models=keep_models)
-            see_plugins(plugins)
+            _check_study_options(given.name, rows=rows, columns=columns, keep_models=keep_models)
+            add_plugin_paths(plugins)
             call = StudyCall(profile, chosen_seeds or None, tuple(overrides), out, folder, list_, results_dir)
             reproduce_study(given, call, console)
             return
@@ -76,7 +76,7 @@ def reproduce(
         if profile not in known:
             raise ExperimentError(f"{short} has no profile '{profile}'; it has {', '.join(known)}")
         size = table.profiles[profile]  # type: ignore[index]
-        see_plugins(plugins)
+        add_plugin_paths(plugins)
         usual = size.seeds or table.table.seeds
         wanted = chosen_seeds or usual
         planned = tuple(dict.fromkeys((*usual, *wanted)))
@@ -87,7 +87,7 @@ def reproduce(
             raise ExperimentError(cells[0].problem)
         counting = overrides_that_count(overrides)
         if results_dir is not None:
-            refuse_overrides(counting)
+            check_no_overrides(counting)
 
         def results() -> Results:
             return Results(short, table, profile, size, planned, counting, look(cells, folder))
@@ -133,7 +133,7 @@ def reproduce(
         _conclude(console, final, selected, written)
 
 
-def _refuse_for_study(name: str, **given: object) -> None:
+def _check_study_options(name: str, **given: object) -> None:
     """Options that speak of cells mean nothing to a study."""
     for option, value in given.items():
         if value:

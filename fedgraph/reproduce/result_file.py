@@ -97,7 +97,7 @@ class ResultFile:
             return Spread(float(line.value), float(line.deviation) if line.deviation else None, {})
         return None
 
-    def refuse_unknown(self, row: str, column: str, metric: str) -> None:
+    def check_known(self, row: str, column: str, metric: str) -> None:
         """Raises ExperimentError for a place that neither the file nor its table knows, naming those they do."""
         for what, name, known in zip(("row", "column", "metric"), (row, column, metric), self._known, strict=True):
             if name not in known:
@@ -232,7 +232,7 @@ def export_study(
     return path
 
 
-def refuse_overrides(overrides: Sequence[str]) -> None:
+def check_no_overrides(overrides: Sequence[str]) -> None:
     """Raises ExperimentError for settings of the command line, of which a result file would say nothing."""
     if overrides:
         raise ExperimentError(

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedgraph.reproduce.cells import text_digest
 from fedgraph.reproduce.files import TableFile
-from fedgraph.reproduce.result_file import export_study, refuse_overrides
+from fedgraph.reproduce.result_file import check_no_overrides, export_study
 from fedgraph.reproduce.study import (
     Study,
     StudyContext,
@@ -64,7 +64,7 @@ def reproduce_study(file: TableFile, call: StudyCall, console: Console) -> None:
     profile = study.profile(call.profile, file.name)
     options = merged_options(study, profile, call.overrides)
     if call.results is not None:
-        refuse_overrides(call.overrides)
+        check_no_overrides(call.overrides)
     if call.only_list:
         console.print(_progress(file.name, study, call.out))
         return

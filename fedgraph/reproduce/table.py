@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, StringConstraints, model_validator
 
-from fedgraph.reproduce.files import Profile, files_that_come_along, read_file
+from fedgraph.reproduce.files import Profile, read_file
 from fedgraph.reproduce.quantity import FAIRNESS, Quantity
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings, parse
@@ -346,8 +346,3 @@ def _check_parts(content: dict[str, Any]) -> None:
     for name, profile in content.get("profiles", {}).items():
         if isinstance(profile, dict):
             parse(ProfileTable, profile, f"[profiles.{name}]")
-
-
-def table_files() -> dict[str, Path]:
-    """The tables that come along, by name; studies are not among them."""
-    return {name: path for name, path in files_that_come_along().items() if not read_file(name).is_study}

@@ -91,7 +91,7 @@ class RunFolder:
         """Whether the run has come to its end."""
         return (self.path / "summary.json").is_file()
 
-    def refuse_finished(self) -> None:
+    def check_unfinished(self) -> None:
         """Raise RunError when there is nothing to go on with."""
         if self.is_finished:
             raise RunError(f"{self.path} is finished; its results are in summary.json")

@@ -24,7 +24,7 @@ from strategies.app import serve
 from strategies.engine.strategy import MethodStrategy
 
 
-def see_plugins(folders: Sequence[str]) -> None:
+def add_plugin_paths(folders: Sequence[str]) -> None:
     """Modules beside the experiment file and in the current folder can be named by dotted path; ours come first."""
     sys.path.extend(folder for folder in folders if folder not in sys.path)
 

@@ -12,8 +12,8 @@ from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings, parse
 from strategies.engine.base import CohortStrategy
-from strategies.engine.phases import PhasedStrategy, PhasesPlan, refuse_settings_of_rounds
-from strategies.engine.stock import STOCK_CLIENT, StockStrategy, build_stock, refuse_keep_last
+from strategies.engine.phases import PhasedStrategy, PhasesPlan, check_without_rounds
+from strategies.engine.stock import STOCK_CLIENT, StockStrategy, build_stock, check_absence_policy
 
 
 class ChosenMethod:
@@ -54,11 +54,11 @@ class ChosenMethod:
                 )
             self.settings = parse(self.strategy_class.settings_type, self._table, self._where)
             if issubclass(self.strategy_class, PhasedStrategy):
-                refuse_settings_of_rounds(experiment)
+                check_without_rounds(experiment)
         else:
             self.client = experiment.experiment.client or STOCK_CLIENT
             self.settings = Settings()
-            refuse_keep_last(experiment.experiment.on_missing)
+            check_absence_policy(experiment.experiment.on_missing)
             build_stock(self.strategy_class, self._table, self._where, nodes=1)
 
     def build(self, federation: Federation, plan: RunPlan) -> CohortStrategy:

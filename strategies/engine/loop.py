@@ -135,7 +135,7 @@ class RoundLoop:
     def _check_padding(self, names: Sequence[str], models: Tensor) -> None:
         """A strategy that declares ``mixes_models = False`` and mixes all the same must not go unnoticed."""
         architectures = self._plan.architectures
-        problems = {} if architectures is None else architectures.overfull(names, models)
+        problems = {} if architectures is None else architectures.padding_violations(names, models)
         if problems:
             name, problem = next(iter(problems.items()))
             raise RunError(

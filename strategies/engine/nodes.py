@@ -128,7 +128,7 @@ def _read(
     reply = WorkReply.unpack(content, clients, shapes)
     unusable = reply.unusable()
     if architectures is not None and "parameters" in reply.stacked:
-        unusable = {**architectures.overfull(clients, reply.stacked["parameters"]), **unusable}
+        unusable = {**architectures.padding_violations(clients, reply.stacked["parameters"]), **unusable}
     return reply, unusable
 
 

@@ -59,7 +59,7 @@ class OwnersStrategy(PhasedStrategy[S]):
             log.info("the experiment was changed since owners were asked for embeddings: they are asked again")
         answers = self.ask(grid, request.pack(), EMBED, EmbedReply.unpack)
         joined = join(answers, None if owners is None else tuple(owners), plan.tolerant, embeddings)
-        self.refuse_absent_owners(joined)
+        self.check_owners_present(joined)
         log.info(
             "%d owners on %d nodes, %d samples; data: %s",
             len(joined.owners), len(joined.hosts), len(joined.keys), joined.data,
@@ -68,9 +68,9 @@ class OwnersStrategy(PhasedStrategy[S]):
             save_state(kept, {"asked": asked, "samples": joined.state(), **self.counters()})
         return joined
 
-    def refuse_absent_owners(self, joined: JoinedSamples) -> None:
-        """See ``refuse_absent``."""
-        self.refuse_absent(joined.absent, sum(map(len, joined.hosts.values())), "owner")
+    def check_owners_present(self, joined: JoinedSamples) -> None:
+        """See ``check_present``."""
+        self.check_present(joined.absent, sum(map(len, joined.hosts.values())), "owner")
 
     def record_epoch(self, epoch: FusionEpoch) -> None:
         """A line in ``metrics.jsonl``, a step of the progress bar, and now and then a line in the log."""

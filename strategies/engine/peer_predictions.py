@@ -29,7 +29,7 @@ _WHERE = "[evaluation] compare-peers"
 _SHARED = f'{_WHERE} needs clients that are tested on the same examples, as with [data] test = "shared" of image sets'
 
 
-def refuse_comparison(experiment: Experiment, strategy: CohortStrategy[Any]) -> None:
+def check_comparable(experiment: Experiment, strategy: CohortStrategy[Any]) -> None:
     """Find out before the first round that there will be nothing to compare.
 
     Raises

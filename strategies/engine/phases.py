@@ -155,7 +155,7 @@ class PhasedStrategy(MethodStrategy[S]):
         self.nodes = max(self.nodes, sum(bool(answer.clients) for answer in answers.values()))
         return answers
 
-    def refuse_absent(self, absent: Mapping[str, str], present: int, word: str = "client") -> None:
+    def check_present(self, absent: Mapping[str, str], present: int, word: str = "client") -> None:
         """Log why there is nothing of clients, and go on with those who are ``present`` if the plan lets them.
 
         word : what clients are called in this method.
@@ -182,7 +182,7 @@ class PhasedStrategy(MethodStrategy[S]):
         return None
 
 
-def refuse_settings_of_rounds(experiment: Experiment) -> None:
+def check_without_rounds(experiment: Experiment) -> None:
     """Raise ExperimentError for settings that would change a run if it had rounds, of which there are none here."""
     where = f"method '{experiment.method.name}'"
     if experiment.experiment.on_missing == "keep-last":

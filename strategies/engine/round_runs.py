@@ -37,7 +37,7 @@ from fedgraph.support.randomness import derive_seed
 from strategies.engine.base import CohortStrategy
 from strategies.engine.chosen import ChosenMethod
 from strategies.engine.nodes import Nodes
-from strategies.engine.peer_predictions import compare_peers, refuse_comparison
+from strategies.engine.peer_predictions import check_comparable, compare_peers
 from strategies.engine.scales import with_shared_scales
 
 log = logging.getLogger("fedgraph")
@@ -63,7 +63,7 @@ def execute_rounds(
     traffic = Traffic()
     federation, experiment_part = open_federation(grid, experiment, method, data_dir, folder, traffic)
     choice = ModelChoice.of(experiment.model)
-    choice.refuse_idle_variants(federation.names)
+    choice.check_variants(federation.names)
     architectures = Architectures.of(choice, federation.task, federation.names)
     ordered = OrderedGrid(grid, federation, traffic)
     evaluation = experiment.evaluation
@@ -93,9 +93,9 @@ def execute_rounds(
     )
     strategy = method.build(federation, plan)
     if not strategy.restorable:
-        _refuse_restoring(experiment)
+        _check_restorable(experiment)
     if evaluation.compare_peers:
-        refuse_comparison(experiment, strategy)
+        check_comparable(experiment, strategy)
     if experiment.output.resume:
         earlier.update(_go_on(recorder, strategy, federation))
     strategy.summary()
@@ -160,7 +160,7 @@ def _watched(
     return watched
 
 
-def _refuse_restoring(experiment: Experiment) -> None:
+def _check_restorable(experiment: Experiment) -> None:
     """Raise ExperimentError where the run may end with other models than the last, of which clients keep a part."""
     evaluation, fairness = experiment.evaluation, experiment.fairness
     if evaluation.monitor is not None and evaluation.restore_best:

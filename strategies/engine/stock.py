@@ -47,7 +47,7 @@ class StockStrategy(CohortStrategy):
     measures_with_training: ClassVar[bool] = False
 
     def __init__(self, stock: Strategy, federation: Federation, plan: RunPlan) -> None:
-        refuse_keep_last(plan.on_missing)
+        check_absence_policy(plan.on_missing)
         super().__init__(Settings(), federation, plan)
         self.stock = stock
         self._arrays = ArrayRecord()
@@ -173,7 +173,7 @@ def _per_client(content: RecordDict, clients: list[str]) -> tuple[dict[str, Tens
     return metrics, {name: reason for name, reason in failed.items() if name in clients}
 
 
-def refuse_keep_last(on_missing: str) -> None:
+def check_absence_policy(on_missing: str) -> None:
     """Raise ExperimentError for the one policy that a stock strategy cannot follow."""
     if on_missing == "keep-last":
         raise ExperimentError(

@@ -5,7 +5,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from clients.app import app
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.in_process import LocalGrid
-from fedgraph.federation.identity import read_public_keys, refuse_unproven
+from fedgraph.federation.identity import check_proof, read_public_keys
 from fedgraph.messages.cohort import (
     CHALLENGE_KEY,
     CLIENT_KEY,
@@ -151,9 +151,9 @@ def test_a_node_signs_whom_it_hosts_where_it_is_asked_to(part, tmp_path, write_k
     config = {"clients": "client-4, client-1", "private-key": str(tmp_path / "key")}
     content = identify(part, config, challenge="of this run").content
     assert Identity.unpack(content).clients == ("client-1", "client-4")
-    refuse_unproven(keys, proof_of(content), "of this run", 1000, ["client-1", "client-4"])
+    check_proof(keys, proof_of(content), "of this run", 1000, ["client-1", "client-4"])
     with pytest.raises(IdentityError, match="private key of 'client-1'"):
-        refuse_unproven(keys, proof_of(content), "of this run", 1000, ["client-1"])
+        check_proof(keys, proof_of(content), "of this run", 1000, ["client-1"])
     assert proof_of(identify(part, config).content) is None
     assert "give this node the node config key 'private-key'" in error_of(
         identify(part, {"clients": "client-1"}, challenge="of this run")

@@ -3,9 +3,11 @@ import pytest
 from fedgraph.experiment.experiment import load_experiment
 from fedgraph.reproduce.cells import CellMaker, digest, resolved
 from fedgraph.reproduce.choosing import plan_cells, plan_choices
-from fedgraph.reproduce.table import load_table, table_files
+from fedgraph.reproduce.files import files_that_come_along, read_file
+from fedgraph.reproduce.table import load_table
 
-TABLES = [(name, profile) for name in table_files() for profile in load_table(name)[1].profiles]
+NAMES = [name for name in files_that_come_along() if not read_file(name).is_study]
+TABLES = [(name, profile) for name in NAMES for profile in load_table(name)[1].profiles]
 
 
 def cells_of(name, profile, tmp_path, seeds=(0,)):
@@ -88,7 +90,7 @@ def test_a_seed_deals_the_images_anew(tmp_path):
 
 
 def test_methods_without_a_graph_are_given_none():
-    for name in (name for name in table_files() if name.startswith("sfl")):
+    for name in (name for name in NAMES if name.startswith("sfl")):
         for row in load_table(name)[1].rows:
             needs_one = 'data.cold-scale="graph"' in row.set
             if row.method is not None and not row.method.startswith("sfl") and not needs_one:
@@ -96,7 +98,7 @@ def test_methods_without_a_graph_are_given_none():
 
 
 def test_every_column_with_published_values_says_of_which_data_they_are():
-    for name in table_files():
+    for name in NAMES:
         _, table, _ = load_table(name)
         for column in table.columns:
             if any(column.key in row.published for row in table.rows):

@@ -370,7 +370,7 @@ def test_as_many_releases_as_rounds(problem):
 
 
 def test_a_node_ends_releases_when_they_are_spent(problem, monkeypatch):
-    monkeypatch.setattr(IPA, "_refuse_what_would_leave", lambda *_: None)
+    monkeypatch.setattr(IPA, "_check_privacy", lambda *_: None)
     with pytest.raises(RunError, match="released 2 times, which is all"):
         problem.run("ipa", {**TABLE, "privacy": {**PRIVACY, "releases": 2}}, evaluation=UNMEASURED)
 

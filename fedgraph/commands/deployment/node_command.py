@@ -15,7 +15,7 @@ from fedgraph.commands.deployment.connection import check_superlink
 from fedgraph.commands.deployment.foreground import run_to_the_end, show
 from fedgraph.experiment import Experiment, find_experiment, load_experiment
 from fedgraph.federation.grids import flower_environment
-from fedgraph.runs.running import see_plugins
+from fedgraph.runs.running import add_plugin_paths
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.terminal import messages_for_people
 from strategies.engine.chosen import ChosenMethod
@@ -54,7 +54,7 @@ def node(
             "private-key": private_key,
         }
         node_config = _node_config(client or [], places, consent or [], config or [])
-        see_plugins([str(find_experiment(experiment).parent), str(Path.cwd())])
+        add_plugin_paths([str(find_experiment(experiment).parent), str(Path.cwd())])
         _rehearse(load_experiment(experiment, set_ or []), node_config, console)
         command = supernode_command(superlink, port, node_config, root_certificates, private_key, insecure)
         show(command, console)

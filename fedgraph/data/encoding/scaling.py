@@ -24,7 +24,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from fedgraph.data.columns.columns import Floats
 from fedgraph.data.encoding.unit_scale import UnitScale
 from fedgraph.data.encoding.values import check_shape
-from fedgraph.data.schema.json import refuse_long
+from fedgraph.data.schema.json import check_length
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.support.errors import DataError, ReplyError
 from fedgraph.support.settings import Settings
@@ -153,7 +153,7 @@ class Scaling:
     @classmethod
     def from_json(cls, text: str, what: str = "the scaling") -> Scaling:
         """The scaling that somebody sent. Raises ReplyError when it is none."""
-        refuse_long(text, what)
+        check_length(text, what)
         try:
             return cls(_RANGES.validate_json(text))
         except ValidationError as error:

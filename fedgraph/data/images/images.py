@@ -52,7 +52,7 @@ class ImageSettings(ImageOptions):
 
     @model_validator(mode="after")
     def _changes_fit_the_images(self) -> ImageSettings:
-        self.refuse_changes_beyond(min(SETS[self.set].shape[1:]))
+        self.check_changes(min(SETS[self.set].shape[1:]))
         return self
 
 

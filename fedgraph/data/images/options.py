@@ -44,7 +44,7 @@ class ImageOptions(PartitionSettings):
             raise ValueError("every kind of change can be named once")
         return value
 
-    def refuse_changes_beyond(self, side: int) -> None:
+    def check_changes(self, side: int) -> None:
         """Raise ValueError for changes that images with a shorter side of so many pixels cannot go through."""
         if self.augment and self.layout == "flat":
             raise ValueError('augment moves pixels around and needs layout = "image"')

@@ -60,7 +60,7 @@ class OwnImageSettings(ImageOptions):
 
     @model_validator(mode="after")
     def _keys_fit(self) -> OwnImageSettings:
-        self.refuse_changes_beyond(min(self.shape[1:]))
+        self.check_changes(min(self.shape[1:]))
         if self.normalise == "standard":
             for key, given in (("mean", self.mean), ("deviation", self.deviation)):
                 if given is None or len(given) != self.channels:

@@ -114,8 +114,8 @@ class SharedSampleSource(ABC):
             left_out = set(every) - set(self.settings.clients or every) | set(self.settings.without)
             return [name for name in every if name not in left_out]
         chosen = every if self.settings.clients is None else self.settings.clients
-        _refuse_unknown(self.title, "key clients: ", chosen, every)
-        _refuse_unknown(self.title, "key without: ", self.settings.without, every)
+        _check_known(self.title, "key clients: ", chosen, every)
+        _check_known(self.title, "key without: ", self.settings.without, every)
         left = [name for name in chosen if name not in self.settings.without]
         if not left:
             raise DataError(f"{self.title}: the key without leaves no clients")
@@ -133,7 +133,7 @@ class SharedSampleSource(ABC):
         DataError
             For unknown names, and for two samples of one key.
         """
-        _refuse_unknown(self.title, "", names, self.client_names())
+        _check_known(self.title, "", names, self.client_names())
         found = self.holdings(names)
         repeated = [key for key, count in Counter(found.keys).items() if count > 1]
         if repeated:
@@ -275,7 +275,7 @@ def _prepare(
     return values
 
 
-def _refuse_unknown(title: str, where: str, names: Sequence[str], known: Sequence[str]) -> None:
+def _check_known(title: str, where: str, names: Sequence[str], known: Sequence[str]) -> None:
     unknown = sorted(set(names) - set(known))
     if unknown or len(set(names)) < len(names):
         shown = ", ".join(list(known)[:8]) + (", ..." if len(known) > 8 else "")

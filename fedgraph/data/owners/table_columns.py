@@ -16,7 +16,7 @@ from pydantic import Field, PositiveInt, model_validator
 from fedgraph.data.columns.files import Table, read_table
 from fedgraph.data.own import OwnData, place_of, title_of
 from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
-from fedgraph.data.tables.tables import TableSettings, bundled_table, encoded_inputs, encoded_targets, refuse_undeclared
+from fedgraph.data.tables.tables import TableSettings, bundled_table, check_declared, encoded_inputs, encoded_targets
 from fedgraph.support.errors import DataError
 
 _BUNDLED_LABEL = "label"
@@ -105,7 +105,7 @@ class TableColumnSource(SharedSampleSource):
         """The columns of the clients ``names``, ``[rows, features]``, as numbers and one-hot categories."""
         table, settings = self._table, self.settings
         if self.own is not None and names:
-            refuse_undeclared(table, self._as_table(tuple(column for name in names for column in self._owners[name])))
+            check_declared(table, self._as_table(tuple(column for name in names for column in self._owners[name])))
         targets, classes = encoded_targets(table, self._as_table(None))
         every_row = np.arange(table.num_rows)
         inputs, features, scaled, present = [], [], [], []

@@ -113,7 +113,7 @@ def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: 
 
     settings : by default every category counts, however rare, since nothing leaves.
     partial  : the settings speak of other clients' columns too, so that a table need not have all of them; see
-               ``refuse_unused`` for the names that no client knows.
+               ``check_used`` for the names that no client knows.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: 
     return schema
 
 
-def refuse_unused(settings: SchemaSettings, schemas: Iterable[Schema]) -> None:
+def check_used(settings: SchemaSettings, schemas: Iterable[Schema]) -> None:
     """Raise ExperimentError for a column that ``features``, ``kinds`` or ``missing-codes`` name and no schema has."""
     known = {name for schema in schemas for name in schema.names}
     keys: dict[str, Collection[str]] = {
@@ -164,7 +164,7 @@ def _feature(table: Table, name: str, settings: SchemaSettings) -> Feature | Non
     numbers = read_numbers(table, name, codes)
     if told is not None and told.kind in ("real", "integer", "ordinal"):
         if numbers is None:
-            _refuse_words(read_column(table, name, codes), told.kind)
+            _check_numbers(read_column(table, name, codes), told.kind)
         return Feature(name, told.kind)
     if told is None and numbers is not None and not _are_whole(numbers):
         return Feature(name, "real")
@@ -193,7 +193,7 @@ def _are_whole(numbers: Floats) -> bool:
     return bool((there == there.round()).all())
 
 
-def _refuse_words(column: Column, kind: Kind) -> None:
+def _check_numbers(column: Column, kind: Kind) -> None:
     if kind == "ordinal" and column.numbers is None:
         raise DataError(
             f"column '{column.name}' of {column.where} is to be ordinal and holds words: list them in their order, "

@@ -50,7 +50,7 @@ def schema_from_json(text: str, what: str = "the schema") -> Schema:
     ReplyError
         When it is no schema, or too large, or has names that must not be shown.
     """
-    refuse_long(text, what)
+    check_length(text, what)
     try:
         read = _FEATURES.validate_json(text)
         schema = Schema(tuple(Feature(part.name, part.kind, tuple(part.categories), part.size) for part in read))
@@ -65,7 +65,7 @@ def schema_from_json(text: str, what: str = "the schema") -> Schema:
     return schema
 
 
-def refuse_long(text: str, what: str) -> None:
+def check_length(text: str, what: str) -> None:
     """Raise ReplyError for JSON of a length that no schema has."""
     if len(text) > LONGEST_JSON:
         raise ReplyError(f"{what} is {len(text):,} letters long, and {LONGEST_JSON:,} are the most")

@@ -109,7 +109,7 @@ class WindowSplit:
         looking costs as much as a whole step, that is not checked.
         """
         if indices.device.type == "cpu" and indices.numel():
-            self._refuse_outside(indices)
+            self._check_indices(indices)
         padding = indices < 0
         first = self.first if isinstance(self.first, int) else self.first[: len(indices), None]
         start = (first + indices * self.stride).masked_fill(padding, 0)
@@ -139,7 +139,7 @@ class WindowSplit:
         series, observed = self.series.to(device), self.observed.to(device)
         return replace(self, series=series, observed=observed, first=first, count=count, rows=rows)
 
-    def _refuse_outside(self, indices: Tensor) -> None:
+    def _check_indices(self, indices: Tensor) -> None:
         if isinstance(self.count, int):
             largest = self.count - 1
             outside = int(indices.max()) > largest

@@ -198,7 +198,7 @@ def _encode(table: Table, settings_json: str, own: OwnData | None) -> _Encoded:
     for name in settings.categories:
         table.column(name)
     if own is not None:
-        refuse_undeclared(table, settings)
+        check_declared(table, settings)
     targets, classes = encoded_targets(table, settings)
     kept = np.isfinite(targets)
     owners: tuple[str, ...] = ()
@@ -244,7 +244,7 @@ def encoded_targets(table: Table, settings: TableSettings) -> tuple[Floats, tupl
     return np.where(codes >= 0, codes, np.nan), classes
 
 
-def refuse_undeclared(table: Table, settings: TableSettings) -> None:
+def check_declared(table: Table, settings: TableSettings) -> None:
     """Raise DataError when a node's own table has categorical columns whose values the settings do not list."""
     undeclared = [
         name for name in _features(table, settings) if name not in settings.categories and table.numbers(name) is None

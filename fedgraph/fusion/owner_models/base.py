@@ -160,7 +160,7 @@ _COMPARED = 256
 """Samples that are looked at."""
 
 
-def refuse_raw(inputs: Tensor, embeddings: Tensor, owners: Sequence[str], remedy: str) -> None:
+def check_not_raw(inputs: Tensor, embeddings: Tensor, owners: Sequence[str], remedy: str) -> None:
     """Raise ExperimentError where embeddings ``[samples, size]`` hold all of the inputs ``[samples, *input_shape]``.
 
     In whatever order, and whatever else they hold. Features that are the same in all samples tell nothing of a sample.

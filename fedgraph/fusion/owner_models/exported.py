@@ -30,7 +30,7 @@ def load_exported(path: Path, task: TaskSpec, embedding_layer: str | None = None
     where = f"local model {path}"
     digest = fingerprint_of_file(path, embedding_layer, where)
     try:
-        _refuse_pickles(path, where)
+        _check_no_pickles(path, where)
         program = torch.export.load(str(path))
         module = program.module()
     except ExperimentError:
@@ -40,8 +40,8 @@ def load_exported(path: Path, task: TaskSpec, embedding_layer: str | None = None
             f"{where} is no program that torch.export can read ({str(error).splitlines()[0]}); save the model by "
             "torch.export.save(torch.export.export(module.eval(), (inputs,)), path)"
         ) from error
-    _refuse_strange_operations(module, where)
-    _refuse_training(module, where)
+    _check_operations(module, where)
+    _check_inference_only(module, where)
     node = _last_linear(module, where) if embedding_layer is None else _named(module, embedding_layer, where)
     smallest, largest = _batch_sizes(program, module, where)
 
@@ -68,7 +68,7 @@ class _Reader(fx.Interpreter):
         return value
 
 
-def _refuse_pickles(path: Path, where: str) -> None:
+def _check_no_pickles(path: Path, where: str) -> None:
     """``torch.export.load`` would unpickle, and so run, whatever some parts of the file hold."""
     reader = torch._C.PyTorchFileReader(str(path))
     names = reader.get_all_records()
@@ -97,7 +97,7 @@ def _holds_tensors(record: bytes) -> bool:
     return True
 
 
-def _refuse_strange_operations(module: fx.GraphModule, where: str) -> None:
+def _check_operations(module: fx.GraphModule, where: str) -> None:
     """A graph names its operations, so that a file could name any function of an imported module."""
     for node in module.graph.nodes:
         known = isinstance(node.target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator))
@@ -106,7 +106,7 @@ def _refuse_strange_operations(module: fx.GraphModule, where: str) -> None:
             raise ExperimentError(f"{where} calls {node.target}, which is no operation of PyTorch; it is not run")
 
 
-def _refuse_training(module: fx.GraphModule, where: str) -> None:
+def _check_inference_only(module: fx.GraphModule, where: str) -> None:
     for node in module.graph.nodes:
         if not isinstance(node.target, torch._ops.OpOverload):
             continue

@@ -136,7 +136,7 @@ def pretrain(
             rows, parameters = rows[remaining], parameters[remaining]
             moments = {name: value[remaining] for name, value in moments.items()}
             training = Cohort(training.model, some_clients(cohort.data, rows), settings, cohort.seed)
-    _refuse_diverged(cohort, best_epochs, max_epochs)
+    _check_converged(cohort, best_epochs, max_epochs)
     return Pretrained(best, epochs, best_epochs, accuracy)
 
 
@@ -156,7 +156,7 @@ def some_clients(data: CohortData, rows: Tensor) -> CohortData:
     )
 
 
-def _refuse_diverged(cohort: Cohort, best_epochs: Tensor, max_epochs: int) -> None:
+def _check_converged(cohort: Cohort, best_epochs: Tensor, max_epochs: int) -> None:
     trained = cohort.data.splits["train"].num_examples.cpu() > 0
     diverged = [cohort.data.names[row] for row in ((best_epochs == 0) & trained).nonzero().flatten().tolist()]
     if max_epochs > 0 and diverged:

@@ -50,7 +50,7 @@ def load_scripted(path: Path, task: TaskSpec, embedding_layer: str | None = None
         ) from error
     graph = module.graph.copy()
     torch._C._jit_pass_inline(graph)
-    _refuse_training(graph, where)
+    _check_inference_only(graph, where)
     embedding = _last_linear(graph, where) if embedding_layer is None else _named(graph, embedding_layer, where)
     output = next(iter(graph.outputs()))
     both = graph.create("prim::TupleConstruct", [embedding, output], 1)
@@ -108,7 +108,7 @@ def _inputs(node: Any) -> list[Any]:
     return list(node.inputs())
 
 
-def _refuse_training(graph: Any, where: str) -> None:
+def _check_inference_only(graph: Any, where: str) -> None:
     for kind, place in _MODES.items():
         for node in graph.findAllNodes(kind):
             if _inputs(node)[place].toIValue() is True:

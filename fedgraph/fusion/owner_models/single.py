@@ -16,9 +16,9 @@ from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData
 from fedgraph.fusion.owner_models.base import (
     LocalModel,
     Represented,
+    check_not_raw,
     content,
     fingerprint_of,
-    refuse_raw,
     represented_by,
 )
 from fedgraph.fusion.owner_models.brought import load_local_model
@@ -137,14 +137,14 @@ class SingleOwner:
             When it cannot be read, does not fit the data, is not the one wanted, or puts samples out as embeddings.
         """
         model = load_local_model(given, self.data.tasks[self.row])
-        self._refuse_other(model.fingerprint, f"the model '{given}' is not")
+        self._check_same_model(model.fingerprint, f"the model '{given}' is not")
         found = self._represented(model)
         if self.name in self.data.unscaled:
             log.warning(
                 "owner '%s' has no training samples here to scale its features by: its model '%s' sees them as they "
                 "are", self.name, given,
             )  # fmt: skip
-        self._refuse_raw(found, "bring a model with a hidden layer before its last linear one")
+        self._check_not_raw(found, "bring a model with a hidden layer before its last linear one")
         return found, model.fingerprint
 
     def fitted(self, settings: ScikitSettings, seed: int) -> tuple[Represented, str]:
@@ -158,10 +158,10 @@ class SingleOwner:
         training = self.data.present[self.row] & (self.data.split == SAMPLE_SPLITS.index("train"))
         inputs, labels = self.data.inputs[self.row][training], self.data.labels[training]
         fingerprint = fingerprint_of(settings.as_table(), seed, self.name, content(self.data, self.row, "train"))
-        self._refuse_other(fingerprint, "its settings or training samples are no longer those of")
+        self._check_same_model(fingerprint, "its settings or training samples are no longer those of")
         model = fitted(settings, inputs, labels, self.data.tasks[self.row].output_shape[0], seed, self.name)
         found = self._represented(model)
-        self._refuse_raw(found, "name a feature transformer for it by [model] transformer")
+        self._check_not_raw(found, "name a feature transformer for it by [model] transformer")
         return found, fingerprint
 
     def _represented(self, model: LocalModel) -> Represented:
@@ -172,10 +172,10 @@ class SingleOwner:
             *(values.new_zeros(len(there), *values.shape[1:]).index_put_((there,), values) for values in found)
         )
 
-    def _refuse_raw(self, found: Represented, remedy: str) -> None:
+    def _check_not_raw(self, found: Represented, remedy: str) -> None:
         there = self.data.present[self.row]
-        refuse_raw(self.data.inputs[self.row][there], found.embeddings[there], [self.name], remedy)
+        check_not_raw(self.data.inputs[self.row][there], found.embeddings[there], [self.name], remedy)
 
-    def _refuse_other(self, fingerprint: str, reason: str) -> None:
+    def _check_same_model(self, fingerprint: str, reason: str) -> None:
         if self.wanted not in (None, fingerprint):
             raise RunError(f"owner '{self.name}': {reason} the model whose embeddings the fusion model was trained on")

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fedgraph.data.owners import OwnerData, cohort_data
-from fedgraph.fusion.owner_models.base import ModelStore, Represented, content, fingerprint_of, refuse_raw
+from fedgraph.fusion.owner_models.base import ModelStore, Represented, check_not_raw, content, fingerprint_of
 from fedgraph.fusion.owner_models.pretraining import initial_models, pretrain, represent, some_clients
 from fedgraph.fusion.owner_models.single import SingleOwner
 from fedgraph.models import FrozenLayers, ModelChoice, ScikitSettings, StackedModel, build, parse_model
@@ -164,7 +164,7 @@ class LocalStage:
         if tied:
             model = FrozenLayers(model, model.head_tensors)
         initial = initial_models(model, self.seed, data.owners, tied_head=tied)
-        _refuse_raw_embeddings(model, initial, data)
+        _check_hidden_layer(model, initial, data)
         fingerprints = tuple(self._fingerprint(row, number) for row in rows)
         kept = self._kept(data.owners, fingerprints, initial) if self.pre_trained else {}
         untrained = [data.owners[row] for row in kept]
@@ -244,7 +244,7 @@ class LocalStage:
         )
 
 
-def _refuse_raw_embeddings(model: StackedModel, initial: Tensor, data: OwnerData) -> None:
+def _check_hidden_layer(model: StackedModel, initial: Tensor, data: OwnerData) -> None:
     """Refuse a model without a hidden layer before it is trained, on samples of any of the owners that share it."""
     owner = int(data.present.sum(1).argmax())
     some = data.inputs[owner][data.present[owner]][:_TRIED]
@@ -256,4 +256,4 @@ def _refuse_raw_embeddings(model: StackedModel, initial: Tensor, data: OwnerData
         "give [model] a hidden layer, or, for a module of your own, name another layer whose input is the embedding by "
         "embedding-layer"
     )
-    refuse_raw(some, embeddings[0], data.owners, remedy)
+    check_not_raw(some, embeddings[0], data.owners, remedy)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.graphical.asking.inference import Scale
-from fedgraph.graphical.network.heads import one_of_each
+from fedgraph.graphical.network.heads import sample_one_hot
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.parts import Part, parts_of
 
@@ -184,7 +184,9 @@ def random_values(part: Part, expected: Tensor, deviation: Tensor, noise: Noise)
         drawn[:, numbers] += deviation[:, numbers] * noise.normal(part.units[numbers], rows)
     if len(indicators):
         places, owner = part.owner[indicators].unique_consecutive(return_inverse=True)
-        drawn[:, indicators] = one_of_each(expected[:, indicators], owner, noise.uniform(part.features[places], rows))
+        drawn[:, indicators] = sample_one_hot(
+            expected[:, indicators], owner, noise.uniform(part.features[places], rows)
+        )
     return drawn
 
 

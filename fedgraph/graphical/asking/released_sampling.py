@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.graphical.asking.inference import InferenceSettings, infer
-from fedgraph.graphical.network.heads import normalised, one_of_each
+from fedgraph.graphical.network.heads import normalised, sample_one_hot
 from fedgraph.graphical.network.network import Network
 
 NOISE = 0.01
@@ -47,7 +47,7 @@ def released_draw(
         is_first = roots[start, step][:, None]
         number = torch.where(is_first, uniform, expected * (1 + NOISE * (2 * uniform - 1)))
         shares = normalised(torch.where(is_first, mean, expected), owner)
-        category = one_of_each(shares, owner, uniform.expand(-1, len(graph), -1))
+        category = sample_one_hot(shares, owner, uniform.expand(-1, len(graph), -1))
         units = torch.where(chosen, torch.where(is_number, number, category), units)
         if step + 1 < len(graph):
             expected = infer(network, parameters, units.transpose(1, 2), settings).transpose(1, 2)

@@ -124,7 +124,7 @@ def normalised(estimates: Tensor, owner: Tensor) -> Tensor:
     return torch.where(width > 1, several, shares)
 
 
-def one_of_each(probabilities: Tensor, owner: Tensor, uniform: Tensor) -> Tensor:
+def sample_one_hot(probabilities: Tensor, owner: Tensor, uniform: Tensor) -> Tensor:
     """Units of categories drawn by the inverse of their distribution: 1 for that of each feature, 0 for others.
 
     uniform : in [0, 1), ``[clients, features, rows]``.

@@ -11,12 +11,12 @@ from fedgraph.privacy.secret.aggregator_files import AppliedMaps, folder_of, own
 from fedgraph.privacy.secret.field import PRIME
 from fedgraph.privacy.secret.first_stage import (
     FirstStage,
+    check_leaks,
     error_bound,
     on_shares,
     outcome,
     project,
     quantised,
-    refuse_leaks,
 )
 from fedgraph.privacy.secret.masks import masked
 from fedgraph.privacy.secret.sealed import OVERHEAD, PUBLIC_BYTES, Context, KeyPair, fingerprint, open_sealed, seal
@@ -31,6 +31,7 @@ __all__ = [
     "FirstStage",
     "KeyPair",
     "ShareSettings",
+    "check_leaks",
     "encode",
     "error_bound",
     "fingerprint",
@@ -43,7 +44,6 @@ __all__ = [
     "project",
     "quantised",
     "reconstruct",
-    "refuse_leaks",
     "seal",
     "split",
 ]

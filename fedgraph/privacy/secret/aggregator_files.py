@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedgraph.privacy.secret.first_stage import refuse_leaks
+from fedgraph.privacy.secret.first_stage import check_leaks
 from fedgraph.privacy.secret.sealed import KeyPair, fingerprint
 from fedgraph.privacy.secret.shamir import ShareSettings
 from fedgraph.support.files import file_name, load_state, locked, save_state
@@ -70,7 +70,7 @@ class AppliedMaps:
         ------
         ExperimentError
             When the server would learn too much of a sample from it and from what was applied before; see
-            ``refuse_leaks``. Nothing is noted then.
+            ``check_leaks``. Nothing is noted then.
         RunError
             When the file is broken.
         """
@@ -85,7 +85,7 @@ class AppliedMaps:
             together = {frozenset(name for name, found in before.items() if key in found) for key in keys}
             for names in together:
                 projections = [projection[None], *(kept[name]["projection"][None] for name in sorted(names))]
-                refuse_leaks(projections, [self.size], settings, [self.owner])
+                check_leaks(projections, [self.size], settings, [self.owner])
             entry = kept.setdefault(same or str(len(kept)), {"projection": projection, "keys": []})
             if not wanted <= set(entry["keys"]):
                 entry["keys"] = sorted(wanted | set(entry["keys"]))

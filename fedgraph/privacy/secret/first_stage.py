@@ -23,7 +23,7 @@ from fedgraph.privacy.secret.shamir import ShareSettings, decode
 from fedgraph.support.errors import ExperimentError, RunError
 
 MARGIN = 6
-"""Random bits, beyond those that exactness costs, that ``refuse_leaks`` asks for."""
+"""Random bits, beyond those that exactness costs, that ``check_leaks`` asks for."""
 
 
 _FINEST = 30
@@ -141,19 +141,7 @@ def error_bound(stage: FirstStage, settings: ShareSettings) -> Tensor:
     return unrounded + mixing @ (m * size * largest + rows * step)
 
 
-def revealed(projections: Sequence[Tensor], sizes: Sequence[int]) -> list[int]:
-    """How many numbers of each owner's embedding are given away by the outcomes of several stages, at most.
-
-    projections : those of each stage, int64 ``[owners, hidden, size]``; sizes : of the owners' embeddings.
-
-    That is the rank of an owner's projections of all stages under one another: an outcome depends on h_j through
-    ``M_j h_j`` alone. It is reached when every mixing can be inverted, as A_hat + I nearly always can, or when the
-    server knows all other owners' embeddings. Ranks are exact: no tolerance hides a direction.
-    """
-    return [_rank(_stacked(projections, owner, size)) for owner, size in enumerate(sizes)]
-
-
-def refuse_leaks(
+def check_leaks(
     projections: Sequence[Tensor], sizes: Sequence[int], settings: ShareSettings, names: Sequence[str]
 ) -> None:
     """Refuse stages whose outcomes together determine an owner's whole embedding of a sample.

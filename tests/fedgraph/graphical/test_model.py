@@ -77,17 +77,6 @@ def test_conditional_distributions_are_in_own_units(fitted):
     assert found["place"].categories == ("a", "b", "c")
 
 
-def test_marginals_are_those_of_the_training_rows(fitted):
-    model, table = fitted
-    values = values_of(table, model.encoding.schema)[:3500]
-    found = model.marginals()
-    assert list(found) == ["size", "ill", "place", "age"]
-    assert found["age"].mean[0] == pytest.approx(values[:, 3].mean(), abs=0.1)
-    assert found["age"].deviation[0] == pytest.approx(values[:, 3].std(), abs=0.1)
-    np.testing.assert_allclose(found["ill"].probabilities[0, 1], values[:, 1].mean(), atol=1e-4)
-    np.testing.assert_allclose(found["place"].probabilities[0], np.bincount(values[:, 2].astype(int)) / 3500, atol=1e-4)
-
-
 def test_samples_are_tables_in_own_units(fitted):
     model, table = fitted
     samples = model.sample(5000)
@@ -146,18 +135,6 @@ def test_a_skewed_number_is_drawn_as_skewed():
     assert found.mean[0] == pytest.approx(middle * np.exp(0.6**2 / 2), rel=0.1)
     assert found.deviation[0] == pytest.approx(found.mean[0] * np.sqrt(np.expm1(0.6**2)), rel=0.2)
     assert model.predict({"dose": 2.0}, "effect")[0] == pytest.approx(middle, rel=0.1)
-    assert model.marginals()["dose"].mean[0] == pytest.approx(values[:, 0].mean(), rel=0.15)
-
-
-def test_what_is_constant_has_no_deviation(numbers):
-    rows = torch.rand(60, 2, generator=torch.Generator().manual_seed(0))
-    rows[:, 1] = 0.5
-    fit = fit_ngm(numbers(2), torch.ones(2, 2).bool(), [rows], [rows], ["a"], NGMSettings(epochs=2), seed=0)
-    encoding = Encoding(numbers(2), Scaling({"x0": (0.0, 10.0), "x1": (0.0, 10.0)}))
-    model = GraphicalModel(fit.network, fit.parameters[0], encoding)
-    found = model.marginals()
-    assert found["x0"].deviation[0] == pytest.approx(10 * float(rows[:, 0].std(correction=0)), rel=1e-4)
-    assert (found["x1"].mean[0], found["x1"].deviation[0]) == (5, 0)
 
 
 def test_a_saved_model_says_the_same(fitted, tmp_path):

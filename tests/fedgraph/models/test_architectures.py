@@ -68,13 +68,13 @@ def test_rows_as_tensors_of_each_group():
 @pytest.mark.parametrize("value", [1e-30, -1.0, float("nan"), float("inf")])
 def test_rows_that_hold_more_than_the_model_are_named(value):
     rows = MIXED.repeated(MIXED.initial(0))
-    assert MIXED.overfull(NAMES, rows) == {}
+    assert MIXED.padding_violations(NAMES, rows) == {}
     rows[3, -1] = value
     rows[1, SMALL_SIZE] = value
-    assert set(MIXED.overfull(NAMES, rows)) == {"b", "d"}
-    problems = MIXED.overfull(("c", "d"), rows[[2, 3]])
+    assert set(MIXED.padding_violations(NAMES, rows)) == {"b", "d"}
+    problems = MIXED.padding_violations(("c", "d"), rows[[2, 3]])
     assert problems == {"d": "its parameters go on behind the 19 that its model has, where zeros are expected"}
-    assert MIXED.overfull(("a", "c"), rows[[0, 2]]) == {}
+    assert MIXED.padding_violations(("a", "c"), rows[[0, 2]]) == {}
 
 
 def test_a_variant_that_does_not_fit_the_data_is_named():

@@ -65,11 +65,11 @@ def test_unknown_keys_of_the_model_itself_show_what_is_known():
 
 
 def test_names_without_a_client_are_refused_once_the_clients_are_known():
-    choice(lstm("4006*", "773869")).refuse_idle_variants(NAMES)
+    choice(lstm("4006*", "773869")).check_variants(NAMES)
     with pytest.raises(ExperimentError, match=r"number 2, clients: .*'9\*'; it has 400619, .* \(4 clients\)"):
-        choice(lstm("773869"), lstm("4*", "9*", hidden=3)).refuse_idle_variants(NAMES)
+        choice(lstm("773869"), lstm("4*", "9*", hidden=3)).check_variants(NAMES)
     with pytest.raises(ExperimentError, match=r"number 2: all its clients get the model of an earlier variant"):
-        choice(lstm("4*"), lstm("400619", hidden=3)).refuse_idle_variants(NAMES)
+        choice(lstm("4*"), lstm("400619", hidden=3)).check_variants(NAMES)
 
 
 def test_an_experiment_with_variants_reads_back_equal(digits_tables):

@@ -7,7 +7,7 @@ from rich.console import Console
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.runs import running
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.running import run_one, see_plugins
+from fedgraph.runs.running import add_plugin_paths, run_one
 from fedgraph.support.errors import RunError
 
 
@@ -82,5 +82,5 @@ def test_nodes_on_flower_are_told_where_data_and_models_lie(folder, tmp_path, mo
 
 def test_folders_of_plug_ins_come_last_and_once(monkeypatch):
     monkeypatch.setattr(sys, "path", ["ours", "mine"])
-    see_plugins(["theirs", "mine", "theirs"])
+    add_plugin_paths(["theirs", "mine", "theirs"])
     assert sys.path == ["ours", "mine", "theirs"]

@@ -6,7 +6,7 @@ from cryptography import x509
 
 from fedgraph.commands.deployment.credentials import make_test_credentials
 from fedgraph.commands.deployment.server_command import names_of_certificate
-from fedgraph.federation.identity import prove, read_public_keys, refuse_unproven
+from fedgraph.federation.identity import check_proof, prove, read_public_keys
 from fedgraph.support.errors import RunError
 
 
@@ -26,9 +26,9 @@ def test_each_node_has_a_key_of_its_own_by_its_clients_name(tmp_path):
     assert set(keys) == set(names)
     for name, other in (names, names[::-1]):
         proof = prove(made.private_key(name), "challenge", 7, [name])
-        refuse_unproven(keys, proof, "challenge", 7, [name])
+        check_proof(keys, proof, "challenge", 7, [name])
         with pytest.raises(Exception, match="does not have the private key"):
-            refuse_unproven(keys, proof, "challenge", 7, [other])
+            check_proof(keys, proof, "challenge", 7, [other])
 
 
 def test_only_the_owner_can_read_private_keys(tmp_path):

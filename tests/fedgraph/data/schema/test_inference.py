@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from fedgraph.data.columns.files import Table
-from fedgraph.data.schema.inference import SchemaSettings, infer_schema, refuse_unused
+from fedgraph.data.schema.inference import SchemaSettings, check_used, infer_schema
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.settings import parse
@@ -168,8 +168,8 @@ def test_settings_for_tables_of_several_clients():
         infer_schema(left, keys)
     schemas = [infer_schema(held, keys, partial=True) for held in (left, right)]
     assert [schema.names for schema in schemas] == [("a",), ("b",)]
-    refuse_unused(keys, schemas)
+    check_used(keys, schemas)
     with pytest.raises(ExperimentError, match="features names b, which no client has .* features are a"):
-        refuse_unused(keys, schemas[:1])
+        check_used(keys, schemas[:1])
     with pytest.raises(ExperimentError, match="missing-codes names agee"):
-        refuse_unused(told(missing_codes={"agee": [9]}), [Schema((Feature("age", "real"),))])
+        check_used(told(missing_codes={"agee": [9]}), [Schema((Feature("age", "real"),))])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedgraph.fusion.owner_models.base import ModelStore, refuse_raw
+from fedgraph.fusion.owner_models.base import ModelStore, check_not_raw
 from fedgraph.support.errors import ExperimentError, RunError
 
 SAMPLES = torch.randn(40, 2, 3, generator=torch.Generator().manual_seed(0))
@@ -26,7 +26,7 @@ CONSTANT = torch.cat([ROWS, torch.full((40, 1), 7.0)], 1)
 )
 def test_the_sample_itself(inputs, embeddings):
     with pytest.raises(ExperimentError, match="owner a, b: .*must not leave its owner; do this"):
-        refuse_raw(inputs, embeddings, ["a", "b"], "do this")
+        check_not_raw(inputs, embeddings, ["a", "b"], "do this")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_the_sample_itself(inputs, embeddings):
     ids=["tanh", "relu", "fewer", "other-samples", "nothing", "no-samples", "one"],
 )
 def test_what_is_made_of_it(inputs, embeddings):
-    refuse_raw(inputs, embeddings, ["a"], "do this")
+    check_not_raw(inputs, embeddings, ["a"], "do this")
 
 
 def test_what_is_kept_is_found_under_its_fingerprint_alone(tmp_path):

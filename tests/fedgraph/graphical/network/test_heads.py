@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from fedgraph.data.schema.schema import Feature, Schema
-from fedgraph.graphical.network.heads import Heads, normalised, one_of_each
+from fedgraph.graphical.network.heads import Heads, normalised, sample_one_hot
 
 SCHEMA = Schema(
     (
@@ -93,7 +93,7 @@ def test_categories_are_those_of_numpys_inverse():
     shares = [np.array([0.3]), random.dirichlet([1, 1, 1]), np.array([0.9]), np.array([0.0, 1.0])]
     uniform = random.random((4, 500))
     probabilities = torch.tensor(np.concatenate(shares)).expand(2, 500, -1).transpose(1, 2)
-    drawn = one_of_each(probabilities, OWNER, torch.tensor(uniform).expand(2, -1, -1))
+    drawn = sample_one_hot(probabilities, OWNER, torch.tensor(uniform).expand(2, -1, -1))
     wanted = [uniform[:1] < 0.3]
     for feature in (1, 2, 3):
         if len(shares[feature]) == 1:
@@ -108,5 +108,5 @@ def test_every_feature_has_one_category_whatever_rounding_does():
     shares = torch.rand(1, 60, 4000, generator=torch.Generator().manual_seed(0))
     owner = torch.arange(60) // 20
     shares = normalised(shares, owner)
-    drawn = one_of_each(shares, owner, torch.full((1, 3, 4000), 1 - 2**-24))
+    drawn = sample_one_hot(shares, owner, torch.full((1, 3, 4000), 1 - 2**-24))
     assert (drawn.unflatten(1, (3, 20)).sum(2) == 1).all()

@@ -72,13 +72,13 @@ def test_a_map_that_tells_too_much_by_itself_is_refused(tmp_path):
 
 
 def test_two_requests_at_once_do_not_pass_each_other_by(tmp_path, monkeypatch):
-    judge = aggregator_files.refuse_leaks
+    judge = aggregator_files.check_leaks
 
     def slowly(*arguments):
         judge(*arguments)
         time.sleep(0.05)
 
-    monkeypatch.setattr(aggregator_files, "refuse_leaks", slowly)
+    monkeypatch.setattr(aggregator_files, "check_leaks", slowly)
     with ThreadPoolExecutor(4) as pool:
         outcomes = [pool.submit(allow, tmp_path, ["x"], seed) for seed in range(1, 5)]
     assert sum(outcome.exception() is None for outcome in outcomes) == 2, "6 of 8 numbers, as one after the other"

@@ -12,12 +12,11 @@ from fedgraph.privacy.secret import first_stage
 from fedgraph.privacy.secret.field import LARGEST
 from fedgraph.privacy.secret.first_stage import (
     FirstStage,
+    check_leaks,
     error_bound,
     outcome,
     project,
     quantised,
-    refuse_leaks,
-    revealed,
 )
 from fedgraph.privacy.secret.shamir import ShareSettings, encode, reconstruct, split
 from fedgraph.support.errors import ExperimentError, RunError
@@ -53,7 +52,13 @@ def on_shares(stage: FirstStage, shares: torch.Tensor) -> torch.Tensor:
 
 
 def refuse(stages: list[FirstStage], settings: ShareSettings) -> None:
-    refuse_leaks([stage.projections for stage in stages], stages[0].sizes, settings, NAMES)
+    check_leaks([stage.projections for stage in stages], stages[0].sizes, settings, NAMES)
+
+
+def revealed(projections: list[torch.Tensor], sizes: list[int]) -> list[int]:
+    """The rank of each owner's projections of all stages under one another, exactly."""
+    matrices = [torch.cat([each[owner, :, :size] for each in projections]) for owner, size in enumerate(sizes)]
+    return [DomainMatrix(matrix.tolist(), matrix.shape, ZZ).to_field().rank() for matrix in matrices]
 
 
 def numbers_revealed(stages: list[FirstStage]) -> list[int]:
@@ -265,4 +270,4 @@ def test_random_bits_leave_the_attack_with_a_guess():
 def test_ranks_of_numbers_that_are_not_whole_are_not_known():
     half = torch.eye(4, dtype=torch.float64)[None] / 2
     with pytest.raises(TypeError, match="int64"):
-        refuse_leaks([half], [4], ShareSettings(), ["a"])
+        check_leaks([half], [4], ShareSettings(), ["a"])
