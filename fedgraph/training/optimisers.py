@@ -11,10 +11,9 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from fedgraph.support.errors import RunError
-from fedgraph.training import adam_kernel
-from fedgraph.training.adam_kernel import EPSILON
 from fedgraph.training.settings import TrainSettings
 
+EPSILON = 1e-8
 _FUSED_FROM = 1 << 17
 """Numbers from which on PyTorch's own pass over all of them is worth its overhead: it reads and writes each once."""
 
@@ -54,8 +53,6 @@ class Optimiser:
             parameters.sub_(gradient, alpha=rate)
 
     def _adam(self, parameters: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float | Tensor) -> None:
-        if adam_kernel.step(self.settings, parameters, gradient, state, rate):
-            return
         first, second = self.settings.betas
         if self.settings.weight_decay:
             if self.settings.optimizer == "adamw":

@@ -36,7 +36,7 @@ class TrainSettings(Settings):
     device              : ``auto`` takes a GPU where the node has one.
     block_size          : clients whose tensors are computed together; None measures what the model needs.
     compile             : train with compiled code where the node has a C++ compiler: recurrent and fully connected
-        models, Adam and the alignment of IPA with native code that comes along, other models with ``torch.compile``; a
+        models and the alignment of IPA with native code that comes along, other models with ``torch.compile``; a
         GPU replays CUDA graphs. With ``native`` only what comes along: faster for small models, for which
         ``torch.compile`` costs more than it saves.
         Equal to float tolerance.

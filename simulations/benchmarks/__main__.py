@@ -14,6 +14,7 @@ from simulations.benchmarks.deployment import deployment
 from simulations.benchmarks.fusion import fusion
 from simulations.benchmarks.graphical import graphical
 from simulations.benchmarks.grids import grids
+from simulations.benchmarks.kernels import kernels
 from simulations.benchmarks.memory import memory
 from simulations.benchmarks.rounds import rounds
 from simulations.benchmarks.scale import scale
@@ -21,7 +22,7 @@ from simulations.benchmarks.server import server
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 
-for command in (rounds, cohort, server, scale, memory, grids, deployment, fusion, alignment, graphical):
+for command in (rounds, cohort, server, scale, memory, grids, deployment, fusion, alignment, graphical, kernels):
     app.command()(command)
 
 

@@ -468,3 +468,15 @@ def test_a_plain_app_that_fails_shows_its_log(metr_la, monkeypatch, tmp_path):
     monkeypatch.setattr(runs, "PLAIN_APP", tmp_path)
     with pytest.raises(RunError, match="did not finish"):
         runs.plain_flower(experiment, SENSORS, rounds=1)
+
+
+def test_kernels_are_timed_with_and_without(monkeypatch, capsys):
+    from simulations.benchmarks import kernels
+
+    tiny = ('data={set = "digits", clients = 3}', "evaluation.targets={}", "experiment.rounds=1")
+    monkeypatch.setattr(kernels, "EXPERIMENTS", {"ipa/digits.toml": ("perceptron", tiny)})
+    kernels.kernels(rounds=1, repeats=1)
+    said = capsys.readouterr().out
+    assert "ipa/digits.toml" in said
+    assert "perceptron" in said
+    assert kernels.KERNELS["perceptron"].library is not None

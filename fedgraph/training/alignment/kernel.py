@@ -12,11 +12,26 @@ from torch import Tensor
 
 from fedgraph.models.native import loader as native
 from fedgraph.models.native.alignment_source import SOURCE
-from fedgraph.training.adam_kernel import AdamSettings, plain
+from fedgraph.training.optimisers import EPSILON
 from fedgraph.training.settings import TrainSettings
 
 _PER_THREAD = 1 << 20
 """Numbers for which it is worth starting one more thread."""
+
+
+class AdamSettings(ctypes.Structure):
+    """``AdamSettings`` of :mod:`fedgraph.models.native.shared_source`, which explains the fields."""
+
+    _fields_ = (
+        ("decoupled", ctypes.c_int64),
+        *((name, ctypes.c_double) for name in ("first", "second", "rate", "epsilon", "decay")),
+    )
+
+    @classmethod
+    def of(cls, settings: TrainSettings, rate: float) -> AdamSettings:
+        """Those of a step at this learning rate."""
+        first, second = settings.betas
+        return cls(settings.optimizer == "adamw", first, second, rate, EPSILON, settings.weight_decay)
 
 
 class _Alignment(ctypes.Structure):
@@ -35,10 +50,15 @@ library = native.OnFirstUse("peer-alignment", SOURCE, "the alignment")
 """``library()``: the compiled step; None where it cannot be compiled."""
 
 
+def _plain(*tensors: Tensor) -> bool:
+    """Whether they are what C++ reads: contiguous float32 on the CPU."""
+    return all(t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in tensors)
+
+
 def suits(settings: TrainSettings, *tensors: Tensor) -> bool:
     """Whether :func:`align` can take these tensors, and these settings ask for compiled code."""
     wanted = bool(settings.compile) and settings.optimizer != "sgd"
-    return wanted and plain(*tensors) and library() is not None
+    return wanted and _plain(*tensors) and library() is not None
 
 
 def align(
@@ -64,7 +84,7 @@ def align(
     if own.shape != (columns,) or weights.shape != (peers,):
         raise ValueError(f"{tuple(own.shape)} and weights {tuple(weights.shape)} do not fit {tuple(others.shape)}")
     own, weights = own.contiguous(), weights.contiguous()
-    if not plain(own, weights, others, *({} if moments is None else moments).values()):
+    if not _plain(own, weights, others, *({} if moments is None else moments).values()):
         raise ValueError("parameters, weights and moments must be contiguous float32 on the CPU")
     added = torch.empty(columns, dtype=torch.float32)
     structure = _Alignment(

@@ -1,0 +1,86 @@
+"""``kernels``: what the C++ that comes along brings, end to end, on experiments that come along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedgraph.experiment import load_experiment
+from fedgraph.graphical.network import kernel as graphical
+from fedgraph.models import perceptron_kernel, recurrence_kernel
+from fedgraph.support.threads import pinned_threads
+from fedgraph.training.alignment import kernel as alignment
+from simulations.benchmarks.measure import JsonFile, Repeats, median, timed, write_raw
+from simulations.benchmarks.runs import run_here
+
+LEAST = 1.5
+"""What a kernel must bring on one experiment to be kept."""
+
+KERNELS: dict[str, Any] = {
+    "perceptron": perceptron_kernel,
+    "recurrence": recurrence_kernel,
+    "alignment": alignment,
+    "graphical": graphical,
+}
+EXPERIMENTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "ipa/mnist.toml": ("perceptron alignment", ("data.limit=6000", "evaluation.targets={}")),
+    "ipa/mnist-classes.toml": ("perceptron alignment", ()),
+    "sfl/metr-la-week.toml": ("recurrence", ("train.compile=true",)),
+    "fedngm/asia.toml": ("graphical", ()),
+}
+"""By experiment the kernels that it uses, and what makes it short."""
+
+
+def kernels(
+    rounds: Annotated[int, typer.Option(help="Rounds of the experiments that have some.")] = 2,
+    only: Annotated[str, typer.Option(help="One experiment, of those that come along.")] = "",
+    repeats: Repeats = 3,
+    json: JsonFile = None,
+) -> None:
+    """Seconds of whole runs with all kernels, and without each, one thread: a ratio says what the kernel brings."""
+    table, raw = Table("experiment", "kernel", "with it [s]", "without [s]", "ratio"), {}
+    for file, (used, overrides) in EXPERIMENTS.items():
+        if only and file != only:
+            continue
+        seconds = _of(file, used.split(), [*overrides, f"experiment.rounds={rounds}", "train.threads=1"], repeats)
+        raw[file] = seconds
+        for name in used.split():
+            with_it, without = median(seconds["all"]), median(seconds[name])
+            table.add_row(file, name, f"{with_it:.2f}", f"{without:.2f}", f"{without / with_it:.2f}")
+    console = Console()
+    console.print(table)
+    console.print(f"A kernel stays that brings a ratio of {LEAST} on one of them.")
+    write_raw(json, "kernels", {"rounds": rounds, "repeats": repeats}, raw)
+
+
+def _of(file: str, used: list[str], overrides: list[str], repeats: int) -> dict[str, list[float]]:
+    """Seconds of runs with all kernels, and without each of those that the experiment uses; in turn."""
+    experiment = load_experiment(file, overrides)
+    found: dict[str, list[float]] = {name: [] for name in ("all", *used)}
+    with pinned_threads(1):
+        run_here(experiment, 1)  # compiles, and reads the data
+        for _ in range(repeats):
+            for name, seconds in found.items():
+                with _without(name):
+                    seconds.append(timed(lambda: run_here(experiment, 1)).wall)
+    return found
+
+
+@contextmanager
+def _without(name: str) -> Iterator[None]:
+    """As if there were no compiler for this kernel."""
+    module = KERNELS.get(name)
+    if module is None:
+        yield
+        return
+    library = module.library
+    module.library = lambda: None
+    try:
+        yield
+    finally:
+        module.library = library
