@@ -180,9 +180,18 @@ def test_mathematics_does_not_know_flower():
 
 def test_top_level_is_what_the_plan_says():
     expected = {"pyproject.toml", "README.md", "LICENSE", "Makefile"}
-    expected |= {"fedgraph", "clients", "strategies", "simulations", "tests", "docker"}
+    expected |= {"fedgraph", "clients", "strategies", "simulations", "tests", "docker", "docs"}
     listed = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout
     if not listed:
         pytest.skip("not a git checkout")
     top = {line.partition("/")[0] for line in listed.splitlines()}
     assert {name for name in top if not name.startswith(".")} <= expected
+
+
+def test_the_page_names_every_room_and_no_file_that_is_not_there():
+    page = (REPOSITORY / "docs" / "architecture.md").read_text()
+    rooms = re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)
+    assert rooms == ROOMS
+    named = re.findall(r"`((?:fedgraph|strategies|clients|simulations|docker|tests)/[\w/.]*)`", page)
+    assert len(named) > 15
+    assert [name for name in named if not (REPOSITORY / name.replace("NAME", "sfl")).exists()] == []

@@ -7,7 +7,9 @@
 """
 
 from fedgraph.messages.array_records import checked_arrays, from_record, to_record
-from fedgraph.messages.cohort import (
+from fedgraph.messages.cohort import Identity, WorkReply, WorkRequest
+from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
+from fedgraph.messages.envelope import (
     CHALLENGE_KEY,
     CLIENT_KEY,
     EXPERIMENT_KEY,
@@ -15,10 +17,7 @@ from fedgraph.messages.cohort import (
     PROOF_KEY,
     ROUND_KEY,
     RUN_KEY,
-    Identity,
     Request,
-    WorkReply,
-    WorkRequest,
     error_content,
     error_of,
     is_unreachable,
@@ -27,7 +26,6 @@ from fedgraph.messages.cohort import (
     unpacking_reply,
     unpacking_request,
 )
-from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
 
 __all__ = [
     "CHALLENGE_KEY",

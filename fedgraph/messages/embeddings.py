@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
 from fedgraph.messages.array_records import checked_arrays, to_record
-from fedgraph.messages.cohort import Request, told_hosts, unpacking_reply, unpacking_request
+from fedgraph.messages.envelope import Request, told_hosts, unpacking_reply, unpacking_request
 from fedgraph.support.errors import ReplyError
 
 EMBED = "query.embed"

@@ -17,9 +17,10 @@ from fedgraph.runs.callbacks import (
     Training,
 )
 from fedgraph.runs.fairness import Fairness, fairness, stand_alone_values
-from fedgraph.runs.folder import Recorder, RunFolder, environment, summary_of
+from fedgraph.runs.folder import Recorder, RunFolder
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import write_entropies, write_models, write_predictions
+from fedgraph.runs.summary import environment, summary_of
 
 __all__ = [
     "AverageLast",

@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
-import platform
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from fedgraph import __version__
 from fedgraph.experiment import Experiment
-from fedgraph.federation import Traffic
 from fedgraph.runs.callbacks import Callback, Evaluation, Training
+from fedgraph.runs.summary import by_split, environment, per_client
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import State, load_state, locked, save_state, write_atomically
-from fedgraph.training import summarise
-
-_PACKAGES = ("flwr", "ray", "torch", "torch-geometric", "numpy", "scikit-learn")
 
 
 class RunFolder:
@@ -193,7 +181,7 @@ class Recorder(Callback):
                 "round": training.round,
                 "phase": "training",
                 "split": "train",
-                **_values(training.names, {"loss": training.loss}),
+                **per_client(training.names, {"loss": training.loss}),
                 "absent": dict(training.absent),
                 "seconds": round(training.seconds, 6),
                 **{name: count for name, count in vars(training.traffic).items() if name != "exchanges"},
@@ -209,7 +197,7 @@ class Recorder(Callback):
                     "round": evaluation.round,
                     "phase": "evaluation",
                     "split": split,
-                    **_values(evaluation.names, metrics),
+                    **per_client(evaluation.names, metrics),
                     "absent": dict(evaluation.absent),
                     **({"restored": True} if evaluation.restored else {}),
                 }
@@ -256,119 +244,6 @@ class Recorder(Callback):
         with self._file.open("rb+") as stream:
             os.fsync(stream.fileno())
             return stream.seek(0, os.SEEK_END)
-
-
-def by_split(metrics: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """``{"test/mae": v}`` -> ``{"test": {"mae": v}}``."""
-    result: dict[str, dict[str, Tensor]] = {}
-    for name, values in metrics.items():
-        split, _, metric = name.partition("/")
-        result.setdefault(split, {})[metric] = values
-    return result
-
-
-def _values(names: Sequence[str], metrics: Mapping[str, Tensor]) -> dict[str, Any]:
-    return {
-        "metrics": {metric: _plain(summarise(values, metric)) for metric, values in metrics.items()},
-        "per_client": {
-            metric: _plain(dict(zip(names, values.tolist(), strict=True))) for metric, values in metrics.items()
-        },
-    }
-
-
-def summary_of(
-    experiment: Experiment,
-    names: Sequence[str],
-    data: str,
-    rounds: int,
-    traffic: Traffic,
-    seconds: float,
-    evaluation: Evaluation | None,
-    sha256: str,
-    nodes: int | None = None,
-    groups: Sequence[str] | None = None,
-    noted: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """The content of ``summary.json``; what ``bytes_down``, ``bytes_up`` and these per client count, see ``Traffic``.
-
-    ``nodes`` is how many host the clients. ``groups`` is a word per client; where there are any, metrics are summarised
-    over each group too. ``noted`` are further entries, such as what callbacks have to say.
-    """
-    split_metrics = by_split(evaluation.metrics) if evaluation is not None else {}
-    values = {split: _values(names, metrics) for split, metrics in split_metrics.items()}
-    return {
-        "experiment": experiment.experiment.name,
-        "method": experiment.method.name,
-        "data": data,
-        "clients": len(names),
-        "rounds": rounds,
-        "exchanges": traffic.exchanges,
-        "bytes_down": traffic.bytes_down,
-        "bytes_up": traffic.bytes_up,
-        "nodes": nodes,
-        **traffic.per_client(len(names)),
-        "seconds": round(seconds, 3),
-        "metrics": {split: value["metrics"] for split, value in values.items()},
-        "per_client": {split: value["per_client"] for split, value in values.items()},
-        **({} if groups is None else _by_group(names, groups, split_metrics)),
-        **(noted or {}),
-        "weights_sha256": sha256,
-    }
-
-
-def _by_group(
-    names: Sequence[str], groups: Sequence[str], split_metrics: Mapping[str, Mapping[str, Tensor]]
-) -> dict[str, Any]:
-    members = {group: torch.tensor([own == group for own in groups]) for group in sorted(set(groups))}
-    return {
-        "groups": dict(zip(names, groups, strict=True)),
-        "per_group": {
-            split: {
-                group: {metric: _plain(summarise(values[chosen], metric)) for metric, values in metrics.items()}
-                for group, chosen in members.items()
-            }
-            for split, metrics in split_metrics.items()
-        },
-    }
-
-
-def environment() -> dict[str, Any]:
-    """Versions, machine and commit that a run was made with."""
-    packages: dict[str, str | None] = {}
-    for package in _PACKAGES:
-        try:
-            packages[package] = version(package)
-        except PackageNotFoundError:
-            packages[package] = None
-    return {
-        "fedgraph": __version__,
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "packages": packages,
-        "command": sys.argv,
-    }
-
-
-def _commit() -> str | None:
-    here = Path(__file__).resolve().parents[2]
-    if not (here / ".git").exists():
-        return None
-    found = subprocess.run(
-        ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return found.stdout.strip() or None
-
-
-def _plain(values: Mapping[str, float]) -> dict[str, float | None]:
-    """JSON has no NaN: what was not measured is null."""
-    return {key: value if math.isfinite(value) else None for key, value in values.items()}
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

@@ -6,7 +6,7 @@ from flwr.app import Context, RecordDict
 
 from clients.engine.node import Node
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.messages.cohort import WorkRequest
+from fedgraph.messages import WorkRequest
 from fedgraph.training.cohort import TrainResult
 
 

@@ -6,7 +6,7 @@ from clients.app import app
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.federation.identity import check_proof, read_public_keys
-from fedgraph.messages.cohort import (
+from fedgraph.messages import (
     CHALLENGE_KEY,
     CLIENT_KEY,
     EXPERIMENT_KEY,

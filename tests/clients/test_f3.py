@@ -9,7 +9,7 @@ from clients.engine.node import Node
 from clients.f3 import F3Client
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.fusion.owner_models import stage
-from fedgraph.messages.cohort import error_of
+from fedgraph.messages import error_of
 from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
 from fedgraph.privacy.noise.gaussian import clipped
 from fedgraph.support.errors import DataError, ExperimentError, IdentityError

@@ -8,7 +8,7 @@ from clients.app import app as client_app
 from clients.engine.node import Node
 from clients.f3_secret import SecretClient
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.messages.cohort import error_of
+from fedgraph.messages import error_of
 from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
 from fedgraph.methods.f3_secret import STEP, ComputeRequest, Introduction, ShareRequest
 from fedgraph.privacy.secret.sealed import fingerprint

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from clients.app import app as client_app
 from fedgraph.data import open_source, parse_data
-from fedgraph.messages.cohort import error_content
+from fedgraph.messages import error_content
 from fedgraph.models import build
 from fedgraph.models.architectures import initial_model
 from fedgraph.runs.folder import RunFolder

@@ -11,8 +11,8 @@ from flwr.app import Context, Message, RecordDict
 from flwr.common.serde import recorddict_to_proto
 
 from clients.app import app as client_app
+from fedgraph.messages import error_content
 from fedgraph.messages.array_records import to_record
-from fedgraph.messages.cohort import error_content
 from fedgraph.messages.embeddings import EmbedReply
 from fedgraph.privacy.secret.sealed import Context as SealedContext
 from fedgraph.privacy.secret.sealed import open_sealed

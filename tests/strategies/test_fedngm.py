@@ -25,7 +25,7 @@ from fedgraph.graph.feature_graph import read_feature_graph
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.recovery import RecoverySettings
 from fedgraph.graphical.recovery.summed import UnitSums, recover_from_sums
-from fedgraph.messages.cohort import error_content
+from fedgraph.messages import error_content
 from fedgraph.methods.fedngm import PhaseReply, PhaseRequest
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import DataError, ExperimentError, RunError

@@ -13,7 +13,7 @@ from clients.app import app as client_app
 from fedgraph.data import open_source, parse_data
 from fedgraph.fusion import build_network
 from fedgraph.fusion.owner_models.pretraining import initial_models
-from fedgraph.messages.cohort import error_content
+from fedgraph.messages import error_content
 from fedgraph.methods.vfl import VerticalSettings
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec

@@ -5,7 +5,7 @@ from flwr.app import Context, Message, RecordDict
 from clients.engine.base import CohortClient, cohort_with
 from clients.engine.node import Node
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.messages.cohort import WorkReply, WorkRequest
+from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.settings import parse
 from fedgraph.training import Cohort, TrainSettings

@@ -7,8 +7,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from clients.engine.node import Node
 from clients.engine.stock import StockClient
 from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.messages import EXPERIMENT_KEY, KEEP_KEY, ROUND_KEY, RUN_KEY
 from fedgraph.messages.array_records import from_record, to_record
-from fedgraph.messages.cohort import EXPERIMENT_KEY, KEEP_KEY, ROUND_KEY, RUN_KEY
 from fedgraph.support.errors import ReplyError
 
 CLIENTS = ("client-0", "client-1")

@@ -12,7 +12,7 @@ from fedgraph.federation.federation import Federation, Traffic
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.federation.identity import prove, read_public_keys
 from fedgraph.federation.roll_call import RollCall
-from fedgraph.messages.cohort import Identity
+from fedgraph.messages import Identity
 from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import IdentityError, ReplyError
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgraph.federation.federation import Federation, hosts_of, nodes_of
-from fedgraph.messages.cohort import Identity
+from fedgraph.messages import Identity
 from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import DataError, IdentityError
 

@@ -4,7 +4,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedgraph.data.base import SPLITS
-from fedgraph.messages.cohort import Identity, WorkReply, WorkRequest
+from fedgraph.messages import Identity, WorkReply, WorkRequest
 from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import ReplyError
 

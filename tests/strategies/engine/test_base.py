@@ -12,8 +12,8 @@ from fedgraph.federation.federation import Federation
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.federation.roll_call import RollCall
 from fedgraph.graph import ClientGraph
+from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.messages.array_records import to_record
-from fedgraph.messages.cohort import WorkReply, WorkRequest
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout

@@ -6,7 +6,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from clients.app import app as client_app
-from fedgraph.messages.cohort import error_content
+from fedgraph.messages import error_content
 from fedgraph.methods.f3 import F3Settings
 from fedgraph.support.errors import DataError, FedgraphError, IdentityError, RunError
 from strategies.f3 import F3

@@ -6,8 +6,8 @@ from flwr.app import Message
 
 from clients.app import app as client_app
 from fedgraph.data import open_source, parse_data
+from fedgraph.messages import error_content
 from fedgraph.messages.array_records import from_record, to_record
-from fedgraph.messages.cohort import error_content
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.reports.peer_comparison import MEASURES, PeerComparison
 from fedgraph.runs.result_files import load_models

@@ -4,7 +4,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedgraph.federation.federation import Federation
 from fedgraph.federation.grids.in_process import LocalGrid
-from fedgraph.messages.cohort import WorkReply
+from fedgraph.messages import WorkReply
 from fedgraph.models.base import TaskSpec
 from strategies.engine.replies import collect
 

@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from fedgraph.federation.exchange import OrderedGrid
 from fedgraph.federation.federation import Federation
 from fedgraph.federation.grids.in_process import LocalGrid
-from fedgraph.messages.cohort import error_of
+from fedgraph.messages import error_of
 from fedgraph.models.base import TaskSpec
 
 

@@ -1,0 +1,138 @@
+"""What ``summary.json`` says of a run, and of the machine that it was made on."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgraph import __version__
+from fedgraph.experiment import Experiment
+from fedgraph.federation import Traffic
+from fedgraph.runs.callbacks import Evaluation
+from fedgraph.training import summarise
+
+_PACKAGES = ("flwr", "ray", "torch", "torch-geometric", "numpy", "scikit-learn")
+
+
+def by_split(metrics: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """``{"test/mae": v}`` -> ``{"test": {"mae": v}}``."""
+    result: dict[str, dict[str, Tensor]] = {}
+    for name, values in metrics.items():
+        split, _, metric = name.partition("/")
+        result.setdefault(split, {})[metric] = values
+    return result
+
+
+def per_client(names: Sequence[str], metrics: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Of the metrics of one split: their summaries over clients, and the values by client."""
+    return {
+        "metrics": {metric: _plain(summarise(values, metric)) for metric, values in metrics.items()},
+        "per_client": {
+            metric: _plain(dict(zip(names, values.tolist(), strict=True))) for metric, values in metrics.items()
+        },
+    }
+
+
+def summary_of(
+    experiment: Experiment,
+    names: Sequence[str],
+    data: str,
+    rounds: int,
+    traffic: Traffic,
+    seconds: float,
+    evaluation: Evaluation | None,
+    sha256: str,
+    nodes: int | None = None,
+    groups: Sequence[str] | None = None,
+    noted: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The content of ``summary.json``; what ``bytes_down``, ``bytes_up`` and these per client count, see ``Traffic``.
+
+    ``nodes`` is how many host the clients. ``groups`` is a word per client; where there are any, metrics are summarised
+    over each group too. ``noted`` are further entries, such as what callbacks have to say.
+    """
+    split_metrics = by_split(evaluation.metrics) if evaluation is not None else {}
+    values = {split: per_client(names, metrics) for split, metrics in split_metrics.items()}
+    return {
+        "experiment": experiment.experiment.name,
+        "method": experiment.method.name,
+        "data": data,
+        "clients": len(names),
+        "rounds": rounds,
+        "exchanges": traffic.exchanges,
+        "bytes_down": traffic.bytes_down,
+        "bytes_up": traffic.bytes_up,
+        "nodes": nodes,
+        **traffic.per_client(len(names)),
+        "seconds": round(seconds, 3),
+        "metrics": {split: value["metrics"] for split, value in values.items()},
+        "per_client": {split: value["per_client"] for split, value in values.items()},
+        **({} if groups is None else _by_group(names, groups, split_metrics)),
+        **(noted or {}),
+        "weights_sha256": sha256,
+    }
+
+
+def _by_group(
+    names: Sequence[str], groups: Sequence[str], split_metrics: Mapping[str, Mapping[str, Tensor]]
+) -> dict[str, Any]:
+    members = {group: torch.tensor([own == group for own in groups]) for group in sorted(set(groups))}
+    return {
+        "groups": dict(zip(names, groups, strict=True)),
+        "per_group": {
+            split: {
+                group: {metric: _plain(summarise(values[chosen], metric)) for metric, values in metrics.items()}
+                for group, chosen in members.items()
+            }
+            for split, metrics in split_metrics.items()
+        },
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Versions, machine and commit that a run was made with."""
+    packages: dict[str, str | None] = {}
+    for package in _PACKAGES:
+        try:
+            packages[package] = version(package)
+        except PackageNotFoundError:
+            packages[package] = None
+    return {
+        "fedgraph": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "packages": packages,
+        "command": sys.argv,
+    }
+
+
+def _commit() -> str | None:
+    here = Path(__file__).resolve().parents[2]
+    if not (here / ".git").exists():
+        return None
+    found = subprocess.run(
+        ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.stdout.strip() or None
+
+
+def _plain(values: Mapping[str, float]) -> dict[str, float | None]:
+    """JSON has no NaN: what was not measured is null."""
+    return {key: value if math.isfinite(value) else None for key, value in values.items()}
