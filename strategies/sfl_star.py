@@ -55,9 +55,7 @@ class SFLStar(SFL[SFLStarSettings]):
         if server_round < self.settings.learn_from:
             return ClientGraph.complete(replies.names) if replies.graph is None else replies.graph
         features, positions = self._features(replies)
-        due = (server_round - self.settings.learn_from) % self.settings.learn_every == 0
-        if due or not self._learner.knows(positions):
-            self._learner.learn(features, positions, server_round)
+        self._learner.learn(features, positions, server_round)
         learned = self._learner.among(replies.positions)
         given = None if replies.graph is None else replies.graph.dense().double()
         if self.settings.released:

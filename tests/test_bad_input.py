@@ -370,7 +370,6 @@ NOISE = {"clip-norm": 1.0, "noise-multiplier": 2.0, "delta": 1e-4}
         ({"alignment": "hard", "aligned-size": 3}, "aligned-size = 3, but alignment = 'hard'"),
         ({"alignment": "none", "aligned-size": 3}, "aligned-size = 3, but alignment = 'none'"),
         ({"graph": "given"}, "there is no given graph: set the table \\[graph\\]"),
-        ({"fusion": "transformer", "transformer-width": 7}, "transformer-width = 7 cannot be shared out"),
         ({"reference": "Poisson"}, "Poisson"),
         ({"reference-options": {"rate": 1.0}}, "reference-options .*rate"),
         ({"device": "cuda"}, "no CUDA device"),

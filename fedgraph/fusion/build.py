@@ -15,6 +15,15 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import generator
 from fedgraph.support.threads import available_cores
 
+_TRANSFORMER = (2, 4, 16, 8, 0.5)
+"""Row F of table 2: layers, heads, width, width of the feed-forward layers, dropout."""
+
+_SINKHORN = (10, 0.01)
+"""Of hard alignments: steps of normalising columns and rows, temperature."""
+
+_NEIGHBOUR_FEATURES = 8
+"""Learned features by which nearest neighbours are found."""
+
 
 def build_network(
     settings: FusionSettings, sizes: Tensor, classes: int, given: Tensor | None = None, seed: int = 0
@@ -57,16 +66,7 @@ def _network(settings: FusionSettings, sizes: Tensor, classes: int, given: Tenso
         return ConcatenationFusion(owners, size, settings.concatenation_hidden, classes, layers)
     alignment, aligned = _alignment(settings, sizes, size, seed)
     if settings.fusion == "transformer":
-        width, heads = settings.transformer_width, settings.transformer_heads
-        if width % heads:
-            raise ExperimentError(
-                f"transformer-width = {width} cannot be shared out among transformer-heads = {heads}: make it a "
-                "multiple of their number"
-            )
-        return TransformerFusion(
-            alignment, aligned, classes, layers, settings.transformer_layers, heads, width,
-            settings.transformer_feed_forward, settings.transformer_dropout,
-        )  # fmt: skip
+        return TransformerFusion(alignment, aligned, classes, layers, *_TRANSFORMER)
     consensus = None if settings.fusion == "mean-pooling" else _consensus(settings, owners, aligned, given, seed)
     zeros_count = settings.absent == "zeros"
     return GraphFusion(alignment, consensus, aligned, settings.hidden, classes, layers, zeros_count)
@@ -85,8 +85,7 @@ def _alignment(settings: FusionSettings, sizes: Tensor, size: int, seed: int) ->
         return SoftAlignment(sizes, size, aligned, random, trained), aligned
     if settings.alignment == "hard":
         return HardAlignment(
-            sizes, size, aligned, random, settings.sinkhorn, settings.sinkhorn_iterations,
-            settings.sinkhorn_temperature, trained, settings.sinkhorn_entropy,
+            sizes, size, aligned, random, settings.sinkhorn, *_SINKHORN, trained, settings.sinkhorn_entropy
         ), size  # fmt: skip
     return NoAlignment(len(sizes), size), size
 
@@ -100,8 +99,7 @@ def _consensus(
         return GivenConsensus(_checked(given, owners))
     random = generator(seed, "consensus graph")
     if settings.graph == "neighbours":
-        features = settings.neighbour_features
-        return NeighbourConsensus(FeatureNeighbours(owners, aligned, random, settings.neighbours, features))
+        return NeighbourConsensus(FeatureNeighbours(owners, aligned, random, settings.neighbours, _NEIGHBOUR_FEATURES))
     workers = settings.workers or available_cores()
     graph: BernoulliGraph
     if settings.graph == "gumbel":

@@ -27,8 +27,7 @@ class FusionSettings(Settings):
     alignment : ``soft``: a free matrix per owner; ``hard``: nearly a permutation per owner; ``none``: embeddings as
         they are, filled up with zeros where sizes differ.
     alignment_trained    : false keeps the matrices as they were drawn.
-    sinkhorn             : what a hard alignment starts from: ``square`` (M * M) or ``sigmoid`` (exp(sigmoid(M) / T)).
-    sinkhorn_iterations, sinkhorn_temperature : steps of normalising columns and rows; T.
+    sinkhorn             : what a hard alignment starts from: ``square`` (M * M) or ``sigmoid`` (exp(100 sigmoid(M))).
     sinkhorn_entropy     : weight, in the loss, of the entropy of the rows of all hard alignments (mean, in nats), which
         draws them to permutations; 0.01 in the released program, not in the paper.
     aligned_size         : length of an aligned embedding; None: that of the longest embedding of any owner.
@@ -41,12 +40,11 @@ class FusionSettings(Settings):
     draw_per             : in training, a graph for each ``sample`` or one for a whole ``batch``.
     draws                : graphs over which predictions are averaged; the same for all samples.
     average              : what is averaged over them: ``probabilities``, or ``logits`` as in the released program.
-    neighbours, neighbour_features : neighbours of each owner, and the number of features by which they are found.
+    neighbours           : of each owner, with graph = ``neighbours``.
     absent               : owners that lack a sample are ``left-out`` of the graph and of the mean, as if they were not
         there, or count as owners with ``zeros`` for features.
     hidden               : width of the first layer of graph and mean-pooling.
     concatenation_hidden : widths of the hidden layers of concatenation.
-    transformer_layers, transformer_heads, transformer_width, transformer_feed_forward, transformer_dropout : its form.
     epochs, patience     : at most so many epochs, and so many without a better validation.
     monitor              : what is better in validation: a lower ``loss``, or a higher ``auc``.
     learning_rates       : each is tried; the one with the best validation is kept, of those that do not diverge.
@@ -62,8 +60,6 @@ class FusionSettings(Settings):
     alignment: Literal["soft", "hard", "none"] = "soft"
     alignment_trained: bool = True
     sinkhorn: Literal["square", "sigmoid"] = "square"
-    sinkhorn_iterations: int = Field(default=10, ge=1)
-    sinkhorn_temperature: float = Field(default=0.01, ge=1e-6, allow_inf_nan=False)
     sinkhorn_entropy: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     aligned_size: int | None = Field(default=None, ge=1)
     graph: Literal["icdf", "gumbel", "neighbours", "given", "none"] = "icdf"
@@ -74,15 +70,9 @@ class FusionSettings(Settings):
     draws: int = Field(default=10, ge=1)
     average: Average = "probabilities"
     neighbours: int = Field(default=10, ge=1)
-    neighbour_features: int = Field(default=8, ge=1)
     absent: Literal["left-out", "zeros"] = "left-out"
     hidden: int = Field(default=8, ge=1)
     concatenation_hidden: tuple[Positive, ...] = (64,)
-    transformer_layers: int = Field(default=2, ge=1)
-    transformer_heads: int = Field(default=4, ge=1)
-    transformer_width: int = Field(default=16, ge=1)
-    transformer_feed_forward: int = Field(default=8, ge=1)
-    transformer_dropout: float = Field(default=0.5, ge=0, lt=1)
     epochs: int = Field(default=500, ge=1)
     patience: int = Field(default=50, ge=1)
     monitor: Literal["loss", "auc"] = "loss"

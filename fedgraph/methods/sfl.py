@@ -96,9 +96,8 @@ class SFLStarSettings(SFLSettings):
                   given graph the learned one is alone, its rows scaled to add up to neighbours, so that a client
                   counts as much as a neighbour does on average; beta is then not used.
     momentum    : share of earlier rounds in the distances, below 1; 0 looks at this round alone.
-    learn_from  : the first round in which the graph is learned. In those before it is the given graph or, without
-                  one, everybody listens to everybody.
-    learn_every : it is learned again every so many rounds, and whenever a client is there for the first time.
+    learn_from  : the first round in which the graph is learned, anew in every round. In those before it is the given
+                  graph or, without one, everybody listens to everybody.
     released    : as for ``[sfl]``; and the graph is what the released program learns: every round a new encoder takes
                   ten steps towards the *distances*, which leaves it random. Its rows are divided by their sum, as are
                   those of the given graph with self loops, and beta of it is mixed in. The learned graph has no self
@@ -112,11 +111,10 @@ class SFLStarSettings(SFLSettings):
     beta: float = Field(default=0.05, ge=0, le=1)
     momentum: float = Field(default=0.0, ge=0, lt=1)
     learn_from: int = Field(default=1, ge=1)
-    learn_every: int = Field(default=1, ge=1)
 
     @model_validator(mode="after")
     def _released_learns_every_round(self) -> SFLStarSettings:
-        fixed = {"learner": "encoder", "features": "parameters", "momentum": 0.0, "learn_from": 1, "learn_every": 1}
+        fixed = {"learner": "encoder", "features": "parameters", "momentum": 0.0, "learn_from": 1}
         return self.model_copy(update={**fixed, "normalisation": "random-walk"}) if self.released else self
 
 

@@ -176,7 +176,7 @@ def test_it_learns_more_than_any_owner_and_their_vote_know(patches_tables, run_e
     "table",
     [
         {"fusion": "mean-pooling", "alignment": "none"},
-        {"fusion": "transformer", "transformer-width": 8},
+        {"fusion": "transformer"},
         {"fusion": "concatenation"},
         {"alignment": "hard", "graph": "gumbel"},
         {"graph": "neighbours", "neighbours": 2, "absent": "zeros"},

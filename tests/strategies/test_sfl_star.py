@@ -158,20 +158,18 @@ def test_numbers_too_large_to_compare_leave_a_client_out_and_the_run_alive(featu
 
 
 def test_when_it_is_learned():
-    served = strategy(**{"learn-from": 2, "learn-every": 3})
+    served = strategy(**{"learn-from": 2})
     everybody = ClientGraph.complete(NAMES)
     assert served.relations(1, replies(models(1))) == everybody
     assert served.learned_graph() is None
-    learned = [served.relations(t, replies(models(t))).dense() for t in (2, 3, 4, 5)]
-    assert torch.equal(learned[0], learned[1])
-    assert torch.equal(learned[0], learned[2])
-    assert not torch.equal(learned[0], learned[3])
+    learned = [served.relations(t, replies(models(t))).dense() for t in (2, 3)]
+    assert not torch.equal(learned[0], learned[1])
     given = strategy(ring(), **{"learn-from": 2})
     assert given.relations(1, replies(models(), ring())) == ring()
 
 
 def test_a_client_not_seen_before_is_learned_at_once():
-    served = strategy(**{"learn-every": 10, "neighbours": 2})
+    served = strategy(**{"neighbours": 2})
     some = [0, 1, 2, 3, 4]
     served.relations(1, replies(models()[some], positions=some))
     graph = served.relations(2, replies(models(1)))

@@ -76,10 +76,6 @@ class GraphLearner:
             weights = self._weights(distances, positions, server_round)
         self.weights[positions[:, None], positions] = weights.double()
 
-    def knows(self, positions: Tensor) -> bool:
-        """Whether each of the clients was present when the graph was learned."""
-        return bool(self.seen[positions].all())
-
     def among(self, positions: Tensor) -> Tensor:
         """The weights among some clients, float64 ``[present, present]``."""
         return self.weights[positions[:, None], positions]

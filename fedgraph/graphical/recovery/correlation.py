@@ -17,6 +17,9 @@ from torch import Tensor
 _SMALLEST_EIGENVALUE = 1e-3
 """Units that determine each other, and pairs that are seen in different rows, leave smaller ones or none above 0."""
 
+MIN_COUNT = 5
+"""A unit is left out that differs from its commonest value in fewer rows."""
+
 
 class Moments(NamedTuple):
     """Sums over rows of standardised units: those of several blocks of rows add up.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedgraph.graph import FeatureGraph, read_feature_graph
 from fedgraph.graphical.recovery.correlation import (
+    MIN_COUNT,
     Moments,
     collapsed,
     correlation,
@@ -29,6 +30,12 @@ from fedgraph.support.errors import ExperimentError, RunError, quoted
 from fedgraph.support.randomness import generator
 
 log = logging.getLogger("fedgraph")
+
+_BOOTSTRAPS = 3
+"""Tables of uGLAD, drawn from the client's rows, which have to agree."""
+
+_BINS = 3
+"""Of hill climbing: a number with more values is cut into so many categories of about equal size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,10 +95,7 @@ def recover(
                 f"method 'hill-climbing' takes numbers and categories, and {wide[0]} is an embedding: choose another "
                 "method of recovery, or leave it out (drop)"
             )
-        return [
-            Recovered(hill_climbing_graph(table.names, table.units, table.unit_feature, settings.bins))
-            for table in tables
-        ]
+        return [Recovered(hill_climbing_graph(table.names, table.units, table.unit_feature, _BINS)) for table in tables]
     samples = [_Sample(settings, table) for table in tables]
     if settings.method == "uglad":
         precisions = _uglad(settings, samples, seed, device or torch.device("cpu"))
@@ -112,7 +116,7 @@ class _Sample:
     def __init__(self, settings: RecoverySettings, table: UnitTable) -> None:
         self.table = table
         alone = torch.tensor([name in table.embeddings for name in table.names])[table.unit_feature]
-        self.kept = varying_units(table.units, table.unit_feature, settings.min_count, alone)
+        self.kept = varying_units(table.units, table.unit_feature, MIN_COUNT, alone)
         units = table.units[:, self.kept]
         self.units = standardised(normal_scores(units) if settings.transform == "normal-scores" else units)
         self.sums = moments(self.units)
@@ -124,7 +128,7 @@ class _Sample:
                 "client '%s': %s differ from their commonest value in fewer than %d of %d rows, and have no edges",
                 table.client,
                 quoted(idle),
-                settings.min_count,
+                MIN_COUNT,
                 len(table.units),
             )
 
@@ -191,7 +195,7 @@ def _uglad(settings: RecoverySettings, samples: Sequence[_Sample], seed: int, de
     for width in sorted(set(widths) - {0, 1}):
         members = [at for at, each in enumerate(widths) if each == width]
         group = [samples[at] for at in members]
-        tables = torch.stack([torch.stack(_bootstraps(settings, sample, seed)) for sample in group])
+        tables = torch.stack([torch.stack(_bootstraps(sample, seed)) for sample in group])
         targets = torch.stack([positive_definite(correlation(sample.sums)) for sample in group])
         try:
             precisions = uglad_precisions(
@@ -208,10 +212,8 @@ def _uglad(settings: RecoverySettings, samples: Sequence[_Sample], seed: int, de
     return [found[at] for at in range(len(samples))]
 
 
-def _bootstraps(settings: RecoverySettings, sample: _Sample, seed: int) -> list[Tensor]:
-    """Correlations of rows drawn with replacement, or of all rows for a single table."""
-    if settings.bootstraps == 1:
-        return [positive_definite(correlation(sample.sums))]
+def _bootstraps(sample: _Sample, seed: int) -> list[Tensor]:
+    """Correlations of rows drawn with replacement."""
     draw, rows = generator(seed, "recovery-bootstraps", sample.table.client), len(sample.units)
-    drawn = [sample.units[torch.randint(rows, (rows,), generator=draw)] for _ in range(settings.bootstraps)]
+    drawn = [sample.units[torch.randint(rows, (rows,), generator=draw)] for _ in range(_BOOTSTRAPS)]
     return [positive_definite(correlation(moments(each))) for each in drawn]

@@ -22,15 +22,12 @@ class RecoverySettings(Settings):
     deviations : and beyond so many standard errors of a correlation, ``1 / sqrt(rows)``, of chance in small tables.
     target_neighbours : features that are to be predicted get so many neighbours at least, the strongest of those that
         are not beyond the thresholds; in small tables they may have none. Not for ``hill-climbing`` and ``expert``.
-    min_count  : a unit is left out that differs from its commonest value in fewer rows.
     penalty    : of the graphical lasso, on the scale of correlations; None: by cross-validation.
     folds      : of the cross-validation.
     steps      : L, the unrolled steps of uGLAD.
     initial_threshold     : rho, below which an entry of the precision matrix becomes 0, before anything is learned. As
         released it is about 0.5, from which some networks never come to an edge.
     epochs, learning_rate : of Adam, by which they are learned. As released: 250 of 0.002, of which it takes 800.
-    bootstraps : tables of uGLAD, drawn from the client's rows, which have to agree; 1: that of all rows alone.
-    bins       : of hill climbing: a number with more values is cut into so many categories of about equal size.
     file       : of the expert's graph; see ``read_feature_graph`` for its formats.
     moral      : read it as a Bayesian network, whose moral graph is taken.
     """
@@ -40,15 +37,12 @@ class RecoverySettings(Settings):
     threshold: float = Field(default=0.05, ge=0, lt=1)
     deviations: float = Field(default=3.0, ge=0, allow_inf_nan=False)
     target_neighbours: int = Field(default=0, ge=0)
-    min_count: int = Field(default=5, ge=1)
     penalty: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     folds: int = Field(default=5, ge=2)
     steps: int = Field(default=15, ge=1)
     initial_threshold: float = Field(default=0.1, gt=0, lt=1)
     epochs: int = Field(default=100, ge=1)
     learning_rate: float = Field(default=0.01, gt=0, allow_inf_nan=False)
-    bootstraps: int = Field(default=3, ge=1)
-    bins: int = Field(default=3, ge=2)
     file: str | None = None
     moral: bool = False
 

@@ -23,7 +23,7 @@ from sklearn.covariance import log_likelihood
 from torch import Tensor
 
 from fedgraph.data.schema import Schema
-from fedgraph.graphical.recovery.correlation import Moments, correlation, positive_definite
+from fedgraph.graphical.recovery.correlation import MIN_COUNT, Moments, correlation, positive_definite
 from fedgraph.graphical.recovery.lasso import lasso_precision
 from fedgraph.graphical.recovery.recover import Recovered, linked
 from fedgraph.graphical.recovery.settings import RecoverySettings
@@ -143,7 +143,7 @@ def recover_from_sums(
     Raises RunError where the solver fails for every penalty.
     """
     moments, variance = sums.moments(schema)
-    kept = _varying(sums, schema, variance, settings.min_count)
+    kept = _varying(sums, schema, variance, MIN_COUNT)
     moments = Moments(moments.products[kept][:, kept], moments.counts[kept][:, kept])
     count = int(kept.sum())
     precision = torch.eye(count, dtype=torch.float64)

@@ -41,7 +41,7 @@ def fitted(sizes=SIZES, **table):
         {"alignment": "none", "graph": "given"},
         {"graph": "icdf", "reference": "Laplace", "reference-options": {"loc": 0.0, "scale": 2.0}},
         {"fusion": "mean-pooling", "graph": "none"},
-        {"fusion": "transformer", "transformer-width": 8, "transformer-heads": 2},
+        {"fusion": "transformer"},
         {"fusion": "concatenation", "concatenation-hidden": [5]},
     ],
     ids=lambda table: "-".join(str(value) for value in table.values() if isinstance(value, str)) or "default",

@@ -18,7 +18,6 @@ SIZES = torch.tensor([3, 4])
         ({"alignment": "none", "aligned-size": 9}, None, "alignment = 'none' keeps embeddings at their size"),
         ({"alignment": "hard", "aligned-size": 4}, None, "alignment = 'hard' keeps embeddings at their size"),
         ({"alignment": "hard"}, None, "sizes are 3, 4"),
-        ({"fusion": "transformer", "transformer-heads": 3}, None, "multiple of their number"),
         ({"reference": "Nothing"}, None, "no distribution"),
     ],
 )

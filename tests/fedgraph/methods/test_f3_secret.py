@@ -133,7 +133,7 @@ def test_introductions():
     for name, public in (("north", b"short"), (None, b"k" * 32)):
         with pytest.raises(ReplyError, match="has not 32 bytes"):
             Introduction.unpack(Introduction(nobody, name, public).pack())
-    with pytest.raises(ReplyError, match="does not say whether"):
+    with pytest.raises(ReplyError, match="what the answer says of an aggregator is malformed"):
         Introduction.unpack(nobody.pack())
 
 
