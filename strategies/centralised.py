@@ -18,7 +18,7 @@ class Centralised(GlobalModelStrategy):
     """All clients live on one node, which pools their examples; the model is measured on each client's own."""
 
     name = "centralised"
-    title = "One pooled model, trained on everybody's data in one place"
+    title = "One model trained on the pooled data of all clients"
     needs = "all clients on one node (--nodes 1)"
     default_client = "clients.centralised:CentralisedClient"
 

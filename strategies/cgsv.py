@@ -1,4 +1,4 @@
-"""CGSV: every client keeps a model of its own and is given as much of the common update as it contributes to it.
+"""CGSV: clients keep models of their own, and receive a share of the aggregate in proportion to their contribution.
 
 Xu, Lyu, Ma, Miao, Foo, Low: Gradient Driven Rewards to Guarantee Fairness in Collaborative Machine Learning (NeurIPS
 2021). The cosine gradient Shapley value is the cosine of a client's update and the aggregate.
@@ -37,7 +37,7 @@ class CGSV(CohortStrategy[CGSVSettings]):
     """
 
     name = "cgsv"
-    title = "Clients are given as much of the common update as their own agree with it (CGSV)"
+    title = "Gradient rewards in proportion to contribution, by cosine similarity (CGSV)"
     paper = "https://proceedings.neurips.cc/paper/2021/hash/8682cc30db9c025ecd3fee433f8ab54c-Abstract.html"
 
     def __init__(self, settings: CGSVSettings, federation: Federation, plan: RunPlan) -> None:

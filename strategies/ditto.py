@@ -1,4 +1,4 @@
-"""Ditto: FedAvg, beside which every client trains a model of its own that stays close to the global one.
+"""Ditto: FedAvg, and a personal model per client, regularised towards the global one.
 
 Li et al., Ditto: Fair and Robust Federated Learning Through Personalization (ICML 2021), algorithm 1.
 """
@@ -15,7 +15,7 @@ class Ditto(GlobalModelStrategy[DittoSettings]):
     """What the server sees is FedAvg; the clients' own models, which are what is measured, stay with them."""
 
     name = "ditto"
-    title = "FedAvg, and a model of each client's own that stays close to the global one"
+    title = "FedAvg, and a personal model per client, regularised towards the global one (Ditto)"
     paper = "https://arxiv.org/abs/2012.04221"
     default_client = "clients.ditto:DittoClient"
 

@@ -48,7 +48,7 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
     """
 
     name = "f3-secret"
-    title = "The same on secret shares: neither the server nor any aggregator sees an embedding"
+    title = "Such predictions on secret shares: neither the server nor any aggregator sees an embedding"
     needs = "[f3-secret] run, and nodes with node config 'aggregator'; `fedgraph predict --secret` plays them"
     default_client = "clients.f3_secret:SecretClient"
 

@@ -1,4 +1,4 @@
-"""FedAtt: the server moves each layer towards the clients, most towards those that are furthest from it.
+"""FedAtt: the server moves each layer towards the clients, with attention weights from their distances.
 
 Ji et al., Learning Private Neural Language Modeling with Attentive Aggregation (IJCNN 2019), eqs. 3 to 5, algorithm 2.
 The noise that the authors' programs add to every entry is left out.
@@ -22,7 +22,7 @@ class FedAtt(GlobalModelStrategy[FedAttSettings]):
     """
 
     name = "fedatt"
-    title = "Global model that moves layer by layer towards the clients, most towards the furthest"
+    title = "Attentive aggregation: each layer moves towards the clients, weighted by distance (FedAtt)"
     paper = "https://arxiv.org/abs/1812.07108"
 
     def update(self, server_round: int, replies: Replies) -> Tensor:

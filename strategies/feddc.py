@@ -23,7 +23,7 @@ class FedDC(DriftStrategy[FedDCSettings]):
     """
 
     name = "feddc"
-    title = "FedDyn with control variates (FedDC)"
+    title = "Drift decoupling and correction: FedDyn with control variates (FedDC)"
     needs = 'SGD ([train] optimizer = "sgd")'
     paper = "https://arxiv.org/abs/2203.11751"
     default_client = "clients.feddc:FedDCClient"

@@ -1,4 +1,4 @@
-"""FedDyn: every client's loss is bent so that what all of them find is what the sum of their losses wants.
+"""FedDyn: regularise each client's loss so that local optima agree with the global one.
 
 Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Based on Dynamic Regularization (ICLR
 2021), algorithm 1.
@@ -17,6 +17,6 @@ class FedDyn(DriftStrategy[FedDynSettings]):
     """
 
     name = "feddyn"
-    title = "FedAvg with losses that are bent by every client's drift (FedDyn)"
+    title = "Federated learning with dynamic regularisation (FedDyn)"
     paper = "https://arxiv.org/abs/2111.04263"
     default_client = "clients.feddyn:DriftClient"

@@ -13,6 +13,6 @@ class FedPer(GlobalModelStrategy[FedPerSettings]):
     """Shares the representation; every client has a last layer of its own."""
 
     name = "fedper"
-    title = "FedAvg of all layers but the last, which stays with the client"
+    title = "FedAvg with a personal last layer (FedPer)"
     paper = "https://arxiv.org/abs/1912.00818"
     default_client = "clients.fedper:PersonalLayersClient"

@@ -13,6 +13,6 @@ class LGFedAvg(GlobalModelStrategy[LGFedAvgSettings]):
     """Shares the last layer; every client has a representation of its own."""
 
     name = "lg-fedavg"
-    title = "FedAvg of the last layer; the others stay with the client"
+    title = "FedAvg of the last layer, with personal representations (LG-FedAvg)"
     paper = "https://arxiv.org/abs/2001.01523"
     default_client = "clients.fedper:PersonalLayersClient"

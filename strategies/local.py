@@ -11,7 +11,7 @@ class LocalOnly(CohortStrategy):
     """Returns to each client what it sent."""
 
     name = "local"
-    title = "Local-only training, nothing is shared"
+    title = "Local training only: nothing is shared"
     mixes_models = False
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:

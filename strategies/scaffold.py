@@ -25,7 +25,7 @@ class Scaffold(GlobalModelStrategy[ScaffoldSettings]):
     """
 
     name = "scaffold"
-    title = "FedAvg with control variates against the drift of clients (SCAFFOLD)"
+    title = "FedAvg with control variates against client drift (SCAFFOLD)"
     needs = 'SGD ([train] optimizer = "sgd")'
     paper = "https://arxiv.org/abs/1910.06378"
     default_client = "clients.scaffold:ScaffoldClient"

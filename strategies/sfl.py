@@ -112,14 +112,14 @@ class SFLPer(SFL[SFLPerSettings]):
     """The representation goes over the graph, the last layer does not (table 4)."""
 
     name = "sfl-per"
-    title = "SFL of all layers but the last, which stays with the client (SFL+PER)"
+    title = "SFL with a personal last layer (SFL+PER)"
 
 
 class SFLLG(SFL[SFLLGSettings]):
     """The last layer goes over the graph, the representation does not (table 4)."""
 
     name = "sfl-lg"
-    title = "SFL of the last layer; the others stay with the client (SFL+LG)"
+    title = "SFL of the last layer, with personal representations (SFL+LG)"
 
 
 class SFLFineTuning(SFL[SFLFineTuningSettings]):

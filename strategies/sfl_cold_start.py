@@ -29,7 +29,7 @@ class SFLColdStart(SFL[SFLColdStartSettings]):
     """Cold client i gets ``sum_j g_ij n_j Theta_j / sum_j g_ij n_j`` over warm j, ``g = A_hat^K + everybody / N``."""
 
     name = "sfl-cold-start"
-    title = "SFL where some clients have hardly any data: they are given models of their neighbourhood"
+    title = "SFL for cold clients: those with hardly any data get the models of their neighbourhood"
     paper = ""
     default_client = "clients.sfl_cold_start:SFLColdStartClient"
 

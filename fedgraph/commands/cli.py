@@ -29,6 +29,9 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.terminal import messages_for_people
 from strategies.engine.chosen import ChosenMethod
 
+_OURS = ("sfl", "f3", "ipa", "fedngm")
+_TOLD = {"title": "", "needs": "nothing", "paper": ""}
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 
 _DEFAULT = "sfl/digits.toml"
@@ -100,8 +103,9 @@ def methods() -> None:
     table = Table()
     for column in ("method", "what it is", "needs", "paper"):
         table.add_column(column, overflow="fold")
-    for name, found in built_ins().items():
-        told = (getattr(found, key, "") for key in ("title", "needs", "paper"))
+    # First what the project is for, then what it is held against.
+    for name, found in sorted(built_ins().items(), key=lambda item: item[0].split("-")[0] not in _OURS):
+        told = (getattr(found, key, "") or otherwise for key, otherwise in _TOLD.items())
         table.add_row(name, *map(escape, told))
     console = Console()
     console.print(table)
