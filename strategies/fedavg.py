@@ -37,8 +37,8 @@ class FedAvgOwnStart(GlobalModelStrategy):
     def initialise(self, initial_arrays: ArrayRecord) -> None:
         """A model drawn for each client."""
         super().initialise(initial_arrays)
-        assert self.plan.draw is not None
-        self.models = torch.stack([self.plan.draw(name) for name in self.federation.names])
+        assert self.plan.initial_model_of is not None
+        self.models = torch.stack([self.plan.initial_model_of(name) for name in self.federation.names])
 
     def outgoing(self, server_round: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Everybody's own model as long as they differ, which is in the first round, then the global one."""

@@ -94,8 +94,8 @@ class IPA(CohortStrategy[IPASettings]):
         super().initialise(initial_arrays)
         names = self.federation.names
         if self.settings.initialisation == "own":
-            assert self.plan.draw is not None
-            self.models = torch.stack([self.plan.draw(name) for name in names])
+            assert self.plan.initial_model_of is not None
+            self.models = torch.stack([self.plan.initial_model_of(name) for name in names])
         if self.settings.initial_weights == "kaiming-normal":
             keys = names if self.settings.initialisation == "own" else ("",) * len(names)
             self.models = torch.stack([self._kaiming(row, key) for row, key in zip(self.models, keys, strict=True)])

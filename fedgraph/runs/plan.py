@@ -28,7 +28,7 @@ class RunPlan:
     rounds     : how many there are to be at most.
     splits     : splits on which models are evaluated, every ``every`` rounds and after the last.
     architectures : which client has which model, where they differ; None where all have the one of ``layout``.
-    draw       : an initial model ``[parameters]`` that a client of a name starts from where each has one of its own.
+    initial_model_of : an initial model ``[parameters]`` for a client, by name, where each starts from one of its own.
     """
 
     layout: Layout
@@ -44,7 +44,7 @@ class RunPlan:
     checkpoint_every: int = 1
     callbacks: Sequence[Callback] = field(default_factory=tuple)
     architectures: Architectures | None = None
-    draw: Callable[[str], Tensor] | None = None
+    initial_model_of: Callable[[str], Tensor] | None = None
 
     @property
     def train(self) -> TrainSettings:

@@ -89,7 +89,9 @@ def execute_rounds(
         checkpoint_every=experiment.output.checkpoint_every,
         callbacks=(*watched, recorder, LogProgress(head.rounds), *listeners),
         architectures=architectures if architectures.is_mixed else None,
-        draw=lambda name: initial_model(architectures.models[0], derive_seed(head.seed, "own initial model", name)),
+        initial_model_of=lambda name: initial_model(
+            architectures.models[0], derive_seed(head.seed, "own initial model", name)
+        ),
     )
     strategy = method.build(federation, plan)
     if not strategy.restorable:
