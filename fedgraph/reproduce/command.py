@@ -129,7 +129,7 @@ def reproduce(
             console.print(shown)
         written = [target / name for name in files]
         if results_dir is not None:
-            written.append(export(final, file.parent, results_dir))
+            written.append(export(final, selected, file.parent, results_dir))
         _conclude(console, final, selected, written)
 
 

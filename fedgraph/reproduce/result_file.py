@@ -12,7 +12,7 @@ import csv
 import io
 import json
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any, get_args
 import numpy as np
 
 from fedgraph.experiment import find_experiment
+from fedgraph.reproduce.cells import Cell
 from fedgraph.reproduce.files import Profile, read_file
 from fedgraph.reproduce.paired import Difference
 from fedgraph.reproduce.results import Results, Spread
@@ -178,8 +179,11 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def export(results: Results, beside: Path, folder: Path) -> Path:
-    """Merge what the finished runs measured into the result file of their table and profile, and return its path.
+def export(results: Results, cells: Iterable[Cell], beside: Path, folder: Path) -> Path:
+    """Merge what the finished ones of ``cells`` measured into the result file of their table and profile.
+
+    Other finished runs of the table are left alone: one new seed would take the place of a mean over several. Returns
+    the path of the file.
 
     beside : the folder of the table's file.
 
@@ -191,7 +195,8 @@ def export(results: Results, beside: Path, folder: Path) -> Path:
     paper = f"{beside.parent.name}-"
     path = folder / f"{results.name.removeprefix(paper)}-{results.profile_name}.csv"
     old = read_lines(path) if path.exists() else []
-    lines = merged(old, _measured(results, beside), order=_places(results))
+    wanted = {(cell.row, cell.column, cell.seed) for cell in cells}
+    lines = merged(old, _measured(results, wanted, beside), order=_places(results))
     _write(path, lines)
     return path
 
@@ -271,7 +276,7 @@ def _places(results: Results) -> list[tuple[str, str, str]]:
     ]
 
 
-def _measured(results: Results, beside: Path) -> list[ResultLine]:
+def _measured(results: Results, wanted: Collection[tuple[str, str, int]], beside: Path) -> list[ResultLine]:
     lines = []
     for column in results.columns:
         for row in results.rows(column):
@@ -279,7 +284,8 @@ def _measured(results: Results, beside: Path) -> list[ResultLine]:
                 settings = declared(results, row, column, metric, beside)
                 for outcome in results.at(row, column):
                     value = results.measured(outcome, row, column, metric)
-                    if value is not None:
+                    chosen = (row.label, column.key, outcome.cell.seed) in wanted
+                    if chosen and value is not None:
                         place = (row.label, column.key, metric.title)
                         seed, commit = str(outcome.cell.seed), _commit(outcome.cell.path)
                         lines.append(ResultLine(*place, seed, f"{value:.9g}", settings=settings, source=commit))

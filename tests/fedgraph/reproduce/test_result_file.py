@@ -46,6 +46,9 @@ def test_what_was_measured_is_exported_seed_by_seed_and_added_to(table, write):
     kept = ResultFile(Path("kept/tiny-small.csv")).spread("SFL", "digits", "mean")
     assert kept.values[1] == pytest.approx(ours)
     assert kept.mean == pytest.approx(sum(kept.values.values()) / 2)
+    # What else the folder holds is left alone.
+    assert call(path, "--out", "out", "--rows", "SFL", "--seeds", "0", "--results", "some").exit_code == 0
+    assert {(line.row, line.seed) for line in read_lines(Path("some/tiny-small.csv"))} == {("SFL", "0")}
 
 
 def test_overrides_that_no_row_names_are_refused_before_anything_is_run(table, write):
