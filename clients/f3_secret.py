@@ -44,7 +44,7 @@ from fedgraph.privacy.secret import (
     split,
 )
 from fedgraph.support.errors import DataError, IdentityError, ReplyError, RunError
-from fedgraph.support.settings import Configured, part_of
+from fedgraph.support.settings import Configured
 
 log = logging.getLogger("fedgraph")
 
@@ -65,7 +65,10 @@ class SecretClient(Configured[F3SecretSettings]):
 
     def __init__(self, node: Node, experiment: str) -> None:
         self.node = node
-        self.settings = Assignment.of(experiment).method_as(F3SecretSettings)
+        assignment = Assignment.of(experiment)
+        self.settings = assignment.method_as(F3SecretSettings)
+        # What an owner and an aggregator must have alike.
+        self.sharing = assignment.method_as(ShareSettings)
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:
@@ -89,11 +92,6 @@ class SecretClient(Configured[F3SecretSettings]):
             raise ReplyError("the server asks for embeddings in the clear, though this run is one on secret shares")
         name, owners = self.aggregator, F3Client(self.node, request).reply()
         return Introduction(owners) if name is None else Introduction(owners, name, self._keys(name).public)
-
-    @property
-    def sharing(self) -> ShareSettings:
-        """Those of the settings that both an owner and an aggregator must have alike."""
-        return part_of(ShareSettings, self.settings.as_table(), "[f3-secret]")
 
     @property
     def aggregator(self) -> str | None:

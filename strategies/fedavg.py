@@ -5,7 +5,6 @@ McMahan et al., Communication-Efficient Learning of Deep Networks from Decentral
 
 from __future__ import annotations
 
-import torch
 from flwr.app import ArrayRecord
 from flwr.serverapp import strategy
 from torch import Tensor
@@ -21,6 +20,7 @@ class FedAvg(strategy.FedAvg):
 
     name = "fedavg"
     title = "Federated averaging, Flower's own strategy"
+    needs = "nothing"
     paper = "https://arxiv.org/abs/1602.05629"
 
 
@@ -37,8 +37,7 @@ class FedAvgOwnStart(GlobalModelStrategy):
     def initialise(self, initial_arrays: ArrayRecord) -> None:
         """A model drawn for each client."""
         super().initialise(initial_arrays)
-        assert self.plan.initial_model_of is not None
-        self.models = torch.stack([self.plan.initial_model_of(name) for name in self.federation.names])
+        self.models = self.plan.initial_models(self.federation.names)
 
     def outgoing(self, server_round: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Everybody's own model as long as they differ, which is in the first round, then the global one."""

@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from flwr.app import ArrayRecord
@@ -94,8 +94,7 @@ class IPA(CohortStrategy[IPASettings]):
         super().initialise(initial_arrays)
         names = self.federation.names
         if self.settings.initialisation == "own":
-            assert self.plan.initial_model_of is not None
-            self.models = torch.stack([self.plan.initial_model_of(name) for name in names])
+            self.models = self.plan.initial_models(names)
         if self.settings.initial_weights == "kaiming-normal":
             keys = names if self.settings.initialisation == "own" else ("",) * len(names)
             self.models = torch.stack([self._kaiming(row, key) for row, key in zip(self.models, keys, strict=True)])
@@ -119,12 +118,12 @@ class IPA(CohortStrategy[IPASettings]):
     @property
     def moves_after_measuring(self) -> bool:
         """The turns of the others, after a peer's own."""
-        return self.settings.turns == "sequential" and self.settings.moves_others
+        return self.measures == "after" and self.settings.moves_others
 
     @property
-    def measures_after_training(self) -> bool:
-        """Right after its turn, as in the paper."""
-        return bool(self.settings.turns == "sequential")
+    def measures(self) -> Literal["before", "after", "apart"]:
+        """A peer right after its turn, as in the paper."""
+        return "after" if self.settings.turns == "sequential" else "before"
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
         """Every peer goes on with its own: what it sent, or as the turns have left it."""
@@ -139,7 +138,7 @@ class IPA(CohortStrategy[IPASettings]):
         if self.settings.turns == "sequential":
             self.models = self.models.clone()
             return self._joined([self._turn(position, server_round, nodes) for position in self.order(server_round)])
-        splits = self.plan.splits if self.plan.evaluates(server_round - 1) else ()
+        splits = self.plan.splits_after(server_round - 1)
         stacked = {"parameters": self.models, "weights": self.weights(server_round)}
         return nodes.ask(server_round, stacked, {"peers": self.models}, splits, self.reply_shapes())
 
@@ -155,7 +154,7 @@ class IPA(CohortStrategy[IPASettings]):
             server_round,
             stacked={"parameters": self.models[position : position + 1]},
             shared={"others": self.models[peers], "weights": weights[peers], "there": there},
-            splits=self.plan.splits if self.plan.evaluates(server_round) else (),
+            splits=self.plan.splits_after(server_round),
             shapes={**self.reply_shapes(), **others},
         )
         if replies.names:

@@ -30,7 +30,6 @@ from fedgraph.support.terminal import messages_for_people
 from strategies.engine.chosen import ChosenMethod
 
 _OURS = ("sfl", "f3", "ipa", "fedngm")
-_TOLD = {"title": "", "needs": "nothing", "paper": ""}
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 
@@ -105,7 +104,7 @@ def methods() -> None:
         table.add_column(column, overflow="fold")
     # First what the project is for, then what it is held against.
     for name, found in sorted(built_ins().items(), key=lambda item: item[0].split("-")[0] not in _OURS):
-        told = (getattr(found, key, "") or otherwise for key, otherwise in _TOLD.items())
+        told: list[str] = [getattr(found, key) for key in ("title", "needs", "paper")]
         table.add_row(name, *map(escape, told))
     console = Console()
     console.print(table)

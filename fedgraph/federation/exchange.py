@@ -241,7 +241,8 @@ def ask_everybody(
             silent -= {reply.metadata.src_node_id for reply in replies}
             # A node that ended is listed for a while yet; its clients may come back on another.
             heard = [reply for reply in replies if not is_unreachable(reply)]
-            asked = [node for node in unknown if any(reply.metadata.src_node_id == node for reply in heard)]
+            sources = {reply.metadata.src_node_id for reply in heard}
+            asked = [node for node in unknown if node in sources]
             admitted, problems = split_replies(heard, asked, partial(_admitted, read, roll_call, challenged))
             answers |= admitted
             failed = {node: problem for node, problem in failed.items() if node not in admitted}

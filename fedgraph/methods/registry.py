@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from fedgraph.support.errors import ExperimentError
@@ -41,8 +42,9 @@ def built_in(name: str) -> type | None:
     """The strategy of a built-in method: ``sfl-per`` is looked for in ``sfl_per.py``, then in ``sfl.py``."""
     words = name.split("-")
     for module in ("_".join(words[:end]) for end in range(len(words), 0, -1)):
-        if module in _modules() and name in _named(module):
-            return _named(module)[name]
+        found = _named(module).get(name) if module in _modules() else None
+        if found is not None:
+            return found
     return None
 
 
@@ -75,11 +77,13 @@ def resolve(method: str | None, strategy: str | None, client: str | None) -> Met
     return Method(str(method), f"{known.__module__}:{known.__name__}", client or "")
 
 
+@cache
 def _modules() -> list[str]:
     folders = importlib.import_module(PACKAGE).__path__
     return [found.name for found in pkgutil.iter_modules(folders) if not found.ispkg]
 
 
+@cache
 def _named(module: str) -> dict[str, type]:
     path = f"{PACKAGE}.{module}"
     classes = [found for found in vars(importlib.import_module(path)).values() if isinstance(found, type)]

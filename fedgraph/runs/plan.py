@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from fedgraph.data import SplitName
@@ -54,6 +55,15 @@ class RunPlan:
     def evaluates(self, server_round: int) -> bool:
         """Whether the models that stand after ``server_round`` rounds are evaluated even if more rounds follow."""
         return bool(self.splits) and server_round % self.every == 0
+
+    def splits_after(self, server_round: int) -> tuple[SplitName, ...]:
+        """The splits on which those models are evaluated; none where they are not."""
+        return self.splits if self.evaluates(server_round) else ()
+
+    def initial_models(self, names: Sequence[str]) -> Tensor:
+        """An initial model for each client, ``[clients, parameters]``."""
+        assert self.initial_model_of is not None
+        return torch.stack([self.initial_model_of(name) for name in names])
 
     def keep_from(self, server_round: int) -> int:
         """The first round that a run may still be asked to repeat while it is in ``server_round``.

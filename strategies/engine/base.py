@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from flwr.app import ArrayRecord
@@ -50,8 +50,6 @@ class CohortStrategy(MethodStrategy[S]):
 
     default_client: ClassVar[str] = "clients.engine.base:CohortClient"
     needs_graph: ClassVar[bool] = False
-    measures_with_training: ClassVar[bool] = True
-    """Whether the replies of a round say how the models did that it began with; else measuring is an exchange."""
 
     def __init__(self, settings: S, federation: Federation, plan: RunPlan) -> None:
         if self.needs_graph and federation.graph is None:
@@ -96,7 +94,7 @@ class CohortStrategy(MethodStrategy[S]):
 
     def train_round(self, server_round: int, nodes: Nodes) -> Replies:
         """The exchanges of a round: by default one, in which the models are measured, if it is time, and trained."""
-        splits = self.plan.splits if self.plan.evaluates(server_round - 1) else ()
+        splits = self.plan.splits_after(server_round - 1)
         return nodes.ask(server_round, *self.outgoing(server_round), splits, self.reply_shapes(), self.shared_with)
 
     def measure(self, server_round: int, nodes: Nodes) -> Replies:
@@ -104,9 +102,9 @@ class CohortStrategy(MethodStrategy[S]):
         return nodes.ask(server_round, *self.outgoing(server_round), self.plan.splits, further=self.shared_with)
 
     @property
-    def measures_after_training(self) -> bool:
-        """Whether what the replies of a round say is of the models that clients have trained in it."""
-        return False
+    def measures(self) -> Literal["before", "after", "apart"]:
+        """When a round measures models: with its replies, before they are trained or after, or in an exchange apart."""
+        return "before"
 
     @property
     def moves_after_measuring(self) -> bool:

@@ -14,6 +14,7 @@ from fedgraph.support.settings import Settings, parse
 from strategies.engine.base import CohortStrategy
 from strategies.engine.phases import PhasedStrategy, PhasesPlan, check_without_rounds
 from strategies.engine.stock import STOCK_CLIENT, StockStrategy, build_stock, check_absence_policy
+from strategies.engine.strategy import MethodStrategy
 
 
 class ChosenMethod:
@@ -45,7 +46,7 @@ class ChosenMethod:
             )
         self._where = f"[{method.name}]"
         self._table = experiment.method_table
-        if issubclass(self.strategy_class, CohortStrategy | PhasedStrategy):
+        if issubclass(self.strategy_class, MethodStrategy):
             self.client = method.client or getattr(self.strategy_class, "default_client", "")
             if not self.client:
                 raise ExperimentError(
@@ -77,4 +78,4 @@ class ChosenMethod:
 
 def mixes_models(strategy_class: type[Strategy]) -> bool:
     """Whether a strategy computes with models of different clients at once; stock Flower strategies all average."""
-    return strategy_class.mixes_models if issubclass(strategy_class, CohortStrategy | PhasedStrategy) else True
+    return strategy_class.mixes_models if issubclass(strategy_class, MethodStrategy) else True

@@ -60,7 +60,7 @@ class RoundLoop:
         self._result = Result()
         # A run may have been killed after early stopping had ended it.
         self._stop = any(callback.stopped for callback in self._plan.callbacks)
-        self._recorded = self._restored = False
+        self._restored = False
         self._beside: dict[str, Tensor] = {}
 
     def run(self, initial_arrays: ArrayRecord, num_rounds: int) -> Result:
@@ -74,7 +74,7 @@ class RoundLoop:
             if not self._round(progress.rounds + 1):
                 break
             arrays = strategy.global_arrays() or arrays
-            if not strategy.measures_with_training and self._plan.evaluates(progress.rounds + 1):
+            if strategy.measures == "apart" and self._plan.evaluates(progress.rounds + 1):
                 self._measure(progress.rounds + 1)
             self._measure_at_server(progress.rounds + 1, arrays)
             progress.rounds += 1
@@ -88,11 +88,10 @@ class RoundLoop:
         """One round; False when what was measured at its beginning ends the run, and it trained for nothing."""
         strategy, plan = self._strategy, self._plan
         began, before = time.perf_counter(), replace(self._nodes.grid.traffic)
-        after_training = strategy.measures_after_training
-        if after_training and server_round == 1 and plan.evaluates(0):
+        if strategy.measures == "after" and server_round == 1 and plan.evaluates(0):
             self._measure(0)
         replies = strategy.train_round(server_round, self._nodes)
-        if strategy.measures_with_training and not after_training and plan.evaluates(server_round - 1):
+        if strategy.measures == "before" and plan.evaluates(server_round - 1):
             self._record_measured(server_round - 1, replies)
             if self._stop:
                 return False
@@ -100,18 +99,17 @@ class RoundLoop:
         models = strategy.aggregate(server_round, taking_part)
         self._check_padding(taking_part.names, models)
         strategy.write_back(taking_part, models)
-        if after_training and plan.evaluates(server_round):
+        if strategy.measures == "after" and plan.evaluates(server_round):
             self._record_measured(server_round, replies)
         self._record_training(server_round, replies, time.perf_counter() - began, before)
         return True
 
     def _measure_final_models(self) -> None:
         strategy, progress = self._strategy, self._progress
-        up_to_date = progress.after == progress.rounds
-        if up_to_date and strategy.moves_after_measuring and progress.rounds:
+        if strategy.moves_after_measuring and progress.rounds and progress.after == progress.rounds:
             self._restored, self._beside = True, self._noted(AFTER_TURN)
             self._measure(progress.rounds)
-        elif not (up_to_date and self._recorded):
+        elif progress.rounds not in self._result.evaluate_metrics_clientapp:
             self._measure(progress.rounds)
         for callback in self._plan.callbacks:
             models = callback.final_models()
@@ -164,7 +162,6 @@ class RoundLoop:
             server_round, self._strategy.federation.names, {**whole, **self._beside}, self._strategy.models,
             replies.absent, self._restored,
         )  # fmt: skip
-        self._recorded = True
         stops = [callback.on_evaluation(evaluation) for callback in self._plan.callbacks]
         self._stop = any(stops)
         means = MetricRecord({name: float(values.nanmean()) for name, values in whole.items()})

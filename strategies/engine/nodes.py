@@ -29,6 +29,7 @@ class Nodes:
     def __init__(self, grid: OrderedGrid, federation: Federation, plan: RunPlan, timeout: float) -> None:
         self.grid = grid
         self._federation, self._plan, self._timeout = federation, plan, timeout
+        self._node_of = {place: node for node, rows in federation.hosts.items() for place in rows.tolist()}
 
     def ask(
         self,
@@ -78,9 +79,7 @@ class Nodes:
         shapes: Shapes,
     ) -> Replies:
         """One exchange with the node of one client, which trains; tensors of ``stacked`` are ``[1, ...]``."""
-        name = self._federation.names[position]
-        hosts = self._federation.hosts
-        node = next(node for node, positions in hosts.items() if bool((positions == position).any()))
+        name, node = self._federation.names[position], self._node_of[position]
         request = self._request(server_round, (name,), stacked, shared, splits, True)
         connected = node in set(self.grid.get_node_ids())
         sent = [Message(request.pack(), node, MessageType.TRAIN, group_id=str(server_round))] if connected else []

@@ -90,10 +90,8 @@ def collect(
         parts.append((asked[node][good], _rows(reply, good)))
     for reason, concerned in by_reason(absent).items():
         log.warning("no usable reply from %s: %s", ", ".join(concerned), reason)
-    came: dict[int, Message] = {}
-    for message in sent:
-        came.setdefault(message.metadata.src_node_id, message)
-    return _stack(federation, parts, absent), [came[node] for node in found]
+    first = {message.metadata.src_node_id: message for message in reversed(sent)}
+    return _stack(federation, parts, absent), [first[node] for node in found]
 
 
 def by_reason(absent: Mapping[str, str]) -> dict[str, list[str]]:

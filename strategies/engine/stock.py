@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,10 +18,8 @@ from torch import Tensor
 
 from fedgraph.federation import Federation
 from fedgraph.messages import (
-    CLIENT_KEY,
-    EXPERIMENT_KEY,
     KEEP_KEY,
-    RUN_KEY,
+    Request,
     WorkReply,
     checked_arrays,
     from_record,
@@ -43,8 +41,6 @@ _NODE_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
 
 class StockStrategy(CohortStrategy):
     """Runs ``stock`` unchanged. A node answers for all its clients at once with their weighted mean."""
-
-    measures_with_training: ClassVar[bool] = False
 
     def __init__(self, stock: Strategy, federation: Federation, plan: RunPlan) -> None:
         check_absence_policy(plan.on_missing)
@@ -70,6 +66,11 @@ class StockStrategy(CohortStrategy):
     def global_model(self) -> Tensor:
         """The global model, ``[parameters]``."""
         return self.models[0]
+
+    @property
+    def measures(self) -> Literal["before", "after", "apart"]:
+        """As Flower does."""
+        return "apart"
 
     def train_round(self, server_round: int, nodes: Nodes) -> Replies:
         """Whatever the stock strategy sends; the nodes it draws depend on the seed and the round alone."""
@@ -121,8 +122,7 @@ class StockStrategy(CohortStrategy):
 
     def _config(self) -> dict[str, Any]:
         plan = self.plan
-        told = {CLIENT_KEY: plan.client, EXPERIMENT_KEY: plan.experiment, RUN_KEY: plan.run}
-        return {**told, "evaluate": list(plan.splits)}
+        return {**Request(plan.client, plan.experiment, plan.run).header(), "evaluate": list(plan.splits)}
 
     def _asked(self, messages: Iterable[Message]) -> dict[int, Tensor]:
         nodes = [message.metadata.dst_node_id for message in messages]
