@@ -9,17 +9,16 @@ import json
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, get_args
+from typing import ClassVar
 
-import numpy as np
 import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from clients.engine.node import Assignment, Node
 from clients.engine.table_rows import TableRows
+from clients.engine.table_scores import TableScores
 from clients.engine.table_statistics import TableStatistics, consent_of
-from fedgraph.data.columns import Floats
 from fedgraph.data.schema import Schema, schema_as_json
 from fedgraph.data.tables import client_table_source
 from fedgraph.experiment import Experiment
@@ -37,18 +36,9 @@ from fedgraph.graphical.learning import (
 )
 from fedgraph.graphical.network import Network, train
 from fedgraph.graphical.recovery import UnitTable, recover
-from fedgraph.graphical.scores import (
-    Yardstick,
-    predict_targets,
-    score_answers,
-    score_model,
-    score_samples,
-    score_targets,
-    some_hidden,
-)
 from fedgraph.methods.fedngm import FedNGMSettings, PhaseReply, PhaseRequest, scores_as_text
 from fedgraph.support.errors import IdentityError, ReplyError
-from fedgraph.support.files import file_name, json_digest
+from fedgraph.support.files import file_name
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Configured
 from fedgraph.training import ClientState
@@ -88,7 +78,6 @@ class FedNGMClient(Configured[FedNGMSettings]):
         self.source = client_table_source(node.source(self.assignment), "fedngm")
         self.clients = tuple(sorted(node.hosted(self.assignment)))
         self._held = TableRows(self.source, self.clients, self.settings.scaling, request.scaling)
-        self._public_scores: dict[str, dict[str, float]] = {}
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:
@@ -191,61 +180,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         if personal is not None:
             models["-personal"] = personal
         (personal or given).save(self._model_file(name))
-        tables = {"test": rows.values["test"]}
-        if (public := self._held.public(self.common)) is not None:
-            tables["public"] = public
-        scores: dict[str, float] = {}
-        for split, values in tables.items():
-            for suffix, model in models.items():
-                schema = model.encoding.schema
-                own = values if schema == self.common else self._more(name, schema, split, values)
-                scores |= self._scored(split, suffix, model, own)
-            scores |= self._of_yardsticks(name, split, "", values)
-            if self.settings.hidden:
-                scores |= self._of_questions(name, split, models, values)
-            if self.settings.sample_quality:
-                quality = score_samples(given, values, name, self.assignment.seed, self.settings.sampling)
-                scores |= _named(split, "", {"samples": quality})
-        return scores
-
-    def _scored(self, split: str, suffix: str, model: GraphicalModel, values: Floats) -> dict[str, float]:
-        """Scores of a model; those of the global one in public rows are the same for all with the same ranges."""
-        targets = self._targets(model.encoding.schema)
-        if split != "public" or suffix:
-            return _named(split, suffix, score_model(model, values, targets))
-        scaling = json_digest(model.encoding.scaling.as_json())
-        if scaling not in self._public_scores:
-            self._public_scores[scaling] = _named(split, suffix, score_model(model, values, targets))
-        return self._public_scores[scaling]
-
-    def _of_yardsticks(self, name: str, split: str, prefix: str, values: Floats) -> dict[str, float]:
-        """Scores of other models than graphical ones, if they are wanted."""
-        targets = [each for each in self._targets(self.common) if self.common[each].kind != "embedding"]
-        scores: dict[str, float] = {}
-        for yardstick in get_args(Yardstick) if self.settings.yardsticks else ():
-            training = self._yardstick_rows(name)
-            found = predict_targets(yardstick, self.common, training, values, targets, self.assignment.seed)
-            told = score_targets(self.common, values, found)
-            scores |= _named(split, f"-{yardstick}", {f"{prefix}{target}": own for target, own in told.items()})
-        return scores
-
-    def _of_questions(
-        self, name: str, split: str, models: Mapping[str, GraphicalModel], values: Floats
-    ) -> dict[str, float]:
-        """Scores where much is hidden, of models of the common features."""
-        targets, seed = self._targets(self.common), self.assignment.seed
-        asked = some_hidden(self.common, values, targets, self.settings.hidden, seed)
-        scores = self._of_yardsticks(name, split, "hidden-", asked)
-        for suffix, model in models.items():
-            if model.encoding.schema == self.common:
-                told = score_answers(model, asked, targets)
-                scores |= _named(split, suffix, {f"hidden-{target}": own for target, own in told.items()})
-        return scores
-
-    def _yardstick_rows(self, name: str) -> Floats:
-        """What yardsticks learn from: the client's training rows, or everybody's where models are pooled."""
-        names = self.clients if self.settings.global_model == "pooled" else [name]
-        return np.concatenate([self._held.rows(each, self.common).values["train"] for each in names])
+        return self._scores.of(name, models)
 
     def _personal(self, name: str, model: GraphicalModel) -> GraphicalModel | None:
         """The client's model from the global one; None where it would be the same."""
@@ -268,19 +203,6 @@ class FedNGMClient(Configured[FedNGMSettings]):
             graph = self._recovered({name: whole})[name]
             found = stitch_ngm(start, whole, graph.adjacency, own, settings.ngm, seed)
         return GraphicalModel.of_one(found.network, found.parameters, rows.encoding)
-
-    def _targets(self, schema: Schema) -> list[str]:
-        """Of a model of these features: those asked for, and what is private to the client."""
-        private = [name for name in schema.names if name not in self.common.names]
-        return [*(name for name in self.settings.targets or self.common.names if name in self.common.names), *private]
-
-    def _more(self, name: str, schema: Schema, split: str, values: Floats) -> Floats:
-        """Rows of a schema with the client's private features, which are unknown in public ones."""
-        if split != "public":
-            return self._held.rows(name, schema).values[split]
-        more = np.full((len(values), schema.num_values), np.nan)
-        more[:, : values.shape[1]] = values
-        return more
 
     def _recovered(self, schemas: Mapping[str, Schema]) -> dict[str, FeatureGraph]:
         """The graph of each client's training rows, from all features of its schema."""
@@ -335,6 +257,10 @@ class FedNGMClient(Configured[FedNGMSettings]):
         settings, seen = self.settings, self.common
         return TableStatistics(self.node, self.request, self.clients, settings, seen, self._held)
 
+    @cached_property
+    def _scores(self) -> TableScores:
+        return TableScores(self._held, self.clients, self.common, self.settings, self.assignment.seed)
+
     @property
     def _state(self) -> ClientState:
         return self.node.state(self.request.run, "ngm")
@@ -350,12 +276,3 @@ class FedNGMClient(Configured[FedNGMSettings]):
                 f"global-model = 'pooled' is one model of everybody's rows, and this node lacks those of "
                 f"{', '.join(others[:8])}: put all clients on one node (--nodes 1)"
             )
-
-
-def _named(split: str, suffix: str, scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    return {
-        f"{split}/{target}-{metric}{suffix}": value
-        for target, own in scores.items()
-        for metric, value in own.items()
-        if metric != "rows"
-    }

@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -19,7 +19,7 @@ from fedgraph.data.columns import Floats
 from fedgraph.data.encoding import Encoding, Scaling, agreed_scaling, read_values
 from fedgraph.data.schema import Agreement, Schema, agree, check_used, schema_as_json
 from fedgraph.data.tables import ClientTableSource, client_table_source, schema_settings
-from fedgraph.federation import OrderedGrid, Traffic, split_replies
+from fedgraph.federation import Traffic
 from fedgraph.graph import FeatureGraph, write_feature_graph
 from fedgraph.graphical import GraphicalModel, SharedStatistics
 from fedgraph.graphical.asking import draw
@@ -28,12 +28,8 @@ from fedgraph.graphical.learning import (
     average,
     dependencies,
     derivatives,
-    distil_ngm,
-    distil_ngr,
+    distil,
     merge,
-    pool,
-    with_ensemble,
-    with_predictions,
     write_dependencies,
 )
 from fedgraph.graphical.network import Network
@@ -48,14 +44,12 @@ from fedgraph.methods.fedngm import (
     graph_from_text,
     scores_from_text,
 )
-from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError, RunError
+from fedgraph.support.errors import ExperimentError, IdentityError, RunError
 from fedgraph.support.files import State, json_digest, load_state, save_state
-from strategies.engine.members import Members
+from strategies.engine.members import Answer, Members
 from strategies.engine.phases import Outcome, PhasedStrategy
 
 log = logging.getLogger("fedgraph")
-
-Answer = TypeVar("Answer")
 
 _LOOKED_AT = 256
 """Samples at which derivatives are taken."""
@@ -221,58 +215,26 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
         return Network(self._common, own.adjacency, settings.network), parameters
 
     def _distilled(self, network: Network, models: Tensor, scaling: Scaling) -> tuple[Network, Tensor]:
-        """A model of samples from the clients' models, and of public rows if they count."""
+        """Fit the global model to samples of the clients' models, and to public rows where they count."""
         settings, seed, members = self.settings, self.plan.seed, self._members
-        counts = settings.distillation.counts(members.num_rows)
-        samples = draw(network, models, max(counts), members.names, seed, settings=settings.sampling)
+        num_samples = max(settings.distillation.counts(members.num_rows))
+        samples = draw(network, models, num_samples, members.names, seed, settings=settings.sampling)
         public = None
         if settings.distillation.public_weight:
             encoding = Encoding(self._common, scaling, settings.scaling.outside)
             public = encoding.encode(self._public_values("distillation public-weight"))
-        if settings.distillation.targets == "ensemble":
-            samples = with_ensemble(network, models, samples, counts)
-        elif settings.distillation.targets == "predictions":
-            samples = with_predictions(network, models, samples)
-        if settings.distillation.targets != "samples":
-            public = None if public is None else torch.cat([public, public], 1)
-        rows = pool(samples, members.num_rows, settings.distillation, seed, public)
-        if settings.model == "ngr":
-            found = distil_ngr(self._common, *rows, settings.ngr, seed)
-            return Network(self._common, found.adjacency[0], settings.ngr), found.fit.parameters
-        return network, distil_ngm(self._common, network.adjacency, *rows, settings.ngm, seed).parameters
+        training = settings.network
+        return distil(network, models, samples, members.num_rows, settings.distillation, training, seed, public)
 
     def _phase(
         self, request: PhaseRequest, read: Callable[[str, Tensor], Answer], width: int = 0, sums: int = 0
     ) -> dict[str, Answer]:
-        """One exchange with the nodes of all members: what ``read`` makes of the text and the parameters of each
-        client, ``width`` numbers; or its ``sums``, if as many are asked for.
-
-        Members whose answer cannot be used are absent from then on, if that is tolerated.
-        """
-        members = self._members
-        hosted = {node: [members.names[place] for place in places.tolist()] for node, places in members.hosts.items()}
-        grid = OrderedGrid(self._grid, members.federation(), self.traffic)
-        messages = [Message(request.pack(), node, MESSAGE) for node in hosted]
-
-        def unpacked(node: int, content: RecordDict) -> dict[str, tuple[str, Tensor]]:
-            reply = PhaseReply.unpack(content, width, sums)
-            if not set(hosted[node]) <= set(reply.clients):
-                raise ReplyError("the answer lacks some of the node's clients")
-            told = reply.parameters if reply.sums is None else reply.sums
-            rows = {name: (reply.texts[place], told[place]) for place, name in enumerate(reply.clients)}
-            return {name: rows[name] for name in hosted[node]}
-
-        replies, problems = split_replies(grid.send_and_receive(messages, timeout=self.plan.timeout), hosted, unpacked)
-        lost = {name: problem for node, problem in problems.items() for name in hosted[node]}
-        found: dict[str, Answer] = {}
-        for answers in replies.values():
-            for name, (text, row) in answers.items():
-                try:
-                    found[name] = read(text, row)
-                except ReplyError as error:
-                    lost[name] = str(error)
+        """Ask all members once; those without a usable answer are absent from then on, where that is tolerated."""
+        found, lost = self._members.ask(
+            self._grid, request, read, timeout=self.plan.timeout, traffic=self.traffic, width=width, sums=sums
+        )
         if lost:
-            self._members = members.without(lost)
+            self._members = self._members.without(lost)
             self._check_present()
         return {name: found[name] for name in self._members.names}
 

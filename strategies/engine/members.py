@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedgraph.data import SPLITS
 from fedgraph.data.schema import Schema, schema_from_json
-from fedgraph.federation import Federation, hosts_of, nodes_of
-from fedgraph.methods.fedngm import PhaseReply
+from fedgraph.federation import Federation, OrderedGrid, Traffic, hosts_of, nodes_of, split_replies
+from fedgraph.methods.fedngm import MESSAGE, PhaseReply, PhaseRequest
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ReplyError
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -72,3 +77,60 @@ class Members:
         task = TaskSpec("regression", (), (1,))
         counts: dict[str, Tensor] = {split: torch.tensor(self.num_rows) for split in SPLITS}
         return Federation(self.names, self.hosts, task, self.data, counts)
+
+    def ask(
+        self,
+        grid: Grid,
+        request: PhaseRequest,
+        read: Callable[[str, Tensor], Answer],
+        *,
+        timeout: float,
+        traffic: Traffic,
+        width: int = 0,
+        sums: int = 0,
+    ) -> tuple[dict[str, Answer], dict[str, str]]:
+        """One exchange with the nodes of all members.
+
+        Parameters
+        ----------
+        grid : Grid
+            Carries the messages.
+        request : PhaseRequest
+            What every node is sent.
+        read : callable
+            Checks and decodes a client's answer: its text, and its ``width`` parameters or its ``sums``. It raises
+            ReplyError for an answer that cannot be used.
+        timeout : float
+            Seconds to wait for the replies.
+        traffic : Traffic
+            Counts the messages and their bytes.
+        width, sums : int
+            How many parameters, or sums, each client answers with.
+
+        Returns
+        -------
+        tuple of dict
+            What was read, and what was wrong with other answers, by client.
+        """
+        hosted = {node: [self.names[place] for place in places.tolist()] for node, places in self.hosts.items()}
+        messages = [Message(request.pack(), node, MESSAGE) for node in hosted]
+
+        def unpacked(node: int, content: RecordDict) -> dict[str, tuple[str, Tensor]]:
+            reply = PhaseReply.unpack(content, width, sums)
+            if not set(hosted[node]) <= set(reply.clients):
+                raise ReplyError("the answer lacks some of the node's clients")
+            told = reply.parameters if reply.sums is None else reply.sums
+            rows = {name: (reply.texts[place], told[place]) for place, name in enumerate(reply.clients)}
+            return {name: rows[name] for name in hosted[node]}
+
+        received = OrderedGrid(grid, self.federation(), traffic).send_and_receive(messages, timeout=timeout)
+        replies, problems = split_replies(received, hosted, unpacked)
+        lost = {name: problem for node, problem in problems.items() for name in hosted[node]}
+        found: dict[str, Answer] = {}
+        for answers in replies.values():
+            for name, (text, row) in answers.items():
+                try:
+                    found[name] = read(text, row)
+                except ReplyError as error:
+                    lost[name] = str(error)
+        return found, lost

@@ -2,15 +2,7 @@
 
 from fedgraph.graphical.learning.averaging import average
 from fedgraph.graphical.learning.dependence import dependencies, derivatives, write_dependencies
-from fedgraph.graphical.learning.distillation import (
-    SERVER,
-    DistillationSettings,
-    distil_ngm,
-    distil_ngr,
-    pool,
-    with_ensemble,
-    with_predictions,
-)
+from fedgraph.graphical.learning.distillation import SERVER, DistillationSettings, distil
 from fedgraph.graphical.learning.merge import MergeSettings, merge
 from fedgraph.graphical.learning.ngm import NGMFit, fit_ngm, fitted
 from fedgraph.graphical.learning.ngr import fit_ngr
@@ -26,16 +18,12 @@ __all__ = [
     "average",
     "dependencies",
     "derivatives",
-    "distil_ngm",
-    "distil_ngr",
+    "distil",
     "fit_ngm",
     "fit_ngr",
     "fitted",
     "merge",
-    "pool",
     "stitch_ngm",
     "stitch_ngr",
-    "with_ensemble",
-    "with_predictions",
     "write_dependencies",
 ]

@@ -123,6 +123,55 @@ def with_ensemble(network: Network, parameters: Tensor, samples: Tensor, shares:
     return torch.cat([samples, torch.cat(means).view_as(samples)], 2)
 
 
+def distil(
+    network: Network,
+    models: Tensor,
+    samples: Tensor,
+    num_examples: Sequence[int],
+    settings: DistillationSettings,
+    training: NGMSettings | NGRSettings,
+    seed: int,
+    public: Tensor | None = None,
+) -> tuple[Network, Tensor]:
+    """Fit the global model to samples of the clients' models.
+
+    Parameters
+    ----------
+    network : Network
+        That of the clients' models.
+    models : Tensor
+        Their parameters, ``[clients, parameters]``.
+    samples : Tensor
+        Drawn from each, ``[clients, rows, units]``.
+    num_examples : sequence of int
+        Training rows of each client.
+    settings : DistillationSettings
+        What is learned of each sample, and how many samples each client's model gives.
+    training : NGMSettings or NGRSettings
+        How the global model is trained; with the latter it finds a graph of its own.
+    seed : int
+        Seed of the experiment.
+    public : Tensor, optional
+        Rows ``[rows, units]`` that everybody has.
+
+    Returns
+    -------
+    tuple of Network and Tensor
+        The global model's network, and its parameters ``[1, parameters]``.
+    """
+    if settings.targets == "ensemble":
+        samples = with_ensemble(network, models, samples, settings.counts(num_examples))
+    elif settings.targets == "predictions":
+        samples = with_predictions(network, models, samples)
+    if public is not None and settings.targets != "samples":
+        public = torch.cat([public, public], 1)
+    rows = pool(samples, num_examples, settings, seed, public)
+    if isinstance(training, NGRSettings):
+        found = distil_ngr(network.schema, *rows, training, seed)
+        return Network(network.schema, found.adjacency[0], training), found.fit.parameters
+    return network, distil_ngm(network.schema, network.adjacency, *rows, training, seed).parameters
+
+
 def distil_ngm(
     schema: Schema, adjacency: Tensor, training: Tensor, held_out: Tensor, settings: NGMSettings, seed: int
 ) -> NGMFit:

@@ -1,0 +1,143 @@
+"""How well a client's graphical models, and simpler models beside them, predict the values of its table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import get_args
+
+import numpy as np
+
+from clients.engine.table_rows import TableRows
+from fedgraph.data.columns import Floats
+from fedgraph.data.schema import Schema
+from fedgraph.graphical import GraphicalModel
+from fedgraph.graphical.scores import (
+    Yardstick,
+    predict_targets,
+    score_answers,
+    score_model,
+    score_samples,
+    score_targets,
+    some_hidden,
+)
+from fedgraph.methods.fedngm import FedNGMSettings
+from fedgraph.support.files import json_digest
+
+
+class TableScores:
+    """The scores of clients' models in their test rows and in public rows.
+
+    Parameters
+    ----------
+    held : TableRows
+        The rows of the node's clients.
+    clients : sequence of str
+        The node's clients.
+    common : Schema
+        The common features.
+    settings : FedNGMSettings
+        What is measured.
+    seed : int
+        Seed of the experiment.
+    """
+
+    def __init__(
+        self, held: TableRows, clients: Sequence[str], common: Schema, settings: FedNGMSettings, seed: int
+    ) -> None:
+        self._held, self._clients, self._common = held, clients, common
+        self._settings, self._seed = settings, seed
+        self._public_scores: dict[str, dict[str, float]] = {}
+
+    def of(self, name: str, models: Mapping[str, GraphicalModel]) -> dict[str, float]:
+        """Score the models of one client.
+
+        Parameters
+        ----------
+        name : str
+            The client.
+        models : mapping of str to GraphicalModel
+            By the suffix of their metrics; the global model has none.
+
+        Returns
+        -------
+        dict of str to float
+            ``<split>/<target>-<metric><suffix>`` -> value.
+        """
+        tables = {"test": self._held.rows(name, self._common).values["test"]}
+        if (public := self._held.public(self._common)) is not None:
+            tables["public"] = public
+        scores: dict[str, float] = {}
+        for split, values in tables.items():
+            for suffix, model in models.items():
+                schema = model.encoding.schema
+                own = values if schema == self._common else self._with_private(name, schema, split, values)
+                scores |= self._of_model(split, suffix, model, own)
+            scores |= self._of_yardsticks(name, split, "", values)
+            if self._settings.hidden:
+                scores |= self._of_questions(name, split, models, values)
+            if self._settings.sample_quality:
+                quality = score_samples(models[""], values, name, self._seed, self._settings.sampling)
+                scores |= _named(split, "", {"samples": quality})
+        return scores
+
+    def _of_model(self, split: str, suffix: str, model: GraphicalModel, values: Floats) -> dict[str, float]:
+        """Scores of one model. In public rows those of the global one are computed once for clients of equal ranges."""
+        targets = self._targets(model.encoding.schema)
+        if split != "public" or suffix:
+            return _named(split, suffix, score_model(model, values, targets))
+        scaling = json_digest(model.encoding.scaling.as_json())
+        if scaling not in self._public_scores:
+            self._public_scores[scaling] = _named(split, suffix, score_model(model, values, targets))
+        return self._public_scores[scaling]
+
+    def _of_yardsticks(self, name: str, split: str, prefix: str, values: Floats) -> dict[str, float]:
+        """Scores of linear models and trees, where the settings ask for them."""
+        targets = [each for each in self._targets(self._common) if self._common[each].kind != "embedding"]
+        scores: dict[str, float] = {}
+        for yardstick in get_args(Yardstick) if self._settings.yardsticks else ():
+            training = self._yardstick_rows(name)
+            found = predict_targets(yardstick, self._common, training, values, targets, self._seed)
+            told = score_targets(self._common, values, found)
+            scores |= _named(split, f"-{yardstick}", {f"{prefix}{target}": own for target, own in told.items()})
+        return scores
+
+    def _of_questions(
+        self, name: str, split: str, models: Mapping[str, GraphicalModel], values: Floats
+    ) -> dict[str, float]:
+        """Scores where a share of the values is hidden, of models of the common features."""
+        targets = self._targets(self._common)
+        asked = some_hidden(self._common, values, targets, self._settings.hidden, self._seed)
+        scores = self._of_yardsticks(name, split, "hidden-", asked)
+        for suffix, model in models.items():
+            if model.encoding.schema == self._common:
+                told = score_answers(model, asked, targets)
+                scores |= _named(split, suffix, {f"hidden-{target}": own for target, own in told.items()})
+        return scores
+
+    def _yardstick_rows(self, name: str) -> Floats:
+        """Training rows of the client, or of all clients where models are pooled."""
+        names = self._clients if self._settings.global_model == "pooled" else [name]
+        return np.concatenate([self._held.rows(each, self._common).values["train"] for each in names])
+
+    def _targets(self, schema: Schema) -> list[str]:
+        """The targets of the settings, and all features that are private to the client."""
+        common = self._common.names
+        private = [name for name in schema.names if name not in common]
+        return [*(name for name in self._settings.targets or common if name in common), *private]
+
+    def _with_private(self, name: str, schema: Schema, split: str, values: Floats) -> Floats:
+        """Rows of a schema with the client's private features, which are missing in public rows."""
+        if split != "public":
+            return self._held.rows(name, schema).values[split]
+        more = np.full((len(values), schema.num_values), np.nan)
+        more[:, : values.shape[1]] = values
+        return more
+
+
+def _named(split: str, suffix: str, scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    return {
+        f"{split}/{target}-{metric}{suffix}": value
+        for target, own in scores.items()
+        for metric, value in own.items()
+        if metric != "rows"
+    }
