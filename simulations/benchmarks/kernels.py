@@ -28,7 +28,7 @@ KERNELS: dict[str, Any] = {
     "graphical": graphical,
 }
 EXPERIMENTS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "ipa/mnist.toml": ("perceptron alignment", ("data.limit=6000", "evaluation.targets={}")),
+    "ipa/mnist.toml": ("perceptron alignment", ("evaluation.targets={}",)),
     "ipa/mnist-classes.toml": ("perceptron alignment", ()),
     "sfl/metr-la-week.toml": ("recurrence", ("train.compile=true",)),
     "fedngm/asia.toml": ("graphical", ()),
