@@ -33,7 +33,7 @@ _USUAL: dict[str, object] = {
     "stride": 1,
     "scaling": "client",
     "shares": [0.7, 0.2, 0.1],
-    "time-of-day": False,
+    "covariates": [],
     "first-steps": None,
     "cold-share": 0.0,
     "cold-clients": None,

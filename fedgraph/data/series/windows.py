@@ -9,13 +9,13 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedgraph.data.base import SPLITS, CohortData, Shares
 from fedgraph.data.series.cold_start import ColdStartSettings, check_cold_steps, cold_clients
-from fedgraph.data.series.files import SeriesTable, regular_times
+from fedgraph.data.series.covariates import Covariate, covariates, seconds_of
+from fedgraph.data.series.files import SeriesTable
 from fedgraph.data.series.scaling import Scale, measured, pooled, replace_known, reported, usable
 from fedgraph.models import Batch, TaskSpec
 from fedgraph.support.errors import DataError
@@ -38,7 +38,10 @@ class WindowSettings(ColdStartSettings):
     scales         : mean and standard deviation by client, e.g. ``{ "400001" = [62.5, 9.1] }``, known from elsewhere:
                      its target readings are scaled by these in place of its own. Other features keep their own.
     shares         : train, validation and test parts of the time axis, in this order.
-    time_of_day    : adds the time of day in [0, 1) as the last input feature.
+    covariates     : further input features, behind the others, in this order: ``time-of-day`` and ``day-of-week``, both
+                     in [0, 1); ``weekly-profile``, what the client usually reads at this time of the week, and so many
+                     steps ahead as are forecast. Each client's profile is fitted to its own training readings, and
+                     never sent.
     start          : time of the first step, where the file does not say.
     features       : features to use, counted from 0 in the file; all when not given.
     target_feature : the feature to forecast, counted from 0 in the file.
@@ -55,7 +58,7 @@ class WindowSettings(ColdStartSettings):
     scaling: Literal["client", "pooled", "none"] = "client"
     scales: dict[str, Scale] | None = None
     shares: Shares = (0.7, 0.2, 0.1)
-    time_of_day: bool = False
+    covariates: tuple[Covariate, ...] = ()
     start: datetime | None = None
     features: tuple[int, ...] | None = None
     target_feature: int = Field(0, ge=0)
@@ -223,9 +226,12 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
         series = np.where(valid, values, mean[:, None])
         mean, std = np.zeros_like(mean), np.ones_like(std)
     labels = tuple(table.features[feature] for feature in features)
-    if settings.time_of_day:
-        clock = np.broadcast_to(_time_of_day(table, settings, steps)[None, :, None], (len(rows), steps, 1))
-        series, labels = np.concatenate([series, clock], axis=2), (*labels, "time-of-day")
+    if settings.covariates:
+        seconds = seconds_of(table, settings.start, step_minutes, steps)
+        ahead = 60 * step_minutes * settings.output_steps
+        readings, read = series[..., target], valid[..., target]
+        more, names_of_more = covariates(settings.covariates, seconds, readings, read, stops[0], ahead)
+        series, labels = np.concatenate([series, more], axis=2), (*labels, *names_of_more)
 
     tensor = torch.from_numpy(np.ascontiguousarray(series))
     observed = torch.from_numpy(np.ascontiguousarray(valid[:, :, target]))
@@ -299,14 +305,3 @@ def _check_features(table: SeriesTable, features: Sequence[int], target: int) ->
         raise DataError(f"no feature {unknown[0]}; the file has {known}, counted from 0: {', '.join(table.features)}")
     if target not in features:
         raise DataError(f"`target-feature` {target} must be one of `features` {list(features)}")
-
-
-def _time_of_day(table: SeriesTable, settings: WindowSettings, steps: int) -> NDArray[np.float32]:
-    """Share of the day that has passed at each step, in [0, 1)."""
-    times = table.times
-    if times is None:
-        if settings.start is None or not settings.step_minutes:
-            raise DataError("`time-of-day` needs `start` and `step-minutes`, as the file holds no timestamps")
-        times = regular_times(settings.start.replace(tzinfo=None).isoformat(), settings.step_minutes, steps)
-    seconds = times[:steps].astype("datetime64[s]").astype(np.int64) % 86_400
-    return (seconds / 86_400).astype(np.float32)

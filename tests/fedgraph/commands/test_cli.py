@@ -249,7 +249,7 @@ def test_keys_of_every_table():
         assert heading in everything
     shown = call("keys", "metr-la").output
     assert "shares: tuple[float, float, float] = (0.7, 0.2, 0.1)" in shown
-    assert "time-of-day: bool = False" in shown
+    assert "covariates: tuple[Literal[" in shown
     explained = call("keys", "train").output
     assert "local-epochs or local-steps : passes over" in explained
     assert "local_epochs" not in explained

@@ -53,7 +53,7 @@ def write_official_metr_la(folder: Path, names: list[str], graph_names: list[str
 
 def test_the_official_files(tmp_path: Path) -> None:
     values = write_official_metr_la(tmp_path, ["11", "22", "33"], ["33", "11", "22"])
-    source = TrafficSource(MetrLaSettings(time_of_day=True), tmp_path)
+    source = TrafficSource(MetrLaSettings(covariates=("time-of-day",)), tmp_path)
     assert source.client_names() == ["11", "22", "33"]
     cohort = source.load(["22", "11"])
     assert cohort.task.features == ("speed", "time-of-day")
@@ -202,7 +202,7 @@ def test_real_metr_la_week() -> None:
 
 @needs_pems_bay
 def test_real_pems_bay_subset_skips_the_daylight_saving_hour() -> None:
-    source = TrafficSource(PemsBaySettings(part="67", time_of_day=True), REAL)
+    source = TrafficSource(PemsBaySettings(part="67", covariates=("time-of-day",)), REAL)
     assert source.describe().startswith("PEMS-BAY, 67 of 325 sensors, 52,116 five-minute steps: not comparable")
     corridors = np.load(REAL / "pems-bay/pems_bay_full_67.npz")["corridor"]
     names = source.client_names()

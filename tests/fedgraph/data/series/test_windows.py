@@ -172,11 +172,11 @@ def test_batches_do_not_alias_the_series() -> None:
 
 def test_time_of_day_from_start_and_from_timestamps() -> None:
     data = table(lost=0.0)
-    keys = config(time_of_day=True, step_minutes=30, start="2024-05-01T23:00")
+    keys = config(covariates=("time-of-day",), step_minutes=30, start="2024-05-01T23:00")
     inputs = everything(build_cohort(data, keys, ["c0", "c1"]), "train").inputs
     np.testing.assert_allclose(inputs[1, 0, :, -1], [23 / 24, 23.5 / 24, 0.0, 0.5 / 24], rtol=1e-6)
     stamped = SeriesTable(data.names, data.values, regular_times("2024-05-01T06:00", 60, 60))
-    cohort = build_cohort(stamped, config(time_of_day=True), ["c0"])
+    cohort = build_cohort(stamped, config(covariates=("time-of-day",)), ["c0"])
     np.testing.assert_allclose(everything(cohort, "train").inputs[0, 0, :, -1], np.arange(6, 10) / 24, rtol=1e-6)
     assert cohort.task.step_minutes == 60.0
     assert cohort.task.features == ("value", "time-of-day")
@@ -196,7 +196,7 @@ def test_first_steps_cut_the_time_axis() -> None:
         ({"first_steps": 8}, "training part has 5 time steps, too few.*4 input and 3 output"),
         ({"target_feature": 1}, "no feature 1; the file has 1, counted from 0: f0"),
         ({"features": (0, 2)}, "no feature 2"),
-        ({"time_of_day": True}, "`time-of-day` needs `start` and `step-minutes`"),
+        ({"covariates": ("weekly-profile",)}, "`covariates` need `start` and `step-minutes`"),
     ],
 )
 def test_messages(keys: dict[str, Any], message: str) -> None:

@@ -1,0 +1,124 @@
+"""Inputs beside the readings that are known for every step: the time, and what a client usually reads at that time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgraph.data.series.files import SeriesTable, regular_times
+from fedgraph.support.errors import DataError
+
+Covariate = Literal["time-of-day", "day-of-week", "weekly-profile"]
+
+_DAY, _WEEK = 86_400, 7 * 86_400
+_MONDAY = 4 * _DAY
+"""Seconds from 1 January 1970, a Thursday, to the first Monday."""
+
+_PRIOR_READINGS = 1.0
+"""As many readings the mean of a longer time counts for in that of a shorter one."""
+
+
+def seconds_of(table: SeriesTable, start: datetime | None, step_minutes: float, steps: int) -> NDArray[np.int64]:
+    """Seconds from a Monday's midnight to each of the first ``steps`` steps.
+
+    Raises
+    ------
+    DataError
+        If the file holds no timestamps, and the settings do not say when the first step was.
+    """
+    times = table.times
+    if times is None:
+        if start is None or not step_minutes:
+            raise DataError("`covariates` need `start` and `step-minutes`, as the file holds no timestamps")
+        times = regular_times(start.replace(tzinfo=None).isoformat(), step_minutes, steps)
+    return times[:steps].astype("datetime64[s]").astype(np.int64) - _MONDAY
+
+
+def covariates(
+    wanted: Sequence[Covariate],
+    seconds: NDArray[np.int64],
+    readings: NDArray[np.float32],
+    valid: NDArray[np.bool_],
+    training: int,
+    ahead: float,
+) -> tuple[NDArray[np.float32], tuple[str, ...]]:
+    """Compute the covariates of all clients.
+
+    Parameters
+    ----------
+    wanted : sequence of str
+        Which: ``time-of-day`` and ``day-of-week``, both in [0, 1), and ``weekly-profile``, two features: the profile
+        at a step's own time and at the time of the step that is ``ahead`` of it.
+    seconds : ndarray
+        From a Monday's midnight to each step, ``[steps]``.
+    readings, valid : ndarray
+        The target, scaled, and where it was read, ``[clients, steps]``.
+    training : int
+        Steps of the training part, from which profiles are fitted.
+    ahead : float
+        Seconds from the last input step of a window to the last step of its forecast.
+
+    Returns
+    -------
+    tuple of ndarray and tuple of str
+        ``[clients, steps, covariates]``, and their names.
+    """
+    clients, steps = readings.shape
+    found: list[tuple[str, NDArray[np.float32]]] = []
+    for name in wanted:
+        if name == "weekly-profile":
+            times = np.stack([seconds, seconds + np.int64(ahead)])
+            now, later = weekly_profile(readings[:, :training], valid[:, :training], seconds[:training], times)
+            found += [(name, now), (f"{name}-ahead", later)]
+        else:
+            share = seconds % _DAY / _DAY if name == "time-of-day" else seconds // _DAY % 7 / 7
+            found.append((name, np.broadcast_to(share.astype(np.float32), (clients, steps))))
+    return np.stack([values for _, values in found], axis=2), tuple(name for name, _ in found)
+
+
+def weekly_profile(
+    readings: NDArray[np.float32], valid: NDArray[np.bool_], seconds: NDArray[np.int64], times: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """What each client usually reads at a time of the week.
+
+    The mean reading at that time of the week is drawn towards the mean at that time of working days, or of weekends;
+    that towards the mean at that time of all days; and that towards the client's mean. So a client of few days has a
+    profile too.
+
+    Parameters
+    ----------
+    readings, valid : ndarray
+        From which the profile is fitted, and where they were read, ``[clients, steps]``.
+    seconds : ndarray
+        From a Monday's midnight to each of these steps, ``[steps]``.
+    times : ndarray
+        Those at which the profile is wanted, in the same seconds, of any shape.
+
+    Returns
+    -------
+    ndarray
+        Float32 ``[*times.shape[:-1], clients, times.shape[-1]]``.
+    """
+    slots, place = np.unique(np.concatenate([seconds, times.ravel()]) % _WEEK, return_inverse=True)
+    fitted, wanted = place[: len(seconds)], place[len(seconds) :].reshape(times.shape)
+    counted = np.where(valid, readings, 0).astype(np.float64)
+    mean = counted.sum(1, keepdims=True) / np.maximum(valid.sum(1, keepdims=True), 1)
+    profile = np.broadcast_to(mean, (len(readings), len(slots)))
+    weekend = slots // _DAY >= 5
+    for period in (slots % _DAY, slots % _DAY + weekend * _DAY, slots):
+        groups, group = np.unique(period, return_inverse=True)
+        total, count = (_sums(values, group[fitted], len(groups)) for values in (counted, valid))
+        profile = (total[:, group] + _PRIOR_READINGS * profile) / (count[:, group] + _PRIOR_READINGS)
+    return np.moveaxis(profile.astype(np.float32)[:, wanted], 0, -2)
+
+
+def _sums(values: NDArray[np.float64] | NDArray[np.bool_], group: NDArray[np.intp], groups: int) -> NDArray[np.float64]:
+    """Sums ``[clients, groups]`` of ``[clients, steps]``, whose steps are in these groups."""
+    clients = len(values)
+    places = (np.arange(clients)[:, None] * groups + group).ravel()
+    sums: NDArray[np.float64] = np.bincount(places, values.ravel(), clients * groups)
+    return sums.reshape(clients, groups)
