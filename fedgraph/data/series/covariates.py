@@ -120,5 +120,5 @@ def _sums(values: NDArray[np.float64] | NDArray[np.bool_], group: NDArray[np.int
     """Sums ``[clients, groups]`` of ``[clients, steps]``, whose steps are in these groups."""
     clients = len(values)
     places = (np.arange(clients)[:, None] * groups + group).ravel()
-    weights = values.ravel().astype(np.float64)
-    return np.bincount(places, weights=weights, minlength=clients * groups).reshape(clients, groups)
+    sums = np.bincount(places, weights=values.ravel(), minlength=clients * groups)
+    return sums.astype(np.float64).reshape(clients, groups)
