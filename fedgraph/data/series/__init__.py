@@ -3,7 +3,7 @@
 from fedgraph.data.series.cold_start import INFERRED, asked_scale
 from fedgraph.data.series.scale_transfer import cold_rows, inferred_scales, neighbourhoods, reference_rows
 from fedgraph.data.series.scaling import pooled, usable
-from fedgraph.data.series.windows import shares_scales
+from fedgraph.data.series.windows import shares_scales, starts_of
 
 __all__ = [
     "INFERRED",
@@ -14,5 +14,6 @@ __all__ = [
     "pooled",
     "reference_rows",
     "shares_scales",
+    "starts_of",
     "usable",
 ]

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph.data.series.files import SeriesTable, regular_times
-from fedgraph.support.errors import DataError
 
 Covariate = Literal["time-of-day", "day-of-week", "weekly-profile"]
 
@@ -22,18 +21,15 @@ _PRIOR_READINGS = 1.0
 """As many readings the mean of a longer time counts for in that of a shorter one."""
 
 
-def seconds_of(table: SeriesTable, start: datetime | None, step_minutes: float, steps: int) -> NDArray[np.int64]:
-    """Seconds from a Monday's midnight to each of the first ``steps`` steps.
+def seconds_of(table: SeriesTable, start: datetime | None, step_minutes: float, steps: int) -> NDArray[np.int64] | None:
+    """Seconds from a Monday's midnight in 1970 to each of the first ``steps`` steps.
 
-    Raises
-    ------
-    DataError
-        If the file holds no timestamps, and the settings do not say when the first step was.
+    None if the file holds no timestamps, and the settings do not say when the first step was.
     """
     times = table.times
     if times is None:
         if start is None or not step_minutes:
-            raise DataError("`covariates` need `start` and `step-minutes`, as the file holds no timestamps")
+            return None
         times = regular_times(start.replace(tzinfo=None).isoformat(), step_minutes, steps)
     return times[:steps].astype("datetime64[s]").astype(np.int64) - _MONDAY
 

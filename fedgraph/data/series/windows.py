@@ -12,7 +12,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedgraph.data.base import SPLITS, CohortData, Shares
+from fedgraph.data.base import SPLITS, CohortData, Shares, Split
 from fedgraph.data.series.cold_start import ColdStartSettings, check_cold_steps, cold_clients
 from fedgraph.data.series.covariates import Covariate, covariates, seconds_of
 from fedgraph.data.series.files import SeriesTable
@@ -86,6 +86,7 @@ class WindowSplit:
     first, count : first step and number of examples; int64 ``[clients]`` where clients differ.
     target   : index of the target on the feature axis of ``series``.
     rows     : the series of each client, int64 ``[clients]``; None where client ``i`` has series ``i``.
+    times    : when each step is, int64 ``[time]``, in seconds from some Monday's midnight; None where unknown.
     """
 
     series: Tensor
@@ -97,6 +98,7 @@ class WindowSplit:
     output_steps: int
     target: int
     rows: Tensor | None = None
+    times: Tensor | None = None
 
     @property
     def num_examples(self) -> Tensor:
@@ -126,6 +128,19 @@ class WindowSplit:
             targets=window[:, :, self.target, self.input_steps :].contiguous(),
             weights=weights.masked_fill(padding[..., None], 0.0),
         )
+
+    def starts(self) -> Tensor:
+        """When each client's examples start, int64 ``[clients, examples]``, -1 behind a client's last one.
+
+        In seconds where the time of steps is known, else in steps.
+        """
+        counts = self.num_examples.cpu()
+        places = torch.arange(int(counts.max()) if len(counts) else 0)
+        first = torch.as_tensor(self.first).cpu().view(-1, 1)
+        steps = (first + places * self.stride).expand(len(counts), -1)
+        present = places < counts[:, None]
+        steps = steps.masked_fill(~present, 0)
+        return (steps if self.times is None else self.times[steps]).masked_fill(~present, -1)
 
     def select(self, clients: slice | Tensor) -> WindowSplit:
         """The same split for some of the clients; copies no series."""
@@ -226,8 +241,10 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
         series = np.where(valid, values, mean[:, None])
         mean, std = np.zeros_like(mean), np.ones_like(std)
     labels = tuple(table.features[feature] for feature in features)
+    seconds = seconds_of(table, settings.start, step_minutes, steps)
     if settings.covariates:
-        seconds = seconds_of(table, settings.start, step_minutes, steps)
+        if seconds is None:
+            raise DataError("`covariates` need `start` and `step-minutes`, as the file holds no timestamps")
         ahead = 60 * step_minutes * settings.output_steps
         readings, read = series[..., target], valid[..., target]
         more, names_of_more = covariates(settings.covariates, seconds, readings, read, stops[0], ahead)
@@ -244,8 +261,9 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
             first = torch.from_numpy(np.where(is_cold, first_cold, first))
             count = torch.from_numpy(np.where(is_cold, of_cold, count))
         splits[split] = WindowSplit(
-            tensor, observed, first, count, settings.stride, settings.input_steps, settings.output_steps, target
-        )
+            tensor, observed, first, count, settings.stride, settings.input_steps, settings.output_steps, target,
+            times=None if seconds is None else torch.from_numpy(seconds),
+        )  # fmt: skip
     task = TaskSpec(
         kind="forecast",
         input_shape=(settings.input_steps, len(labels)),
@@ -265,6 +283,13 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
         untrained=() if settings.cold_trains else tuple(name for name in names if name in cold),
         moments=None if moments is None else torch.from_numpy(np.ascontiguousarray(moments)),
     )
+
+
+def starts_of(split: Split) -> Tensor:
+    """When each client's examples start, as :meth:`WindowSplit.starts` says; raises DataError for no windows."""
+    if not isinstance(split, WindowSplit):
+        raise DataError("this data has no windows of time series")
+    return split.starts()
 
 
 def clients_of(table: SeriesTable, settings: WindowSettings) -> tuple[str, ...]:

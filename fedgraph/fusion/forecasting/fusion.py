@@ -1,0 +1,253 @@
+"""Forecasts from the embeddings of all owners: alignment, a graph over which embeddings are mixed, a head per owner.
+
+After Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
+eqs. 4 and 8. There all owners have one label in common; here each has a future of its own, so that nothing is pooled.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedgraph.fusion.forecasting.windows import OwnerWindows
+from fedgraph.support.errors import DataError, RunError
+from fedgraph.support.randomness import generator
+from fedgraph.support.settings import Settings
+from fedgraph.support.threads import pinned_threads
+
+log = logging.getLogger("fedgraph")
+
+_EVALUATED_AT_ONCE = 1024
+_CLIP_NORM = 5.0
+
+
+class ForecastFusionSettings(Settings):
+    """What the server learns from embeddings.
+
+    graph         : ``learned``: matrices of mixing weights, whose rows sum to one; ``given``: the client graph of
+                    [graph], its rows divided by their sums; ``none``.
+    mixes         : learned matrices, or hops of the given graph.
+    aligned_size  : length of an aligned embedding.
+    hidden        : width of each owner's head.
+    steps         : training steps of Adam; the rate falls to 0 as a cosine does.
+    evaluate_every : steps between two looks at the validation windows; the network that forecasts them best is kept.
+    batch_size    : windows of a training step.
+    learning_rate : at the first step.
+    weight_decay  : as in AdamW, of all but biases and the graph.
+    """
+
+    graph: Literal["learned", "given", "none"] = "learned"
+    mixes: int = Field(default=2, ge=1)
+    aligned_size: int = Field(default=32, ge=1)
+    hidden: int = Field(default=64, ge=1)
+    steps: int = Field(default=3000, ge=1)
+    evaluate_every: int = Field(default=250, ge=1)
+    batch_size: int = Field(default=64, ge=1)
+    learning_rate: float = Field(default=0.002, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+
+
+class ForecastFusion(nn.Module):
+    """``f_i(z_i, (M_1 Z)_i, ..., (M_K Z)_i)`` with ``z_i = relu(P_i h_i + b_i)`` for every owner i.
+
+    f_i is a perceptron of one hidden layer, of the owner's own. Rows of M are divided by their sums over the owners
+    that have the window; a row without any mixes nothing.
+
+    Parameters
+    ----------
+    owners, size, outputs : int
+        How many owners there are, the length of their embeddings, and the steps of a forecast.
+    settings : ForecastFusionSettings
+        What the network is made of.
+    given : Tensor or None
+        Weights of the client graph, ``[owners, owners]``, with ``graph = "given"``.
+    random : torch.Generator
+        Draws the first weights.
+
+    Raises
+    ------
+    DataError
+        If ``graph`` is ``given``, and no graph is.
+    """
+
+    hops: Tensor | None
+
+    def __init__(
+        self,
+        owners: int,
+        size: int,
+        outputs: int,
+        settings: ForecastFusionSettings,
+        given: Tensor | None,
+        random: torch.Generator,
+    ) -> None:
+        super().__init__()
+        aligned, hidden = settings.aligned_size, settings.hidden
+        self.register_buffer("hops", None)
+        self.edges: nn.Parameter | None = None
+        if settings.graph == "learned":
+            self.edges = nn.Parameter(0.1 * torch.randn(settings.mixes, owners, owners, generator=random))
+        elif settings.graph == "given":
+            if given is None:
+                raise DataError('graph = "given" needs a client graph: set source of [graph]')
+            self.hops = _hops(given, settings.mixes)
+        inputs = aligned * (1 if settings.graph == "none" else 1 + settings.mixes)
+        self.alignment, self.alignment_bias = _layers(owners, size, aligned, random)
+        self.first, self.first_bias = _layers(owners, inputs, hidden, random)
+        self.second, self.second_bias = _layers(owners, hidden, outputs, random)
+
+    def forward(self, embeddings: Tensor, present: Tensor) -> Tensor:
+        """Forecast all owners' futures.
+
+        Parameters
+        ----------
+        embeddings : Tensor
+            Float32 ``[owners, batch, size]``.
+        present : Tensor
+            Bool ``[owners, batch]``: who has the window.
+
+        Returns
+        -------
+        Tensor
+            ``[owners, batch, outputs]``; of an owner that lacks a window, what the others' say.
+        """
+        there = present[..., None].to(embeddings.dtype)
+        aligned = torch.baddbmm(self.alignment_bias, embeddings * there, self.alignment).relu() * there
+        parts = [aligned]
+        mixing = self.mixing()
+        if mixing is not None:
+            for matrix in mixing:
+                total = (matrix @ aligned.flatten(1)).view_as(aligned)
+                parts.append(total / (matrix @ there[..., 0]).clamp(min=1e-6)[..., None])
+        hidden = torch.baddbmm(self.first_bias, torch.cat(parts, 2), self.first).relu()
+        return torch.baddbmm(self.second_bias, hidden, self.second)
+
+    def mixing(self) -> Tensor | None:
+        """The matrices M, ``[mixes, owners, owners]``; None without a graph."""
+        return self.hops if self.edges is None else self.edges.softmax(2)
+
+
+def _layers(owners: int, inputs: int, outputs: int, random: torch.Generator) -> tuple[nn.Parameter, nn.Parameter]:
+    """A linear layer for each owner: weights ``[owners, inputs, outputs]`` and biases ``[owners, 1, outputs]``."""
+    weights = torch.randn(owners, inputs, outputs, generator=random) / math.sqrt(inputs)
+    return nn.Parameter(weights), nn.Parameter(torch.zeros(owners, 1, outputs))
+
+
+def _hops(given: Tensor, number: int) -> Tensor:
+    """The first powers of a graph without self loops whose rows are divided by their sums."""
+    weights = given.float() * (1 - torch.eye(len(given)))
+    step = weights / weights.sum(1, keepdim=True).clamp(min=1e-12)
+    powers = [step]
+    while len(powers) < number:
+        powers.append(powers[-1] @ step)
+    return torch.stack(powers)
+
+
+@dataclass(frozen=True)
+class ForecastFit:
+    """A fitted network.
+
+    Attributes
+    ----------
+    network : ForecastFusion
+        With the weights that forecast the validation windows best.
+    step : int
+        After which it had them.
+    validation_loss : float
+        Mean absolute error of scaled readings.
+    """
+
+    network: ForecastFusion
+    step: int
+    validation_loss: float
+
+
+def fit_forecasts(
+    settings: ForecastFusionSettings,
+    training: OwnerWindows,
+    validation: OwnerWindows,
+    given: Tensor | None,
+    seed: int,
+    on_look: Callable[[int, float, float], None] = lambda step, training, validation: None,
+) -> ForecastFit:
+    """Train the network on the windows of all owners.
+
+    Parameters
+    ----------
+    settings : ForecastFusionSettings
+        What is trained, and how.
+    training, validation : OwnerWindows
+        With targets.
+    given : Tensor or None
+        Weights of the client graph, ``[owners, owners]``.
+    seed : int
+        Seed of the experiment.
+    on_look : callable
+        Told the step, the mean training loss since the last look, and the validation loss.
+
+    Raises
+    ------
+    DataError
+        Without training or validation windows in which anything was read.
+    RunError
+        If training diverges.
+    """
+    for name, part in (("training", training), ("validation", validation)):
+        if not bool(part.known.any()):
+            raise DataError(f"there are no {name} windows with readings to forecast: check the shares of splits")
+    owners, _, size = training.embeddings.shape
+    # One thread, so that the result does not depend on the number of cores.
+    with pinned_threads(1):
+        outputs = training.targets.shape[2]
+        network = ForecastFusion(owners, size, outputs, settings, given, generator(seed, "forecast fusion"))
+        shrunk = [network.alignment, network.first, network.second]
+        others = [each for each in network.parameters() if all(each is not one for one in shrunk)]
+        groups = [{"params": shrunk, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, settings.learning_rate)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps)
+        order = generator(seed, "forecast fusion batches")
+        best, best_step, lowest, total = dict(network.state_dict()), 0, math.inf, 0.0
+        for step in range(1, settings.steps + 1):
+            batch = training.batch(torch.randint(len(training), (settings.batch_size,), generator=order))
+            loss = _error(network(batch.embeddings, batch.present), batch)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(network.parameters(), _CLIP_NORM)
+            optimizer.step()
+            schedule.step()
+            total += float(loss.detach())
+            if step % settings.evaluate_every and step < settings.steps:
+                continue
+            since = settings.evaluate_every if step % settings.evaluate_every == 0 else step % settings.evaluate_every
+            found = _error(forecasts(network, validation), validation).item()
+            if not math.isfinite(found):
+                raise RunError(f"learning the fusion diverged before step {step}: lower learning-rate")
+            on_look(step, total / since, found)
+            total = 0.0
+            if found < lowest:
+                lowest, best_step = found, step
+                best = {name: value.clone() for name, value in network.state_dict().items()}
+        network.load_state_dict(best)
+    return ForecastFit(network, best_step, lowest)
+
+
+@torch.no_grad()
+def forecasts(network: ForecastFusion, windows: OwnerWindows) -> Tensor:
+    """Forecast all windows, ``[owners, windows, steps]``, scaled as the targets are."""
+    with pinned_threads(1):
+        parts = torch.arange(len(windows)).split(_EVALUATED_AT_ONCE)
+        found = [network(part.embeddings, part.present) for part in map(windows.batch, parts)]
+    return torch.cat(found, 1)
+
+
+def _error(found: Tensor, windows: OwnerWindows) -> Tensor:
+    """Mean absolute error over the targets that were read; 0 where none was."""
+    known = windows.known
+    return ((found - windows.targets).abs() * known).sum() / known.sum().clamp(min=1)

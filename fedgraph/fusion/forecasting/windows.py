@@ -1,0 +1,86 @@
+"""What owners of time series send of their windows, and all owners' windows side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class OwnerWindows:
+    """The windows of one split.
+
+    Attributes
+    ----------
+    keys : Tensor
+        Int64 ``[windows]``, ascending: when each window starts, alike for all owners.
+    present : Tensor
+        Bool ``[owners, windows]``: who has the window.
+    embeddings : Tensor
+        Float ``[owners, windows, size]``, 0 where an owner lacks the window.
+    targets : Tensor
+        Float32 ``[owners, windows, steps]``, the readings that are forecast, each owner's scaled by its own mean and
+        deviation; ``[owners, windows, 0]`` where they stay with their owners.
+    known : Tensor
+        Bool of the same shape: which of the targets were read.
+    """
+
+    keys: Tensor
+    present: Tensor
+    embeddings: Tensor
+    targets: Tensor
+    known: Tensor
+
+    def __len__(self) -> int:
+        """The number of windows."""
+        return len(self.keys)
+
+    def batch(self, places: Tensor) -> OwnerWindows:
+        """The windows at ``places``, int64 ``[batch]``, with embeddings as float32."""
+        return OwnerWindows(
+            self.keys[places],
+            self.present[:, places],
+            self.embeddings[:, places].float(),
+            self.targets[:, places],
+            self.known[:, places],
+        )
+
+    @classmethod
+    def of(cls, starts: Tensor, embeddings: Tensor, targets: Tensor, known: Tensor) -> OwnerWindows:
+        """The windows of all owners side by side.
+
+        Parameters
+        ----------
+        starts : Tensor
+            Int64 ``[owners, examples]``: when each owner's examples start, -1 behind its last one.
+        embeddings, targets, known : Tensor
+            Of these examples, ``[owners, examples, ...]``.
+        """
+        there = starts >= 0
+        keys = starts[there].unique()
+        if starts.shape[1] == len(keys) and bool((starts == keys).all()):
+            return cls(keys, there, embeddings, targets, known)
+        owners, examples = there.nonzero(as_tuple=True)
+        places = owners, torch.searchsorted(keys, starts[there])
+
+        def placed(values: Tensor) -> Tensor:
+            whole = values.new_zeros(len(starts), len(keys), *values.shape[2:])
+            whole[places] = values[owners, examples]
+            return whole
+
+        return cls(keys, placed(there), placed(embeddings), placed(targets), placed(known))
+
+    def of_owners(self, values: Tensor, starts: Tensor) -> Tensor:
+        """Values ``[owners, windows, ...]`` in the order of each owner's examples, ``[owners, examples, ...]``.
+
+        They are 0 behind an owner's last example, where ``starts`` are -1.
+        """
+        there = starts >= 0
+        if starts.shape[1] == len(self.keys) and bool((starts == self.keys).all()):
+            return values
+        owners, examples = there.nonzero(as_tuple=True)
+        found = values.new_zeros(*starts.shape, *values.shape[2:])
+        found[owners, examples] = values[owners, torch.searchsorted(self.keys, starts[there])]
+        return found

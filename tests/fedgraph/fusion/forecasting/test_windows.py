@@ -1,0 +1,31 @@
+import torch
+
+from fedgraph.fusion.forecasting import OwnerWindows
+
+
+def test_windows_of_all_owners_lie_side_by_side():
+    starts = torch.tensor([[10, 20, 30], [20, 40, -1]])
+    values = torch.arange(12.0).reshape(2, 3, 2)
+    known = torch.ones(2, 3, 2, dtype=torch.bool)
+    windows = OwnerWindows.of(starts, values, values + 100, known)
+    assert windows.keys.tolist() == [10, 20, 30, 40]
+    assert windows.present.tolist() == [[True, True, True, False], [False, True, False, True]]
+    assert windows.embeddings[0].tolist() == [[0, 1], [2, 3], [4, 5], [0, 0]]
+    assert windows.embeddings[1].tolist() == [[0, 0], [6, 7], [0, 0], [8, 9]]
+    assert windows.targets[1, 3].tolist() == [108, 109]
+    assert windows.known.any(2).tolist() == windows.present.tolist()
+    back = windows.of_owners(windows.embeddings, starts)
+    assert torch.equal(back[0], values[0])
+    assert torch.equal(back[1, :2], values[1, :2])
+    assert not back[1, 2].any()
+
+
+def test_owners_with_the_same_windows_are_taken_as_they_are():
+    starts = torch.tensor([[1, 2], [1, 2]])
+    values = torch.randn(2, 2, 3)
+    windows = OwnerWindows.of(starts, values.half(), values, values > 0)
+    assert windows.of_owners(values, starts) is values
+    assert windows.embeddings.dtype == torch.float16
+    batch = windows.batch(torch.tensor([1]))
+    assert batch.embeddings.dtype == torch.float32
+    assert batch.keys.tolist() == [2]

@@ -1,0 +1,165 @@
+"""Runs of F3 for forecasts: embeddings of windows go up once, and forecasts come down."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message
+
+from clients.app import app as client_app
+from fedgraph.data import open_source, parse_data
+from fedgraph.graph import read_graph
+from fedgraph.messages import error_content
+from fedgraph.support.errors import FedgraphError
+
+NAMES = ("upstream", "middle", "downstream", "far")
+STEPS, LAG = 900, 3
+
+
+@pytest.fixture
+def tables(tmp_path):
+    """A road: what one sensor reads, the next reads three steps later. Nobody can tell what the first will read."""
+    random = np.random.default_rng(0)
+    source = random.standard_normal(STEPS + LAG * len(NAMES)).astype(np.float32)
+    series = np.stack([source[LAG * (4 - place) : LAG * (4 - place) + STEPS] for place in range(4)], axis=1)
+    series = 50 + np.array([10, 5, 8, 4], dtype=np.float32) * series
+    series[100:110, 1] = np.nan
+    path = tmp_path / "road.npz"
+    np.savez(path, data=series, names=np.array(NAMES))
+    (tmp_path / "edges.csv").write_text("from,to,weight\nupstream,middle,1\nmiddle,downstream,1\ndownstream,far,1\n")
+    return {
+        "experiment": {"name": "road", "method": "f3-forecast", "rounds": 1},
+        "data": {
+            "set": "series", "path": str(path), "names": list(NAMES), "input-steps": 6, "output-steps": LAG,
+            "start": "2024-05-06T00:00", "step-minutes": 5,
+        },
+        "model": {"name": "rnn", "hidden": 12},
+        "train": {"optimizer": "adam", "learning-rate": 0.01, "batch-size": 32, "local-steps": 30},
+        "f3-forecast": {
+            "local-rounds": 2, "aligned-size": 8, "hidden": 16, "steps": 400, "evaluate-every": 100,
+            "learning-rate": 0.01,
+        },
+        "evaluation": {"splits": ["validation", "test"]},
+    }  # fmt: skip
+
+
+def errors(folder, metric="mae"):
+    lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    return next(line for line in lines if line.get("phase") != "fusion")["metrics"]["test"][metric]
+
+
+def test_a_learned_graph_tells_what_comes_down_the_road(tables, run_experiment):
+    folder = run_experiment(tables)
+    summary = folder.summary()
+    test = summary["metrics"]["test"]
+    assert test["mae"]["mean"] < 0.6 * test["mae-local"]["mean"]
+    assert summary["exchanges"] == 3
+    learned = read_graph(folder.path / "learned-graph.npz", names=sorted(NAMES))
+    mixing = learned.dense()
+    for sensor, before in zip(NAMES[1:], NAMES[:-1], strict=True):
+        row = mixing[learned.names.index(sensor)].clone()
+        row[learned.names.index(sensor)] = 0
+        assert learned.names[int(row.argmax())] == before
+    torch.testing.assert_close(mixing.sum(1), torch.ones(4))
+    tables["f3-forecast"]["graph"] = "none"
+    alone = run_experiment(tables).summary()["metrics"]["test"]
+    assert alone["mae"]["mean"] > 0.9 * alone["mae-local"]["mean"]
+    assert alone["mae-local"] == test["mae-local"]
+
+
+def test_results_do_not_depend_on_packing(tables, run_experiment):
+    found = [run_experiment(tables, nodes=nodes).summary() for nodes in (1, 4)]
+    assert found[0]["metrics"]["test"]["mae"] == pytest.approx(found[1]["metrics"]["test"]["mae"], rel=0.02)
+    assert found[0]["exchanges"] == found[1]["exchanges"]
+    assert found[0]["bytes_up_per_client"] == pytest.approx(found[1]["bytes_up_per_client"], rel=0.05)
+    again = run_experiment(tables, nodes=4).summary()
+    assert again["weights_sha256"] == found[1]["weights_sha256"]
+
+
+def test_with_a_given_graph_neighbours_alone_are_mixed(tables, run_experiment, tmp_path):
+    tables["graph"] = {"source": "file", "path": str(tmp_path / "edges.csv"), "symmetrise": True}
+    tables["f3-forecast"] |= {"graph": "given", "mixes": 1}
+    folder = run_experiment(tables)
+    test = folder.summary()["metrics"]["test"]
+    assert test["mae"]["mean"] < 0.8 * test["mae-local"]["mean"]
+    assert not (folder.path / "learned-graph.npz").exists()
+
+
+def test_readings_profiles_and_test_targets_stay_with_their_client(tables, run_experiment, data_dir):
+    tables["data"]["covariates"] = ["weekly-profile"]
+    sent = {}
+
+    def client(message, context):
+        reply = client_app(message, context)
+        for name, array in reply.content.array_records.get("stacked", {}).items():
+            sent.setdefault(name, []).append(array.numpy())
+        return reply
+
+    run_experiment(tables, nodes=1, client=client)
+    assert set(sent) == {
+        *(f"{part}/{split}" for part in ("starts", "embeddings") for split in ("train", "validation", "test")),
+        *(f"{part}/{split}" for part in ("targets", "known") for split in ("train", "validation")),
+    }
+    data = open_source(parse_data(tables["data"]), data_dir).load(sorted(NAMES))
+    split = data.splits["test"]
+    batch = split.batch(torch.arange(int(split.num_examples[0])).expand(4, -1))
+    private = [batch.targets, batch.inputs[..., 0], batch.inputs[..., 1], batch.inputs[..., 2]]
+    values = np.unique(np.concatenate([part.numpy().ravel() for part in private]).round(4))
+    values = values[np.abs(values) > 1e-3]
+    for name, arrays in sent.items():
+        told = np.concatenate([array.astype(np.float64).ravel() for array in arrays]).round(4)
+        shared = np.isin(values, told).mean()
+        # Rounded numbers meet by chance.
+        assert shared < (0.5 if name.startswith("embeddings") else 0.2), name
+    scales = {*np.round(data.mean.numpy(), 4).tolist(), *np.round(data.std.numpy(), 4).tolist()}
+    everything = {round(float(value), 4) for arrays in sent.values() for array in arrays for value in array.ravel()}
+    assert not scales & everything
+
+
+def test_a_client_that_fails_is_left_out_if_that_is_tolerated(tables, run_experiment, caplog):
+    def client(message, context):
+        reply = client_app(message, context)
+        if context.node_config["partition-id"] == 3 and message.metadata.message_type == "train":
+            return Message(error_content("the disk is full"), reply_to=message)
+        return reply
+
+    with pytest.raises(FedgraphError, match='far: the disk is full|the disk is full.*on-missing = "skip"'):
+        run_experiment(tables, nodes=4, client=client)
+    tables["experiment"]["on-missing"] = "skip"
+    summary = run_experiment(tables, nodes=4, client=client).summary()
+    assert summary["clients"] == 3
+    assert "nothing usable from client far: the disk is full" in caplog.text
+
+
+def test_a_client_whose_embeddings_are_no_numbers_is_left_out(tables, run_experiment, caplog):
+    tables["experiment"]["on-missing"] = "skip"
+
+    def client(message, context):
+        reply = client_app(message, context)
+        if context.node_config["partition-id"] == 0 and message.metadata.message_type == "train":
+            record = reply.content.array_records["stacked"]
+            spoiled = record["embeddings/train"].numpy().copy()
+            spoiled[0, 0, 0] = np.nan
+            record["embeddings/train"] = type(record["embeddings/train"])(spoiled)
+        return reply
+
+    summary = run_experiment(tables, nodes=4, client=client).summary()
+    assert summary["clients"] == 3
+    assert "nothing usable from client upstream: array 'embeddings/train' holds NaN" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"f3-forecast": {"graph": "given"}}, r"needs a client graph: set source of \[graph\]"),
+        ({"data": {"scaling": "pooled"}}, "f3-forecast scales each client by its own readings"),
+        ({"data": {"set": "digits", "clients": 3}, "model": {"name": "mlp"}}, "forecasts time series"),
+        ({"f3-forecast": {"local-rounds": 0}}, "local-rounds"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tables, run_experiment, change, message):
+    for table, keys in change.items():
+        tables[table] = keys if "set" in keys or "name" in keys else tables[table] | keys
+    with pytest.raises(FedgraphError, match=message):
+        run_experiment(tables)
