@@ -18,11 +18,11 @@ from clients.engine.node import Node
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import shares_scales, starts_of
 from fedgraph.experiment import Experiment
-from fedgraph.fusion.forecasting import embeddings_of, forecast_errors, targets_of
 from fedgraph.messages import WorkReply
 from fedgraph.methods.f3_forecast import FITTED_ON, EncoderSettings
 from fedgraph.models import initial_model
 from fedgraph.support.errors import ExperimentError, ReplyError
+from fedgraph.training.forecasting import embeddings_of, forecast_errors, targets_of
 
 
 class F3ForecastClient(CohortClient[EncoderSettings]):
@@ -71,8 +71,10 @@ class F3ForecastClient(CohortClient[EncoderSettings]):
         return WorkReply(self.request.clients, arrays, {f"{name}-local": values for name, values in metrics.items()})
 
     def _encoders(self) -> Tensor:
-        """Each client's encoder after the round that was best for its validation windows, ``[clients, parameters]``."""
+        """Each client's encoder, ``[clients, parameters]``: what came, else its own after the round that was best."""
         cohort = self.uniform_cohort
+        if "encoders" in self.request.stacked:
+            return self.request.stacked["encoders"]
         encoders = initial_model(cohort.model, self.assignment.seed).expand(len(self.request.clients), -1).contiguous()
         best, lowest = encoders, torch.full((len(encoders),), torch.inf, dtype=torch.float64)
         for number in range(1, self.settings.local_rounds + 1):
@@ -84,19 +86,25 @@ class F3ForecastClient(CohortClient[EncoderSettings]):
         return best
 
     def _measured(self) -> WorkReply:
-        """Measure the forecasts that came, ``[clients, examples, steps]`` by split."""
+        """Measure the forecasts that came, ``[clients, examples, steps]`` by split and what their names end with."""
         cohort = self.uniform_cohort
         horizons = self.assignment.horizons_of(cohort.data.task)
+        suffixes = {
+            name.partition("/")[0].removeprefix("forecasts")
+            for name in self.request.stacked
+            if name.startswith("forecasts")
+        }
         metrics = {
-            f"{split}/{name}": values
+            f"{split}/{name}{suffix}": values
+            for suffix in sorted(suffixes)
             for split in self.request.evaluate
-            for name, values in forecast_errors(cohort, self._forecasts(split), split, horizons).items()
+            for name, values in forecast_errors(cohort, self._forecasts(suffix, split), split, horizons).items()
         }
         return WorkReply(self.request.clients, {}, metrics)
 
-    def _forecasts(self, split: SplitName) -> Tensor:
+    def _forecasts(self, suffix: str, split: SplitName) -> Tensor:
         try:
-            return self.request.stacked[f"forecasts/{split}"]
+            return self.request.stacked[f"forecasts{suffix}/{split}"]
         except KeyError:
             raise ReplyError(f"the request to measure the split '{split}' lacks its forecasts") from None
 

@@ -9,31 +9,34 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
-from typing import cast
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedgraph.data import SPLITS, SplitName
-from fedgraph.federation import Federation, OrderedGrid, identify
-from fedgraph.fusion.forecasting import ForecastFusion, OwnerWindows, fit_forecasts, forecasts
+from fedgraph.federation import Federation, OrderedGrid
+from fedgraph.fusion.forecasting import ForecastFit, ForecastFusion, OwnerGraph, OwnerWindows, fit_forecasts, forecasts
 from fedgraph.graph import ClientGraph, write_graph
-from fedgraph.messages import WorkReply, WorkRequest, to_record
-from fedgraph.methods.f3_forecast import FITTED_ON, F3ForecastSettings
-from fedgraph.models import ModelChoice, build, flattened
+from fedgraph.messages import WorkReply, to_record
+from fedgraph.methods.f3_forecast import FITTED_ON, F3ForecastSettings, suffix_of
+from fedgraph.models import Layout, ModelChoice, build, flattened
+from fedgraph.runs import RunFolder, load_models
 from fedgraph.support.errors import ExperimentError
-from strategies.engine.phases import Outcome, PhasedStrategy
-from strategies.engine.replies import Reader, Replies, collect
+from strategies.engine.forecasts import ForecastStrategy
+from strategies.engine.phases import Outcome
+from strategies.engine.replies import Replies
 
 log = logging.getLogger("fedgraph")
 
 _TYPES = {"starts": "int64", "known": "uint8", "targets": "float32"}
 
 
-class F3Forecast(PhasedStrategy[F3ForecastSettings]):
+class F3Forecast(ForecastStrategy[F3ForecastSettings]):
     """Collects embeddings of all windows once, learns from them, and sends each client its forecasts."""
 
     name = "f3-forecast"
@@ -44,62 +47,65 @@ class F3Forecast(PhasedStrategy[F3ForecastSettings]):
     mixes_models = True
 
     def check(self) -> None:
-        """See :class:`PhasedStrategy`."""
-        if self.settings.graph == "given" and not self.plan.graph_given:
-            raise ExperimentError('[f3-forecast] graph = "given" needs a client graph: set source of [graph]')
+        """See :class:`ForecastStrategy`."""
+        if self.settings.needs_given and not self.plan.graph_given:
+            raise ExperimentError("[f3-forecast] a given or permuted graph needs a client graph: set source of [graph]")
 
     def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
-        """See :class:`PhasedStrategy`.
+        """See :class:`ForecastStrategy`.
 
         Raises
         ------
         FedgraphError
             If clients are missing, are no time series or do not answer, and if training diverges.
         """
-        plan = self.plan
-        federation = identify(
-            grid, plan.client, plan.experiment, plan.roll_call, False,
-            on_wait=lambda text: log.info("waiting for nodes: %s", text), traffic=self.traffic,
-        )  # fmt: skip
-        self.nodes = len(federation.hosts)
-        if federation.task.kind != "forecast":
-            raise ExperimentError(f"f3-forecast forecasts time series, and this data is for {federation.task.kind}")
-        log.info("%d clients on %d nodes; data: %s", len(federation.names), self.nodes, federation.data)
-        graph = plan.graph_of(federation)
-        nodes = OrderedGrid(grid, federation, self.traffic)
+        federation, nodes = self.identified(grid)
+        graph = self.plan.graph_of(federation)
         sent = self._embeddings(nodes, federation)
         windows = {str(split): _windows(sent, split) for split in SPLITS}
-        given = None
-        if self.settings.graph == "given" and graph is not None:
-            given = graph.subgraph(sent.names).dense().float()
-        found = fit_forecasts(
-            self.settings, windows["train"], windows["validation"], given, plan.seed, self._record_look
-        )
-        self._write_learned(found.network, sent.names)
-        measured = self._measured(nodes, federation, sent, found.network, windows)
+        given = graph.subgraph(sent.names).dense().float() if graph is not None and self.settings.needs_given else None
+        fits = {
+            suffix: fit_forecasts(
+                self.settings.over(graph), windows["train"], windows["validation"], given, self.plan.seed,
+                partial(self._record_look, f"fusion{suffix}"),
+            )
+            for suffix, graph in self._graphs().items()
+        }  # fmt: skip
+        main = fits[""]
+        self._write_learned(main.network, sent.names)
+        measured = self._measured(nodes, federation, sent, fits, windows)
         lost = {**sent.absent, **measured.absent}
         names = measured.names
         rows = torch.tensor([sent.names.index(name) for name in names])
         metrics = {**{name: values[rows] for name, values in sent.metrics.items()}, **measured.metrics}
-        state = found.network.state_dict()
+        state = main.network.state_dict()
         parameters = flattened(state)
-        facts = {
-            "fusion": {"step": found.step, "validation_loss": found.validation_loss},
-            "parameters_at_server": len(parameters),
+        facts: dict[str, Any] = {
+            f"fusion{suffix}": {"step": fit.step, "validation_loss": fit.validation_loss}
+            for suffix, fit in fits.items()
         }
         told = (
             f"{len(names)} clients, each forecast by the server's network from the embeddings of all; what ends with "
             "-local is forecast by the client's own encoder alone"
+            + "".join(f", with {suffix} over another graph" for suffix in fits if suffix)
         )
+        facts["parameters_at_server"] = len(parameters)
         return Outcome(names, federation.data, told, metrics, parameters, 1, lost, facts), to_record(state)
+
+    def _graphs(self) -> dict[str, OwnerGraph]:
+        """The graphs over which networks are fitted, by what the names of their errors end with."""
+        controls = {suffix_of(graph): graph for graph in self.settings.controls if graph != self.settings.graph}
+        return {"": self.settings.graph, **controls}
 
     # ---- exchanges -------------------------------------------------------------------------------------------------
 
     def _embeddings(self, grid: OrderedGrid, federation: Federation) -> Replies:
         """Every client's embeddings, targets of training and validation windows, and when windows start."""
         room = {split: int(federation.num_examples[split].max()) for split in SPLITS}
-        model = ModelChoice.of(json.loads(self.plan.experiment)["model"])
-        size = build(model.tables[0], federation.task).embedding_size
+        choice = ModelChoice.of(json.loads(self.plan.experiment)["model"])
+        model = build(choice.tables[0], federation.task)
+        encoders = self._encoders(model.layout, federation.names)
+        size = model.embedding_size
         steps = federation.task.output_shape[0]
         shapes: dict[str, tuple[int, ...]] = {}
         for split in SPLITS:
@@ -114,23 +120,49 @@ class F3Forecast(PhasedStrategy[F3ForecastSettings]):
 
         shared = {"examples": torch.tensor([room[split] for split in SPLITS])}
         requests = {
-            node: self._request(federation.clients_of(node), {}, shared, train=True) for node in grid.get_node_ids()
+            node: self.request(
+                federation.clients_of(node), {name: rows[places] for name, rows in encoders.items()}, shared, train=True
+            )
+            for node, places in federation.hosts.items()
         }
-        return self._exchanged(grid, federation, federation.hosts, requests, read)
+        return self.exchanged(grid, federation, federation.hosts, requests, read)
+
+    def _encoders(self, layout: Layout, names: Sequence[str]) -> dict[str, Tensor]:
+        """The models of the run that ``encoders`` names, ``[clients, parameters]``; nothing where there is none."""
+        run = self.settings.encoders
+        if run is None:
+            return {}
+        path = RunFolder.open(run).models
+        if not path.is_file():
+            raise ExperimentError(f"[f3-forecast] encoders = '{run}': that run has no models.safetensors")
+        models, common = load_models(path)
+        rows = []
+        for name in names:
+            state = models.get(name, common)
+            if state is None:
+                raise ExperimentError(f"[f3-forecast] encoders = '{run}': that run has no model of {name}")
+            if Layout.of(state).shapes_by_name() != layout.shapes_by_name():
+                raise ExperimentError(
+                    f"[f3-forecast] encoders = '{run}': its model of {name} is not the [model] of this experiment with "
+                    "this [data]: take both from there"
+                )
+            rows.append(layout.row(state))
+        return {"encoders": torch.stack(rows)}
 
     def _measured(
         self,
         grid: OrderedGrid,
         federation: Federation,
         sent: Replies,
-        network: ForecastFusion,
+        fits: Mapping[str, ForecastFit],
         windows: Mapping[str, OwnerWindows],
     ) -> Replies:
-        """Send each client the forecasts of its windows; what it measures of them."""
+        """Send each client the forecasts of its windows, by every network; what it measures of them."""
         found = {
-            f"forecasts/{split}": windows[split].of_owners(
-                forecasts(network, windows[split]), sent.tensors[f"starts/{split}"]
+            (suffix, split): windows[split].of_owners(
+                forecasts(fit.network, windows[split]), sent.tensors[f"starts/{split}"]
             )
+            for suffix, fit in fits.items()
             for split in self.plan.splits
         }
         row_of = {name: row for row, name in enumerate(sent.names)}
@@ -142,57 +174,26 @@ class F3Forecast(PhasedStrategy[F3ForecastSettings]):
             asked[node] = torch.tensor([federation.positions[name] for name in clients])
             rows = torch.tensor([row_of[name] for name in clients])
             counts = {split: int(federation.num_examples[split][asked[node]].max()) for split in self.plan.splits}
-            own = {f"forecasts/{split}": found[f"forecasts/{split}"][rows, : counts[split]] for split in counts}
-            requests[node] = self._request(clients, own, {}, train=False)
+            own = {
+                f"forecasts{suffix}/{split}": values[rows, : counts[split]] for (suffix, split), values in found.items()
+            }
+            requests[node] = self.request(clients, own, {}, train=False)
 
         def read(content: RecordDict, clients: list[str]) -> tuple[WorkReply, Mapping[str, str]]:
             return WorkReply.unpack(content, clients, {}), {}
 
-        return self._exchanged(grid, federation, asked, requests, read)
-
-    def _exchanged(
-        self,
-        grid: OrderedGrid,
-        federation: Federation,
-        asked: Mapping[int, Tensor],
-        requests: Mapping[int, WorkRequest],
-        read: Reader,
-    ) -> Replies:
-        """One exchange; the usable replies, of whom there must be enough."""
-        messages = [
-            Message(request.pack(), node, MessageType.TRAIN if request.train else MessageType.EVALUATE)
-            for node, request in requests.items()
-        ]
-        replies, _ = collect(federation, asked, grid.send_and_receive(messages, timeout=self.plan.timeout), read)
-        self.check_present(replies.absent, len(replies.names))
-        return replies
-
-    def _request(
-        self, clients: Iterable[str], stacked: Mapping[str, Tensor], shared: Mapping[str, Tensor], train: bool
-    ) -> WorkRequest:
-        plan = self.plan
-        return WorkRequest(
-            client=plan.client,
-            experiment=plan.experiment,
-            run=plan.folder.name,
-            clients=tuple(clients),
-            round=1,
-            stacked=stacked,
-            shared=shared,
-            evaluate=cast(tuple[SplitName, ...], tuple(plan.splits)),
-            train=train,
-        )
+        return self.exchanged(grid, federation, asked, requests, read)
 
     # ---- what is written -------------------------------------------------------------------------------------------
 
-    def _record_look(self, step: int, training: float, validation: float) -> None:
+    def _record_look(self, phase: str, step: int, training: float, validation: float) -> None:
         """A line in ``metrics.jsonl`` and in the log, and a step of the progress bar."""
         self.plan.folder.append(
-            {"round": step, "phase": "fusion", "training_loss": training, "validation_loss": validation}
+            {"round": step, "phase": phase, "training_loss": training, "validation_loss": validation}
         )
         for listener in self.plan.listeners:
-            listener.on_epoch("fusion", step)
-        log.info("fusion, step %d: training loss %.4f, validation loss %.4f", step, training, validation)
+            listener.on_epoch(phase, step)
+        log.info("%s, step %d: training loss %.4f, validation loss %.4f", phase, step, training, validation)
 
     def _write_learned(self, network: ForecastFusion, names: tuple[str, ...]) -> None:
         """The learned graph: the mean of the mixing matrices; an edge says how much its target's forecast mixes in."""

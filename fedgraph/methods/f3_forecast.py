@@ -7,11 +7,16 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from fedgraph.fusion.forecasting import ForecastFusionSettings
+from fedgraph.fusion.forecasting import ForecastFusionSettings, OwnerGraph
 from fedgraph.support.settings import Settings
 
 FITTED_ON = ("train", "validation")
 """The splits whose targets the server needs."""
+
+
+def suffix_of(graph: OwnerGraph) -> str:
+    """What the names of errors end with that a network over a control graph makes."""
+    return f"-{'no' if graph == 'none' else graph}-graph"
 
 
 class EncoderSettings(Settings):
@@ -32,4 +37,11 @@ class EncoderSettings(Settings):
 
 
 class F3ForecastSettings(ForecastFusionSettings, EncoderSettings):
-    """``[f3-forecast]``: the clients' encoders, and how the server fuses their embeddings."""
+    """``[f3-forecast]``: the clients' encoders, and how the server fuses their embeddings.
+
+    encoders : the folder of a finished run of another method, such as ``sfl``, ``fedavg`` or ``local``, with the same
+               [data], [model] and clients: its models are the encoders, and nothing is trained before embeddings are
+               sent. They come from the server, which has them. By default each client trains its own.
+    """
+
+    encoders: str | None = None

@@ -48,6 +48,10 @@ class Layout:
         """Leading columns that an optimiser changes."""
         return sum(size for name, size in zip(self.names, self.sizes, strict=True) if name not in self.buffers)
 
+    def shapes_by_name(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each tensor, whatever their order."""
+        return dict(zip(self.names, self.shapes, strict=True))
+
     def part(self, names: Iterable[str]) -> Layout:
         """The layout of some of the tensors, in the order in which they lie here."""
         wanted = set(names)

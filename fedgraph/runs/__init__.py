@@ -19,7 +19,7 @@ from fedgraph.runs.callbacks import (
 from fedgraph.runs.fairness import Fairness, fairness, stand_alone_values
 from fedgraph.runs.folder import Recorder, RunFolder
 from fedgraph.runs.plan import RunPlan
-from fedgraph.runs.result_files import write_entropies, write_models, write_predictions
+from fedgraph.runs.result_files import load_models, write_entropies, write_models, write_predictions
 from fedgraph.runs.summary import environment, summary_of
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Training",
     "environment",
     "fairness",
+    "load_models",
     "stand_alone_values",
     "summary_of",
     "write_entropies",

@@ -17,7 +17,7 @@
 from fedgraph.training.batches import learning_rates, num_steps, shuffling_keys, steps_per_epoch, training_batches
 from fedgraph.training.client_state import ClientState
 from fedgraph.training.cohort import Cohort, GradientTerm, TrainResult, cross_losses
-from fedgraph.training.metrics import AFTER_TURN, EXTREMES, LAST, direction, num_extreme, summarise, tally
+from fedgraph.training.metrics import AFTER_TURN, EXTREMES, LAST, direction, num_extreme, summarise
 from fedgraph.training.mixed import AnyCohort, load_cohort
 from fedgraph.training.optimisers import EPSILON, Optimiser, clip_rows, fresh_state
 from fedgraph.training.settings import TrainSettings
@@ -46,7 +46,6 @@ __all__ = [
     "shuffling_keys",
     "steps_per_epoch",
     "summarise",
-    "tally",
     "training_batches",
     "working_set",
 ]

@@ -9,6 +9,7 @@ from flwr.app import Message
 
 from clients.app import app as client_app
 from fedgraph.data import open_source, parse_data
+from fedgraph.fusion.forecasting import graph_weights
 from fedgraph.graph import read_graph
 from fedgraph.messages import error_content
 from fedgraph.support.errors import FedgraphError
@@ -86,6 +87,46 @@ def test_with_a_given_graph_neighbours_alone_are_mixed(tables, run_experiment, t
     assert not (folder.path / "learned-graph.npz").exists()
 
 
+def test_controls_are_measured_beside_on_the_same_encoders(tables, run_experiment, tmp_path):
+    tables["graph"] = {"source": "file", "path": str(tmp_path / "edges.csv"), "symmetrise": True}
+    tables["f3-forecast"]["controls"] = ["none", "complete", "given", "learned"]
+    test = run_experiment(tables, nodes=2).summary()["metrics"]["test"]
+    assert {name.removeprefix("mae") for name in test if name.startswith("mae") and "min" not in name} == {
+        "", "-local", "-no-graph", "-complete-graph", "-given-graph",
+    }  # fmt: skip
+    assert test["mae"]["mean"] < test["mae-given-graph"]["mean"] < 0.8 * test["mae-no-graph"]["mean"]
+    tables["f3-forecast"] |= {"graph": "none", "controls": []}
+    alone = run_experiment(tables, nodes=2).summary()["metrics"]["test"]
+    assert alone["mae"] == test["mae-no-graph"]
+
+
+def test_a_permuted_graph_is_the_same_graph_between_other_clients():
+    given = torch.rand(5, 5)
+    permuted = graph_weights("permuted", given, 5, seed=0)
+    assert not torch.equal(permuted, given)
+    assert sorted(permuted.flatten().tolist()) == sorted(given.flatten().tolist())
+    assert sorted(permuted.diagonal().tolist()) == sorted(given.diagonal().tolist())
+    assert torch.equal(permuted, graph_weights("permuted", given, 5, seed=0))
+
+
+@pytest.mark.parametrize("method", ["local", "fedavg"])
+def test_the_models_of_another_run_can_be_the_encoders(tables, run_experiment, method):
+    first = run_experiment({**tables, "experiment": {"name": "before", "method": method, "rounds": 2}}, nodes=2)
+    before = first.summary()["metrics"]["test"]["mae"]
+    tables["f3-forecast"]["encoders"] = str(first.path)
+    folder = run_experiment(tables, nodes=2)
+    test = folder.summary()["metrics"]["test"]
+    # They are frozen, and so are as good as they were.
+    assert test["mae-local"]["mean"] == pytest.approx(before["mean"], rel=1e-5)
+    assert test["mae"]["mean"] < 0.7 * before["mean"]
+    tables["model"]["hidden"] = 8
+    with pytest.raises(FedgraphError, match="is not the .model. of this experiment"):
+        run_experiment(tables)
+    first.models.unlink()
+    with pytest.raises(FedgraphError, match="that run has no models.safetensors"):
+        run_experiment(tables)
+
+
 def test_readings_profiles_and_test_targets_stay_with_their_client(tables, run_experiment, data_dir):
     tables["data"]["covariates"] = ["weekly-profile"]
     sent = {}
@@ -152,7 +193,7 @@ def test_a_client_whose_embeddings_are_no_numbers_is_left_out(tables, run_experi
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"f3-forecast": {"graph": "given"}}, r"needs a client graph: set source of \[graph\]"),
+        ({"f3-forecast": {"controls": ["permuted"]}}, r"needs a client graph: set source of \[graph\]"),
         ({"data": {"scaling": "pooled"}}, "f3-forecast scales each client by its own readings"),
         ({"data": {"set": "digits", "clients": 3}, "model": {"name": "mlp"}}, "forecasts time series"),
         ({"f3-forecast": {"local-rounds": 0}}, "local-rounds"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from fedgraph.data.series.files import SeriesTable, regular_times
 
 Covariate = Literal["time-of-day", "day-of-week", "weekly-profile"]
+NAMES = (*get_args(Covariate), "weekly-profile-ahead")
+"""Names of the features that covariates become."""
 
 _DAY, _WEEK = 86_400, 7 * 86_400
 _MONDAY = 4 * _DAY

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedgraph.data.base import SPLITS, CohortData, Shares, Split
+from fedgraph.data.base import SPLITS, CohortData, Shares
 from fedgraph.data.series.cold_start import ColdStartSettings, check_cold_steps, cold_clients
 from fedgraph.data.series.covariates import Covariate, covariates, seconds_of
 from fedgraph.data.series.files import SeriesTable
@@ -129,17 +129,20 @@ class WindowSplit:
             weights=weights.masked_fill(padding[..., None], 0.0),
         )
 
+    def first_steps(self) -> tuple[Tensor, Tensor]:
+        """The step at which each client's examples start, int64 ``[clients, examples]``, and which examples exist."""
+        counts = self.num_examples.cpu()
+        places = torch.arange(int(counts.max()) if len(counts) else 0)
+        first = torch.as_tensor(self.first).cpu().view(-1, 1)
+        present = places < counts[:, None]
+        return (first + places * self.stride).expand(len(counts), -1).masked_fill(~present, 0), present
+
     def starts(self) -> Tensor:
         """When each client's examples start, int64 ``[clients, examples]``, -1 behind a client's last one.
 
         In seconds where the time of steps is known, else in steps.
         """
-        counts = self.num_examples.cpu()
-        places = torch.arange(int(counts.max()) if len(counts) else 0)
-        first = torch.as_tensor(self.first).cpu().view(-1, 1)
-        steps = (first + places * self.stride).expand(len(counts), -1)
-        present = places < counts[:, None]
-        steps = steps.masked_fill(~present, 0)
+        steps, present = self.first_steps()
         return (steps if self.times is None else self.times[steps]).masked_fill(~present, -1)
 
     def select(self, clients: slice | Tensor) -> WindowSplit:
@@ -283,13 +286,6 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
         untrained=() if settings.cold_trains else tuple(name for name in names if name in cold),
         moments=None if moments is None else torch.from_numpy(np.ascontiguousarray(moments)),
     )
-
-
-def starts_of(split: Split) -> Tensor:
-    """When each client's examples start, as :meth:`WindowSplit.starts` says; raises DataError for no windows."""
-    if not isinstance(split, WindowSplit):
-        raise DataError("this data has no windows of time series")
-    return split.starts()
 
 
 def clients_of(table: SeriesTable, settings: WindowSettings) -> tuple[str, ...]:

@@ -1,21 +1,28 @@
-"""Forecasts from embeddings: what clients compute of their windows, and what the server learns of all clients' windows.
+"""Forecasts from embeddings: the windows of all owners side by side, and a network over a learned graph.
 
 >>> from fedgraph.fusion.forecasting import ForecastFusionSettings
 >>> ForecastFusionSettings(graph="none").mixes
 2
 """
 
-from fedgraph.fusion.forecasting.encoders import embeddings_of, forecast_errors, targets_of
-from fedgraph.fusion.forecasting.fusion import ForecastFusion, ForecastFusionSettings, fit_forecasts, forecasts
+from fedgraph.fusion.forecasting.fusion import (
+    ForecastFit,
+    ForecastFusion,
+    ForecastFusionSettings,
+    OwnerGraph,
+    fit_forecasts,
+    forecasts,
+    graph_weights,
+)
 from fedgraph.fusion.forecasting.windows import OwnerWindows
 
 __all__ = [
+    "ForecastFit",
     "ForecastFusion",
     "ForecastFusionSettings",
+    "OwnerGraph",
     "OwnerWindows",
-    "embeddings_of",
     "fit_forecasts",
-    "forecast_errors",
     "forecasts",
-    "targets_of",
+    "graph_weights",
 ]

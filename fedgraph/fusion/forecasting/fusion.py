@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from pydantic import Field
@@ -28,12 +28,19 @@ _EVALUATED_AT_ONCE = 1024
 _CLIP_NORM = 5.0
 
 
+OwnerGraph = Literal["learned", "given", "permuted", "complete", "none"]
+"""Over which graph embeddings are mixed."""
+
+
 class ForecastFusionSettings(Settings):
     """What the server learns from embeddings.
 
     graph         : ``learned``: matrices of mixing weights, whose rows sum to one; ``given``: the client graph of
-                    [graph], its rows divided by their sums; ``none``.
-    mixes         : learned matrices, or hops of the given graph.
+                    [graph], its rows divided by their sums; ``complete``: everybody alike; ``none``; ``permuted``: the
+                    given graph with the clients in other places, drawn by the seed.
+    controls      : other graphs of which a network is fitted to the same embeddings, for comparison. Its errors have
+                    names that end in -no-graph, -given-graph and so on.
+    mixes         : learned matrices, or hops of another graph.
     aligned_size  : length of an aligned embedding.
     hidden        : width of each owner's head.
     steps         : training steps of Adam; the rate falls to 0 as a cosine does.
@@ -43,7 +50,8 @@ class ForecastFusionSettings(Settings):
     weight_decay  : as in AdamW, of all but biases and the graph.
     """
 
-    graph: Literal["learned", "given", "none"] = "learned"
+    graph: OwnerGraph = "learned"
+    controls: tuple[OwnerGraph, ...] = ()
     mixes: int = Field(default=2, ge=1)
     aligned_size: int = Field(default=32, ge=1)
     hidden: int = Field(default=64, ge=1)
@@ -52,6 +60,15 @@ class ForecastFusionSettings(Settings):
     batch_size: int = Field(default=64, ge=1)
     learning_rate: float = Field(default=0.002, gt=0)
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+
+    def over(self, graph: OwnerGraph) -> Self:
+        """The same, with another graph."""
+        return self.model_copy(update={"graph": graph})
+
+    @property
+    def needs_given(self) -> bool:
+        """Whether a client graph has to be given."""
+        return not {"given", "permuted"}.isdisjoint((self.graph, *self.controls))
 
 
 class ForecastFusion(nn.Module):
@@ -66,15 +83,10 @@ class ForecastFusion(nn.Module):
         How many owners there are, the length of their embeddings, and the steps of a forecast.
     settings : ForecastFusionSettings
         What the network is made of.
-    given : Tensor or None
-        Weights of the client graph, ``[owners, owners]``, with ``graph = "given"``.
+    weights : Tensor or None
+        Of the graph, ``[owners, owners]``, as :func:`graph_weights` makes them.
     random : torch.Generator
         Draws the first weights.
-
-    Raises
-    ------
-    DataError
-        If ``graph`` is ``given``, and no graph is.
     """
 
     hops: Tensor | None
@@ -85,7 +97,7 @@ class ForecastFusion(nn.Module):
         size: int,
         outputs: int,
         settings: ForecastFusionSettings,
-        given: Tensor | None,
+        weights: Tensor | None,
         random: torch.Generator,
     ) -> None:
         super().__init__()
@@ -94,10 +106,8 @@ class ForecastFusion(nn.Module):
         self.edges: nn.Parameter | None = None
         if settings.graph == "learned":
             self.edges = nn.Parameter(0.1 * torch.randn(settings.mixes, owners, owners, generator=random))
-        elif settings.graph == "given":
-            if given is None:
-                raise DataError('graph = "given" needs a client graph: set source of [graph]')
-            self.hops = _hops(given, settings.mixes)
+        elif weights is not None:
+            self.hops = _hops(weights, settings.mixes)
         inputs = aligned * (1 if settings.graph == "none" else 1 + settings.mixes)
         self.alignment, self.alignment_bias = _layers(owners, size, aligned, random)
         self.first, self.first_bias = _layers(owners, inputs, hidden, random)
@@ -140,9 +150,29 @@ def _layers(owners: int, inputs: int, outputs: int, random: torch.Generator) -> 
     return nn.Parameter(weights), nn.Parameter(torch.zeros(owners, 1, outputs))
 
 
-def _hops(given: Tensor, number: int) -> Tensor:
+def graph_weights(graph: OwnerGraph, given: Tensor | None, owners: int, seed: int) -> Tensor | None:
+    """Weights over which embeddings are mixed, ``[owners, owners]``; None where they are learned, or nothing is mixed.
+
+    Raises
+    ------
+    DataError
+        If ``graph`` is ``given`` or ``permuted``, and no graph is given.
+    """
+    if graph in ("learned", "none"):
+        return None
+    if graph == "complete":
+        return torch.ones(owners, owners)
+    if given is None:
+        raise DataError(f'graph = "{graph}" needs a client graph: set source of [graph]')
+    if graph == "given":
+        return given
+    places = torch.randperm(owners, generator=generator(seed, "permuted graph"))
+    return given[places][:, places]
+
+
+def _hops(weights: Tensor, number: int) -> Tensor:
     """The first powers of a graph without self loops whose rows are divided by their sums."""
-    weights = given.float() * (1 - torch.eye(len(given)))
+    weights = weights.float() * (1 - torch.eye(len(weights)))
     step = weights / weights.sum(1, keepdim=True).clamp(min=1e-12)
     powers = [step]
     while len(powers) < number:
@@ -195,7 +225,7 @@ def fit_forecasts(
     Raises
     ------
     DataError
-        Without training or validation windows in which anything was read.
+        Without training or validation windows in which anything was read, or without a graph where one must be given.
     RunError
         If training diverges.
     """
@@ -206,7 +236,8 @@ def fit_forecasts(
     # One thread, so that the result does not depend on the number of cores.
     with pinned_threads(1):
         outputs = training.targets.shape[2]
-        network = ForecastFusion(owners, size, outputs, settings, given, generator(seed, "forecast fusion"))
+        weights = graph_weights(settings.graph, given, owners, seed)
+        network = ForecastFusion(owners, size, outputs, settings, weights, generator(seed, "forecast fusion"))
         shrunk = [network.alignment, network.first, network.second]
         others = [each for each in network.parameters() if all(each is not one for one in shrunk)]
         groups = [{"params": shrunk, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]

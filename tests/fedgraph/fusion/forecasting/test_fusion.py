@@ -8,6 +8,7 @@ from fedgraph.fusion.forecasting import (
     OwnerWindows,
     fit_forecasts,
     forecasts,
+    graph_weights,
 )
 from fedgraph.support.errors import DataError, RunError
 
@@ -18,7 +19,14 @@ RING = torch.tensor([[0.0, 1, 0, 3], [1, 0, 1, 0], [0, 2, 5, 2], [1, 0, 0, 0]])
 
 def built(given=None, seed=0, **keys):
     settings = ForecastFusionSettings(**{**SMALL, **keys})
-    return ForecastFusion(OWNERS, SIZE, OUTPUTS, settings, given, torch.Generator().manual_seed(seed))
+    return ForecastFusion(
+        OWNERS,
+        SIZE,
+        OUTPUTS,
+        settings,
+        graph_weights(settings.graph, given, OWNERS, 0),
+        torch.Generator().manual_seed(seed),
+    )
 
 
 def by_hand(network, embeddings, present, matrices):

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from fedgraph.data import SplitName
 from fedgraph.models import Batch
-from fedgraph.training import Cohort, tally
+from fedgraph.training.cohort import Cohort
+from fedgraph.training.metrics import tally
 
 _AT_ONCE = 1024
 
@@ -34,7 +35,7 @@ def embeddings_of(cohort: Cohort, parameters: Tensor, split: SplitName) -> Tenso
     state = cohort.model.layout.unflatten(parameters.to(cohort.device))
     parts = [torch.zeros(len(parameters), 0, cohort.model.embedding_size)]
     with torch.no_grad():
-        for batch, present in _batches(cohort, split):
+        for batch, present in batches(cohort, split):
             found, _ = cohort.model.embed(state, batch.inputs, False)
             parts.append(found.float().cpu().masked_fill(~present[..., None], 0.0))
     return torch.cat(parts, 1)
@@ -44,7 +45,7 @@ def targets_of(cohort: Cohort, split: SplitName) -> tuple[Tensor, Tensor]:
     """What is forecast, scaled, float32 ``[clients, examples, steps]``, and which of it was read, bool."""
     steps = cohort.data.task.output_shape[0]
     targets, known = [torch.zeros(len(cohort.data.names), 0, steps)], []
-    for batch, _ in _batches(cohort, split):
+    for batch, _ in batches(cohort, split):
         known.append(batch.weights.cpu() > 0)
         targets.append(batch.targets.cpu().masked_fill(~known[-1], 0.0))
     return torch.cat(targets, 1), torch.cat([targets[0].bool(), *known], 1)
@@ -74,14 +75,14 @@ def forecast_errors(
     data = cohort.data
     sums = tally(data.task, data.mean, data.std, horizons)
     start = 0
-    for batch, _ in _batches(cohort, split):
+    for batch, _ in batches(cohort, split):
         stop = start + batch.targets.shape[1]
         sums.add(forecasts[:, start:stop], batch.targets.cpu(), batch.weights.cpu())
         start = stop
     return sums.result()
 
 
-def _batches(cohort: Cohort, split: SplitName) -> Iterator[tuple[Batch, Tensor]]:
+def batches(cohort: Cohort, split: SplitName) -> Iterator[tuple[Batch, Tensor]]:
     """The examples of all clients in order, and which of them exist, bool ``[clients, batch]``."""
     data = cohort.data.splits[split]
     counts = data.num_examples.cpu()

@@ -1,0 +1,72 @@
+"""What follows from the windows of series without training: when they start, their last readings, usual weeks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fedgraph.data.base import CohortData, Split, SplitName
+from fedgraph.data.series.covariates import NAMES, weekly_profile
+from fedgraph.data.series.windows import WindowSplit
+from fedgraph.models import TaskSpec
+from fedgraph.support.errors import DataError
+
+
+def starts_of(split: Split) -> Tensor:
+    """Return when each client's examples start, int64 ``[clients, examples]``, -1 behind a client's last one.
+
+    In seconds from some Monday's midnight where the time of steps is known, else in steps. Raises DataError for data
+    without windows.
+    """
+    return _windows(split).starts()
+
+
+def covariate_features(task: TaskSpec) -> list[bool]:
+    """Return which features of an input are covariates, and no readings."""
+    return [name in NAMES for name in task.features]
+
+
+def last_readings(split: Split) -> Tensor:
+    """Return the last reading of the target in each window, scaled, float32 ``[clients, examples]``.
+
+    0, the mean, where nothing was read. Raises DataError for data without windows.
+    """
+    windows = _windows(split)
+    steps, present = windows.first_steps()
+    rows = _rows(windows)
+    read = windows.observed.unfold(1, windows.input_steps, 1)[rows, steps]
+    age = read.flip(2).int().argmax(2)
+    readings = windows.series[..., windows.target]
+    last = readings[rows, steps + windows.input_steps - 1 - age]
+    return last.masked_fill(~(present & read.any(2)), 0.0)
+
+
+def profile_forecasts(data: CohortData, split: SplitName) -> Tensor:
+    """Return each client's usual readings at the time of its windows' targets, as its training part has them.
+
+    Float32 ``[clients, examples, steps]``, scaled; see :func:`fedgraph.data.series.covariates.weekly_profile`. Raises
+    DataError for data without windows, and where the time of steps is unknown.
+    """
+    windows, validation = _windows(data.splits[split]), _windows(data.splits["validation"])
+    if windows.times is None:
+        raise DataError("a weekly profile needs `start` and `step-minutes`, as the file holds no timestamps")
+    assert isinstance(validation.first, int)
+    training, seconds = slice(validation.first), windows.times.numpy()
+    rows = _rows(windows)
+    readings, read = windows.series[rows[:, 0], :, windows.target], windows.observed[rows[:, 0]]
+    usual = weekly_profile(readings[:, training].numpy(), read[:, training].numpy(), seconds[training], seconds)
+    steps, _ = windows.first_steps()
+    ahead = torch.from_numpy(usual).unfold(1, windows.output_steps, 1)
+    return ahead[torch.arange(len(rows))[:, None], steps + windows.input_steps]
+
+
+def _windows(split: Split) -> WindowSplit:
+    if not isinstance(split, WindowSplit):
+        raise DataError("this data has no windows of time series")
+    return split
+
+
+def _rows(windows: WindowSplit) -> Tensor:
+    """The series of each client, ``[clients, 1]``."""
+    rows = torch.arange(len(windows.series)) if windows.rows is None else windows.rows
+    return rows[:, None]

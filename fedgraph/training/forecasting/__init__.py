@@ -1,0 +1,18 @@
+"""Forecasts of a cohort of time series: embeddings and errors of windows in order, and forecasters without a network.
+
+>>> from fedgraph.training.forecasting import SIMPLE
+>>> SIMPLE
+('last-reading', 'weekly-profile', 'ridge', 'trees')
+"""
+
+from fedgraph.training.forecasting.examples import embeddings_of, forecast_errors, targets_of
+from fedgraph.training.forecasting.simple import SIMPLE, SimpleForecaster, simple_forecasts
+
+__all__ = [
+    "SIMPLE",
+    "SimpleForecaster",
+    "embeddings_of",
+    "forecast_errors",
+    "simple_forecasts",
+    "targets_of",
+]

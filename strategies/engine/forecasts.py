@@ -1,0 +1,102 @@
+"""What methods of phases for time series share: who takes part, and an exchange with the nodes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+from flwr.app import Message, MessageType
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedgraph.data import SplitName
+from fedgraph.federation import Federation, OrderedGrid, identify
+from fedgraph.messages import WorkRequest
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import S
+from strategies.engine.phases import PhasedStrategy
+from strategies.engine.replies import Reader, Replies, collect
+
+log = logging.getLogger("fedgraph")
+
+
+class ForecastStrategy(PhasedStrategy[S]):
+    """A method overrides ``execute``, as of :class:`PhasedStrategy`."""
+
+    needs = "clients that are time series, such as metr-la"
+
+    def identified(self, grid: Grid) -> tuple[Federation, OrderedGrid]:
+        """Who takes part, and the grid that answers in the order of their names.
+
+        Raises
+        ------
+        FedgraphError
+            If clients are missing, or are no time series.
+        """
+        plan = self.plan
+        federation = identify(
+            grid, plan.client, plan.experiment, plan.roll_call, False,
+            on_wait=lambda text: log.info("waiting for nodes: %s", text), traffic=self.traffic,
+        )  # fmt: skip
+        self.nodes = len(federation.hosts)
+        if federation.task.kind != "forecast":
+            raise ExperimentError(f"{self.name} forecasts time series, and this data is for {federation.task.kind}")
+        log.info("%d clients on %d nodes; data: %s", len(federation.names), self.nodes, federation.data)
+        return federation, OrderedGrid(grid, federation, self.traffic)
+
+    def exchanged(
+        self,
+        grid: OrderedGrid,
+        federation: Federation,
+        asked: Mapping[int, Tensor],
+        requests: Mapping[int, WorkRequest],
+        read: Reader,
+    ) -> Replies:
+        """One exchange.
+
+        Parameters
+        ----------
+        grid, federation : OrderedGrid and Federation
+            As ``identified`` returns them.
+        asked : Mapping of int to Tensor
+            Positions of the clients that each node is asked for.
+        requests : Mapping of int to WorkRequest
+            What each node is sent.
+        read : callable
+            Checks and decodes a reply.
+
+        Returns
+        -------
+        Replies
+            Those that can be used.
+
+        Raises
+        ------
+        RunError
+            If clients are absent and must not be, or too few are left.
+        """
+        messages = [
+            Message(request.pack(), node, MessageType.TRAIN if request.train else MessageType.EVALUATE)
+            for node, request in requests.items()
+        ]
+        replies, _ = collect(federation, asked, grid.send_and_receive(messages, timeout=self.plan.timeout), read)
+        self.check_present(replies.absent, len(replies.names))
+        return replies
+
+    def request(
+        self, clients: Iterable[str], stacked: Mapping[str, Tensor], shared: Mapping[str, Tensor], train: bool
+    ) -> WorkRequest:
+        """A request to the node of ``clients``: tensors ``[clients, ...]``, and tensors that are the same for all."""
+        plan = self.plan
+        return WorkRequest(
+            client=plan.client,
+            experiment=plan.experiment,
+            run=plan.folder.name,
+            clients=tuple(clients),
+            round=1,
+            stacked=stacked,
+            shared=shared,
+            evaluate=cast(tuple[SplitName, ...], tuple(plan.splits)),
+            train=train,
+        )

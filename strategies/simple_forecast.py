@@ -1,0 +1,37 @@
+"""Simple forecasters, each client by itself: what a method has to beat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from flwr.app import ArrayRecord, RecordDict
+from flwr.serverapp import Grid
+
+from fedgraph.messages import WorkReply
+from fedgraph.methods.simple_forecast import SimpleForecastSettings
+from strategies.engine.forecasts import ForecastStrategy
+from strategies.engine.phases import Outcome
+
+
+class SimpleForecast(ForecastStrategy[SimpleForecastSettings]):
+    """Asks the clients to fit and measure their forecasters; nothing but errors comes back."""
+
+    name = "simple-forecast"
+    title = "Last reading, weekly profile, ridge regression or boosted trees, each client by itself"
+    default_client = "clients.simple_forecast:SimpleForecastClient"
+
+    def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
+        """See :class:`ForecastStrategy`."""
+        federation, nodes = self.identified(grid)
+        requests = {
+            node: self.request(federation.clients_of(node), {}, {}, train=False) for node in nodes.get_node_ids()
+        }
+
+        def read(content: RecordDict, clients: list[str]) -> tuple[WorkReply, Mapping[str, str]]:
+            return WorkReply.unpack(content, clients, {}), {}
+
+        replies = self.exchanged(nodes, federation, federation.hosts, requests, read)
+        told = f"{len(replies.names)} clients, each forecast by itself: {self.settings.forecaster}"
+        outcome = Outcome(replies.names, federation.data, told, replies.metrics, torch.zeros(0), 0, replies.absent)
+        return outcome, ArrayRecord()
