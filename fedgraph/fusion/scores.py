@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import nll_loss, one_hot
 
 from fedgraph.support.threads import pinned_threads
+from fedgraph.training import mean_f1
 
 _SMALLEST_PROBABILITY = 1e-12
 
@@ -62,11 +63,8 @@ def decision_scores(predictions: Tensor, present: Tensor, labels: Tensor) -> dic
     owner = torch.arange(predictions.shape[1]) * classes
     predicted = torch.bincount((chosen + owner)[present], minlength=predictions.shape[1] * classes).view(-1, classes)
     hits, there = right.double().T @ of_class, present.double().T @ of_class
-    # NaN for a class that neither is nor is predicted.
-    f1 = 2 * hits / (there + predicted)
-    count = present.sum(0)
-    mean = f1[:, 1].nan_to_num(0.0) if classes == 2 else f1.nanmean(1)
-    return {"accuracy": right.sum(0).double() / count, "f1": torch.where(count > 0, mean, torch.nan)}
+    count, f1 = present.sum(0), mean_f1(hits, there + predicted)
+    return {"accuracy": right.sum(0).double() / count, "f1": torch.where(count > 0, f1, torch.nan)}
 
 
 def decided(probabilities: Tensor) -> Tensor:

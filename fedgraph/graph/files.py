@@ -16,7 +16,7 @@ import numpy as np
 from fedgraph.graph.build import from_distance_list
 from fedgraph.graph.convert import from_networkx, undirected_if_symmetric
 from fedgraph.graph.safe_pickle import read_pickle
-from fedgraph.graph.tables import EdgeTable, read_table
+from fedgraph.graph.tables import EdgeTable, read_relations
 from fedgraph.graph.value import ClientGraph, Symmetriser
 from fedgraph.support.errors import GraphError
 from fedgraph.support.files import write_atomically
@@ -145,7 +145,7 @@ def _read_npz(path: Path, options: _Options) -> ClientGraph:
 
 
 def _read_csv(path: Path, options: _Options) -> ClientGraph:
-    table = read_table(path)
+    table = read_relations(path)
     if not isinstance(table, EdgeTable):
         return _from_matrix(table.names, table.matrix, options)
     directed = options.directed is not False

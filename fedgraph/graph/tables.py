@@ -32,7 +32,7 @@ class MatrixTable(NamedTuple):
     matrix: np.ndarray
 
 
-def read_table(path: Path) -> EdgeTable | MatrixTable:
+def read_relations(path: Path) -> EdgeTable | MatrixTable:
     """Read a ``.csv`` or ``.csv.gz`` file and find out which kind of table it is.
 
     Edges: a header with from, to (or source, target) and one of cost, distance, weight; or three columns without a

@@ -169,11 +169,27 @@ class ClassificationTally:
         """See :class:`Tally`."""
         correct, loss, count = torch.as_tensor(self.sums)
         found, predicted, there = torch.as_tensor(self.counts)
-        occurring = predicted + there
-        f1 = 2 * found / occurring.masked_fill(occurring == 0, 1.0)
-        occurs = occurring > 0
-        f1 = f1[:, 1] if f1.shape[1] == 2 else f1.sum(1) / occurs.sum(1)
+        f1 = mean_f1(found, predicted + there)
         return {"accuracy": correct / count, "loss": loss / count, "f1": f1.where(count > 0, math.nan)}
+
+
+def mean_f1(found: Tensor, occurring: Tensor) -> Tensor:
+    """Return F1 from counts of each class.
+
+    Parameters
+    ----------
+    found : Tensor
+        How many of the class were predicted as such, float64 ``[..., classes]``.
+    occurring : Tensor
+        How many are of the class, and how many were predicted as such, added up, ``[..., classes]``.
+
+    Returns
+    -------
+    Tensor
+        ``[...]``: of two classes that of the second, 0 where it does not occur; of more the mean over those that occur.
+    """
+    f1 = 2 * found / occurring
+    return f1[..., 1].nan_to_num(0.0) if f1.shape[-1] == 2 else f1.nanmean(-1)
 
 
 class ErrorTally:

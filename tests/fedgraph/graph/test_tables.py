@@ -5,14 +5,14 @@ import gzip
 import numpy as np
 import pytest
 
-from fedgraph.graph.tables import EdgeTable, MatrixTable, read_pairs, read_table
+from fedgraph.graph.tables import EdgeTable, MatrixTable, read_pairs, read_relations
 from fedgraph.support.errors import GraphError
 
 
 def table(tmp_path, text: str):
     path = tmp_path / "graph.csv"
     path.write_text(text)
-    return read_table(path)
+    return read_relations(path)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_small_or_numeric_matrices(tmp_path):
 def test_compressed(tmp_path):
     path = tmp_path / "graph.csv.gz"
     path.write_bytes(gzip.compress(b"a,b,1.5\n"))
-    assert read_table(path).values.tolist() == [1.5]
+    assert read_relations(path).values.tolist() == [1.5]
 
 
 @pytest.mark.parametrize(
