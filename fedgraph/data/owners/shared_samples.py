@@ -285,7 +285,7 @@ def _uniform(numbers: Tensor, seed: int | Tensor) -> Tensor:
 def _prepare(
     values: Tensor, in_training: Tensor, present: Tensor, scaling: Literal["client", "none"], scaled: Tensor | None
 ) -> Tensor:
-    """Fill gaps of ``values`` ``[samples, ..., features]`` and scale them in place; lacking samples become 0."""
+    """Fill gaps of ``values`` ``[samples, ..., features]``, scale, zero lacking samples; may overwrite ``values``."""
     readings = values[in_training & present].flatten(0, -2).double()
     there = ~readings.isnan()
     count = there.sum(0).clamp(min=1)
