@@ -20,14 +20,19 @@ from fedgraph.support.settings import Settings
 
 LOGIT_SCALE = 0.2
 MOMENTUM = 0.1
-"""Share of a minibatch in the running statistics."""
+"""Weight of a minibatch in the running statistics."""
 
 SMALLEST = 8
-"""Pixels a side: three times the image is halved."""
+"""Smallest side of an image in pixels, as it is halved three times."""
 
 
 class ResNet9Settings(Settings):
-    """``[model]`` with ``name = "resnet9"``; ``width`` is the number of channels of the first convolution."""
+    """``[model]`` with ``name = "resnet9"``.
+
+    Attributes
+    ----------
+    width : number of channels of the first convolution.
+    """
 
     name: str
     width: int = Field(default=64, ge=1)
@@ -42,7 +47,7 @@ class ConvolutionNorm(nn.Module):
         self.norm = nn.BatchNorm2d(channels_out, momentum=MOMENTUM)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Values before ReLU, ``[batch, channels_out, height, width]``."""
+        """Compute values before ReLU, ``[batch, channels_out, height, width]``."""
         return self.norm(self.conv(inputs))
 
 
@@ -61,7 +66,7 @@ class ResNet9Twin(nn.Module):
         self.output_shape = task.output_shape
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs of one client's batch."""
+        """Compute the outputs of one client's batch."""
         values = self.prep(inputs).relu()
         for layer, residual in ((self.layer1, self.residual1), (self.layer2, self.residual2)):
             values = functional.max_pool2d(layer(values).relu(), 2)
@@ -92,12 +97,12 @@ class ResNet9Model(ModelFromTwin):
         self.settings = settings
 
     def build_twin(self) -> nn.Module:
-        """The same model of ``nn.Conv2d`` and ``nn.BatchNorm2d`` layers."""
+        """Return the same model of ``nn.Conv2d`` and ``nn.BatchNorm2d`` layers."""
         return ResNet9Twin(self.task, self.settings.width, self.num_outputs)
 
     @cached_property
     def layout(self) -> Layout:
-        """Names and shapes of one client's tensors; the counters of minibatches, which nothing reads, are left out."""
+        """Names and shapes of one client's tensors, without the unused counters of minibatches."""
         twin = self.twin()
         statistics = {name: value for name, value in twin.named_buffers() if value.is_floating_point()}
         return Layout.of(dict(twin.named_parameters()) | statistics, buffers=statistics)
@@ -133,5 +138,5 @@ class ResNet9Model(ModelFromTwin):
         return values.unflatten(1, (clients, -1)).transpose(0, 1), changed
 
     def head(self, state: Mapping[str, Tensor], embeddings: Tensor) -> Tensor:
-        """The last layer, which has no bias and whose outputs are scaled."""
+        """Apply the last layer, which has no bias and whose outputs are scaled."""
         return LOGIT_SCALE * (embeddings @ state["head.weight"].transpose(1, 2))
