@@ -94,7 +94,7 @@ def _transfer(url: str, part: Path, verified: bool, progress: Progress | None, t
     """Download ``part`` to its full length; raise OSError when the connection breaks off."""
     done = part.stat().st_size if part.exists() else 0
     validator = _validator_file(part).read_text() if done and _validator_file(part).exists() else ""
-    # Without a validator or a checksum nobody would notice that the rest comes from another version of the file.
+    # Without a validator or a checksum, a rest from another version of the file would go unnoticed.
     if done and not validator and not verified:
         done = 0
     headers = {"User-Agent": f"fedgraph/{__version__}", "Accept-Encoding": "identity"}

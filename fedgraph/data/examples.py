@@ -63,7 +63,7 @@ class ExampleSplit:
         if self.shift is not None:
             inputs.add_(self.shift)
         targets = self.targets.index_select(0, flat)
-        # On a GPU, looking whether there is any padding costs more than taking it out.
+        # On a GPU, checking for padding costs more than masking it.
         if real.device.type != "cpu" or not bool(real.all()):
             padding = ~real.flatten()
             inputs.masked_fill_(padding.view(-1, *[1] * (inputs.dim() - 1)), 0)

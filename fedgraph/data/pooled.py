@@ -50,11 +50,11 @@ class PooledSplit:
         if indices.device.type == "cpu" and indices.numel() and int(indices.max()) >= int(ends[-1]):
             raise IndexError(f"example index {int(indices.max())} of {int(ends[-1])} examples")
         flat = indices.masked_fill(padding, 0).flatten()
-        # Clients without examples end where the one before them ends, and so own none.
+        # A client without examples ends where the one before it ends, and so owns none.
         owner = torch.searchsorted(ends, flat, right=True).clamp_(max=len(ends) - 1)
         starts = torch.nn.functional.pad(ends[:-1], (1, 0))
         own = torch.where(padding.flatten(), -1, flat - starts[owner])
-        # Each example is asked of its owner, who stands in a row of its own.
+        # Each example is read from its owner, which is repeated as a row for each of its examples.
         inputs, targets, weights = self.split.select(owner).batch(own[:, None])
         return Batch(*(part.squeeze(1).unflatten(0, indices.shape) for part in (inputs, targets, weights)))
 

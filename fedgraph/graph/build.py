@@ -367,7 +367,7 @@ def _euclidean_rows(points: Tensor) -> Callable[[slice], Tensor]:
 
 
 def _great_circle_rows(degrees: Tensor) -> Callable[[slice], Tensor]:
-    """Haversine distances in metres: half the chord of the unit sphere is the square root of the haversine term."""
+    """Return haversine distances in metres: half the chord of the unit sphere is the root of the haversine term."""
     latitude, longitude = torch.deg2rad(degrees).unbind(1)
     on_sphere = torch.stack([latitude.cos() * longitude.cos(), latitude.cos() * longitude.sin(), latitude.sin()], dim=1)
     chords = _euclidean_rows(on_sphere)

@@ -178,13 +178,13 @@ def _check(rows: Tensor, others: Tensor | None, what: str = "others") -> None:
 
 
 def _divisors(lengths: Tensor, others: Tensor) -> Tensor:
-    """``lengths[i] others[j]``, 1 where that is 0."""
+    """Return ``lengths[i] others[j]``, or 1 where that is 0."""
     first, second = (torch.where(values > 0, values, torch.ones_like(values)) for values in (lengths, others))
     return first[:, None] * second
 
 
 def _products(rows: Tensor, others: Tensor | None) -> Tensor:
-    """``rows @ others.T``, ``[n, m]``."""
+    """Return ``rows @ others.T``, ``[n, m]``."""
     rows = _floating(rows)
     return _in_tiles(rows, others, lambda tile, second: _gram(tile, second, None, rows.dtype)[0])
 
@@ -213,7 +213,7 @@ def _in_tiles(rows: Tensor, others: Tensor | None, compare: Callable[[Tensor, Te
 def _gram(rows: Tensor, others: Tensor, centre: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Return dot products ``[n, m]`` about ``centre``, in ``dtype`` with sums in float64, and squared norms."""
     width = max(_NARROWEST, _BLOCK_ENTRIES // max(len(others), 1))
-    # Of a symmetric matrix, ``rows`` are the first of ``others``.
+    # For a symmetric matrix, ``rows`` are the first of ``others``.
     leading = rows.data_ptr() == others.data_ptr() and rows.stride() == others.stride()
 
     def part(span: slice) -> tuple[Tensor, Tensor, Tensor]:

@@ -135,8 +135,8 @@ class PropagationMatrix:
         result = torch.empty(values.shape)
 
         def mix(columns: slice) -> None:
-            # Read once, all hops in the cache, written once. A weighted sum of rows is what an embedding bag is, and
-            # that kernel is the fastest sparse product there is on a CPU.
+            # Read once, all hops in the cache, written once. An embedding bag computes weighted sums of rows, and its
+            # kernel is the fastest sparse product on a CPU.
             block = values[:, columns].contiguous()
             for _ in range(hops):
                 block = embedding_bag(
@@ -192,7 +192,7 @@ def normalise(graph: ClientGraph, normalisation: Normalisation, self_loops: bool
         graph = graph.with_self_loops(only=degree == 0)
         degree = _absolute_degree(graph)
     row, column = graph.edge_index
-    # In float64, so that no float32 weight, however small or large, ends as a division by zero or an overflow.
+    # In float64, so that no float32 weight, however small or large, leads to a division by zero or an overflow.
     if normalisation == "symmetric":
         weights = graph.weights.double() / (degree[row].sqrt() * degree[column].sqrt())
     else:

@@ -18,7 +18,7 @@ _ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray", "numpy.core
 
 
 class _Type:
-    """Stands in for ``numpy.dtype``: booleans, integers, floats and fixed-width text only."""
+    """Stand-in for ``numpy.dtype``: booleans, integers, floats and fixed-width text only."""
 
     def __init__(self, code: str, *_: object) -> None:
         self.code, self.order = code, "<"
@@ -34,7 +34,7 @@ class _Type:
 
 
 class _Array:
-    """Stands in for ``numpy.ndarray``: collects its state, from which the array is read as raw bytes."""
+    """Stand-in for ``numpy.ndarray`` that collects its state, from which the array is read as raw bytes."""
 
     values: np.ndarray
 

@@ -361,7 +361,7 @@ def _unknown(unknown: Sequence[str], names: Sequence[str]) -> str:
 
 
 def _similar(wanted: Sequence[str], names: Sequence[str]) -> str:
-    """``; did you mean 'x'?`` for the first wanted name that has a close match."""
+    """Return ``; did you mean 'x'?`` for the first wanted name that has a close match."""
     for name in wanted[:5]:
         close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
         if close:

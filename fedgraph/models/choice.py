@@ -128,5 +128,5 @@ class ModelChoice:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    # A client may be called like a pattern, e.g. 'ward [3]'.
+    # The name of a client may look like a pattern, e.g. 'ward [3]'.
     return name == pattern or fnmatchcase(name, pattern)

@@ -94,7 +94,7 @@ class CNNModel(ModelFromTwin):
         return CNNTwin(self.task, self.settings, self.num_outputs)
 
     def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Inputs ``[clients, batch, channels, height, width]``; see :class:`fedgraph.models.base.StackedModel`."""
+        """Compute the embeddings of images ``[clients, batch, channels, height, width]``."""
         clients, number = inputs.shape[0], 0
         values = inputs.transpose(0, 1).flatten(1, 2)
         for block in self.settings.blocks:

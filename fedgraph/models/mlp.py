@@ -70,7 +70,7 @@ class MLPModel(ModelFromTwin):
         return MLPTwin(self.sizes, self.task.output_shape)
 
     def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Inputs ``[clients, batch, *input_shape]``; see :class:`fedgraph.models.base.StackedModel`."""
+        """Compute the embeddings of inputs ``[clients, batch, *input_shape]``."""
         values = inputs.flatten(2)
         for layer in range(len(self.settings.hidden)):
             values = linear(state, f"hidden.{layer}", values).relu()

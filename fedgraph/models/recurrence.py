@@ -141,7 +141,7 @@ class GRUCell:
         weight_ih, weight_hh, bias_ih, bias_hh = weights
         size = weight_hh.shape[2]
         matrix = _joined(weight_ih, weight_hh, bias_hh)
-        # The rows of r and z hold both biases; those of h_n do not see the input.
+        # The rows of r and z contain both biases; those of h_n do not depend on the input.
         matrix[:, : 2 * size, -1] += bias_ih[:, : 2 * size]
         matrix[:, 2 * size :, size:-1] = 0
         return matrix, torch.cat([weight_ih[:, 2 * size :], bias_ih[:, 2 * size :].unsqueeze(2)], dim=2)
@@ -254,7 +254,7 @@ class _Kept(NamedTuple):
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Compute ``total += left right^T`` per client; ``total`` may have a higher precision than the factors."""
-    # Into anything but a whole tensor, or another type, a product has to be written first and added then.
+    # For a total that is not contiguous, or of another type, the product has to be computed first and added then.
     if total.is_contiguous() and total.dtype == left.dtype:
         total.baddbmm_(left, right.transpose(1, 2))
     else:
@@ -296,7 +296,7 @@ class _Sequence(torch.autograd.Function):
     def backward(ctx: Any, grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         matrix, entry_matrix, *tensors = ctx.saved_tensors
         cell, size, kept = ctx.cell, ctx.size, _Kept(*tensors)
-        # The views go as the saved tensors do; only a graph that is kept for another backward pass makes them again.
+        # The views are freed like the saved tensors; only a retained graph makes them again for another backward pass.
         views, ctx.views = ctx.views or kept.steps(cell, size), None
         precision = torch.promote_types(matrix.dtype, torch.float32)
         grad_matrix = torch.zeros_like(matrix, dtype=precision)
@@ -310,7 +310,7 @@ class _Sequence(torch.autograd.Function):
         )
         grad_inputs = torch.empty_like(kept.joint[:-1, :, size:-1]) if ctx.needs_input_grad[0] else None
         back = matrix[:, :, :size].transpose(1, 2)
-        # A transposed layout would pass on to every step and make all of them slower.
+        # A transposed layout would propagate to every step and make all of them slower.
         grad_hidden, grad_memory = (grad_outputs if ctx.last else grad_outputs[-1]).contiguous(), None
         for t, step in reversed(list(enumerate(views))):
             through, grad_memory = cell.backward(step, grad_hidden, grad_memory, grad)
@@ -355,7 +355,7 @@ def run_sequence(cell: Cell, inputs: Tensor, weights: Weights, last: bool = Fals
     device = inputs.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-        # Single operations of a step must not be cast: they write into tensors that are there.
+        # Single operations of a step must not be cast: they write into existing tensors.
         with torch.autocast(device, enabled=False):
             return run_sequence(cell, inputs.to(dtype), Weights(*(weight.to(dtype) for weight in weights)), last)
     outputs: Tensor = _Sequence.apply(inputs, cell, last, *weights)

@@ -87,7 +87,7 @@ class _Kept(NamedTuple):
     memory: Tensor | None
 
     def layer(self, cell: Cell, inputs: Tensor | None = None) -> _Layer:
-        """The same for C++; ``inputs`` ``[clients, steps, batch, features]`` are read by the forward pass alone."""
+        """Build the C++ structure; only the forward pass reads ``inputs`` ``[clients, steps, batch, features]``."""
         clients, places, batch, width = self.joint.shape
         code, blocks = _CELLS[type(cell)]
         gates = self.matrix.shape[1]
@@ -124,7 +124,7 @@ class _Sequence(torch.autograd.Function):
         size = width - features - 1
 
         def room(places: int, rows: int) -> Tensor:
-            """Activations ``[clients, places, batch, rows]``; without a backward pass all share one place."""
+            """Allocate activations ``[clients, places, batch, rows]``; without a backward pass all share one place."""
             if any(ctx.needs_input_grad):
                 return inputs.new_empty(clients, places, batch, rows)
             return inputs.new_empty(1, 1, batch, rows).expand(clients, places, -1, -1)

@@ -41,7 +41,7 @@ class RecurrentSettings(Settings):
 class RecurrentTwin(nn.Module):
     """One client's model: inputs ``[batch, steps, features]``, outputs ``[batch, *output_shape]``.
 
-    combine : reads out all steps, ``[steps]`` -> ``[1]``; None: the last hidden state is read out.
+    combine : combines all steps, ``[steps]`` -> ``[1]``; None: the last hidden state is used.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class RecurrentModel(ModelFromTwin):
         return RecurrentTwin(recurrent, combine, nn.Linear(hidden, self.num_outputs), self.task.output_shape)
 
     def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Inputs ``[clients, batch, steps, features]``; see :class:`fedgraph.models.base.StackedModel`."""
+        """Compute the embeddings of sequences ``[clients, batch, steps, features]``."""
         run = recurrence_kernel.run_sequence if self.native else run_sequence
         reads_last = self.settings.read_out == "last"
         hidden = inputs.permute(2, 0, 3, 1)
@@ -125,7 +125,7 @@ class RecurrentModel(ModelFromTwin):
 
     def _combined(self, state: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
         """Combine the steps of ``[steps, clients, hidden, batch]`` to ``[clients, batch, hidden]``."""
-        # One product over what lies side by side in memory: native code leaves [batch, hidden], other code the reverse.
+        # One product over contiguous memory: native code returns [batch, hidden] in memory, other code the reverse.
         is_transposed = hidden.stride(3) == 1
         steps = hidden.transpose(0, 1) if is_transposed else hidden.permute(1, 0, 3, 2)
         bias = state["combine.bias"].unsqueeze(2)

@@ -80,11 +80,12 @@ class ResNet9Twin(nn.Module):
 
 
 class ResNet9Model(ModelFromTwin):
-    """A model of images ``[channels, height, width]`` of at least 8 x 8 pixels.
+    """ResNet9 for images ``[channels, height, width]`` of at least 8 x 8 pixels.
 
-    3x3 convolutions with batch normalisation and ReLU: 64 channels; 128, halved, a residual of two; 256, halved, a
-    residual of two; 256, halved; the largest value of every channel; a linear layer without bias; times 0.2. For three
-    colours and ten classes it has 2,440,256 trained parameters, and 2,944 running statistics as buffers.
+    3x3 convolutions with batch normalisation and ReLU, with the default width: 64 channels; 128, pooled, a residual
+    block of two; 256, pooled, a residual block of two; 256, pooled; the maximum of every channel; a linear layer
+    without bias; times 0.2. For three colours and ten classes it has 2,440,256 trained parameters, and 2,944 running
+    statistics as buffers. Raises ExperimentError for inputs that are no such images.
     """
 
     def __init__(self, settings: ResNet9Settings, task: TaskSpec) -> None:
@@ -108,7 +109,7 @@ class ResNet9Model(ModelFromTwin):
         return Layout.of(dict(twin.named_parameters()) | statistics, buffers=statistics)
 
     def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Inputs ``[clients, batch, channels, height, width]``; see :class:`fedgraph.models.base.StackedModel`."""
+        """Compute embeddings of images ``[clients, batch, channels, height, width]``, and running statistics."""
         clients = inputs.shape[0]
         changed: dict[str, Tensor] = {}
 
@@ -127,7 +128,7 @@ class ResNet9Model(ModelFromTwin):
 
         values = layer("prep", inputs.transpose(0, 1).flatten(1, 2)).relu_()
         for number in (1, 2):
-            # The maximum before ReLU is the same and costs a quarter.
+            # Pooling before ReLU gives the same at a quarter of the cost.
             values = functional.max_pool2d(layer(f"layer{number}", values), 2).relu_()
             branch = values
             for position in (0, 1):

@@ -243,11 +243,11 @@ class ModuleModel(ModelFromTwin):
         self, call: Callable[..., Any], state: Mapping[str, Tensor], inputs: Tensor, training: bool
     ) -> tuple[Any, Mapping[str, Tensor]]:
         """Return ``call(module, tensors, (inputs,))`` of every client, stacked, and the changed buffers."""
-        # A graph that is being compiled takes the parameters as inputs, so one module does for all threads.
+        # A compiled graph takes the parameters as inputs, so one module suffices for all threads.
         module = (self._prototype if torch.compiler.is_compiling() else self.module).train(training)
         one = partial(self._one, call, module)
         if self.vectorise:
-            # A generator's state is out of reach in a graph that is being compiled.
+            # A generator's state is not accessible in a graph that is being compiled.
             remembers = training and not torch.compiler.is_compiling() and self.draws
             before = _generator_of(inputs).get_state() if remembers else None
             try:
@@ -255,13 +255,13 @@ class ModuleModel(ModelFromTwin):
             except (RuntimeError, NotImplementedError, TypeError) as error:
                 reason = error
             if before is not None:
-                # Draws in vain would shift those that count, and only the first time that a process tries.
+                # Draws of the failed attempt would shift the later ones, and only on the first attempt of a process.
                 _generator_of(inputs).set_state(before)
         outputs = [
             one({name: value[client] for name, value in state.items()}, inputs[client])
             for client in range(inputs.shape[0])
         ]
-        # Only now is it known that the module itself works and vmap is to blame.
+        # Only now is it known that the module itself works and that vmap failed.
         with self._lock:
             if self.vectorise:
                 self.vectorise = False

@@ -47,7 +47,7 @@ class ReplyError(FedgraphError):
 
 
 class RunError(FedgraphError):
-    """A run cannot go on."""
+    """A run cannot continue."""
 
 
 def quoted(names: Sequence[str], limit: int = 5) -> str:

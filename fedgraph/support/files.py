@@ -136,7 +136,7 @@ def load_state(path: Path) -> State:
     try:
         with safe_open(str(path), framework="pt") as stream:
             values = json.loads(stream.metadata()["state"])
-            # A clone lies in memory that PyTorch allocated, aligned as in a run that was never stopped.
+            # A clone is in memory allocated by PyTorch, aligned as in a run that was never stopped.
             tensors = {name: stream.get_tensor(name).clone() for name in stream.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"cannot read the saved state {path}: {error}") from None

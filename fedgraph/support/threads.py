@@ -85,13 +85,13 @@ def side_by_side(job: Callable[[Item], Result], items: Iterable[Item], workers: 
         The first exception of a job, once no job is running any more.
     """
     remaining = list(items)
-    # A thread of a pool that waited for others of it could wait for ever: all may be waiting.
+    # A pool thread that waits for others of its pool could deadlock: all may be waiting.
     if min(workers, len(remaining)) <= 1 or _this_thread.pooled:
         with pinned_threads(threads):
             return [job(item) for item in remaining]
 
     def pinned(item: Item) -> Result:
-        # The number belongs to a thread: one that a pool keeps may have been set for another cohort.
+        # The setting belongs to a thread: that of a pool thread may have been made for another cohort.
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         return job(item)
@@ -118,7 +118,7 @@ def _mark_as_pooled() -> None:
     _this_thread.pooled = True
 
 
-# A forked process has none of the threads.
+# A forked process does not inherit the threads.
 os.register_at_fork(after_in_child=_pool.cache_clear)
 
 

@@ -131,7 +131,7 @@ def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = 
         texts = pc.cast(coded.dictionary, pa.string())
     except pa.ArrowNotImplementedError:
         raise DataError(f"column '{name}' of {table.where} is of type {column.type}: use numbers or text") from None
-    # 2 and 2.0 were two values and are one now.
+    # Merge 2 and 2.0, which were two values so far.
     again = pc.replace_substring_regex(texts, _WHOLE, r"\1").dictionary_encode()
     marks = pa.array([as_category(code) for code in missing_codes], pa.string())
     kept = pc.invert(pc.is_in(again.dictionary, value_set=marks)).to_numpy(zero_copy_only=False)
@@ -147,7 +147,7 @@ def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = 
 def read_numbers(table: Table, name: str, missing_codes: Sequence[str | float] = ()) -> Floats | None:
     """Return ``read_column(...).as_numbers()``, or None where that is an error; faster for many distinct values."""
     if not any(isinstance(code, str) for code in missing_codes):
-        # It takes long to find that 100,000 words are no numbers; a hundred nearly always tell.
+        # Parsing 100,000 words in vain takes long; the first hundred nearly always suffice to detect them.
         few = Table({name: table.column(name).slice(0, 100)}, table.where)
         numbers = None if few.numbers(name) is None else table.numbers(name)
         return None if numbers is None else np.where(_is_missing(numbers, missing_codes), np.nan, numbers)

@@ -79,7 +79,7 @@ def _parts(table: Table, name: str) -> list[str]:
 
 def _numbers(table: Table, column: str, missing_codes: Sequence[str | float]) -> Floats:
     found = read_numbers(table, column, missing_codes)
-    # Otherwise this says which words there are.
+    # If there are words, this raises an error that lists them.
     return read_column(table, column, missing_codes).as_numbers() if found is None else found
 
 

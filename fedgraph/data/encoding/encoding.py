@@ -94,7 +94,7 @@ class Encoding:
             away from its own range unless ``outside`` is ``clip``.
         """
         check_shape(values, self.schema)
-        # Unit after unit in memory, and turned at the end: writing columns into rows takes several times longer.
+        # Unit after unit in memory, transposed at the end: writing columns into rows takes several times longer.
         units = np.empty((len(self.schema.unit_feature), len(values)), dtype=np.float32)
         for part in self.schema.features:
             own, block = values[:, self.schema.value_slices[part.name]], units[self.schema.slices[part.name]]
@@ -161,7 +161,7 @@ class Encoding:
             scale = self.scales[part.name]
             column = scale.values(block[0].astype(np.float64))
             if part.kind == "binary":
-                # Not rounded: half would go to the even 0.
+                # Not rounded: 0.5 would be rounded to the even 0.
                 column = np.where(np.isnan(column), np.nan, column >= 0.5)
             elif part.kind == "real":
                 column = column.round(_DIGITS - int(np.floor(np.log10(scale.span))))

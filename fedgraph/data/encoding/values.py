@@ -122,7 +122,7 @@ def _column(values: NDArray[np.float64], feature: Feature) -> pa.Array:
     missing = ~np.isfinite(values)
     if feature.kind in ("real", "embedding"):
         return pa.array(values, pa.float64(), mask=missing)
-    # Every float64 up to 2^53 that is whole is an int64 as well.
+    # Every whole float64 up to 2^53 is an exact int64.
     whole = np.clip(np.where(missing, 0.0, values).round(), -_LARGEST_WHOLE, _LARGEST_WHOLE).astype(np.int64)
     if not feature.categories:
         return pa.array(whole, pa.int64(), mask=missing)

@@ -34,7 +34,7 @@ MOSAIC_ROWS, MOSAIC_COLUMNS, TILE = 50, 100, 32
 
 @dataclass(frozen=True)
 class Images:
-    """Training images, then test images: pixels uint8 ``[images, channels, height, width]``, labels int64."""
+    """All images of a set, training images first: pixels uint8 ``[images, channels, height, width]``, labels int64."""
 
     pixels: Bytes
     labels: NDArray[np.int64]
@@ -89,7 +89,7 @@ def _read_idx_set(paths: Sequence[Path], sha256: tuple[str, ...]) -> Images:
 
 
 class _Dtype:
-    """Stands in for ``numpy.dtype`` while unpickling: unsigned bytes only."""
+    """Stand-in for ``numpy.dtype`` while unpickling: unsigned bytes only."""
 
     def __init__(self, code: str | bytes, *_: object) -> None:
         if code not in ("u1", b"u1"):
@@ -100,7 +100,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands in for ``numpy.ndarray`` while unpickling, and keeps only the shape and the bytes."""
+    """Stand-in for ``numpy.ndarray`` while unpickling that keeps only the shape and the bytes."""
 
     def __init__(self, *_: object) -> None:
         self.value = np.empty(0, dtype=np.uint8)

@@ -85,7 +85,7 @@ class ImageSource:
         return None
 
     def describe(self) -> str:
-        """E.g. ``digits (scikit-learn, 1,797 images 8x8), 20 clients, 2 shards each``."""
+        """Describe the data, e.g. ``digits (scikit-learn, 1,797 images 8x8), 20 clients, 2 shards each``."""
         spec, limit = self.spec, self.settings.limit
         facts = [f"{spec.num_train + spec.num_test:,} images {spec.shape[1]}x{spec.shape[2]}"]
         if self.settings.set == "digits":

@@ -114,7 +114,7 @@ class OwnImageSource:
         return None
 
     def describe(self) -> str:
-        """E.g. ``scans, 1,200 images 64x64 of 3 classes, 4 clients, independent and identically distributed``."""
+        """Describe the data, e.g. ``scans, 1,200 images 64x64 of 3 classes, 4 clients, 2 shards each``."""
         _, height, width = self.settings.shape
         count = f"{len(self._images.labels):,} images {height}x{width} of {len(self.settings.classes)} classes"
         return f"{self.title}, {count}, {'1 client' if self.own is not None else describe(self.settings)}"

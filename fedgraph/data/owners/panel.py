@@ -116,7 +116,7 @@ def interpolated(values: Singles) -> Singles:
     before = np.maximum.accumulate(np.where(there, step, -1), axis=-2)
     after = np.flip(np.minimum.accumulate(np.flip(np.where(there, step, steps), -2), axis=-2), -2)
     first, last = np.where(before < 0, after, before), np.where(after >= steps, before, after)
-    # Without any reading both lie outside, and the NaN that is taken there is what shall stay.
+    # Without any reading both positions lie outside, and the NaN read there stays, as intended.
     low = np.take_along_axis(values, first.clip(0, steps - 1), -2)
     high = np.take_along_axis(values, last.clip(0, steps - 1), -2)
     share = (step - first) / np.maximum(last - first, 1)

@@ -78,7 +78,7 @@ class RushHourSettings(SharedSampleSettings):
 
 
 class MetrLaRushHourSettings(RushHourSettings):
-    """The table ``[data]`` with ``set = "metr-la-rush-hour"``; part and start as of the set metr-la."""
+    """The table ``[data]`` with ``set = "metr-la-rush-hour"``; part and start are those of the set metr-la."""
 
     set: Literal["metr-la-rush-hour"] = "metr-la-rush-hour"
     part: Literal["auto", "full", "29", "week"] = "auto"
@@ -86,7 +86,7 @@ class MetrLaRushHourSettings(RushHourSettings):
 
 
 class PemsBayRushHourSettings(RushHourSettings):
-    """The table ``[data]`` with ``set = "pems-bay-rush-hour"``; part and start as of the set pems-bay."""
+    """The table ``[data]`` with ``set = "pems-bay-rush-hour"``; part and start are those of the set pems-bay."""
 
     set: Literal["pems-bay-rush-hour"] = "pems-bay-rush-hour"
     part: Literal["auto", "full", "67"] = "auto"
@@ -98,7 +98,7 @@ class RushHourSource(SharedSampleSource):
 
     def __init__(self, settings: MetrLaRushHourSettings | PemsBayRushHourSettings, data_dir: Path) -> None:
         self.settings: MetrLaRushHourSettings | PemsBayRushHourSettings = settings
-        # Those keys are of both kinds of set.
+        # Both kinds of set have these keys.
         given = settings.model_dump(include={"part", "first_steps", "clients"})
         kind = MetrLaSettings if isinstance(settings, MetrLaRushHourSettings) else PemsBaySettings
         self.traffic = TrafficSource(kind.model_validate(given), data_dir)
@@ -143,7 +143,7 @@ class RushHourSource(SharedSampleSource):
         return self.traffic.given_graph()
 
     def describe(self) -> str:
-        """E.g. ``rush hours of METR-LA, 29 of 207 sensors, 34,272 five-minute steps, 2,856 hourly windows``."""
+        """Describe the data, e.g. ``rush hours of METR-LA, 29 of 207 sensors, ..., 2,856 hourly windows``."""
         traffic = self.traffic
         if self.settings.without:
             chosen = traffic.settings.model_copy(update={"clients": self.client_names()})

@@ -199,7 +199,7 @@ class SharedSampleSource(ABC):
         return None if graph is None else graph.reindex(self.client_names(), missing="error", extra="drop")
 
     def describe(self) -> str:
-        """E.g. ``digits in 2 x 2 patches, 4 clients, 1,797 samples of 10 classes``."""
+        """Describe the data, e.g. ``digits in 2 x 2 patches, 4 clients, 1,797 samples of 10 classes``."""
         found, chosen, every = self.holdings(()), len(self.client_names()), len(self.every_client())
         word = "client" if every == 1 else "clients"
         clients = f"{every} {word}" if chosen == every else f"{chosen} of {every} {word}"
@@ -291,7 +291,7 @@ def _prepare(
     count = there.sum(0).clamp(min=1)
     mean = readings.nansum(0) / count
     deviation = (((readings - mean).square().nansum(0)) / count).sqrt()
-    # A feature that is constant, but for rounding, stays 0 rather than become noise of deviation 1.
+    # A feature that is constant up to rounding stays 0 instead of becoming noise of deviation 1.
     deviation[deviation <= 1e-6 * mean.abs().clamp(min=1.0)] = 1.0
     if scaled is not None:
         mean, deviation = mean.where(scaled, 0.0), deviation.where(scaled, 1.0)

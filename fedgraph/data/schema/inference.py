@@ -194,7 +194,7 @@ def _feature(table: Table, name: str, settings: SchemaSettings) -> Feature | Non
     if told is None and numbers is not None and len(column.texts) > 2:
         return Feature(name, "integer" if len(column.texts) <= settings.max_integer_values else "real")
     most = 2 if told is not None and told.kind == "binary" else settings.max_categories
-    # Nearly all numbers are meant as such: that each of them is rare does not make them nothing.
+    # A column of nearly all numbers is meant to be numeric, so all of its values count, however rare.
     counted = len(column.texts) if _few_words(column) else int((column.counts >= settings.least_rows).sum())
     if counted > most:
         raise DataError(_too_many(column, most), quoted=some(_few_words(column)))

@@ -15,7 +15,7 @@ MOST_FEATURES = 2_000
 MOST_CATEGORIES = 1_000
 MOST_UNITS = 20_000
 LONGEST_NAME = 200
-"""Most letters of the name of a feature or category."""
+"""Largest number of letters of the name of a feature or category."""
 
 LONGEST_JSON = 5_000_000
 
@@ -76,7 +76,7 @@ def schema_from_json(text: str, what: str = "the schema") -> Schema:
         place = ".".join(map(str, problem["loc"]))[:LONGEST_NAME]
         raise ReplyError(f"{what} is malformed: {ascii(place)[1:-1]} {problem['msg']}") from None
     except DataError as error:
-        # Names in it may be anything, at any length.
+        # The message may quote names of any content and length.
         raise ReplyError(f"{what} cannot be used: {ascii(str(error)[:300])[1:-1]}") from None
     return schema
 
@@ -117,7 +117,7 @@ def _check_text(text: str, what: str) -> None:
         raise DataError(f"{what} is empty: give it a name, or count it as missing")
     if len(text) > LONGEST_NAME:
         raise DataError(f"{what}, {shown} ..., is {len(text):,} letters long, and {LONGEST_NAME} are the most")
-    # Such a character could break a line of a report or turn its direction.
+    # Such a character could break a line of a report or reverse its direction.
     if any(
         unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(c) in _DIRECTIONS for c in text
     ):

@@ -118,7 +118,7 @@ class Schema:
 
     @cached_property
     def unit_feature(self) -> Tensor:
-        """Position of the feature that each unit belongs to, int64 ``[units]``."""
+        """Position of the feature of each unit, int64 ``[units]``."""
         widths = torch.tensor([feature.width for feature in self.features], dtype=torch.int64)
         return torch.arange(len(self.features)).repeat_interleave(widths)
 

@@ -53,7 +53,7 @@ class BayesianNetworkSource(TablesOfClients):
         return self._drawn("", self.settings.public_rows) if self.settings.public_rows else None
 
     def describe(self) -> str:
-        """E.g. ``alarm.bif.gz, 37 variables, 3 clients with 1,000 rows drawn for each``."""
+        """Describe the data, e.g. ``alarm.bif.gz, 37 variables, 3 clients with 1,000 rows drawn for each``."""
         settings = self.settings
         facts = [Path(settings.path).name, f"{len(self.network.schema.features)} variables"]
         facts.append(f"{len(self.client_names())} clients with {settings.rows:,} rows drawn for each")

@@ -105,7 +105,7 @@ class BayesianNetwork:
             variable = self.variables[name]
             given = tuple(drawn[parent] for parent in variable.parents)
             cumulative = variable.probabilities.cumsum(-1)
-            # The last category that is possible ends at exactly 1, which no draw reaches.
+            # The last possible category ends at exactly 1, which no draw reaches.
             cumulative = (cumulative / cumulative[..., -1:])[given].expand(num_rows, -1)
             drawn[name] = (uniform[:, position[name], None] >= cumulative).sum(1)
         return torch.stack([drawn[name] for name in self.variables], 1)

@@ -93,7 +93,7 @@ class DealtTableSource(TablesOfClients):
         return rows_of(self._table, self._public) if self.settings.public_share else None
 
     def describe(self) -> str:
-        """E.g. ``births.csv, 100,000 rows, 3 clients by segments, 50,000 rows public``."""
+        """Describe the data, e.g. ``births.csv, 100,000 rows, 3 clients by segments, 50,000 rows public``."""
         settings = self.settings
         how = "evenly"
         if settings.client_column is not None:
@@ -108,7 +108,7 @@ class DealtTableSource(TablesOfClients):
 
     @cached_property
     def _table(self) -> Table:
-        """The whole table."""
+        """The whole table, which subclasses read."""
         raise NotImplementedError
 
     @cached_property
@@ -121,7 +121,7 @@ class DealtTableSource(TablesOfClients):
             strata = np.unique(strata * (codes.max() + 1) + codes, return_inverse=True)[1]
         draw = generator(settings.partition_seed, "public")
         order = torch.randperm(table.num_rows, generator=draw).numpy()
-        # Within the strata in random order, every row has a place; its share of the stratum decides.
+        # A row has a random place in its stratum, and is public if place * share + offset passes a whole number there.
         by_stratum = order[np.argsort(strata[order], kind="stable")]
         sizes = np.bincount(strata)
         place = np.arange(len(order)) - np.repeat(sizes.cumsum() - sizes, sizes)

@@ -201,7 +201,7 @@ def _texts(path: Path) -> dict[str, pa.Array]:
         else:
             content = path.read_bytes()
     header = content.partition(b"\n")[0].decode("utf-8-sig").strip().split(",")
-    # What is called ay is pay; in a file whose header is whole it is called pay.
+    # The column pay is called ay; in a file with an intact header it is called pay.
     found = {name: name if name in header else name.removeprefix("p") for name in wanted}
     lacking = [name for name, written in found.items() if written not in header]
     if lacking:

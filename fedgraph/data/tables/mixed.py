@@ -111,7 +111,7 @@ class MixedTableSource(DealtTableSource):
         return super().public_table() if public is None else self._read(self.data_dir / Path(public).expanduser())
 
     def describe(self) -> str:
-        """As of any table dealt out; with a file for each client, e.g. ``{client}.csv, 3 clients with a file each``."""
+        """Describe the data, with a file for each client e.g. ``{client}.csv, 3 clients with a file each``."""
         title = title_of(self.settings.path, self.own)
         if self._has_file_each:
             return f"{title}, {len(self.client_names())} clients with a file each"

@@ -1,4 +1,4 @@
-"""Tables with a label column, dealt to clients by a column of the table or by a partition."""
+"""Tables with a label column, divided among clients by a column of the table or by a partition."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class TableSource:
         return None
 
     def describe(self) -> str:
-        """E.g. ``wine (scikit-learn), 178 rows, 13 features, 5 clients, independent and identically distributed``."""
+        """Describe the data, e.g. ``wine (scikit-learn), 178 rows, 13 features, 5 clients, 2 shards each``."""
         data, settings = self._encoded, self.settings
         title = f"{self.bundled} (scikit-learn)" if self.bundled else title_of(settings.path, self.own)
         left_out = self._table.num_rows - len(data.targets)

@@ -60,7 +60,7 @@ class BernoulliGraph(nn.Module):
         rows, columns = torch.triu_indices(owners, owners, 1)
         entries = torch.zeros(owners, owners, dtype=torch.int64)
         entries[rows, columns] = entries[columns, rows] = torch.arange(pairs)
-        # Where in a full matrix the triangle lies, and where in the triangle an entry of the matrix.
+        # Positions of the triangle in the full matrix, and of the matrix entries in the triangle.
         self.register_buffer("upper", rows * owners + columns, persistent=False)
         self.register_buffer("entries", entries.flatten(), persistent=False)
 

@@ -93,7 +93,7 @@ class Draw:
         """Return the samples that are processed together; depends only on the numbers of samples and owners."""
         whole = self.shared or device.type != "cpu"
         size = max(1, batch if whole else _BLOCK_ENTRIES // self.owners**2)
-        # A batch of nothing is a block of nothing.
+        # An empty batch is one empty block.
         return [slice(start, min(start + size, batch)) for start in range(0, max(batch, 1), size)]
 
 
@@ -126,7 +126,7 @@ class _Propagate(torch.autograd.Function):
         needed = any(ctx.needs_input_grad[:2])
         counted = counted.to(features.dtype)
 
-        # Whether derivatives are recorded is a setting of a thread: those that work here have their own.
+        # Gradient mode belongs to a thread, so worker threads must set it themselves.
         @torch.no_grad()
         def block(number_and_rows: tuple[int, slice]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             number, rows = number_and_rows
@@ -162,11 +162,11 @@ class _Propagate(torch.autograd.Function):
             scale = scales[rows]
             inner = gradient[rows] * scale
             before = _times(inner, graphs) + inner
-            # Of d: once as the factor of T, once within V.
+            # Gradient of d: as the factor of T, and within V.
             of_scale = (gradient[rows] * products[rows] + before * features[rows]).sum(1, keepdim=True)
             if not learned:
                 return before * scale, None
-            # The degree of an owner that does not count itself may be below 1, where it is clamped.
+            # The degree of an owner that does not count may be below 1, where it is clamped.
             free = (scale < 1) | (counted[rows, None] > 0)
             of_degree = torch.where(free, -0.5 * of_scale * scale**3, 0.0)
             left = torch.cat([inner, of_degree], 1)
@@ -185,7 +185,7 @@ class _Propagate(torch.autograd.Function):
         of_features = torch.cat([result[0] for result in results])
         of_levels = None
         if learned:
-            # In the order of the blocks, whoever was ready first.
+            # Summed in the order of the blocks, whichever finished first.
             whole = torch.stack([part for _, part in results if part is not None]).sum(0)
             of_levels = (whole + whole.mT).flatten()[draw.upper] / draw.temperature
         return of_levels, of_features, None, None

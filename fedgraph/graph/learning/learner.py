@@ -95,7 +95,7 @@ class GraphLearner:
         if len(positions) < 2:
             return
         distances = self._remembered(squared_distances(features).double().cpu(), positions)
-        # Matrices this small gain nothing from more cores, whose number would change the last bits.
+        # Matrices this small gain nothing from more cores, and the number of cores would change the last bits.
         with pinned_threads(1):
             weights = self._weights(distances, positions, server_round)
         self.weights[positions[:, None], positions] = weights.double()
@@ -135,6 +135,6 @@ class GraphLearner:
             return target
         fit = fit_encoder(self.encoder, target, positions)
         log.debug("round %d: the graph encoder is off by %.2f after %d steps", server_round, fit.error, fit.steps)
-        # Links come in both directions, so that a row may have more of them than neighbours were asked for.
+        # Edges come in both directions, so a row may have more of them than ``neighbours``.
         widest = int((target > 0).sum(dim=1).max())
         return largest_per_row(self.encoder(positions).detach(), widest)
