@@ -136,8 +136,11 @@ def from_coordinates(
     kind : {"geographic", "plane"}
         Latitude and longitude in degrees (great-circle distances in metres), or points of a plane.
     method : {"gaussian", "knn"}
-        The kernel of :func:`from_distances` with ``sigma`` and ``cut``, or the ``k`` nearest as in :func:`knn` with
-        ``weights`` and ``sigma``.
+        The kernel of :func:`from_distances`, or the graph of :func:`knn`.
+    k, weights
+        As in :func:`knn`; only for that method.
+    sigma, cut
+        As in :func:`from_distances`; ``cut`` only for the method ``gaussian``.
 
     Returns
     -------
@@ -255,7 +258,7 @@ def from_labels(
     Raises
     ------
     GraphError
-        For counts that are negative or not finite, or of the wrong shape.
+        For counts that are negative, not finite or of the wrong shape, and for other values of ``main`` or ``weights``.
     """
     counts = _matrix(label_counts, len(names), "label counts")
     if not bool((counts.isfinite() & (counts >= 0)).all()):

@@ -45,7 +45,7 @@ def graph_mean(
     Returns
     -------
     Tensor
-        ``[clients, ...]``. A client none of whose neighbours has examples gets the mean by examples over all.
+        ``[clients, ...]``. A client that reaches no client with examples gets the mean by examples over all.
     """
     return graph_mean_weights(graph, counts, alpha, hops, everybody, self_loops).to(rows) @ rows
 

@@ -31,9 +31,10 @@ class ModelTable(Settings):
 class VariantTable(Settings):
     """``[[model.variants]]``: a model for some clients, a complete model table with one additional key.
 
-    Attributes ---------- clients : names, or shell patterns (``*``, ``?``, ``[abc]``; case-sensitive), of the clients
-    that get this model. The
-              first variant that matches a client counts; a client that matches none gets ``[model]``.
+    Attributes
+    ----------
+    clients : names, or shell patterns (``*``, ``?``, ``[abc]``; case-sensitive), of the clients that get this model.
+              The first variant that matches a client counts; a client that matches none gets ``[model]``.
     """
 
     clients: tuple[str, ...] = Field(min_length=1)

@@ -40,9 +40,8 @@ class Encoding:
 
     Values are float64 ``[rows, features]`` (:mod:`fedgraph.data.encoding.values`), units float32 ``[rows, units]``:
 
-    - A number is one unit, 0 at the low and 1 at the high end of its range, with equal steps between them unless it is
-    on
-      a logarithmic scale (:class:`fedgraph.data.encoding.unit_scale.UnitScale`).
+    - A number is one unit, 0 at the low and 1 at the high end of its range, with equal steps between them unless it
+      is on a logarithmic scale (:class:`fedgraph.data.encoding.unit_scale.UnitScale`).
     - An embedding is one unit for each of its numbers, which share one range.
     - Ordered words are one unit with equal steps from 0 to 1.
     - A binary feature is one unit, 0 or 1.

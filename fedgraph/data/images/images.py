@@ -30,10 +30,12 @@ __all__ = ["IMAGES", "ImageSettings", "ImageSource"]
 class ImageSettings(ImageOptions):
     """The ``[data]`` table of an image set; the partition keys divide its training examples.
 
-    Attributes ---------- validation_share : fraction of each client's training examples kept for validation; 0 = no
-    validation split. validation       : ``own`` = each client is validated on the examples kept from its own;
-    ``shared`` = on those kept from
-                       all clients, which contain all classes, as a shared test set does.
+    Attributes
+    ----------
+    set              : the name of the image set.
+    validation_share : fraction of each client's training examples kept for validation; 0 = no validation split.
+    validation       : ``own`` = each client is validated on the examples kept from its own; ``shared`` = on those kept
+                       from all clients, which contain all classes, as a shared test set does.
     test             : ``matched`` = each client gets test examples in the class proportions of its training examples,
                        without overlap; ``shared`` = every client is tested on the whole test set.
     limit            : use at most this many training examples, balanced over the classes.

@@ -35,11 +35,11 @@ class OwnImageSettings(ImageOptions):
                 ``images`` (bytes ``[images, height, width]`` or ``[images, height, width, channels]``) and ``labels``
                 (names of classes, or their numbers); absolute or relative to the data folder. Not needed where every
                 node has images of its own (node config ``data``), which all belong to the one client that it names.
-    classes   : the names of all classes, the same for all nodes; a node need not have images of each. size      :
-    height and width in pixels, or one number for both. Images in files are scaled to it. channels  : 1 = grey, 3 =
-    colours. mean, deviation : for ``normalise = "standard"``, of each channel of all training pixels in [0, 1]. They
-    must be known
-                in advance, as no node has all pixels.
+    classes   : the names of all classes, the same for all nodes; a node need not have images of each.
+    size      : height and width in pixels, or one number for both. Images in files are scaled to it.
+    channels  : 1 = grey, 3 = colours.
+    mean, deviation : for ``normalise = "standard"``, of each channel of all training pixels in [0, 1]. They must be
+                known in advance, as no node has all pixels.
     shares    : fractions of each client's images for training, validation and test, drawn at random.
     """
 

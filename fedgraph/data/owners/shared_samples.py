@@ -39,11 +39,11 @@ class SharedSampleSettings(Settings):
                     key and split_seed alone, so that clients on different nodes agree without communication; the shares
                     hold on average. A set with test samples of its own is tested on those, and the first two of the
                     shares divide the others.
-    split_seed    : seed of the split. new_share     : fraction of the samples held back as new: without label, for
-    inference after training. lacking_share : fraction of the samples that each client lacks, drawn at random for each,
-    to study missing data. scaling       : ``client`` = each feature as z-scores from the client's own training samples;
-    ``none``. In either case
-                    a missing number becomes the mean of the client's training samples.
+    split_seed    : seed of the split.
+    new_share     : fraction of the samples held back as new: without label, for inference after training.
+    lacking_share : fraction of the samples that each client lacks, drawn at random for each, to study missing data.
+    scaling       : ``client`` = each feature as z-scores from the client's own training samples; ``none``. In either
+                    case a missing number becomes the mean of the client's training samples.
     clients       : the clients to use; all by default.
     without       : clients among them to leave out.
     """

@@ -32,11 +32,13 @@ class TableColumnSettings(SharedSampleSettings):
     path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder. Not needed where every
                      node has a file of its own (node config ``data``) with the key, the label and the columns of its
                      clients.
-    bundled        : instead of path, a table that comes with scikit-learn; its label is the column ``label``. columns
-    : names of the columns of a CSV file without a header. delimiter      : separates the columns of a CSV file. label
-    : the column to predict. key_column     : the column that identifies the samples, the same for all clients; by
-    default they are numbered by row. owners         : columns by client, e.g. ``{ hospital = ["age", "weight"], lab =
-    ["glucose"] }``. Without it all
+    bundled        : instead of path, a table that comes with scikit-learn; its label is the column ``label``.
+    columns        : names of the columns of a CSV file without a header.
+    delimiter      : separates the columns of a CSV file.
+    label          : the column to predict.
+    key_column     : the column that identifies the samples, the same for all clients; by default they are numbered by
+                     row.
+    owners         : columns by client, e.g. ``{ hospital = ["age", "weight"], lab = ["glucose"] }``. Without it all
                      columns of a node's own file belong to the one client that the node names.
     num_owners     : instead of owners, divide the columns in order among this many clients, ``owner-0`` and so on.
     first_rows     : use at most this many rows from the beginning.

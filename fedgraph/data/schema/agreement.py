@@ -68,7 +68,7 @@ class Agreement:
         return found
 
     def describe(self) -> str:
-        """Describe in a few lines what is common, which kinds were changed, and what is left out."""
+        """Describe in a few lines what is common, which kinds were changed, and what was left out."""
         lines = [f"{len(self.common.features)} common features of {len(self.schemas)} clients"]
         for feature in self.common.features:
             changed = {name: own for name, own in self.schemas.items() if own[feature.name].kind != feature.kind}

@@ -33,7 +33,7 @@ class DealtTableSettings(ClientTableSettings):
 
     Attributes
     ----------
-    path           : of the table, see below; without one, every node has data of its own.
+    path           : file of the table; without one, every node has data of its own.
     clients        : names of the clients, or how many there are.
     client_column  : column whose values name the clients; it is no feature, and rows without it are left out.
     segments       : by client, values by column, e.g. ``{ poor = { pay = ["medicaid", "selfpay"] } }``: rows that have

@@ -108,6 +108,8 @@ def propagate(levels: Tensor, features: Tensor, counted: Tensor, draw: Draw) -> 
         X transposed, ``[batch, columns, owners]``.
     counted : Tensor
         ``[batch, owners]``; no gradient flows to it.
+    draw : Draw
+        How graphs are drawn.
 
     Returns
     -------
