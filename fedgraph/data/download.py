@@ -40,8 +40,10 @@ def fetch(
         An http or https address.
     target : Path
         The file to write.
-    sha256, size : str and int, optional
-        Checksum and number of bytes to verify.
+    sha256 : str, optional
+        Checksum to verify, in hexadecimal digits.
+    size : int, optional
+        Number of bytes to verify.
     progress : callable, optional
         Called with the number of bytes transferred and the total, which is None if the server does not send it.
     attempts : int

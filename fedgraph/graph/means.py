@@ -58,7 +58,7 @@ def graph_mean_weights(
     Parameters
     ----------
     graph, counts, alpha, hops, everybody, self_loops
-        As there.
+        As in :func:`graph_mean`.
 
     Returns
     -------

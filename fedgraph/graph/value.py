@@ -161,7 +161,7 @@ class ClientGraph:
 
     @property
     def num_edges(self) -> int:
-        """Number of edges with self loops: non-zero entries of A if directed, else pairs of clients."""
+        """Number of edges, including self loops: non-zero entries of A if directed, else pairs of clients."""
         if self.directed:
             return self.weights.numel()
         return int((self.edge_index[0] <= self.edge_index[1]).sum())
