@@ -72,7 +72,8 @@ def describe(kind: type[Settings], name: str = "") -> list[str]:
     # As they are written in TOML.
     fields = re.compile(rf"\b({'|'.join(kind.model_fields)})\b")
     for text in said:
-        explained = fields.sub(lambda field: field[0].replace("_", "-"), inspect.cleandoc(text or ""))
+        sentences = re.sub(r"Attributes\n-+\n", "", inspect.cleandoc(text or ""))
+        explained = fields.sub(lambda field: field[0].replace("_", "-"), sentences)
         lines += ["", *explained.splitlines()]
     return [*lines, ""]
 

@@ -1,7 +1,7 @@
 """Data sets by name: ``[data] set = "..."`` chooses the settings and the source.
 
-Kinds of data have rooms of their own: ``series``, ``images``, ``tables`` and ``owners``. ``columns``, ``schema`` and
-``encoding`` are of tables with columns of many kinds.
+Each kind of data has a package of its own: ``series``, ``images``, ``tables`` and ``owners``. ``columns``, ``schema``
+and ``encoding`` are for tables with columns of many kinds.
 
     >>> from pathlib import Path
     >>> from fedgraph.data import open_source, parse_data

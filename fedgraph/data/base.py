@@ -1,4 +1,4 @@
-"""What a data set must offer a cohort: names, splits that hand out stacked batches, and a description of the task."""
+"""Interfaces of data sets: client names, splits that return stacked batches, and a description of the task."""
 
 from __future__ import annotations
 
@@ -28,50 +28,79 @@ def _whole(shares: tuple[float, float, float]) -> tuple[float, float, float]:
 
 _Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Shares = Annotated[tuple[_Share, _Share, _Share], AfterValidator(_whole)]
-"""Parts of a client's examples for training, validation and test."""
+"""Fractions of a client's examples for training, validation and test."""
 
 
 Augment = Callable[[Tensor, Tensor], Tensor]
-"""``(inputs [clients, batch, *input_shape], numbers [clients, batch]) -> inputs``, changed at random, for training.
+"""Random change of training inputs: ``(inputs [clients, batch, *input_shape], numbers [clients, batch]) -> inputs``.
 
-``numbers`` are random int64 that stand for the draws of one example; padding is zero and stays so.
+``numbers`` are random int64, one per example, from which its draws are made. Padding is zero and stays zero.
 """
 
 
 class Split(Protocol):
-    """One split (train, validation or test) of a cohort."""
+    """One split (train, validation or test) of a cohort.
+
+    Attributes
+    ----------
+    num_examples : Tensor
+        Number of examples of each client, int64 ``[clients]``.
+    """
 
     @property
     def num_examples(self) -> Tensor:
-        """Examples of each client, int64 ``[clients]``."""
+        """Number of examples of each client, int64 ``[clients]``."""
 
     def batch(self, indices: Tensor) -> Batch:
-        """Gather examples; ``indices`` is int64 ``[clients, batch]`` into each client's own examples, -1 = padding.
+        """Gather a batch of examples of each client.
 
-        ``indices`` may have fewer rows than there are clients: they are those of the first clients. It lies on the
-        device of the split.
+        Parameters
+        ----------
+        indices : Tensor
+            int64 ``[clients, batch]`` into each client's own examples, -1 for padding, on the device of the split. With
+            fewer rows than there are clients, the rows belong to the first clients.
+
+        Returns
+        -------
+        Batch
+            Stacked inputs, targets and weights.
         """
 
     def select(self, clients: slice | Tensor) -> Split:
-        """The same split for some of the clients, or all in another order; for a slice a view, not a copy."""
+        """Return the split of some clients, or of all in another order; a slice gives a view, not a copy."""
 
     def to(self, device: torch.device) -> Split:
-        """The same split with its tensors on ``device``; itself where they are there already."""
+        """Return the split with its tensors on ``device``; the split itself if they are there already."""
 
 
 @dataclass(frozen=True)
 class CohortData:
     """The data of the clients of one node, ready for stacked training.
 
-    mean, std     : ``[clients]`` float32; a model output ``y`` means ``y * std + mean`` in the task's unit
-                    (0 and 1 when targets are not scaled).
-    label_counts  : int64 ``[clients, classes]`` of the training split for classification, else None.
-    augment       : how the inputs of training minibatches are changed at random; None: not at all.
-    groups        : a word per client, such as the road it lies on; None where the data knows no groups.
-    untrained     : those of ``names`` that are meant to have no training examples.
-    moments       : float64 ``[clients, 5]`` in the task's unit, where the scale of some clients comes from others:
-                    mean and standard deviation of recent training readings, then of all, and the number of all. The
-                    first two are NaN where too few were read, the second two where they are what is to be inferred.
+    Attributes
+    ----------
+    names : tuple of str
+        The clients, in order.
+    task : TaskSpec
+        Inputs and outputs that a model needs.
+    splits : mapping of SplitName to Split
+        The training, validation and test examples.
+    mean, std : Tensor
+        Scale of the targets, float32 ``[clients]``: a model output ``y`` is ``y * std + mean`` in the task's unit
+        (0 and 1 if targets are not scaled).
+    label_counts : Tensor or None
+        Number of training examples per class, int64 ``[clients, classes]``; None unless the task is classification.
+    augment : Augment or None
+        Random change of the inputs of training minibatches, if any.
+    groups : tuple of str or None
+        Group of each client, such as the road on which a sensor lies; None if the data has no groups.
+    untrained : tuple of str
+        The clients among ``names`` that are meant to have no training examples.
+    moments : Tensor or None
+        float64 ``[clients, 5]`` in the task's unit, if the scale of some clients is taken from others: mean and
+        standard deviation of recent training readings, mean and standard deviation of all training readings, and the
+        number of all. The first two are NaN if there are too few recent readings, the second two if they are to be
+        inferred.
     """
 
     names: tuple[str, ...]
@@ -87,30 +116,47 @@ class CohortData:
 
 
 class DataSource(Protocol):
-    """One configured data set. Building one is cheap or cached; ``load`` reads what the named clients need."""
+    """One configured data set. Constructing it is cheap or cached; ``load`` reads what the named clients need."""
 
     def client_names(self) -> list[str]:
-        """All clients of the data set, in a stable order."""
+        """Return all clients of the data set, in a stable order."""
 
     def load(self, names: Sequence[str]) -> CohortData:
-        """The data of ``names``, in that order. Raises DataError naming the client for unknown names,
-        clients without training examples that are not ``untrained``, and clients whose readings are all missing."""
+        """Load the data of the clients ``names``, in that order.
+
+        Raises
+        ------
+        DataError
+            For unknown clients, for clients without training examples that are not ``untrained``, and for clients whose
+            readings are all missing. The message names the client.
+        """
 
     def given_graph(self) -> ClientGraph | None:
-        """The relation graph published with the data, over client names; None when there is none."""
+        """Return the client graph published with the data, or None if there is none."""
 
     def describe(self) -> str:
-        """One plain phrase for reports: what data this is and which part of it, e.g.
-        ``METR-LA, 29 of 207 sensors, 34,272 five-minute steps``."""
+        """Return a phrase for reports: which data, and which part of it.
+
+        For example ``METR-LA, 29 of 207 sensors, 34,272 five-minute steps``.
+        """
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file a data set can be read from.
+    """A file from which a data set can be read.
 
-    path     : where it is looked for, relative to the data folder.
-    url      : where it is published; ``download`` says whether that address serves the file itself.
-    sha256   : of the published file, None when the publisher gives none and we have not seen the file.
+    Attributes
+    ----------
+    path : Path
+        Where the file is looked for, relative to the data folder.
+    url : str
+        Where the file is published; empty if it is not published on its own.
+    download : bool
+        Whether ``url`` serves the file itself.
+    sha256 : str or None
+        Checksum of the published file; None if it is unknown.
+    size_bytes : int or None
+        Size of the published file, if known.
     """
 
     path: Path
@@ -122,9 +168,16 @@ class DataFile:
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """What ``fedgraph data`` prints about one named data set.
+    """A named data set as ``fedgraph data`` prints it.
 
-    alternatives : each is a complete set of files the data can be read from, in the order they are looked for.
+    Attributes
+    ----------
+    name : str
+        The value of ``[data] set``.
+    title, licence, size, notes : str
+        Descriptions to print.
+    alternatives : tuple of tuple of DataFile
+        Each is a complete set of files from which the data can be read, in the order in which they are looked for.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Find the files of a named data set in a data folder; say exactly what to put where when they are missing."""
+"""Find the files of a named data set in a data folder, or explain where to put those that are missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from fedgraph.support.errors import DataError
 
 
 def find(entry: CatalogueEntry, data_dir: Path) -> tuple[Path, ...] | None:
-    """Paths of the first alternative all of whose files are in ``data_dir``, in the entry's order; else None."""
+    """Find the files of a data set in a data folder.
+
+    Returns
+    -------
+    tuple of Path or None
+        Paths of the first alternative whose files are all in ``data_dir``, in the entry's order; None if there is none.
+    """
     for files in entry.alternatives:
         if files and all((data_dir / file.path).is_file() for file in files):
             return tuple(data_dir / file.path for file in files)
@@ -17,7 +23,7 @@ def find(entry: CatalogueEntry, data_dir: Path) -> tuple[Path, ...] | None:
 
 
 def require(entry: CatalogueEntry, data_dir: Path) -> tuple[Path, ...]:
-    """Like :func:`find`, but raises DataError with :func:`missing_message` when no alternative is complete."""
+    """Find files as :func:`find` does; raise DataError with :func:`missing_message` if there are none."""
     paths = find(entry, data_dir)
     if paths is None:
         raise DataError(missing_message(entry, data_dir))
@@ -25,7 +31,13 @@ def require(entry: CatalogueEntry, data_dir: Path) -> tuple[Path, ...]:
 
 
 def downloads(entry: CatalogueEntry) -> tuple[DataFile, ...]:
-    """The files of ``entry`` that can be fetched by address: a whole alternative if one can, else what is served."""
+    """List the files of a data set that can be downloaded.
+
+    Returns
+    -------
+    tuple of DataFile
+        The first alternative whose files can all be downloaded; if there is none, every file that can be downloaded.
+    """
     for files in entry.alternatives:
         if files and all(file.download for file in files):
             return files
@@ -34,7 +46,10 @@ def downloads(entry: CatalogueEntry) -> tuple[DataFile, ...]:
 
 
 def missing_message(entry: CatalogueEntry, data_dir: Path) -> str:
-    """What is missing, where it is published and where exactly to put it; published alternatives come first."""
+    """Explain which files are missing, where they are published and where to put them.
+
+    Published alternatives come first.
+    """
     folder = data_dir.absolute()
     published = [files for files in entry.alternatives if all(file.url for file in files)]
     lines = [f"{entry.title}: the data folder {folder} does not hold the files of the data set '{entry.name}'."]

@@ -1,4 +1,4 @@
-"""Fetch one published file: resumes a broken transfer, checks it, and only then puts it in its place."""
+"""Download one published file: resume a broken transfer, verify the file, and only then move it into place."""
 
 from __future__ import annotations
 
@@ -29,15 +29,37 @@ def fetch(
     attempts: int = 3,
     timeout: float = 30.0,
 ) -> Path:
-    """Download ``url`` to ``target`` and return ``target``; a file that is already there is only checked.
+    """Download ``url`` to ``target``; a file that is already there is only verified.
 
     An unfinished transfer stays beside the target as ``NAME.part`` and is resumed by this or a later call where the
-    server allows it. ``progress`` is called with the bytes in hand and the total, None when the server does not say.
+    server allows it.
+
+    Parameters
+    ----------
+    url : str
+        An http or https address.
+    target : Path
+        The file to write.
+    sha256 : str, optional
+        Checksum to verify, in hexadecimal digits.
+    size : int, optional
+        Number of bytes to verify.
+    progress : callable, optional
+        Called with the number of bytes transferred and the total, which is None if the server does not send it.
+    attempts : int
+        Number of tries; an HTTP error below 500 is not tried again.
+    timeout : float
+        Of the connection, in seconds.
+
+    Returns
+    -------
+    Path
+        ``target``.
 
     Raises
     ------
     DataError
-        When the address cannot be fetched, or what came is not the published file; nothing is then put in place.
+        When the address cannot be fetched, or the file is not the published one; nothing is then put in place.
     """
     if urlsplit(url).scheme not in ("http", "https"):
         raise DataError(f"cannot fetch {url!r}: only http and https addresses are fetched")
@@ -71,10 +93,10 @@ def fetch(
 
 
 def _transfer(url: str, part: Path, verified: bool, progress: Progress | None, timeout: float) -> None:
-    """Bring ``part`` to its full length; raises OSError when the connection breaks off."""
+    """Download ``part`` to its full length; raise OSError when the connection breaks off."""
     done = part.stat().st_size if part.exists() else 0
     validator = _validator_file(part).read_text() if done and _validator_file(part).exists() else ""
-    # Without a validator or a checksum nobody would notice that the rest comes from another version of the file.
+    # Without a validator or a checksum, a rest from another version of the file would go unnoticed.
     if done and not validator and not verified:
         done = 0
     headers = {"User-Agent": f"fedgraph/{__version__}", "Accept-Encoding": "identity"}
@@ -113,7 +135,7 @@ def _transfer(url: str, part: Path, verified: bool, progress: Progress | None, t
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """Opens http and https only, so that no redirection leads to a local file or another protocol."""
+    """Return an opener for http and https only, so that no redirection leads to a local file or another protocol."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler,
@@ -133,7 +155,7 @@ def _validator_file(part: Path) -> Path:
 
 
 def _validator(headers: Any) -> str:
-    """What names this version of the file in an If-Range header: a strong ETag, else the date of last change."""
+    """Return what identifies this version of the file in If-Range: a strong ETag, else the last modification."""
     etag = headers.get("ETag", "")
     return headers.get("Last-Modified", "") if not etag or etag.startswith("W/") else etag
 

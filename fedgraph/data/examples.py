@@ -1,4 +1,4 @@
-"""A split over shared storage: one tensor of examples, and for each client the rows that are its own."""
+"""A split over shared storage: one tensor of examples, and the row numbers of each client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedgraph.models import Batch
 
 
 def row_table(rows: Sequence[NDArray[np.int64]]) -> Tensor:
-    """Rows of each client as one int64 table ``[clients, max(1, most rows)]``, padded with -1."""
+    """Pad the rows of each client with -1 to one int64 table ``[clients, max(1, most rows)]``."""
     table = torch.full((len(rows), max([1, *map(len, rows)])), -1, dtype=torch.int64)
     for client, own in enumerate(rows):
         table[client, : len(own)] = torch.from_numpy(own)
@@ -25,9 +25,16 @@ def row_table(rows: Sequence[NDArray[np.int64]]) -> Tensor:
 class ExampleSplit:
     """One split of a cohort whose examples lie in tensors shared by all clients and splits.
 
-    inputs  : ``[examples, *input_shape]``, uint8 or float32. targets : ``[examples]`` int64, or ``[examples, 1]``
-    float32. rows : int64 ``[clients, most]`` into both, padded with -1 at the end.
-    scale, shift : broadcast to one input; a batch holds ``inputs * scale + shift`` as float32. None: as stored.
+    Attributes
+    ----------
+    inputs : Tensor
+        ``[examples, *input_shape]``, uint8 or float32.
+    targets : Tensor
+        ``[examples]`` int64, or ``[examples, 1]`` float32.
+    rows : Tensor
+        Each client's rows of both, int64 ``[clients, most]``, padded with -1 at the end.
+    scale, shift : Tensor or None
+        Broadcast to one input: a batch contains ``inputs * scale + shift`` as float32; None leaves inputs as stored.
     """
 
     inputs: Tensor
@@ -38,11 +45,11 @@ class ExampleSplit:
 
     @property
     def num_examples(self) -> Tensor:
-        """Examples of each client, int64 ``[clients]``."""
+        """Number of examples of each client, int64 ``[clients]``."""
         return (self.rows >= 0).sum(1)
 
     def batch(self, indices: Tensor) -> Batch:
-        """Examples ``indices`` (int64 ``[clients, batch]``, -1 = padding) of each client; padding is zero.
+        """Gather the examples ``indices`` (int64 ``[clients, batch]``, -1 for padding) of each client; padding is zero.
 
         An index at or beyond a client's number of examples counts as padding too.
         """
@@ -56,7 +63,7 @@ class ExampleSplit:
         if self.shift is not None:
             inputs.add_(self.shift)
         targets = self.targets.index_select(0, flat)
-        # On a GPU, looking whether there is any padding costs more than taking it out.
+        # On a GPU, checking for padding costs more than masking it.
         if real.device.type != "cpu" or not bool(real.all()):
             padding = ~real.flatten()
             inputs.masked_fill_(padding.view(-1, *[1] * (inputs.dim() - 1)), 0)
@@ -66,10 +73,10 @@ class ExampleSplit:
         return Batch(inputs.unflatten(0, rows.shape), targets, weights)
 
     def select(self, clients: slice | Tensor) -> ExampleSplit:
-        """The same split for some of the clients; shares all storage of examples."""
+        """Return the split of some clients; it shares the storage of examples."""
         return replace(self, rows=self.rows[clients])
 
     def to(self, device: torch.device) -> ExampleSplit:
-        """The same split on ``device``."""
+        """Return the split with its tensors on ``device``."""
         scale, shift = (None if each is None else each.to(device) for each in (self.scale, self.shift))
         return ExampleSplit(self.inputs.to(device), self.targets.to(device), self.rows.to(device), scale, shift)

@@ -1,4 +1,4 @@
-"""A node's own data: one file or folder that nobody else knows of, in place of the one that the experiment names."""
+"""A node's own data: a local file or folder in place of the one that the experiment names."""
 
 from __future__ import annotations
 
@@ -8,30 +8,34 @@ from pathlib import Path
 from fedgraph.support.errors import DataError, IdentityError
 
 OWN_TITLE = "own data"
-"""What a file of a node's own is called in what leaves the node."""
+"""Name of a node's own file in everything that leaves the node."""
 
 CLIENT = "{client}"
-"""Stands for a client's name in a path that is one for each client."""
+"""Placeholder for a client's name in a path, where each client has a file of its own."""
 
 
 @dataclass(frozen=True)
 class OwnData:
-    """What a node config says of the node's own data.
+    """A node's own data, as its node config names it.
 
-    path    : of the file or folder, absolute; with ``{client}`` in it, one for each client.
-    clients : whose it is, as far as the node config names them.
+    Attributes
+    ----------
+    path : Path
+        Absolute path of the file or folder; if it contains ``{client}``, there is one for each client.
+    clients : tuple of str
+        The clients to whom the data belongs, as far as the node config names them.
     """
 
     path: Path
     clients: tuple[str, ...] = ()
 
     def only_client(self) -> str:
-        """The one client whose all of it is.
+        """Return the one client to whom all of the data belongs.
 
         Raises
         ------
         IdentityError
-            When the node config names nobody, or several.
+            When the node config names no client, or several.
         """
         if len(self.clients) != 1:
             named = (
@@ -44,12 +48,12 @@ class OwnData:
 
 
 def place_of(path: str | None, data_dir: Path, own: OwnData | None) -> Path:
-    """Where data lies: the node's own, else ``path``, absolute or relative to the data folder.
+    """Return the path of the data: the node's own, else ``path``, absolute or relative to the data folder.
 
     Raises
     ------
     DataError
-        When there is neither, and when there is nothing in the place that the node config names.
+        When there is neither, or when the path that the node config names does not exist.
     """
     if own is not None:
         if CLIENT not in str(own.path) and not own.path.exists():
@@ -64,5 +68,5 @@ def place_of(path: str | None, data_dir: Path, own: OwnData | None) -> Path:
 
 
 def title_of(path: str | None, own: OwnData | None) -> str:
-    """What data is called in messages and reports: the name of the experiment's file, never of a node's own one."""
+    """Name the data for messages and reports: by the experiment's file, never by a node's own."""
     return Path(path).name if path is not None and own is None else OWN_TITLE

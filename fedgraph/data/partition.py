@@ -1,4 +1,4 @@
-"""Which client gets which examples: partitions of a labelled data set, as pure functions of labels and a seed.
+"""Partitions of a labelled data set among clients, as pure functions of labels and a seed.
 
 Sources: shards, Chen et al. (IJCAI 2022, section 5); Dirichlet, disjoint classes, class imbalance and power law,
 Gorbett et al. (IEEE Big Data 2023, section IV).
@@ -28,14 +28,19 @@ PAPER_EXAMPLES = 6000
 
 
 class PartitionSettings(Settings):
-    """The keys of ``[data]`` that say how examples are dealt to clients.
+    """The keys of ``[data]`` that choose how examples are divided among clients.
 
-    shards              : shards each client gets (``shards``).
+    Attributes
+    ----------
+    partition           : ``shards``, ``iid``, ``dirichlet``, ``classes``, ``class-imbalance`` or ``power-law``.
+    clients             : number of clients.
+    shards              : number of shards of each client (``shards``).
     alpha, minimum      : concentration, and least number of examples of a client (``dirichlet``).
     class_groups        : numbers of classes, e.g. ``[4, 3, 3]``, or lists of them, e.g. ``[[0, 1], [2]]``, one per
                           client (``classes``; default equal parts).
     examples_per_client : mean size (``class-imbalance``, ``power-law``; default 6000 in all, fewer where there are
                           not as many).
+    partition_seed      : seed of the partition.
     """
 
     partition: Method = "shards"
@@ -63,12 +68,23 @@ class PartitionSettings(Settings):
 
 
 def client_names(clients: int) -> list[str]:
-    """``client-00`` ...: numbers padded to the width of ``clients``."""
+    """Return ``client-00``, ``client-01``, ...: numbers padded to the width of ``clients``."""
     return [f"client-{number:0{len(str(clients))}d}" for number in range(clients)]
 
 
 def partition(settings: PartitionSettings, labels: Indices, seed: int) -> list[Indices]:
-    """Indices into ``labels`` of each client, sorted, without overlap. Raises DataError naming empty clients."""
+    """Divide the examples among clients.
+
+    Returns
+    -------
+    list of ndarray
+        Indices into ``labels`` of each client, sorted, without overlap.
+
+    Raises
+    ------
+    DataError
+        When a client would have no examples, naming it, or when the settings do not fit the labels.
+    """
     clients, mean_size = settings.clients, settings.examples_per_client
     if settings.partition == "shards":
         return shards(labels, clients, settings.shards, seed)
@@ -84,7 +100,7 @@ def partition(settings: PartitionSettings, labels: Indices, seed: int) -> list[I
 
 
 def describe(settings: PartitionSettings) -> str:
-    """The partition as a phrase for reports, e.g. ``20 clients, 2 shards each``."""
+    """Describe the partition in a phrase for reports, e.g. ``20 clients, 2 shards each``."""
     mean_size = f", {settings.examples_per_client} examples on average" if settings.examples_per_client else ""
     groups = settings.class_groups or ()
     sizes = "/".join(str(group if isinstance(group, int) else len(group)) for group in groups)
@@ -100,13 +116,13 @@ def describe(settings: PartitionSettings) -> str:
 
 
 def iid(labels: Indices, clients: int, seed: int) -> list[Indices]:
-    """A random cover in equal parts (sizes differ by at most 1)."""
+    """Divide all examples at random into equal parts (sizes differ by at most 1)."""
     order = _shuffled(np.arange(len(labels)), generator(seed, "partition", "iid"))
     return _checked(np.array_split(order, clients), "iid")
 
 
 def shards(labels: Indices, clients: int, shards_per_client: int, seed: int) -> list[Indices]:
-    """Examples sorted by label are cut into ``clients * shards_per_client`` equal shards, dealt out at random."""
+    """Sort examples by label, cut them into ``clients * shards_per_client`` equal shards, and deal these at random."""
     count = clients * shards_per_client
     if count > len(labels):
         raise DataError(
@@ -121,9 +137,10 @@ def shards(labels: Indices, clients: int, shards_per_client: int, seed: int) -> 
 
 
 def dirichlet(labels: Indices, clients: int, alpha: float, seed: int, minimum: int = 10) -> list[Indices]:
-    """Each class is shared out by a draw of Dir(alpha); clients that already hold n / clients examples get none of it.
+    """Divide each class by a draw of Dir(alpha); clients that already have n / clients examples get none of it.
 
-    Redrawn until every client has ``minimum`` examples. Raises DataError when that cannot be, or does not, happen.
+    Redrawn until every client has ``minimum`` examples. Raises DataError if that is impossible, or does not happen in
+    ``DIRICHLET_DRAWS`` draws.
     """
     if clients * minimum > len(labels):
         raise DataError(
@@ -145,7 +162,7 @@ def dirichlet(labels: Indices, clients: int, alpha: float, seed: int, minimum: i
 
 
 def _dirichlet_counts(sizes: Sequence[int], clients: int, alpha: float, draws: torch.Generator) -> Indices:
-    """Examples of each class for each client ``[classes, clients]``; columns of the draw are gamma variates."""
+    """Return the number of examples per class and client ``[classes, clients]``, from a draw of gamma variates."""
     uniform = torch.rand(len(sizes), clients, generator=draws, dtype=torch.float64).numpy()
     gamma = np.maximum(gammaincinv(alpha, uniform), np.finfo(np.float64).tiny)
     counts = np.zeros((len(sizes), clients), dtype=np.int64)
@@ -157,7 +174,7 @@ def _dirichlet_counts(sizes: Sequence[int], clients: int, alpha: float, draws: t
 
 
 def class_groups(labels: Indices, groups: int | Sequence[int] | Sequence[Sequence[int]]) -> list[list[int]]:
-    """Lists of classes from a number of equal parts, from sizes such as ``(4, 3, 3)``, or as they are given."""
+    """List the classes of each client: from a number of equal parts, from sizes such as ``(4, 3, 3)``, or as given."""
     classes = np.unique(labels)
     if isinstance(groups, int):
         if groups > len(classes):
@@ -174,7 +191,7 @@ def class_groups(labels: Indices, groups: int | Sequence[int] | Sequence[Sequenc
 
 
 def by_class(labels: Indices, groups: Sequence[Sequence[int]]) -> list[Indices]:
-    """Client k gets all examples of the classes ``groups[k]``; every class present belongs to exactly one client."""
+    """Give client k all examples of the classes ``groups[k]``; each class of the data belongs to exactly one client."""
     listed = [int(label) for group in groups for label in group]
     twice = sorted({label for label in listed if listed.count(label) > 1})
     absent = sorted(set(np.unique(labels).tolist()) - set(listed))
@@ -185,10 +202,10 @@ def by_class(labels: Indices, groups: Sequence[Sequence[int]]) -> list[Indices]:
 
 
 def class_imbalance(labels: Indices, clients: int, examples_per_client: int | None, seed: int) -> list[Indices]:
-    """CLA: client k sees the first c_k classes in equal numbers, c = linspace(1, classes, clients); equal sizes.
+    """Give client k the first c_k classes in equal numbers, c = linspace(1, classes, clients); equal sizes (CLA).
 
-    Not a cover: ``examples_per_client`` examples each, without overlap; None means 6000 / clients, or fewer where the
-    scarcest class has not enough. Raises DataError when a class runs out.
+    Does not use all examples: ``examples_per_client`` examples each, without overlap; None means 6000 / clients, or
+    fewer if the scarcest class has not enough. Raises DataError when a class runs out.
     """
     classes, available = np.unique(labels, return_counts=True)
     seen = np.linspace(1, len(classes), clients).astype(np.int64)
@@ -213,9 +230,10 @@ def class_imbalance(labels: Indices, clients: int, examples_per_client: int | No
 
 
 def power_law(labels: Indices, clients: int, examples_per_client: int | None, seed: int) -> list[Indices]:
-    """POW: random examples, sizes in proportion to quantiles 0.01 ... 0.99 of the power law a x^(a-1), a = 1.65911.
+    """Deal random examples, with sizes as the quantiles 0.01 ... 0.99 of the power law a x^(a-1), a = 1.65911 (POW).
 
-    Not a cover: ``clients * examples_per_client`` examples in all, without overlap; None means 6000, or all there are.
+    Does not use all examples: ``clients * examples_per_client`` in all, without overlap; None means 6000, or all if
+    there are fewer. Raises DataError if there are too few, or if a client gets none.
     """
     total = clients * examples_per_client if examples_per_client else min(PAPER_EXAMPLES, len(labels))
     if total > len(labels):
@@ -230,10 +248,10 @@ def power_law(labels: Indices, clients: int, examples_per_client: int | None, se
 
 
 def match(test_labels: Indices, train_parts: Sequence[Indices], train_labels: Indices, seed: int) -> list[Indices]:
-    """Test examples for each client, without overlap, in the class mix of its training part.
+    """Choose test examples for each client, without overlap, in the class proportions of its training part.
 
-    Of each class a client gets the same share as it has of that class's training examples. Where the parts cover only
-    some of ``train_labels`` all shares are raised by one common factor, as far as the scarcest class allows.
+    Of each class a client gets the same share as it has of that class's training examples. If the parts cover only some
+    of ``train_labels``, all shares are raised by one common factor, as far as the scarcest class allows.
     """
     classes = np.unique(train_labels)
     held = np.stack([(train_labels[part][None] == classes[:, None]).sum(1) for part in train_parts], axis=1)
@@ -252,7 +270,7 @@ def match(test_labels: Indices, train_parts: Sequence[Indices], train_labels: In
 
 
 def balanced_subset(labels: Indices, limit: int, seed: int) -> Indices:
-    """``limit`` random examples, as equally many of each class as there are; all when there are fewer."""
+    """Choose ``limit`` random examples, balanced over the classes as far as possible; all if there are fewer."""
     classes, sizes = np.unique(labels, return_counts=True)
     members = _by_label(labels, classes, generator(seed, "partition", "subset"))
     left = min(limit, len(labels))
@@ -265,9 +283,9 @@ def balanced_subset(labels: Indices, limit: int, seed: int) -> Indices:
 
 
 def split(count: int, shares: Sequence[float], draws: torch.Generator, owner: str) -> list[Indices]:
-    """Random disjoint index sets of ``count`` examples; the first takes what rounding leaves, none is empty.
+    """Split ``count`` examples into random disjoint index sets; the first takes what rounding leaves.
 
-    Raises DataError naming ``owner`` when there are fewer examples than sets with a share above 0.
+    A set with a share above 0 has at least one example. Raises DataError naming ``owner`` if there are too few.
     """
     sizes = [max(1, round(count * share)) if share > 0 else 0 for share in shares[1:]]
     first = count - sum(sizes)
@@ -289,7 +307,7 @@ def _by_label(labels: Indices, classes: Indices, draws: torch.Generator) -> list
 
 
 def _apportion(quotas: NDArray[np.float64], bonus: NDArray[np.float64] | float = 0.0) -> Indices:
-    """Integers near ``quotas`` with their rounded sum: what is left goes to the largest fraction plus ``bonus``."""
+    """Round ``quotas`` to integers with the same rounded sum; the largest fractions plus ``bonus`` are rounded up."""
     counts = np.floor(quotas).astype(np.int64)
     left = round(float(quotas.sum())) - int(counts.sum())
     counts[np.argsort(counts - quotas - bonus, kind="stable")[:left]] += 1
@@ -297,13 +315,13 @@ def _apportion(quotas: NDArray[np.float64], bonus: NDArray[np.float64] | float =
 
 
 def _deal(members: Sequence[Indices], counts: Indices) -> list[Indices]:
-    """Hand out the first examples of each class as ``counts`` ``[classes, clients]`` says."""
+    """Give each client the next examples of each class, in the numbers ``counts`` ``[classes, clients]``."""
     pieces = [np.split(rows, np.cumsum(count))[:-1] for rows, count in zip(members, counts, strict=True)]
     return [np.sort(np.concatenate(own)) for own in zip(*pieces, strict=True)]
 
 
 def _checked(parts: Iterable[Indices], method: str) -> list[Indices]:
-    """``parts`` sorted; DataError that names the clients without examples."""
+    """Return ``parts`` sorted; raise DataError naming the clients without examples."""
     ordered = [np.sort(part) for part in parts]
     empty = [name for name, part in zip(client_names(len(ordered)), ordered, strict=True) if len(part) == 0]
     if empty:

@@ -1,4 +1,4 @@
-"""All clients' examples as those of a single client, for a centralised model."""
+"""The examples of all clients as those of a single client, for a centralised model."""
 
 from __future__ import annotations
 
@@ -12,14 +12,21 @@ from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.models import Batch
 
 EVERYBODY = "everybody"
-"""The name of the client that has everybody's examples."""
+"""Name of the client that has the examples of all clients."""
 
 
 @dataclass(frozen=True)
 class PooledSplit:
-    """The examples of all clients of ``split``, client after client, as those of each of ``clients`` equal clients.
+    """The examples of all clients of a split, client after client, given to each of some equal clients.
 
-    ends : for each client of ``split`` the number of examples of it and of those before it, int64 ``[members]``.
+    Attributes
+    ----------
+    split : Split
+        The examples.
+    ends : Tensor
+        Cumulative number of examples of the clients of ``split``, int64 ``[members]``.
+    clients : int
+        Number of equal clients.
     """
 
     split: Split
@@ -28,7 +35,7 @@ class PooledSplit:
 
     @classmethod
     def of(cls, split: Split) -> PooledSplit:
-        """The pooled examples of all clients of ``split``; nothing is copied."""
+        """Pool the examples of all clients of ``split``; nothing is copied."""
         return cls(split, split.num_examples.cumsum(0))
 
     @property
@@ -43,11 +50,11 @@ class PooledSplit:
         if indices.device.type == "cpu" and indices.numel() and int(indices.max()) >= int(ends[-1]):
             raise IndexError(f"example index {int(indices.max())} of {int(ends[-1])} examples")
         flat = indices.masked_fill(padding, 0).flatten()
-        # Clients without examples end where the one before them ends, and so own none.
+        # A client without examples ends where the one before it ends, and so owns none.
         owner = torch.searchsorted(ends, flat, right=True).clamp_(max=len(ends) - 1)
         starts = torch.nn.functional.pad(ends[:-1], (1, 0))
         own = torch.where(padding.flatten(), -1, flat - starts[owner])
-        # Each example is asked of its owner, who stands in a row of its own.
+        # Each example is read from its owner, which is repeated as a row for each of its examples.
         inputs, targets, weights = self.split.select(owner).batch(own[:, None])
         return Batch(*(part.squeeze(1).unflatten(0, indices.shape) for part in (inputs, targets, weights)))
 
@@ -62,10 +69,13 @@ class PooledSplit:
 
 
 def pooled(data: CohortData) -> CohortData:
-    """One client, ``everybody``, that has the examples of all clients of ``data``, in their order.
+    """Give the examples of all clients, in their order, to one client named ``everybody``.
 
-    Its ``mean`` and ``std`` are 0 and 1, because every example keeps the scaling of the client that it came from: what
-    is measured on pooled data is in scaled units. Measure a centralised model on the clients' own data instead.
+    Returns
+    -------
+    CohortData
+        Its ``mean`` and ``std`` are 0 and 1, because each example keeps the scaling of the client from which it came:
+        metrics on pooled data are in scaled units. Evaluate a centralised model on the clients' own data instead.
     """
     return replace(
         data,
@@ -81,7 +91,7 @@ def pooled(data: CohortData) -> CohortData:
 
 
 def _pooled(split: Split) -> Split:
-    """Shared examples need no look-up of owners: their rows are joined."""
+    """Pool a split. Shared examples need no look-up of owners: their rows are concatenated."""
     if isinstance(split, ExampleSplit):
         return replace(split, rows=row_table([split.rows[split.rows >= 0].cpu().numpy()]).to(split.rows.device))
     return PooledSplit.of(split)

@@ -60,7 +60,7 @@ _SETS: dict[str, tuple[str, str]] = {
 }
 
 OF_ONES_OWN = ("series", "table", "mixed-table", "table-columns", "panel", "images")
-"""The sets that read a file of one's own, which may be another one at each node."""
+"""Data sets that read the user's own file, which may differ from node to node."""
 
 _CATALOGUES = (
     "fedgraph.data.series.traffic:TRAFFIC",
@@ -73,27 +73,55 @@ _CATALOGUES = (
 
 
 def catalogue_entries() -> tuple[CatalogueEntry, ...]:
-    """Every named data set with its licence, size and files."""
+    """Return all named data sets with licence, size and files.
+
+    Returns
+    -------
+    tuple of CatalogueEntry
+        In the order in which ``fedgraph data`` prints them.
+    """
     return tuple(entry for path in _CATALOGUES for entry in load_object(path, "catalogue"))
 
 
 def settings_by_set() -> dict[str, type[Settings]]:
-    """The settings class of every data set."""
+    """Return the settings class of each data set.
+
+    Returns
+    -------
+    dict of str to type
+        By the value of ``[data] set``.
+    """
     return {name: load_object(path, "[data] set") for name, (path, _) in _SETS.items()}
 
 
 def data_folder(given: str | None) -> Path:
-    """The folder data sets are looked for in: the given one, else the user's cache."""
+    """Return the folder in which data sets are looked for.
+
+    Returns
+    -------
+    Path
+        ``given``, with ``~`` expanded; ``~/.cache/fedgraph/data`` if it is None or empty.
+    """
     return Path(given).expanduser() if given else _DEFAULT_FOLDER
 
 
 def parse_data(table: Mapping[str, Any]) -> Settings:
     """Validate a ``[data]`` table.
 
+    Parameters
+    ----------
+    table : mapping
+        Its key ``set`` chooses the settings class.
+
+    Returns
+    -------
+    Settings
+        Of the class in :func:`settings_by_set`.
+
     Raises
     ------
     ExperimentError
-        For an unknown set (with the known ones) or an unknown key (with the set's keys).
+        For an unknown set (the message lists the known ones) or an unknown key (the message lists the set's keys).
     """
     name = table.get("set")
     if not isinstance(name, str) or name not in _SETS:
@@ -102,12 +130,26 @@ def parse_data(table: Mapping[str, Any]) -> Settings:
 
 
 def open_source(settings: Settings, data_dir: Path, own: OwnData | None = None) -> DataSource:
-    """The source that validated settings describe, reading from ``data_dir``, or a node's ``own`` data in its place.
+    """Open the data set that validated settings describe.
+
+    Parameters
+    ----------
+    settings : Settings
+        As :func:`parse_data` returns them.
+    data_dir : Path
+        Folder in which files are looked for.
+    own : OwnData, optional
+        A node's own data, read instead of the file in the settings.
+
+    Returns
+    -------
+    DataSource
+        The configured data set.
 
     Raises
     ------
     DataError
-        For own data where the set is not read from a file of one's own.
+        When own data is given for a data set that reads no file of the user's own.
     """
     name: str = settings.set  # type: ignore[attr-defined]
     if own is not None and name not in OF_ONES_OWN:

@@ -1,4 +1,4 @@
-"""The relation graph over the clients: its value, how it is built, normalised, propagated over, read and written.
+"""The client graph: its value, how it is built, normalised, propagated over, read and written.
 
 Feature graphs are here too. Graphs that are learned are in :mod:`fedgraph.graph.learning`.
 

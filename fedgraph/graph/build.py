@@ -1,4 +1,4 @@
-"""Client graphs made from distances, coordinates, features or label counts.
+"""Client graphs built from distances, coordinates, features or label counts.
 
 Distances become weights by the thresholded Gaussian kernel of Shuman et al., The Emerging Field of Signal Processing
 on Graphs (2013), eq. 1, as used for road sensors by Li et al., Diffusion Convolutional Recurrent Neural Network
@@ -27,13 +27,32 @@ Array = Tensor | np.ndarray | Sequence[Sequence[float]]
 def from_distances(
     names: Sequence[str], distances: Array, sigma: float | None = None, cut: float = 0.1, directed: bool = False
 ) -> ClientGraph:
-    """``A[i, j] = exp(-(d_ij / sigma)^2)``, and 0 below ``cut``, of a matrix of distances ``[N, N]``.
+    """Build a graph from a matrix of distances by a Gaussian kernel: ``A[i, j] = exp(-(d_ij / sigma)^2)``.
 
-    An infinite distance or NaN is no edge. ``sigma`` is in the unit of the distances and defaults to the standard
-    deviation of the finite ones, the diagonal included, as in DCRNN. A zero diagonal gives self loops of weight 1.
+    Parameters
+    ----------
+    names : sequence of str
+        The clients.
+    distances : array-like
+        ``[N, N]``. An infinite distance or NaN is no edge; a zero diagonal gives self loops of weight 1.
+    sigma : float, optional
+        In the unit of the distances; by default the standard deviation of the finite ones, including the diagonal, as
+        in DCRNN.
+    cut : float
+        Weights below it become 0.
+    directed : bool
+        Whether distances may be asymmetric.
 
-    Raises GraphError for a matrix of the wrong shape, negative distances, a useless sigma or cut, and distances that
-    are not symmetric unless ``directed``.
+    Returns
+    -------
+    ClientGraph
+        Over ``names``.
+
+    Raises
+    ------
+    GraphError
+        For a matrix of the wrong shape, negative distances, an unusable sigma or cut, and distances that are not
+        symmetric unless ``directed``.
     """
     matrix = _matrix(distances, len(names), "distances", columns=len(names))
     edge_index = matrix.isfinite().nonzero().T
@@ -49,11 +68,30 @@ def from_distance_list(
     cut: float = 0.1,
     directed: bool = False,
 ) -> ClientGraph:
-    """As ``from_distances``, from a list: ``distances[e]`` is that from ``sources[e]`` to ``targets[e]``.
+    """Build a graph from a list of distances by the Gaussian kernel of :func:`from_distances`.
 
-    ``names`` sets the clients and their order; entries about others are left out *before* the default sigma is
-    computed, as DCRNN does. Without it the clients are all names in order of appearance. An undirected list may give
-    a pair in one or in both directions; it counts twice for sigma, as in a matrix.
+    Parameters
+    ----------
+    sources, targets : sequence of str
+        ``distances[e]`` is the distance from ``sources[e]`` to ``targets[e]``. An undirected list may contain a pair in
+        one or in both directions; it counts twice for sigma, as in a matrix.
+    distances : array-like
+        ``[E]``.
+    names : sequence of str, optional
+        The clients, in order; entries about others are dropped *before* the default sigma is computed, as in DCRNN. By
+        default all names in order of appearance.
+    sigma, cut, directed
+        As in :func:`from_distances`.
+
+    Returns
+    -------
+    ClientGraph
+        Over ``names``.
+
+    Raises
+    ------
+    GraphError
+        For lists of different lengths, and as :func:`from_distances` does.
     """
     values = torch.as_tensor(distances, dtype=torch.float64)
     if not len(sources) == len(targets) == len(values):
@@ -85,10 +123,34 @@ def from_coordinates(
     cut: float = 0.1,
     weights: Literal["binary", "gaussian"] = "gaussian",
 ) -> ClientGraph:
-    """A graph of places ``[N, 2]``: latitude and longitude in degrees (distances in metres), or points of a plane.
+    """Build a graph from the places of clients.
 
-    ``gaussian``: the kernel of ``from_distances`` with ``sigma`` and ``cut``. ``knn``: the ``k`` nearest, see
-    ``knn``. A client has no distance to itself: there are no self loops and the default sigma is over pairs.
+    A client has no distance to itself: there are no self loops, and the default sigma is over pairs.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The clients.
+    coordinates : array-like
+        ``[N, 2]``.
+    kind : {"geographic", "plane"}
+        Latitude and longitude in degrees (great-circle distances in metres), or points of a plane.
+    method : {"gaussian", "knn"}
+        The kernel of :func:`from_distances`, or the graph of :func:`knn`.
+    k, weights
+        As in :func:`knn`; only for that method.
+    sigma, cut
+        As in :func:`from_distances`; ``cut`` only for the method ``gaussian``.
+
+    Returns
+    -------
+    ClientGraph
+        Undirected, over ``names``.
+
+    Raises
+    ------
+    GraphError
+        For coordinates that are not finite or no places on earth, and as the two functions do.
     """
     points = _matrix(coordinates, len(names), "coordinates", columns=2)
     if not bool(points.isfinite().all()):
@@ -123,12 +185,36 @@ def knn(
     weights: Literal["binary", "gaussian"] = "binary",
     sigma: float | None = None,
 ) -> ClientGraph:
-    """Clients linked if one is among the ``k`` nearest *others* of the other: at least k neighbours each.
+    """Build the graph that links clients if one is among the ``k`` nearest *others* of the other.
 
-    Give ``features`` ``[N, F]`` (Euclidean distance) or ``distances`` ``[N, N]`` (infinite or NaN: not a neighbour;
-    of an asymmetric matrix a link takes the shorter distance). Of equally near clients the first in order are
-    taken. ``gaussian`` weights are ``exp(-(d / sigma)^2)``, sigma by default the standard deviation of the finite
-    distances between different clients.
+    Every client has at least k neighbours, unless distances are infinite. Of equally near clients the first in order
+    are taken.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The clients.
+    k : int
+        Between 1 and the number of other clients.
+    features : array-like, optional
+        ``[N, F]``, for Euclidean distances.
+    distances : array-like, optional
+        ``[N, N]`` instead of features; an infinite distance or NaN is no neighbour. If the matrix is asymmetric, an
+        edge takes the shorter distance.
+    weights : {"binary", "gaussian"}
+        1, or ``exp(-(d / sigma)^2)``.
+    sigma : float, optional
+        By default the standard deviation of the finite distances between different clients.
+
+    Returns
+    -------
+    ClientGraph
+        Undirected.
+
+    Raises
+    ------
+    GraphError
+        For a ``k`` out of range, for arrays of the wrong shape, negative distances and an unusable sigma.
     """
     if (features is None) == (distances is None):
         raise GraphError("knn needs either features or distances")
@@ -148,11 +234,31 @@ def from_labels(
     main: int = 1,
     weights: Literal["binary", "overlap"] = "binary",
 ) -> ClientGraph:
-    """Clients linked if they share one of their ``main`` most frequent labels.
+    """Build the graph that links clients if they share one of their ``main`` most frequent labels.
 
-    This graph is an oracle: it is made from the clients' private label counts ``[N, classes]``, which a server does
-    not know; a run that uses it must say so. Ties go to the smaller class index; labels without examples do not
-    count. Weights are 1, or for ``overlap`` the cosine similarity of the two label distributions.
+    This graph is an oracle: it uses the clients' private label counts, which a server does not know; a run that uses it
+    must state so.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The clients.
+    label_counts : array-like
+        ``[N, classes]``. Ties go to the smaller class index; labels without examples do not count.
+    main : int
+        Number of most frequent labels, 1 or more.
+    weights : {"binary", "overlap"}
+        1, or the cosine similarity of the two label distributions.
+
+    Returns
+    -------
+    ClientGraph
+        Undirected, without self loops.
+
+    Raises
+    ------
+    GraphError
+        For counts that are negative, not finite or of the wrong shape, and for other values of ``main`` or ``weights``.
     """
     counts = _matrix(label_counts, len(names), "label counts")
     if not bool((counts.isfinite() & (counts >= 0)).all()):
@@ -264,7 +370,7 @@ def _euclidean_rows(points: Tensor) -> Callable[[slice], Tensor]:
 
 
 def _great_circle_rows(degrees: Tensor) -> Callable[[slice], Tensor]:
-    """Haversine distances in metres: half the chord of the unit sphere is the square root of the haversine term."""
+    """Return haversine distances in metres: half the chord of the unit sphere is the root of the haversine term."""
     latitude, longitude = torch.deg2rad(degrees).unbind(1)
     on_sphere = torch.stack([latitude.cos() * longitude.cos(), latitude.cos() * longitude.sin(), latitude.sin()], dim=1)
     chords = _euclidean_rows(on_sphere)
@@ -272,7 +378,7 @@ def _great_circle_rows(degrees: Tensor) -> Callable[[slice], Tensor]:
 
 
 def _others(rows: Callable[[slice], Tensor], num_clients: int) -> Iterator[tuple[int, Tensor]]:
-    """Blocks of rows of a distance matrix as fresh tensors, the distance of a client to itself made infinite."""
+    """Yield blocks of rows of a distance matrix as new tensors, with infinite distances of clients to themselves."""
     for block in _blocks(num_clients):
         distances = rows(block).clone()
         distances[:, block].fill_diagonal_(torch.inf)
@@ -280,7 +386,7 @@ def _others(rows: Callable[[slice], Tensor], num_clients: int) -> Iterator[tuple
 
 
 def _blocks(num_clients: int) -> Iterator[slice]:
-    """Slices of clients such that a block of rows ``[block, N]`` has a few million entries."""
+    """Yield slices of clients such that a block of rows ``[block, N]`` has a few million entries."""
     size = max(1, _BLOCK_ENTRIES // num_clients)
     for start in range(0, num_clients, size):
         yield slice(start, min(start + size, num_clients))

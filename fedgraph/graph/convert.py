@@ -1,4 +1,4 @@
-"""Client graphs to and from NetworkX graphs and PyTorch Geometric ``Data``."""
+"""Conversion of client graphs to and from NetworkX graphs and PyTorch Geometric ``Data``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,24 @@ from fedgraph.support.errors import GraphError
 
 
 def from_networkx(graph: nx.Graph, weight: str = "weight", allow_negative: bool = False) -> ClientGraph:
-    """Nodes become clients named ``str(node)``; an edge u -> v becomes ``A[u, v]``, 1 where it has no ``weight``."""
+    """Convert a NetworkX graph.
+
+    Nodes become clients named ``str(node)``.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        Or ``DiGraph``, for a directed client graph.
+    weight : str
+        Edge attribute with the weight; an edge u -> v becomes ``A[u, v]``, 1 where it has none.
+    allow_negative : bool
+        Whether weights below zero are accepted.
+
+    Returns
+    -------
+    ClientGraph
+        Directed if ``graph`` is.
+    """
     edges = list(graph.edges(data=weight, default=1.0))
     return ClientGraph.from_edges(
         [str(node) for node in graph.nodes],
@@ -26,7 +43,13 @@ def from_networkx(graph: nx.Graph, weight: str = "weight", allow_negative: bool 
 
 
 def to_networkx(graph: ClientGraph) -> nx.Graph:
-    """A ``Graph``, or ``DiGraph`` if directed, over client names with the edge attribute ``weight``."""
+    """Convert to a NetworkX graph.
+
+    Returns
+    -------
+    networkx.Graph
+        Or ``DiGraph`` if directed, over client names with the edge attribute ``weight``.
+    """
     result = nx.DiGraph() if graph.directed else nx.Graph()
     result.add_nodes_from(graph.names)
     result.add_weighted_edges_from(
@@ -37,10 +60,16 @@ def to_networkx(graph: ClientGraph) -> nx.Graph:
 
 
 def to_pyg(graph: ClientGraph) -> Any:
-    """``torch_geometric.data.Data`` with ``edge_index``, ``edge_weight``, ``num_nodes`` and ``names``.
+    """Convert to a PyTorch Geometric ``Data``.
 
-    Messages of a graph convolution flow from row 0 of its ``edge_index`` to row 1, and ``A[i, j]`` is how much i
-    listens to j: the rows are those of ``ClientGraph.edge_index`` swapped, so that a convolution computes ``A @ x``.
+    Messages of a graph convolution flow from row 0 of its ``edge_index`` to row 1, and ``A[i, j]`` is the weight with
+    which i listens to j: the rows are those of ``ClientGraph.edge_index`` swapped, so that a convolution computes ``A @
+    x``.
+
+    Returns
+    -------
+    torch_geometric.data.Data
+        With ``edge_index``, ``edge_weight``, ``num_nodes`` and ``names``.
     """
     from torch_geometric.data import Data  # here, because its import takes a second
 
@@ -53,9 +82,26 @@ def to_pyg(graph: ClientGraph) -> Any:
 
 
 def from_pyg(data: Any, names: Sequence[str] | None = None, allow_negative: bool = False) -> ClientGraph:
-    """The inverse of ``to_pyg``; weights are ``edge_weight``, else a one-column ``edge_attr``, else 1.
+    """Convert a PyTorch Geometric ``Data``; the inverse of :func:`to_pyg`.
 
-    Names are ``names``, else ``data.names``, else the node numbers. The graph is directed if it is not symmetric.
+    Parameters
+    ----------
+    data : torch_geometric.data.Data
+        Weights are ``edge_weight``, else a one-column ``edge_attr``, else 1.
+    names : sequence of str, optional
+        Client names; by default ``data.names``, else the node numbers.
+    allow_negative : bool
+        Whether weights below zero are accepted.
+
+    Returns
+    -------
+    ClientGraph
+        Directed if it is not symmetric.
+
+    Raises
+    ------
+    GraphError
+        When there is not one weight per edge and one name per node.
     """
     found = names if names is not None else getattr(data, "names", None) or [str(at) for at in range(data.num_nodes)]
     weights = getattr(data, "edge_weight", None)
@@ -75,7 +121,7 @@ def from_pyg(data: Any, names: Sequence[str] | None = None, allow_negative: bool
 
 
 def undirected_if_symmetric(graph: ClientGraph) -> ClientGraph:
-    """The same graph, marked undirected if both directions of every edge agree."""
+    """Return the same graph, marked undirected if both directions of every edge agree."""
     if not graph.is_symmetric:
         return graph
     return ClientGraph(graph.names, graph.edge_index, graph.weights, False, graph.allow_negative)

@@ -1,4 +1,4 @@
-"""A list of weighted edges brought into the one form a client graph stores: sorted, without repeats and zeros."""
+"""Lists of weighted edges in the canonical form that a client graph stores: sorted, without repeats and zeros."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def canonical(names: Sequence[str], edge_index: Tensor, weights: Tensor) -> tupl
 
 
 def opposite_weights(num_clients: int, edge_index: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """For every canonical edge (i, j): the weight of (j, i), 0 where there is none, and whether there is one."""
+    """Return for every canonical edge (i, j) the weight of (j, i), 0 where there is none, and whether there is one."""
     if weights.numel() == 0:
         return weights.clone(), torch.zeros(0, dtype=torch.bool)
     keys, wanted = _keys(num_clients, edge_index), _keys(num_clients, edge_index.flip(0))
@@ -46,14 +46,14 @@ def opposite_weights(num_clients: int, edge_index: Tensor, weights: Tensor) -> t
 
 
 def asymmetric(weights: Tensor, opposite: Tensor) -> Tensor:
-    """Where the two directions of a pair differ: by more than 1e-5 of the larger plus 1e-7 of the largest of all."""
+    """Mark the pairs whose directions differ by more than 1e-5 of the larger plus 1e-7 of the largest of all."""
     largest = weights.abs().max() if weights.numel() else 0.0
     tolerance = _RELATIVE_TOLERANCE * torch.maximum(weights.abs(), opposite.abs()) + _ABSOLUTE_TOLERANCE * largest
     return (weights - opposite).abs() > tolerance
 
 
 def exactly_symmetric(names: Sequence[str], edge_index: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Canonical edges whose two directions agree within the tolerance, made to agree exactly.
+    """Make the two directions of canonical edges agree exactly, if they agree within the tolerance.
 
     Raises GraphError naming the worst pair of clients and both weights.
     """
@@ -75,7 +75,7 @@ def exactly_symmetric(names: Sequence[str], edge_index: Tensor, weights: Tensor)
 
 
 def mirrored(num_clients: int, edge_index: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Edges of an undirected list, each pair listed in one or both directions -> both directions of every pair."""
+    """Complete the edges of an undirected list, with each pair in one or both directions, to both directions."""
     missing = ~torch.isin(_keys(num_clients, edge_index.flip(0)), _keys(num_clients, edge_index))
     edge_index = torch.cat([edge_index, edge_index[:, missing].flip(0)], dim=1)
     return edge_index, torch.cat([weights, weights[missing]])

@@ -1,4 +1,4 @@
-"""The feature graph as a frozen value: named features, which of them depend on each other directly, and its files.
+"""The feature graph as a frozen value: named features, the direct dependencies between them, and its files.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2.1.
 """
@@ -27,11 +27,16 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True)
 class Score:
-    """How well the edges of a graph agree with the true ones; directions do not count.
+    """Agreement of the edges of a graph with the true ones; directions do not count.
 
-    precision : share of the found edges that are true; 0 where none was found, unless there are none.
-    recall    : share of the true edges that were found; 1 where there are none.
-    f1        : their harmonic mean, ``2 hits / (found + true)``.
+    Attributes
+    ----------
+    precision : float
+        Fraction of the found edges that are true; 0 where none was found, unless there are no true ones.
+    recall : float
+        Fraction of the true edges that were found; 1 where there are none.
+    f1 : float
+        Harmonic mean of both, ``2 hits / (found + true)``.
     """
 
     precision: float
@@ -43,11 +48,18 @@ class Score:
 class FeatureGraph:
     """An undirected graph over named features without self loops.
 
-    names : unique, in the order of the rows of ``adjacency``.
-    edges : pairs of names. Whatever order they are given in, each pair is kept once, its names and then the pairs in
-            the order of ``names``.
+    Attributes
+    ----------
+    names : tuple of str
+        Unique, in the order of the rows of ``adjacency``.
+    edges : tuple of Pair
+        Pairs of names. Each pair is kept once, in whatever order it is given; the names of a pair, and the pairs, are
+        sorted in the order of ``names``.
 
-    Raises GraphError for names that are empty, repeated or no text, and for edges that are no pair of two of them.
+    Raises
+    ------
+    GraphError
+        For names that are empty, repeated or not text, and for edges that are not a pair of two of them.
     """
 
     names: tuple[str, ...]
@@ -71,7 +83,13 @@ class FeatureGraph:
 
     @classmethod
     def from_adjacency(cls, names: Sequence[str], adjacency: Tensor) -> FeatureGraph:
-        """The graph of a symmetric matrix bool ``[features, features]`` with a diagonal of False."""
+        """Build a graph from a symmetric matrix, bool ``[features, features]`` with a diagonal of False.
+
+        Raises
+        ------
+        GraphError
+            For a matrix of another shape or type, without symmetry, or with self loops.
+        """
         if adjacency.shape != (len(names), len(names)) or adjacency.dtype != torch.bool:
             raise GraphError(
                 f"the adjacency of {len(names)} features is bool [{len(names)}, {len(names)}]; got {adjacency.dtype} "
@@ -83,9 +101,14 @@ class FeatureGraph:
 
     @classmethod
     def moral(cls, names: Sequence[str], parents: Mapping[str, Iterable[str]]) -> FeatureGraph:
-        """The moral graph of a Bayesian network: everybody is linked to its parents, and they to each other.
+        """Build the moral graph of a Bayesian network: each child is linked to its parents, and they to each other.
 
-        parents : of features that have some, by name.
+        Parameters
+        ----------
+        names : sequence of str
+            All features.
+        parents : mapping of str to iterable of str
+            Parents of the features that have any, by name.
         """
         families = [(child, *of) for child, of in parents.items()]
         return cls(tuple(names), tuple(pair for family in families for pair in combinations(family, 2)))
@@ -100,7 +123,7 @@ class FeatureGraph:
         return matrix
 
     def subgraph(self, names: Sequence[str]) -> FeatureGraph:
-        """The graph among ``names``, in that order. Raises GraphError naming features that the graph lacks."""
+        """Return the graph among ``names``, in that order. Raises GraphError naming features that the graph lacks."""
         absent = [name for name in names if name not in self.names]
         if absent:
             raise GraphError(f"the graph has no feature {quoted(absent)}; it has {quoted(self.names, 20)}")
@@ -108,9 +131,12 @@ class FeatureGraph:
         return FeatureGraph(tuple(names), tuple(edge for edge in self.edges if kept.issuperset(edge)))
 
     def score(self, truth: FeatureGraph) -> Score:
-        """Agreement of the edges with those of ``truth``, whatever the order of names.
+        """Compare the edges with those of ``truth``, whatever the order of names.
 
-        Raises GraphError where the two are not over the same features: compare ``subgraph`` of both.
+        Raises
+        ------
+        GraphError
+            When the two graphs are not over the same features: compare ``subgraph`` of both.
         """
         if set(self.names) != set(truth.names):
             apart = sorted(set(self.names) ^ set(truth.names))
@@ -127,12 +153,12 @@ class FeatureGraph:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Fit for a message or a file."""
+        """Return the graph as plain data for a message or a file."""
         return {"names": list(self.names), "edges": [list(edge) for edge in self.edges]}
 
     @classmethod
     def from_json(cls, table: Any) -> FeatureGraph:
-        """The graph that ``as_json`` described, of a table that is not trusted; GraphError where it is none."""
+        """Read the output of :meth:`as_json`, which is not trusted; raises GraphError if it is malformed."""
         if not isinstance(table, dict) or set(table) != {"names", "edges"}:
             raise GraphError("a feature graph is a table of `names` and `edges`, and of nothing else")
         for key in ("names", "edges"):
@@ -164,12 +190,26 @@ _TETRAD_EDGE = re.compile(r"\d+\.\s+(\S+)\s+(-->|---)\s+(\S+)")
 
 
 def read_feature_graph(path: str | os.PathLike[str], moral: bool = False) -> FeatureGraph:
-    """Read a feature graph; the extension tells the format (``KNOWN_FORMATS``). Directions are left out.
+    """Read a feature graph from a file in one of ``KNOWN_FORMATS``, without directions of edges.
 
-    moral : read the edges as those of a Bayesian network, from parent to child, and link parents of one child too.
+    Parameters
+    ----------
+    path : str or path
+        Its extension determines the format.
+    moral : bool
+        Whether to read the edges as those of a Bayesian network, from parent to child, and link the parents of a child
+        to each other.
 
-    Raises GraphError that begins with the path: an unreadable or unsupported file, edges that cannot be read, a graph
-    without directions read as moral.
+    Returns
+    -------
+    FeatureGraph
+        Over the features that the file names.
+
+    Raises
+    ------
+    GraphError
+        For an unreadable or unsupported file, for edges that cannot be read, and for a graph without directions read as
+        moral. The message begins with the path.
     """
     path = Path(path)
     try:
@@ -188,9 +228,12 @@ def read_feature_graph(path: str | os.PathLike[str], moral: bool = False) -> Fea
 
 
 def write_feature_graph(graph: FeatureGraph, path: str | os.PathLike[str]) -> None:
-    """Write ``path``, which appears complete or not at all; folders are made as needed.
+    """Write a feature graph as JSON, atomically; folders are made as needed.
 
-    Raises GraphError for another extension than .json.
+    Raises
+    ------
+    GraphError
+        For another extension than .json.
     """
     if Path(path).suffix != ".json":
         raise GraphError(f"{path}: a feature graph is written as .json")
@@ -198,7 +241,7 @@ def write_feature_graph(graph: FeatureGraph, path: str | os.PathLike[str]) -> No
 
 
 def _read(path: Path, directed: bool) -> tuple[tuple[str, ...], Iterable[Pair]]:
-    """Names and edges."""
+    """Read names and edges."""
     lower = path.name.lower()
     if lower.endswith((".csv", ".csv.gz")):
         pairs = read_pairs(path)

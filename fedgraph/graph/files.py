@@ -1,4 +1,4 @@
-"""Read a client graph from the files such graphs are published in, and write it as ``graph.npz`` and ``graph.json``."""
+"""Read a client graph from the files in which such graphs are published, and write ``graph.npz`` and ``graph.json``."""
 
 from __future__ import annotations
 
@@ -53,21 +53,42 @@ def read_graph(
     weight: str = "weight",
     allow_negative: bool = False,
 ) -> ClientGraph:
-    """Read a client graph; the extension and the content tell the format (``KNOWN_FORMATS``).
+    """Read a client graph from a file in one of ``KNOWN_FORMATS``.
 
-    names          : the clients, in order: others in the file are left out. Where the file has no names (a bare
-                     matrix) they name its rows.
-    missing        : whether a client of ``names`` that the file does not mention is an error or has no edges.
-    directed       : None reads the direction from the file: as it states, or else directed if it is not symmetric.
-                     An edge list may give a pair once only if ``directed=False`` is said.
-    symmetrise     : make a directed graph undirected by ``maximum``, ``mean`` or ``minimum`` of both directions.
-    sigma, cut     : Gaussian kernel for a list of distances, see ``from_distance_list``: its default sigma is over
-                     the distances between ``names``.
-    weight         : the edge attribute with the weight in NetworkX files.
-    allow_negative : accept weights below zero (of graphs that write_graph wrote they are accepted anyway).
+    Pickles are read without executing code from them.
 
-    Raises GraphError that begins with the path: an unreadable or unsupported file, a client of ``names`` that the
-    file lacks, an asymmetric graph read with ``directed=False``. Pickles are read without running their code.
+    Parameters
+    ----------
+    path : str or path
+        Its extension and content determine the format.
+    names : sequence of str, optional
+        The clients, in order; others in the file are dropped. If the file has no names (a bare matrix), they name its
+        rows.
+    missing : {"error", "isolate"}
+        Whether a client of ``names`` that the file does not mention is an error or has no edges.
+    directed : bool, optional
+        By default the file decides: as it states, or else directed if it is not symmetric. An edge list may contain a
+        pair only once if this is False.
+    symmetrise : {"maximum", "mean", "minimum"}, optional
+        Make a directed graph undirected by this combination of both directions.
+    sigma, cut : float
+        Gaussian kernel for a list of distances, see :func:`from_distance_list`: its default sigma is over the distances
+        between ``names``.
+    weight : str
+        The edge attribute with the weight in NetworkX files.
+    allow_negative : bool
+        Accept weights below zero (always accepted in files from :func:`write_graph`).
+
+    Returns
+    -------
+    ClientGraph
+        Over ``names``, or the names in the file.
+
+    Raises
+    ------
+    GraphError
+        For an unreadable or unsupported file, a client of ``names`` that the file lacks, and an asymmetric graph read
+        with ``directed=False``. The message begins with the path.
     """
     path = Path(path)
     options = _Options(names, directed if symmetrise is None else True, sigma, cut, weight, allow_negative)
@@ -88,9 +109,14 @@ def read_graph(
 
 
 def write_graph(graph: ClientGraph, path: str | os.PathLike[str]) -> None:
-    """Write ``path`` (``.npz``: names, edge_index, weights, directed) and beside it the same graph as ``.json``.
+    """Write a client graph as ``.npz`` (names, edge_index, weights, directed), and beside it as ``.json``.
 
-    Each file appears complete or not at all; folders are made as needed. Raises GraphError for another extension.
+    Each file is written atomically; folders are made as needed.
+
+    Raises
+    ------
+    GraphError
+        For another extension than ``.npz``.
     """
     path = Path(path)
     if path.suffix != ".npz":
@@ -222,7 +248,7 @@ def _from_matrix(names: Sequence[str] | None, matrix: np.ndarray, options: _Opti
 
 
 def _with_direction(graph: ClientGraph, options: _Options) -> ClientGraph:
-    """As directed as the caller says, else as the weights show."""
+    """Return the graph as directed as the caller requests, else as the weights are."""
     if options.directed is None:
         return undirected_if_symmetric(graph)
     return ClientGraph(

@@ -1,6 +1,6 @@
-"""Means in which clients count by their training examples: over all, and over the client graph.
+"""Means in which clients are weighted by their training examples: over all, and over the client graph.
 
-The latter is not from a paper: the aggregation of SFL (Chen et al. 2022, algorithm 1) with FedAvg's weights in it.
+The latter is not from a paper: it is the aggregation of SFL (Chen et al. 2022, algorithm 1) with FedAvg's weights.
 """
 
 from __future__ import annotations
@@ -20,12 +20,32 @@ def graph_mean(
     everybody: float = 0.0,
     self_loops: bool = True,
 ) -> Tensor:
-    """``sum_j S_ij n_j row_j / sum_j S_ij n_j`` with ``S = (1 - alpha) I + alpha A_hat^K + everybody / N``.
+    """Average rows over the client graph, weighted by examples.
 
-    A_hat is the random walk with self loops (where missing, unless ``self_loops`` is false), K the number of hops. Over
-    a complete graph with alpha 1 this is FedAvg. A row that hears nobody who counts is the mean by examples over all.
+    The result is ``sum_j S_ij n_j row_j / sum_j S_ij n_j`` with ``S = (1 - alpha) I + alpha A_hat^K + everybody / N``,
+    where A_hat is the random-walk matrix and K the number of hops. Over a complete graph with alpha 1 this is FedAvg.
 
-    rows : ``[clients, ...]``; counts : n, ``[clients]``, not negative. Returns ``[clients, ...]``.
+    Parameters
+    ----------
+    graph : ClientGraph
+        Over the clients, in the order of ``rows``.
+    rows : Tensor
+        ``[clients, ...]``.
+    counts : Tensor
+        Number of examples n of each client, ``[clients]``, not negative.
+    alpha : float
+        Weight of the graph, 0 to 1.
+    hops : int
+        K.
+    everybody : float
+        Weight of the mean over all clients.
+    self_loops : bool
+        Whether A_hat has self loops where they are missing.
+
+    Returns
+    -------
+    Tensor
+        ``[clients, ...]``. A client that reaches no client with examples gets the mean by examples over all.
     """
     return graph_mean_weights(graph, counts, alpha, hops, everybody, self_loops).to(rows) @ rows
 
@@ -33,7 +53,18 @@ def graph_mean(
 def graph_mean_weights(
     graph: ClientGraph, counts: Tensor, alpha: float, hops: int, everybody: float = 0.0, self_loops: bool = True
 ) -> Tensor:
-    """The weights of ``graph_mean``, float64 ``[clients, clients]``; rows sum to one."""
+    """Return the weights of :func:`graph_mean`.
+
+    Parameters
+    ----------
+    graph, counts, alpha, hops, everybody, self_loops
+        As in :func:`graph_mean`.
+
+    Returns
+    -------
+    Tensor
+        float64 ``[clients, clients]``; rows sum to one.
+    """
     shares = counts.double() / counts.double().max().clamp(min=1)
     one = torch.eye(len(shares))
     walked = graph.propagate(one, hops=hops, normalisation="random-walk", self_loops=self_loops)
@@ -45,6 +76,12 @@ def graph_mean_weights(
 
 
 def weighted_mean(rows: Tensor, weights: Tensor) -> Tensor:
-    """``sum_i weights_i rows_i / sum_i weights_i`` of ``[clients, ...]`` rows; plain mean where all weights are 0."""
+    """Average rows ``[clients, ...]`` with weights ``[clients]``.
+
+    Returns
+    -------
+    Tensor
+        ``sum_i weights_i rows_i / sum_i weights_i``; the plain mean where no weight is above 0.
+    """
     shares = weights.to(rows) if bool((weights > 0).any()) else rows.new_ones(len(rows))
     return (shares / shares.sum()) @ rows

@@ -4,7 +4,7 @@ Attention is a softmax of distances as in Ji et al., Learning Private Neural Lan
 Aggregation (IJCNN 2019), eq. 4. Nothing here has gradients.
 
 All but absolute distances are matrix products. No tensor ``[n, m, parameters]`` is made, and apart from the result only
-a few hundred MiB are needed. On a CPU all cores share the work, and their number does not change a bit of the result.
+a few hundred MiB are needed. On a CPU all cores share the work; results are bitwise identical for any number of cores.
 """
 
 from __future__ import annotations
@@ -20,27 +20,40 @@ from fedgraph.support.threads import column_blocks, over_blocks
 
 _TILE_ROWS = 512
 _SPANS = 8
-"""Into so many parts the columns are cut for the cores to share."""
+"""Number of parts into which the columns are cut for the cores to share."""
 
 _BLOCK_ENTRIES, _NARROWEST = 2**22, 512
 """Columns that are multiplied at once: their sum is in the precision of the product, sums of blocks are in float64."""
 
 _NEAR = 1 / 16
-"""A squared distance below this share of the two squared norms loses digits in float32; it is then done in float64."""
+"""Squared distances below this fraction of the two squared norms are recomputed in float64, as float32 loses digits."""
 
 
 def squared_distances(rows: Tensor, others: Tensor | None = None) -> Tensor:
-    """``|rows[i] - others[j]|^2`` for ``[n, parameters]`` and ``[m, parameters]`` -> ``[n, m]``.
+    """Compute squared Euclidean distances between all pairs of rows.
 
-    ``others`` are the rows themselves by default; then the result is symmetric with a diagonal of zeros.
+    Models of clients lie close together, where ``|x|^2 + |y|^2 - 2 x.y`` loses all digits. So rows are first centred at
+    their mean, and where even then a pair is much closer than its norms, such as within one of several clusters, the
+    product is computed in float64. For float32 input the relative error is below 1e-5 for pairs whose distance is more
+    than 1/10,000 of their distance from the mean; for closer pairs the error is below 1e-13 of the square of the
+    latter.
 
-    Models of clients lie close together, where ``|x|^2 + |y|^2 - 2 x.y`` loses all digits. So everything is moved to
-    the mean of ``rows`` first, and where even then a pair is much closer than its norms, such as within one of several
-    clusters, the product is made in float64. For float32 input the relative error is below 1e-5 for pairs whose
-    distance is more than 1/10,000 of their distance from the mean; for nearer ones the error is below 1e-13 of the
-    square of the latter.
+    Parameters
+    ----------
+    rows : Tensor
+        ``[n, parameters]``.
+    others : Tensor, optional
+        ``[m, parameters]``; by default the rows themselves.
 
-    Raises FedgraphError when the shapes do not fit.
+    Returns
+    -------
+    Tensor
+        ``|rows[i] - others[j]|^2``, ``[n, m]``; without ``others`` symmetric with a diagonal of zeros.
+
+    Raises
+    ------
+    FedgraphError
+        When the shapes do not fit.
     """
     _check(rows, others)
     rows = _floating(rows)
@@ -65,9 +78,17 @@ def squared_distances(rows: Tensor, others: Tensor | None = None) -> Tensor:
 
 
 def absolute_distances(rows: Tensor) -> Tensor:
-    """``sum_k |rows[i, k] - rows[j, k]|`` for ``[n, parameters]`` -> float64 ``[n, n]``.
+    """Compute absolute distances ``sum_k |rows[i, k] - rows[j, k]|`` between all pairs of rows ``[n, parameters]``.
 
-    Symmetric with a diagonal of zeros, and added up as float64. Raises FedgraphError when ``rows`` is no matrix.
+    Returns
+    -------
+    Tensor
+        float64 ``[n, n]``, summed in float64, symmetric with a diagonal of zeros.
+
+    Raises
+    ------
+    FedgraphError
+        When ``rows`` is not a matrix.
     """
     _check(rows, None)
     count, columns = rows.shape
@@ -81,12 +102,24 @@ def absolute_distances(rows: Tensor) -> Tensor:
 
 
 def cosine_similarity(rows: Tensor, others: Tensor | None = None) -> Tensor:
-    """``rows[i].others[j] / (|rows[i]| |others[j]|)``, shapes as for ``squared_distances``.
+    """Compute the cosine similarity ``rows[i].others[j] / (|rows[i]| |others[j]|)`` of all pairs of rows.
 
-    A row of zeros is similar to nobody: 0. Without ``others`` symmetric, with ones on the diagonal. The error is below
-    1e-6 in itself, not relative: who needs to tell small angles apart takes ``squared_distances`` of unit vectors.
+    The absolute error is below 1e-6: to distinguish small angles, use :func:`squared_distances` of unit vectors.
 
-    Raises FedgraphError when the shapes do not fit.
+    Parameters
+    ----------
+    rows, others : Tensor
+        As in :func:`squared_distances`.
+
+    Returns
+    -------
+    Tensor
+        ``[n, m]``; 0 for a row of zeros. Without ``others`` symmetric, with ones on the diagonal.
+
+    Raises
+    ------
+    FedgraphError
+        When the shapes do not fit.
     """
     _check(rows, others)
     lengths = torch.linalg.vector_norm(_floating(rows), dim=1)
@@ -98,15 +131,27 @@ def cosine_similarity(rows: Tensor, others: Tensor | None = None) -> Tensor:
 
 
 def attention_from_distances(distances: Tensor, temperature: float = 1.0, mask: Tensor | None = None) -> Tensor:
-    """Weights ``[n, m]`` with which n clients listen to m: ``softmax_j(-distances[i, j] / temperature)``.
+    """Compute attention weights ``softmax_j(-distances[i, j] / temperature)``.
 
-    The near weigh more; with a temperature below 0 the far do: Ji et al. take -1, for a server that moves towards its
-    clients by ``sum_j weight_j (client_j - server)``.
+    Parameters
+    ----------
+    distances : Tensor
+        ``[n, m]``.
+    temperature : float
+        Above 0, closer rows get more weight; below 0, farther rows do. Ji et al. use -1, for a server that moves
+        towards its clients by ``sum_j weight_j (client_j - server)``.
+    mask : Tensor, optional
+        bool ``[n, m]``, the pairs that may have weight; all by default.
 
-    mask : bool ``[n, m]``, who may listen to whom; everybody by default. Rows sum to one; a row that may listen to
-           nobody is zero.
+    Returns
+    -------
+    Tensor
+        ``[n, m]``. Rows sum to one; a row without any allowed pair is zero.
 
-    Raises FedgraphError for a temperature of 0 and a mask of another shape.
+    Raises
+    ------
+    FedgraphError
+        For a temperature of 0 and a mask of another shape.
     """
     if temperature == 0 or math.isnan(temperature):
         raise FedgraphError(f"the temperature of attention is not 0; got {temperature}")
@@ -133,13 +178,13 @@ def _check(rows: Tensor, others: Tensor | None, what: str = "others") -> None:
 
 
 def _divisors(lengths: Tensor, others: Tensor) -> Tensor:
-    """``lengths[i] others[j]``, 1 where that is 0."""
+    """Return ``lengths[i] others[j]``, or 1 where that is 0."""
     first, second = (torch.where(values > 0, values, torch.ones_like(values)) for values in (lengths, others))
     return first[:, None] * second
 
 
 def _products(rows: Tensor, others: Tensor | None) -> Tensor:
-    """``rows @ others.T``, ``[n, m]``."""
+    """Return ``rows @ others.T``, ``[n, m]``."""
     rows = _floating(rows)
     return _in_tiles(rows, others, lambda tile, second: _gram(tile, second, None, rows.dtype)[0])
 
@@ -149,7 +194,7 @@ def _floating(rows: Tensor) -> Tensor:
 
 
 def _in_tiles(rows: Tensor, others: Tensor | None, compare: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """``compare(rows, others)``, some rows at a time; of a symmetric matrix only the upper half is computed."""
+    """Compute ``compare(rows, others)``, some rows at a time; of a symmetric matrix only the upper half is computed."""
     second = rows if others is None else others.to(rows.dtype)
     result = rows.new_empty(len(rows), len(second))
     for start in range(0, len(rows), _TILE_ROWS):
@@ -166,9 +211,9 @@ def _in_tiles(rows: Tensor, others: Tensor | None, compare: Callable[[Tensor, Te
 
 
 def _gram(rows: Tensor, others: Tensor, centre: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Dot products ``[n, m]`` about ``centre``, multiplied as ``dtype`` and added up as float64; squared norms."""
+    """Return dot products ``[n, m]`` about ``centre``, in ``dtype`` with sums in float64, and squared norms."""
     width = max(_NARROWEST, _BLOCK_ENTRIES // max(len(others), 1))
-    # Of a symmetric matrix, ``rows`` are the first of ``others``.
+    # For a symmetric matrix, ``rows`` are the first of ``others``.
     leading = rows.data_ptr() == others.data_ptr() and rows.stride() == others.stride()
 
     def part(span: slice) -> tuple[Tensor, Tensor, Tensor]:
@@ -198,7 +243,7 @@ def _about(block: Tensor, centre: Tensor | None, columns: slice, dtype: torch.dt
 
 
 def _sum(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums of dot products and norms, into the first of them."""
+    """Sum dot products and norms, into the first of them."""
     gram, first, second = parts[0]
     for other_gram, other_first, other_second in parts[1:]:
         gram += other_gram

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 Normalisation = Literal["symmetric", "random-walk", "none"]
 
 SPARSE_ENTRY_COST = 10
-"""What multiplying by one non-zero entry of a sparse matrix costs, beside an entry of a dense one."""
+"""Cost of multiplying by one non-zero entry of a sparse matrix, relative to an entry of a dense one."""
 
 _ALWAYS_DENSE = 32
 _POWER_UP_TO_CLIENTS = 2048
-"""Up to this many clients the power of a dense matrix is made once; beyond, making it costs more than it saves."""
+"""Largest number of clients for which dense powers are computed; beyond, they cost more than they save."""
 
 _SPARSE_BLOCK_ENTRIES, _SPARSE_NARROWEST = 2**17, 64
 """A column block of the sparse product: half a MiB, so that all hops of a block stay in a core's cache, but not so
@@ -40,10 +40,14 @@ _DENSE_BLOCK_ENTRIES, _DENSE_NARROWEST = 2**19, 512
 
 @dataclass(frozen=True, eq=False)
 class PropagationMatrix:
-    """A fixed matrix ``[N, N]`` by which the clients' values are mixed, multiplied as dense or sparse.
+    """A fixed matrix ``[N, N]`` that mixes the clients' values, multiplied as dense or sparse.
 
-    edge_index, weights : the non-zero entries, int64 ``[2, E]`` sorted by row and float32 ``[E]``.
-    num_clients         : N.
+    Attributes
+    ----------
+    edge_index, weights : Tensor
+        The non-zero entries, int64 ``[2, E]`` sorted by row and float32 ``[E]``.
+    num_clients : int
+        N.
     """
 
     edge_index: Tensor
@@ -53,21 +57,21 @@ class PropagationMatrix:
     _cache: dict[tuple[torch.device, int], Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def multiplies_densely(self, hops: int = 1) -> bool:
-        """Whether ``apply`` multiplies by a dense matrix; decided by size, non-zero entries and hops alone.
+        """Return whether ``apply`` uses a dense matrix, which depends only on size, non-zero entries and hops.
 
-        A dense product takes all hops at once, a sparse one takes them one by one.
+        A dense product does all hops at once, a sparse one does them one by one.
         """
         entries = self.num_clients**2
         return self.num_clients <= _ALWAYS_DENSE or entries <= SPARSE_ENTRY_COST * max(hops, 1) * self.weights.numel()
 
     def dense(self) -> Tensor:
-        """The matrix, float32 ``[N, N]``."""
+        """Return the matrix, float32 ``[N, N]``."""
         matrix = torch.zeros(self.num_clients, self.num_clients)
         matrix[self.edge_index[0], self.edge_index[1]] = self.weights
         return matrix
 
     def sparse(self) -> Tensor:
-        """The matrix as a float32 sparse CSR tensor ``[N, N]``."""
+        """Return the matrix as a float32 sparse CSR tensor ``[N, N]``."""
         starts, columns = self._compressed_rows
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
@@ -76,12 +80,20 @@ class PropagationMatrix:
             )
 
     def apply(self, stacked: Tensor, hops: int = 1) -> Tensor:
-        """``M^hops @ stacked`` for values ``[N, ...]``: float32 of the same shape, on the device of ``stacked``.
+        """Compute ``M^hops @ stacked`` for values ``[N, ...]``.
 
-        Values must be finite: a dense product spreads one NaN to every client. There are no gradients. On a CPU
-        all cores share the work, and their number does not change a bit of the result.
+        Values must be finite: a dense product spreads one NaN to every client. There are no gradients. On a CPU all
+        cores share the work; the result is bitwise identical for any number of cores.
 
-        Raises GraphError when the leading axis is not N or ``hops`` is negative.
+        Returns
+        -------
+        Tensor
+            float32 of the same shape, on the device of ``stacked``.
+
+        Raises
+        ------
+        GraphError
+            When the leading axis is not N or ``hops`` is negative.
         """
         if stacked.ndim == 0 or stacked.shape[0] != self.num_clients:
             raise GraphError(
@@ -96,7 +108,7 @@ class PropagationMatrix:
         return self._multiply(values.detach(), hops).reshape(stacked.shape)
 
     def _multiply(self, values: Tensor, hops: int) -> Tensor:
-        """``M^hops @ values`` for a float32 matrix ``[N, columns]``, without gradients."""
+        """Compute ``M^hops @ values`` for a float32 matrix ``[N, columns]``, without gradients."""
         if self.multiplies_densely(hops):
             at_once = hops if self.num_clients <= _POWER_UP_TO_CLIENTS else 1
             matrix, steps = self._dense_power(at_once, values.device), hops // at_once
@@ -123,8 +135,8 @@ class PropagationMatrix:
         result = torch.empty(values.shape)
 
         def mix(columns: slice) -> None:
-            # Read once, all hops in the cache, written once. A weighted sum of rows is what an embedding bag is, and
-            # that kernel is the fastest sparse product there is on a CPU.
+            # Read once, all hops in the cache, written once. An embedding bag computes weighted sums of rows, and its
+            # kernel is the fastest sparse product on a CPU.
             block = values[:, columns].contiguous()
             for _ in range(hops):
                 block = embedding_bag(
@@ -138,13 +150,16 @@ class PropagationMatrix:
 
     @cached_property
     def _compressed_rows(self) -> tuple[Tensor, Tensor]:
-        """Where each row's entries start, int32 ``[N + 1]``, and their columns, int32 ``[E]``: half the traffic."""
+        """Start of each row's entries, int32 ``[N + 1]``, and their columns, int32 ``[E]``.
+
+        int64 would double the memory traffic.
+        """
         counts = torch.bincount(self.edge_index[0], minlength=self.num_clients)
         starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
         return starts.int(), self.edge_index[1].int()
 
     def _dense_power(self, hops: int, device: torch.device) -> Tensor:
-        """``M^hops``, made once: N x N is small beside the values, so one product does for all hops."""
+        """Return ``M^hops``, cached: N x N is small beside the values, so one product does for all hops."""
         if (device, hops) not in self._cache:
             matrix = self.dense()
             if hops > 1:
@@ -165,7 +180,7 @@ def _steps(matrix: Tensor, values: Tensor, steps: int) -> Tensor:
 
 
 def normalise(graph: ClientGraph, normalisation: Normalisation, self_loops: bool) -> PropagationMatrix:
-    """The propagation matrix of ``graph``; see ``ClientGraph.normalised``."""
+    """Return the propagation matrix of ``graph``; see :meth:`ClientGraph.normalised`."""
     if normalisation not in ("symmetric", "random-walk", "none"):
         raise GraphError(f"normalisation is 'symmetric', 'random-walk' or 'none'; got {normalisation!r}")
     if self_loops:
@@ -177,7 +192,7 @@ def normalise(graph: ClientGraph, normalisation: Normalisation, self_loops: bool
         graph = graph.with_self_loops(only=degree == 0)
         degree = _absolute_degree(graph)
     row, column = graph.edge_index
-    # In float64, so that no float32 weight, however small or large, ends as a division by zero or an overflow.
+    # In float64, so that no float32 weight, however small or large, leads to a division by zero or an overflow.
     if normalisation == "symmetric":
         weights = graph.weights.double() / (degree[row].sqrt() * degree[column].sqrt())
     else:

@@ -1,7 +1,7 @@
-"""Read plain values and NumPy arrays from a pickle without running anything the file names.
+"""Read plain values and NumPy arrays from a pickle without executing anything in the file.
 
-A pickle may name any importable function and call it. Here the few names that arrays need are answered by stand-ins
-of our own, which only collect bytes, a shape and a type code; every other name is refused.
+A pickle may name any importable function and call it. Here the few names that arrays need are replaced by our own
+stand-ins, which only collect bytes, a shape and a type code; every other name is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ARRAY_MODULES = ("numpy.core.multiarray", "numpy._core.multiarray", "numpy.core
 
 
 class _Type:
-    """Stands in for ``numpy.dtype``: booleans, integers, floats and fixed-width text only."""
+    """Stand-in for ``numpy.dtype``: booleans, integers, floats and fixed-width text only."""
 
     def __init__(self, code: str, *_: object) -> None:
         self.code, self.order = code, "<"
@@ -34,7 +34,7 @@ class _Type:
 
 
 class _Array:
-    """Stands in for ``numpy.ndarray``: collects its state, from which the array is read as raw bytes."""
+    """Stand-in for ``numpy.ndarray`` that collects its state, from which the array is read as raw bytes."""
 
     values: np.ndarray
 
@@ -75,7 +75,7 @@ class _Unpickler(pickle.Unpickler):
         return array
 
     def _no_bytes(self) -> bytes:
-        """``bytes()``: how Python 3 writes the content of an empty array for Python 2."""
+        """Return ``bytes()``, with which Python 3 writes the content of an empty array for Python 2."""
         return b""
 
     def _encode(self, text: str, encoding: str) -> bytes:
@@ -85,9 +85,9 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_pickle(path: Path) -> Any:
-    """The value pickled in ``path`` by Python 2 or 3: numbers, text, lists, tuples, dicts and NumPy arrays of them.
+    """Read a pickle of Python 2 or 3: numbers, text, lists, tuples, dicts and NumPy arrays of them.
 
-    Raises GraphError, without a path, for anything else; nothing that the file names has run by then.
+    Raises GraphError, without a path, for anything else; nothing in the file has been executed by then.
     """
     try:
         with path.open("rb") as stream:
@@ -99,7 +99,7 @@ def read_pickle(path: Path) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Stand-ins replaced by their arrays."""
+    """Replace stand-ins by their arrays."""
     if isinstance(value, _Array):
         return value.values
     if isinstance(value, list | tuple):

@@ -12,20 +12,22 @@ from fedgraph.support.settings import Settings
 class GraphTable(Settings):
     """``[graph]``: the given client graph.
 
+    Attributes
+    ----------
     source : ``none``, ``complete``, ``data`` (the graph published with the data set), ``labels`` (clients that share
              a main class; made from private label counts, an oracle) or ``file``.
-    path   : with ``file``: an edge list (from,to and a weight, or a distance or cost, which go through a Gaussian
-             kernel), a matrix, .npz, .json, .graphml, .gml or DCRNN's .pkl; looked for beside the experiment, from the
+    path   : with ``file``: an edge list (from,to and a weight, or a distance or cost, to which a Gaussian kernel is
+             applied), a matrix, .npz, .json, .graphml, .gml or DCRNN's .pkl; looked for beside the experiment, in the
              current folder, and in the data folder.
-    main_labels, label_weights : with ``labels``: how many of a client's largest classes count, and whether links weigh
-             1 (``binary``) or the likeness of the class mixes (``overlap``).
-    directed   : refuse (false) or keep (true) a file's asymmetry; an edge list that names each pair once is directed
-             unless this is false. By default a file is taken as it is.
+    main_labels, label_weights : with ``labels``: how many of a client's largest classes count, and whether edges weigh
+             1 (``binary``) or the similarity of the class distributions (``overlap``).
+    directed   : refuse (false) or keep (true) a file's asymmetry; an edge list with each pair once is directed
+             unless this is false. By default the file decides.
     symmetrise : take the larger of the two weights of every pair.
     binarise   : every weight becomes 1.
-    permute_seed : deals the clients out anew to the places of the graph, as this seed draws: the control of a claim
-             about a graph. It has as many links of the same weights, between the wrong clients.
-    missing    : clients that the graph lacks are an ``error`` or stand alone (``isolate``).
+    permute_seed : permutes the clients over the vertices of the graph with this seed, as a control for claims about the
+             graph: it has as many edges of the same weights, between the wrong clients.
+    missing    : clients that the graph lacks are an ``error`` or get no edges (``isolate``).
     extra      : clients that only the graph has are an ``error`` or left out (``drop``).
     """
 

@@ -26,17 +26,18 @@ class EdgeTable(NamedTuple):
 
 
 class MatrixTable(NamedTuple):
-    """A square table; ``names`` is None where the file names no clients."""
+    """A square table; ``names`` is None if the file does not name the clients."""
 
     names: list[str] | None
     matrix: np.ndarray
 
 
 def read_relations(path: Path) -> EdgeTable | MatrixTable:
-    """Read a ``.csv`` or ``.csv.gz`` file and find out which kind of table it is.
+    """Read a ``.csv`` or ``.csv.gz`` file and detect the kind of table.
 
     Edges: a header with from, to (or source, target) and one of cost, distance, weight; or three columns without a
-    header: from, to, distance. Matrix: N rows of N numbers; client names as a header row, also as the first column.
+    header: from, to, distance. Matrix: N rows of N numbers; client names as a header row, optionally also as the first
+    column.
 
     Raises GraphError, without a path, for a table that is neither, or that could be both.
     """
@@ -76,7 +77,7 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
 
 
 def _lines(path: Path) -> tuple[list[tuple[int, list[str]]], int]:
-    """Numbered rows of trimmed cells, empty ones left out, and how many cells each has."""
+    """Return numbered rows of trimmed cells, without empty rows, and the number of cells in each."""
     open_text = gzip.open if path.suffix.lower() == ".gz" else open
     with open_text(path, "rt", encoding="utf-8-sig", newline="") as stream:
         rows = ((number, [cell.strip() for cell in row]) for number, row in enumerate(csv.reader(stream), 1))
@@ -100,7 +101,7 @@ def _edges(lines: list[tuple[int, list[str]]], source: int, target: int, value: 
 
 
 def _names_itself(lines: list[tuple[int, list[str]]]) -> bool:
-    """Whether the first column repeats the first row, as in a matrix with names on both sides."""
+    """Return whether the first column repeats the first row, as in a matrix with names on both sides."""
     return [row[0] for _, row in lines[1:]] == lines[0][1][1:]
 
 

@@ -1,4 +1,4 @@
-"""The client graph as a frozen value: named clients and the weights with which they listen to each other."""
+"""The client graph as a frozen value: named clients and the weights of the edges between them."""
 
 from __future__ import annotations
 
@@ -20,22 +20,32 @@ Symmetriser = Literal["maximum", "mean", "minimum"]
 
 @dataclass(frozen=True, eq=False)
 class ClientGraph:
-    """A weighted relation graph over N named clients. ``A[i, j]`` is the weight with which client i listens to j.
+    """A weighted graph over N named clients, with the adjacency matrix A.
 
-    names          : unique client names, in the order of the rows of A.
-    edge_index     : int64 ``[2, E]``; entry e of A is ``A[edge_index[0, e], edge_index[1, e]] = weights[e]``.
-                     Whatever order is given, it is kept sorted by (row, column), without repeats and zeros;
-                     an undirected graph holds both directions of every edge.
-    weights        : float32 ``[E]``, finite; non-negative unless ``allow_negative``.
-    directed       : whether ``A[i, j]`` and ``A[j, i]`` may differ.
-    allow_negative : whether weights below zero are meant.
+    ``A[i, j]`` is the weight with which client i takes the values of client j into account ("i listens to j"). Self
+    loops ``A[i, i]`` are kept as given: ``num_edges`` and ``degree`` count them, ``neighbours`` does not, and
+    normalisation adds a self loop only where there is none.
 
-    Self loops ``A[i, i]`` are kept as given: ``num_edges`` and ``degree`` count them, ``neighbours`` does not, and
-    normalisation adds one only where there is none.
+    Attributes
+    ----------
+    names : tuple of str
+        Unique client names, in the order of the rows of A.
+    edge_index : Tensor
+        int64 ``[2, E]``: ``A[edge_index[0, e], edge_index[1, e]] = weights[e]``. Stored sorted by (row, column),
+        without repeats and zeros, whatever the order given; an undirected graph contains both directions of every edge.
+    weights : Tensor
+        float32 ``[E]``, finite; non-negative unless ``allow_negative``.
+    directed : bool
+        Whether ``A[i, j]`` and ``A[j, i]`` may differ.
+    allow_negative : bool
+        Whether weights below zero are accepted.
 
-    Raises GraphError for empty or repeated names, indices out of range, weights that are not finite or negative,
-    an edge with two weights, and an undirected graph whose two directions of a pair differ by more than 1e-5 of the
-    larger plus 1e-7 of the largest weight of all (smaller differences are averaged).
+    Raises
+    ------
+    GraphError
+        For empty or repeated names, indices out of range, weights that are not finite or are negative, an edge with two
+        weights, and an undirected graph whose two directions of a pair differ by more than 1e-5 of the larger plus 1e-7
+        of the largest weight of all (smaller differences are averaged).
     """
 
     names: tuple[str, ...]
@@ -79,7 +89,13 @@ class ClientGraph:
     def from_dense(
         cls, names: Sequence[str], matrix: Tensor | np.ndarray, *, directed: bool, allow_negative: bool = False
     ) -> ClientGraph:
-        """The graph of an adjacency matrix ``[N, N]``, dense or a sparse tensor. Raises GraphError if not square."""
+        """Build a graph from an adjacency matrix ``[N, N]``, dense or a sparse tensor.
+
+        Raises
+        ------
+        GraphError
+            When the matrix is not square or does not match ``names``, and as the constructor does.
+        """
         adjacency = torch.as_tensor(matrix)
         if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
             raise GraphError(f"an adjacency matrix is square; got shape {list(adjacency.shape)}")
@@ -101,9 +117,14 @@ class ClientGraph:
         directed: bool,
         allow_negative: bool = False,
     ) -> ClientGraph:
-        """The graph of a list of edges: ``A[source, target] = weight``, so a source listens to its targets.
+        """Build a graph from a list of edges: ``A[source, target] = weight``, so a source listens to its targets.
 
-        An undirected list may give a pair in one or in both directions. Raises GraphError naming unknown clients.
+        An undirected list may contain a pair in one or in both directions.
+
+        Raises
+        ------
+        GraphError
+            For unknown clients, naming them, for lists of different lengths, and as the constructor does.
         """
         if not len(sources) == len(targets) == len(weights):
             raise GraphError(
@@ -124,23 +145,23 @@ class ClientGraph:
 
     @classmethod
     def complete(cls, names: Sequence[str]) -> ClientGraph:
-        """Every client listens to every other with weight 1."""
+        """Build the graph in which every client listens to every other with weight 1."""
         edge_index = (~torch.eye(len(names), dtype=torch.bool)).nonzero().T
         return cls(tuple(names), edge_index, torch.ones(edge_index.shape[1]))
 
     @classmethod
     def empty(cls, names: Sequence[str]) -> ClientGraph:
-        """No client listens to another."""
+        """Build the graph without edges."""
         return cls(tuple(names), torch.zeros(2, 0, dtype=torch.int64), torch.zeros(0))
 
     @property
     def num_clients(self) -> int:
-        """N."""
+        """Number of clients, N."""
         return len(self.names)
 
     @property
     def num_edges(self) -> int:
-        """Edges, self loops included: non-zero entries of A if directed, else pairs of clients."""
+        """Number of edges, including self loops: non-zero entries of A if directed, else pairs of clients."""
         if self.directed:
             return self.weights.numel()
         return int((self.edge_index[0] <= self.edge_index[1]).sum())
@@ -169,11 +190,11 @@ class ClientGraph:
         return f"ClientGraph({self.num_clients} clients, {self.num_edges} edges, {kind})"
 
     def dense(self) -> Tensor:
-        """The adjacency matrix A, float32 ``[N, N]``."""
+        """Return the adjacency matrix A, float32 ``[N, N]``."""
         return PropagationMatrix(self.edge_index, self.weights, self.num_clients).dense()
 
     def neighbours(self, name: str) -> tuple[str, ...]:
-        """The clients that ``name`` listens to, itself left out. Raises GraphError for an unknown name."""
+        """Return the clients to which ``name`` listens, without itself. Raises GraphError for an unknown name."""
         if name not in self.names:
             raise GraphError(_unknown([name], self.names))
         row = self.names.index(name)
@@ -181,11 +202,11 @@ class ClientGraph:
         return tuple(self.names[column] for column in heard if column != row)
 
     def degree(self) -> Tensor:
-        """Row sums of A, float32 ``[N]``; ``binarised().degree()`` counts edges."""
+        """Return the row sums of A, float32 ``[N]``; ``binarised().degree()`` counts edges."""
         return torch.zeros(self.num_clients).index_add(0, self.edge_index[0], self.weights)
 
     def describe(self) -> str:
-        """How many others a client listens to, how many listen to nobody, and how much of itself one hop leaves it."""
+        """Summarise the numbers of neighbours, and how much of itself one random-walk hop leaves a client."""
         others = self.without_self_loops()
         heard = torch.bincount(others.edge_index[0], minlength=self.num_clients)
         walk = self.normalised("random-walk")
@@ -201,10 +222,21 @@ class ClientGraph:
         missing: Literal["error", "isolate"] = "error",
         extra: Literal["error", "drop"] = "error",
     ) -> ClientGraph:
-        """The graph over ``names`` in that order.
+        """Return the graph over ``names``, in that order.
 
-        Raises GraphError for clients that the graph lacks (``missing="isolate"``: they get no edges) and for
-        clients of the graph that are not in ``names`` (``extra="drop"``: they and their edges are left out).
+        Parameters
+        ----------
+        names : sequence of str
+            The clients of the new graph.
+        missing : {"error", "isolate"}
+            Whether clients that the graph lacks are an error or get no edges.
+        extra : {"error", "drop"}
+            Whether clients of the graph that are not in ``names`` are an error or are left out with their edges.
+
+        Raises
+        ------
+        GraphError
+            For such clients, naming them and similar names.
         """
         if missing not in ("error", "isolate") or extra not in ("error", "drop"):
             raise GraphError(
@@ -231,20 +263,20 @@ class ClientGraph:
         return ClientGraph(tuple(names), moved[:, kept], self.weights[kept], self.directed, self.allow_negative)
 
     def subgraph(self, names: Sequence[str]) -> ClientGraph:
-        """The graph among ``names``, in that order. Raises GraphError naming clients that the graph lacks."""
+        """Return the graph among ``names``, in that order. Raises GraphError naming clients that the graph lacks."""
         return self.reindex(names, extra="drop")
 
     def permuted(self, generator: torch.Generator) -> ClientGraph:
-        """The same graph with the clients at its vertices dealt out anew, in the order that ``generator`` draws."""
+        """Return the graph with its clients permuted at random over its vertices, as ``generator`` draws."""
         moved = torch.randperm(self.num_clients, generator=generator)[self.edge_index]
         return replace(self, edge_index=moved)
 
     def binarised(self) -> ClientGraph:
-        """Weight 1 wherever there is an edge, whatever its sign."""
+        """Return the graph with weight 1 wherever there is an edge, whatever its sign."""
         return replace(self, weights=torch.ones_like(self.weights))
 
     def symmetrised(self, how: Symmetriser = "maximum") -> ClientGraph:
-        """The undirected graph with the maximum, mean or minimum of ``A[i, j]`` and ``A[j, i]`` (0 = no edge)."""
+        """Make the graph undirected by the maximum, mean or minimum of ``A[i, j]`` and ``A[j, i]`` (0 = no edge)."""
         combine = {"maximum": torch.maximum, "mean": lambda a, b: (a + b) / 2, "minimum": torch.minimum}.get(how)
         if combine is None:
             raise GraphError(f"a graph is symmetrised by 'maximum', 'mean' or 'minimum'; got {how!r}")
@@ -256,12 +288,12 @@ class ClientGraph:
         )
 
     def without_self_loops(self) -> ClientGraph:
-        """The graph with ``A[i, i] = 0``."""
+        """Return the graph with ``A[i, i] = 0``."""
         kept = self.edge_index[0] != self.edge_index[1]
         return replace(self, edge_index=self.edge_index[:, kept], weights=self.weights[kept])
 
     def with_self_loops(self, weight: float = 1.0, only: Tensor | None = None) -> ClientGraph:
-        """The graph with ``A[i, i] = weight`` for clients that have no self loop (of ``only``, a mask ``[N]``)."""
+        """Return the graph with ``A[i, i] = weight`` for clients without a self loop (of ``only``, a mask ``[N]``)."""
         lacking = torch.ones(self.num_clients, dtype=torch.bool) if only is None else only.clone()
         lacking[self.edge_index[0, self.edge_index[0] == self.edge_index[1]]] = False
         loops = lacking.nonzero().T.expand(2, -1)
@@ -272,11 +304,21 @@ class ClientGraph:
         )
 
     def normalised(self, normalisation: Normalisation = "symmetric", self_loops: bool = True) -> PropagationMatrix:
-        """The propagation matrix: symmetric ``D^-1/2 (A + I) D^-1/2``, random-walk ``D^-1 (A + I)``, none ``A + I``.
+        """Return the propagation matrix, which never contains NaN.
 
-        D holds the row sums of ``|A + I|`` (absolute values matter for negative weights only). A self loop already
-        present is not doubled. ``self_loops=False`` leaves the ``+ I`` out, except that for the first two kinds a
-        client that listens to nobody keeps itself. Never NaN.
+        Parameters
+        ----------
+        normalisation : {"symmetric", "random-walk", "none"}
+            ``D^-1/2 (A + I) D^-1/2``, ``D^-1 (A + I)`` or ``A + I``. D contains the row sums of ``|A + I|`` (absolute
+            values matter for negative weights only). A self loop that is already present is not doubled.
+        self_loops : bool
+            Whether to add I; without it, the first two kinds still add a self loop to a client that listens to no
+            client.
+
+        Returns
+        -------
+        PropagationMatrix
+            Cached, so that repeated calls are cheap.
         """
         key = (normalisation, bool(self_loops))
         if key not in self._matrices:
@@ -286,7 +328,13 @@ class ClientGraph:
     def propagate(
         self, stacked: Tensor, hops: int = 1, normalisation: Normalisation = "symmetric", self_loops: bool = True
     ) -> Tensor:
-        """``normalised(...)^hops @ stacked`` for ``[N, ...]``, float32 on its device; see PropagationMatrix.apply."""
+        """Compute ``normalised(...)^hops @ stacked`` for values ``[N, ...]``.
+
+        Returns
+        -------
+        Tensor
+            float32 of the same shape, on the device of ``stacked``; see :meth:`PropagationMatrix.apply` for the errors.
+        """
         return self.normalised(normalisation, self_loops).apply(stacked, hops)
 
 
@@ -313,7 +361,7 @@ def _unknown(unknown: Sequence[str], names: Sequence[str]) -> str:
 
 
 def _similar(wanted: Sequence[str], names: Sequence[str]) -> str:
-    """``; did you mean 'x'?`` for the first wanted name that has a close match."""
+    """Return ``; did you mean 'x'?`` for the first wanted name that has a close match."""
     for name in wanted[:5]:
         close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
         if close:

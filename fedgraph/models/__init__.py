@@ -1,4 +1,4 @@
-"""Models by name, their parameters as rows of one matrix, and which client has which architecture.
+"""Models by name, their parameters as rows of one matrix, and the architecture of each client.
 
 >>> import torch
 >>> from fedgraph.models import TaskSpec, build

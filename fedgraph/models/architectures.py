@@ -1,4 +1,4 @@
-"""Which client has which model: one architecture for all, or groups of clients with architectures of their own."""
+"""The architectures of the clients: one for all, or groups of clients with architectures of their own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from fedgraph.support.randomness import generator
 
 
 def initial_model(model: StackedModel, seed: int) -> Tensor:
-    """The model ``[parameters]`` that every client of a run starts from."""
+    """Draw the initial model of a run, the same for every client.
+
+    Returns
+    -------
+    Tensor
+        ``[parameters]``, determined by ``model`` and ``seed``.
+    """
     return model.initial(generator(seed, "initial model"))
 
 
@@ -26,8 +32,14 @@ def initial_model(model: StackedModel, seed: int) -> Tensor:
 class Group:
     """Clients that share an architecture.
 
-    number    : position of the architecture among those of the experiment.
-    positions : rows of its clients, int64 ``[members]``, ascending.
+    Attributes
+    ----------
+    number : int
+        Position of the architecture among those of the experiment.
+    model : StackedModel
+        The architecture.
+    positions : Tensor
+        Rows of its clients, int64 ``[members]``, ascending.
     """
 
     number: int
@@ -36,7 +48,7 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Parameters of one client's model, buffers included."""
+        """Number of parameters of one client's model, buffers included."""
         return self.model.layout.num_parameters
 
 
@@ -44,15 +56,19 @@ class Group:
 class Architectures:
     """The models of some clients as the rows of one matrix ``[clients, width]``.
 
-    A row holds the client's own parameters first and zeros behind them, up to the size of the largest architecture of
-    the experiment. With one architecture there is nothing to fill up, and the matrix is the usual
-    ``[clients, parameters]``. Whatever is computed of whole rows (checkpoints, the hash of a run's weights) is computed
-    of the rows as they are, zeros included.
+    A row contains the client's own parameters, padded with zeros to the size of the largest architecture of the
+    experiment. With one architecture there is no padding, and the matrix is the usual ``[clients, parameters]``.
+    Whatever is computed from whole rows (checkpoints, the hash of a run's weights) includes the zeros.
 
-    names   : the clients, in the order of the rows.
-    models  : every architecture of the experiment, whether one of these clients has it or not, so that nodes with
-              different clients agree on ``width``.
-    numbers : position of each client's architecture in ``models``.
+    Attributes
+    ----------
+    names : tuple of str
+        The clients, in the order of the rows.
+    models : tuple of StackedModel
+        Every architecture of the experiment, whether one of these clients has it or not, so that nodes with different
+        clients agree on ``width``.
+    numbers : tuple of int
+        Position of each client's architecture in ``models``.
     """
 
     names: tuple[str, ...]
@@ -61,7 +77,7 @@ class Architectures:
 
     @classmethod
     def of(cls, choice: ModelChoice, task: TaskSpec, names: Sequence[str]) -> Architectures:
-        """The architectures that an experiment chooses for the clients ``names``.
+        """Build the architectures that an experiment chooses for the clients ``names``.
 
         Raises
         ------
@@ -83,12 +99,12 @@ class Architectures:
 
     @cached_property
     def width(self) -> int:
-        """Columns of the matrix: most parameters of any architecture."""
+        """Columns of the matrix: the most parameters of any architecture."""
         return max(model.layout.num_parameters for model in self.models)
 
     @cached_property
     def layout(self) -> Layout:
-        """Names and shapes of one row. Rows of different architectures have one entry, ``parameters`` ``[width]``."""
+        """Names and shapes of one row; with several architectures the one entry ``parameters`` ``[width]``."""
         return Layout(("parameters",), ((self.width,),)) if self.is_mixed else self.models[0].layout
 
     @cached_property
@@ -103,10 +119,10 @@ class Architectures:
         )
 
     def initial(self, seed: int) -> dict[str, Tensor]:
-        """A freshly initialised model of every architecture in use, by tensor; :meth:`repeated` turns it into rows.
+        """Draw an initial model of every architecture in use, by tensor; :meth:`repeated` turns it into rows.
 
-        Tensors are called as in the model, behind the number of the architecture where there are several (``1/bias``).
-        Every architecture draws from the same key, as it would if it were the only one.
+        Tensors are named as in the model, prefixed with the number of the architecture if there are several
+        (``1/bias``). Every architecture draws from the same key, as it would if it were the only one.
         """
         return {
             self._key(group, name): tensor
@@ -115,7 +131,7 @@ class Architectures:
         }
 
     def repeated(self, arrays: Mapping[str, Tensor]) -> Tensor:
-        """One model per architecture, named as by :meth:`initial` -> a row for every client, ``[clients, width]``."""
+        """Repeat one model per architecture, named as by :meth:`initial`, as rows of clients, ``[clients, width]``."""
         rows = torch.zeros(len(self.names), self.width)
         for group in self.groups:
             layout = group.model.layout
@@ -125,7 +141,7 @@ class Architectures:
         return rows
 
     def stacked(self, rows: Tensor) -> dict[str, Tensor]:
-        """The rows ``[clients, width]`` as named tensors ``[members, *shape]``, named as by :meth:`initial`."""
+        """Convert rows ``[clients, width]`` to named tensors ``[members, *shape]``, named as by :meth:`initial`."""
         return {
             self._key(group, name): tensor
             for group in self.groups
@@ -133,10 +149,9 @@ class Architectures:
         }
 
     def padding_violations(self, names: Sequence[str], rows: Tensor) -> dict[str, str]:
-        """Clients among ``names`` whose row of ``rows`` holds more than their model, with the reason.
+        """Return the clients among ``names`` whose row is not zero after their model's parameters, with the reason.
 
-        What lies behind a client's own parameters must be zero: anything else means that the row was made for another
-        model, so nothing of it is to be trusted.
+        Such a row was made for another model, so nothing in it can be trusted.
         """
         number_of = dict(zip(self.names, self.numbers, strict=True))
         problems = {}

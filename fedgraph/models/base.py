@@ -1,4 +1,4 @@
-"""The contract between a model and the cohort that trains many copies of it at once: task, minibatches and model."""
+"""Interface between a model and the cohort that trains many copies of it at once: task, minibatches and model."""
 
 from __future__ import annotations
 
@@ -14,13 +14,22 @@ from fedgraph.models.parameters import Layout
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """What is learned, equal for all clients of a run. Travels in the identity reply, so it is plain data.
+    """The learning task, equal for all clients of a run; plain data, because it is sent in the identity reply.
 
-    kind         : ``forecast`` (targets ``[steps]``), ``classification`` (class index) or ``regression`` (one number).
-    input_shape  : shape of one input, e.g. ``(12, 1)`` steps x features, ``(1, 28, 28)``, ``(30,)``.
-    output_shape : shape of one output of the model, e.g. ``(12,)`` steps or ``(10,)`` classes.
-    step_minutes : minutes between two forecast steps; 0 when steps have no known length.
-    unit         : unit of the targets for people, e.g. ``mph``; empty when there is none.
+    Attributes
+    ----------
+    kind : {"forecast", "classification", "regression"}
+        Targets are ``[steps]``, a class index, or one number.
+    input_shape : tuple of int
+        Shape of one input, e.g. ``(12, 1)`` steps x features, ``(1, 28, 28)``, ``(30,)``.
+    output_shape : tuple of int
+        Shape of one output of the model, e.g. ``(12,)`` steps or ``(10,)`` classes.
+    step_minutes : float
+        Minutes between two forecast steps; 0 if steps have no known length.
+    unit : str
+        Unit of the targets for people, e.g. ``mph``; empty if there is none.
+    features, classes : tuple of str
+        Names of the input features and of the classes, if they have any.
     """
 
     kind: Literal["forecast", "classification", "regression"]
@@ -35,9 +44,14 @@ class TaskSpec:
 class Batch(NamedTuple):
     """One minibatch of every client of a cohort.
 
-    inputs  : ``[clients, batch, *input_shape]`` float32.
-    targets : ``[clients, batch, *output_shape]`` float32, or ``[clients, batch]`` int64 class indices.
-    weights : float32, shape of ``targets``: 1 where a target counts, 0 for padding and missing readings.
+    Attributes
+    ----------
+    inputs : Tensor
+        ``[clients, batch, *input_shape]`` float32.
+    targets : Tensor
+        ``[clients, batch, *output_shape]`` float32, or ``[clients, batch]`` int64 class indices.
+    weights : Tensor
+        float32, shape of ``targets``: 1 where a target counts, 0 for padding and missing readings.
     """
 
     inputs: Tensor
@@ -46,7 +60,21 @@ class Batch(NamedTuple):
 
 
 class StackedModel(Protocol):
-    """One architecture evaluated for all clients of a block in single tensor operations."""
+    """One architecture, evaluated for all clients of a block in single tensor operations.
+
+    Attributes
+    ----------
+    draws : bool
+        Whether the forward pass in training draws random numbers.
+    native : bool
+        Whether the model is computed by native code of its own on a CPU, where ``torch.compile`` has nothing to add.
+    layout : Layout
+        Names and shapes of one client's tensors; the names are those of ``twin().state_dict()``.
+    embedding_size : int
+        Length of an example's embedding, the input of the last linear layer.
+    head_tensors : tuple of str
+        Names of the tensors of the last linear layer.
+    """
 
     @property
     def draws(self) -> bool:
@@ -54,55 +82,80 @@ class StackedModel(Protocol):
 
     @property
     def native(self) -> bool:
-        """Whether native code of its own computes it on a CPU, where ``torch.compile`` has nothing to add."""
+        """Whether native code of its own computes the model on a CPU, where ``torch.compile`` has nothing to add."""
 
     def compiled(self) -> StackedModel:
-        """The same model with ``native`` on, where it has such code; else itself."""
+        """Return the same model with ``native`` on, if it has native code; else itself."""
 
     @property
     def layout(self) -> Layout:
         """Names and shapes of one client's tensors; the names are those of ``twin().state_dict()``."""
 
     def initial(self, generator: torch.Generator) -> Tensor:
-        """One freshly initialised model as a row ``[parameters]``, drawn from ``generator`` alone."""
+        """Draw one freshly initialised model as a row ``[parameters]``, from ``generator`` alone."""
 
     def forward(
         self, state: Mapping[str, Tensor], inputs: Tensor, training: bool
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Outputs ``[clients, batch, *output_shape]`` and the buffers that changed, ``{name: [clients, *shape]}``.
+        """Compute the outputs of all clients.
 
-        ``state`` holds every tensor of the layout with a leading client axis; ``inputs`` is
-        ``[clients, batch, *input_shape]``.
+        Parameters
+        ----------
+        state : mapping of str to Tensor
+            Every tensor of the layout with a leading client axis.
+        inputs : Tensor
+            ``[clients, batch, *input_shape]``.
+        training : bool
+            Whether layers such as dropout and batch normalisation are in training mode.
+
+        Returns
+        -------
+        outputs : Tensor
+            ``[clients, batch, *output_shape]``.
+        changed : mapping of str to Tensor
+            The buffers that changed, ``[clients, *shape]``.
         """
 
     @property
     def embedding_size(self) -> int:
-        """Numbers that stand for one example before the last linear layer."""
+        """Length of an example's embedding, the input of the last linear layer."""
 
     @property
     def head_tensors(self) -> tuple[str, ...]:
         """Names of the tensors of the last linear layer."""
 
     def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Inputs of the last linear layer ``[clients, batch, embedding_size]`` and the buffers that changed.
+        """Compute the inputs of the last linear layer and the buffers that changed.
 
-        Arguments are those of :meth:`forward`.
+        The former are ``[clients, batch, embedding_size]``; parameters and buffers are those of :meth:`forward`.
         """
 
     def represent(self, state: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Embeddings and outputs of one pass in evaluation; see :meth:`embed` and :meth:`forward`."""
+        """Compute embeddings and outputs in one pass in evaluation mode; see :meth:`embed` and :meth:`forward`."""
 
     def twin(self) -> nn.Module:
-        """The same architecture as an ordinary module for one client, inputs ``[batch, *input_shape]``."""
+        """Return the same architecture as an ordinary module for one client, with inputs ``[batch, *input_shape]``."""
 
 
 @runtime_checkable
 class Differentiated(StackedModel, Protocol):
-    """A model without buffers and draws for which the gradient of its loss is written out."""
+    """A model without buffers and random draws that computes the gradient of its loss itself, without autograd."""
 
     def loss_gradient(self, loss: str, matrix: Tensor, batch: Batch) -> tuple[Tensor, Tensor] | None:
-        """The sums of :func:`fedgraph.training.metrics.loss_sums`, ``[2, clients]``, and the gradient of their mean.
+        """Compute the loss of all clients and its gradient.
 
-        ``loss`` is a key of :data:`fedgraph.training.metrics.LOSSES`; the gradient is for the models ``matrix``,
-        ``[clients, parameters]``. None for tensors, or in a context, for which it is not written out.
+        Parameters
+        ----------
+        loss : str
+            A key of :data:`fedgraph.training.metrics.LOSSES`.
+        matrix : Tensor
+            The models, ``[clients, parameters]``.
+        batch : Batch
+            A minibatch of every client.
+
+        Returns
+        -------
+        tuple of Tensor or None
+            The sums of :func:`fedgraph.training.metrics.loss_sums`, ``[2, clients]``, and the gradient of their mean,
+            ``[clients, parameters]``. None for tensors, or in a context, for which there is no such code.
         """

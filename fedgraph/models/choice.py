@@ -1,4 +1,4 @@
-"""The table ``[model]`` and its variants: which architectures an experiment has, and which client gets which."""
+"""The table ``[model]`` and its variants: the architectures of an experiment, and the clients of each."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ _NAMES_SHOWN = 8
 class ModelTable(Settings):
     """``[model]``: the key ``name`` chooses a model, whose own keys go into the same table.
 
+    Attributes
+    ----------
     variants : tables ``[[model.variants]]``, other models for some of the clients; none by default.
     """
 
@@ -27,10 +29,12 @@ class ModelTable(Settings):
 
 
 class VariantTable(Settings):
-    """``[[model.variants]]``: a model for some clients, a complete model table with one key more.
+    """``[[model.variants]]``: a model for some clients, a complete model table with one additional key.
 
-    clients : names, or shell patterns (``*``, ``?``, ``[abc]``; upper and lower case differ), of the clients that get
-              this model. The first variant that matches a client counts; a client that none matches gets ``[model]``.
+    Attributes
+    ----------
+    clients : names, or shell patterns (``*``, ``?``, ``[abc]``; case-sensitive), of the clients that get this model.
+              The first variant that matches a client counts; a client that matches none gets ``[model]``.
     """
 
     clients: tuple[str, ...] = Field(min_length=1)
@@ -38,24 +42,29 @@ class VariantTable(Settings):
 
 @dataclass(frozen=True)
 class Rule:
-    """One variant: the clients that match ``patterns`` get the architecture ``number``; ``where`` is for messages."""
+    """One variant: clients that match ``patterns`` get the architecture ``number``; ``where`` is for messages."""
 
     patterns: tuple[str, ...]
     number: int
     where: str
 
     def matches(self, name: str) -> bool:
-        """Whether a client falls under this rule."""
+        """Return whether the rule applies to a client."""
         return any(_matches(pattern, name) for pattern in self.patterns)
 
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The architectures of an experiment. It depends on the table alone, so that server and nodes agree on it.
+    """The architectures of an experiment. It depends only on the table, so that server and nodes agree on it.
 
-    tables : a model table for each architecture, no two of them the same; the first is that of ``[model]``.
-    places : where each stands in the experiment, for messages.
-    rules  : the variants, in the order of the experiment.
+    Attributes
+    ----------
+    tables : tuple of dict
+        A model table for each architecture, all different; the first is that of ``[model]``.
+    places : tuple of str
+        Place of each in the experiment, for messages.
+    rules : tuple of Rule
+        The variants, in the order of the experiment.
     """
 
     tables: tuple[dict[str, Any], ...]
@@ -69,7 +78,7 @@ class ModelChoice:
         Raises
         ------
         ExperimentError
-            For an unknown model or key, with the known ones, and a variant that names no clients.
+            For an unknown model or key (the message lists the known ones), and a variant that names no clients.
         """
         tables: dict[str, dict[str, Any]] = {}
         places: list[str] = []
@@ -98,11 +107,11 @@ class ModelChoice:
         return len(self.tables) > 1
 
     def numbers(self, names: Sequence[str]) -> tuple[int, ...]:
-        """For each client the position of its architecture in ``tables``."""
+        """Return the position of each client's architecture in ``tables``."""
         return tuple(next((rule.number for rule in self.rules if rule.matches(name)), 0) for name in names)
 
     def check_variants(self, names: Sequence[str]) -> None:
-        """Raise ExperimentError for a name or pattern without a client, and for a variant whose clients are taken."""
+        """Raise ExperimentError for a pattern without a client, and for a variant whose clients match earlier ones."""
         for position, rule in enumerate(self.rules):
             for pattern in rule.patterns:
                 if not any(_matches(pattern, name) for name in names):
@@ -120,5 +129,5 @@ class ModelChoice:
 
 
 def _matches(pattern: str, name: str) -> bool:
-    # A client may be called like a pattern, e.g. 'ward [3]'.
+    # The name of a client may look like a pattern, e.g. 'ward [3]'.
     return name == pattern or fnmatchcase(name, pattern)

@@ -1,7 +1,7 @@
-"""A convolutional network: blocks of 3x3 convolutions with ReLU and a 2x2 maximum, then linear layers.
+"""A convolutional network: blocks of 3x3 convolutions with ReLU and 2x2 max pooling, then linear layers.
 
-Clients are folded into channels: one grouped convolution computes all of them. The maximum is taken before ReLU, which
-is the same and costs a quarter.
+Clients are folded into channels: one grouped convolution computes all of them. Pooling comes before ReLU, which gives
+the same result at a quarter of the cost.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ _Block = Annotated[tuple[_Width, ...], Field(min_length=1)]
 class CNNSettings(Settings):
     """``[model]`` with ``name = "cnn"``.
 
-    channels : of the convolutions, block by block; a block is one convolution or a list of several, and halves the
-               sides of its images in the end. ``[[64, 64], [128, 128]]`` with ``hidden = [256, 256]`` has 2.4 million
-               parameters on images of 32 x 32 pixels.
+    Attributes
+    ----------
+    channels : of the convolutions, block by block; a block is one convolution or a list of several, followed by max
+               pooling that halves the sides of its images. ``[[64, 64], [128, 128]]`` with ``hidden = [256, 256]`` has
+               2.4 million parameters on images of 32 x 32 pixels.
     hidden   : widths of the linear layers before the last.
     """
 
@@ -57,7 +59,7 @@ class CNNTwin(nn.Module):
         self.blocks, self.output_shape = blocks, task.output_shape
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs of one client's batch."""
+        """Compute the outputs of one client's batch."""
         values, number = inputs, 0
         for block in self.blocks:
             for _ in block:
@@ -71,7 +73,10 @@ class CNNTwin(nn.Module):
 
 
 class CNNModel(ModelFromTwin):
-    """A model of images ``[channels, height, width]``, whose sides must stand being halved by every block."""
+    """A model of images ``[channels, height, width]``, whose sides every block halves.
+
+    Raises ExperimentError for inputs that are no images, or images too small for that.
+    """
 
     def __init__(self, settings: CNNSettings, task: TaskSpec) -> None:
         super().__init__(task)
@@ -85,11 +90,11 @@ class CNNModel(ModelFromTwin):
         self.settings = settings
 
     def build_twin(self) -> nn.Module:
-        """The same model of ``nn.Conv2d`` layers."""
+        """Return the same model of ``nn.Conv2d`` layers."""
         return CNNTwin(self.task, self.settings, self.num_outputs)
 
     def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Inputs ``[clients, batch, channels, height, width]``; see :class:`fedgraph.models.base.StackedModel`."""
+        """Compute the embeddings of images ``[clients, batch, channels, height, width]``."""
         clients, number = inputs.shape[0], 0
         values = inputs.transpose(0, 1).flatten(1, 2)
         for block in self.settings.blocks:

@@ -1,4 +1,4 @@
-"""A stacked model of which some tensors are not trained, such as an output layer that all clients have in common."""
+"""A stacked model with some tensors that are not trained, such as an output layer that all clients share."""
 
 from __future__ import annotations
 
@@ -14,10 +14,17 @@ from fedgraph.support.errors import ExperimentError
 
 
 class FrozenLayers:
-    """The same model with the tensors that ``names`` match (names or shell patterns) as buffers of its layout.
+    """A model in which tensors that match ``names`` are buffers of its layout, so that training does not change them.
 
-    Training leaves them as they are, running statistics among them included. A row of this model holds the trained
-    parameters first, so it is in another order than one of ``model``: see :meth:`wrapped` and :meth:`unwrapped`.
+    Frozen running statistics do not change either. A row of this model contains the trained parameters first, so its
+    order differs from that of ``model``: see :meth:`wrapped`.
+
+    Parameters
+    ----------
+    model : StackedModel
+        The model.
+    names : sequence of str
+        Names or shell patterns of tensors.
 
     Raises
     ------
@@ -42,7 +49,7 @@ class FrozenLayers:
         self._columns = torch.cat([whole.columns(whole.part([name])) for name in order])
 
     def wrapped(self, rows: Tensor) -> Tensor:
-        """Rows ``[clients, parameters]`` of the model -> rows of this one."""
+        """Convert rows ``[clients, parameters]`` of the model to rows of this one."""
         return rows[:, self._columns]
 
     @property
@@ -52,15 +59,15 @@ class FrozenLayers:
 
     @property
     def native(self) -> bool:
-        """See :class:`fedgraph.models.base.StackedModel`; a gradient that is written out is that of all layers."""
+        """Whether the model is native; not if it computes its gradient itself, which includes that of frozen layers."""
         return self.model.native and not isinstance(self.model, Differentiated)
 
     def compiled(self) -> FrozenLayers:
-        """The same layers of the compiled model frozen."""
+        """Freeze the same layers of the compiled model."""
         return FrozenLayers(self.model.compiled(), self.names)
 
     def initial(self, generator: torch.Generator) -> Tensor:
-        """The initial row of the model, in the order of this one: ``[parameters]``."""
+        """Draw the initial row of the model, ``[parameters]``, in the order of this one."""
         return self.wrapped(self.model.initial(generator)[None])[0]
 
     def forward(
@@ -90,7 +97,7 @@ class FrozenLayers:
         return self.model.represent(state, inputs)
 
     def twin(self) -> nn.Module:
-        """The model's twin, whose parameters do not know that they are frozen."""
+        """Return the model's twin, in which no parameter is frozen."""
         return self.model.twin()
 
     def _allowed(self, changed: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -18,7 +18,12 @@ from fedgraph.support.settings import Settings
 
 
 class MLPSettings(Settings):
-    """``[model]`` with ``name = "mlp"``; no hidden layer at all makes it a linear model."""
+    """``[model]`` with ``name = "mlp"``.
+
+    Attributes
+    ----------
+    hidden : widths of the hidden layers; with ``[]`` the model is linear.
+    """
 
     name: str
     hidden: tuple[Annotated[int, Field(ge=1)], ...] = (200, 200)
@@ -34,7 +39,7 @@ class MLPTwin(nn.Module):
         self.output_shape = output_shape
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs of one client's batch."""
+        """Compute the outputs of one client's batch."""
         values = inputs.flatten(1)
         for layer in self.hidden:
             values = layer(values).relu()
@@ -42,7 +47,7 @@ class MLPTwin(nn.Module):
 
 
 class MLPModel(ModelFromTwin):
-    """A classifier, forecaster or regressor of inputs of any shape."""
+    """A multi-layer perceptron for inputs of any shape: a classifier, forecaster or regressor."""
 
     def __init__(self, settings: MLPSettings, task: TaskSpec) -> None:
         super().__init__(task)
@@ -50,19 +55,22 @@ class MLPModel(ModelFromTwin):
 
     @property
     def sizes(self) -> list[int]:
-        """Numbers that go into the first layer, and that come out of each."""
+        """Number of inputs of the first layer, and of outputs of each layer."""
         return [math.prod(self.task.input_shape), *self.settings.hidden, self.num_outputs]
 
     def compiled(self) -> NativeMLPModel:
-        """The same model trained by native code; its first batch waits a second for the compiler, once a processor."""
+        """Return the same model trained by native code.
+
+        Its first batch on a processor waits a second for the compiler.
+        """
         return NativeMLPModel(self.settings, self.task)
 
     def build_twin(self) -> nn.Module:
-        """The same model of ``nn.Linear`` layers."""
+        """Return the same model of ``nn.Linear`` layers."""
         return MLPTwin(self.sizes, self.task.output_shape)
 
     def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Inputs ``[clients, batch, *input_shape]``; see :class:`fedgraph.models.base.StackedModel`."""
+        """Compute the embeddings of inputs ``[clients, batch, *input_shape]``."""
         values = inputs.flatten(2)
         for layer in range(len(self.settings.hidden)):
             values = linear(state, f"hidden.{layer}", values).relu()
@@ -70,7 +78,7 @@ class MLPModel(ModelFromTwin):
 
 
 class NativeMLPModel(MLPModel):
-    """The same, trained by C++ where it can be; see :mod:`fedgraph.models.perceptron_kernel`."""
+    """The same model, trained by C++ where possible; see :mod:`fedgraph.models.perceptron_kernel`."""
 
     native = True
 

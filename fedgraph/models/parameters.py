@@ -1,6 +1,7 @@
 """Many models of one architecture as a single matrix ``[clients, parameters]``, and back to named tensors.
 
-Server-side mathematics (propagation, averages, distances) is one matrix operation on this form; the cohort trains it.
+Computations on the server (propagation, averages, distances) are one matrix operation on this form; the cohort trains
+it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,15 @@ from torch import Tensor
 class Layout:
     """Names and shapes of a model's tensors in the order in which they lie in a row of the matrix.
 
-    ``buffers`` are names of floating-point tensors that are not trained (running statistics); they lie behind the
-    parameters proper, so that ``row[:num_trainable]`` is what an optimiser sees.
+    Attributes
+    ----------
+    names : tuple of str
+        Of the tensors.
+    shapes : tuple of tuple of int
+        Of the tensors, without a client axis.
+    buffers : frozenset of str
+        Names of floating-point tensors that are not trained (running statistics). They come after the parameters
+        proper, so that ``row[:num_trainable]`` is what an optimiser sees.
     """
 
     names: tuple[str, ...]
@@ -28,7 +36,7 @@ class Layout:
 
     @classmethod
     def of(cls, state: Mapping[str, Tensor], buffers: Iterable[str] = ()) -> Layout:
-        """The layout of one model's state dict (shapes without a client axis)."""
+        """Build the layout of one model's state dict (shapes without a client axis)."""
         kept = frozenset(buffers)
         order = [name for name in state if name not in kept] + [name for name in state if name in kept]
         return cls(tuple(order), tuple(tuple(state[name].shape) for name in order), kept)
@@ -40,12 +48,12 @@ class Layout:
 
     @property
     def num_parameters(self) -> int:
-        """Columns of the matrix, buffers included."""
+        """Number of columns of the matrix, buffers included."""
         return sum(self.sizes)
 
     @property
     def num_trainable(self) -> int:
-        """Leading columns that an optimiser changes."""
+        """Number of leading columns that an optimiser changes."""
         return sum(size for name, size in zip(self.names, self.sizes, strict=True) if name not in self.buffers)
 
     def shapes_by_name(self) -> dict[str, tuple[int, ...]]:
@@ -53,24 +61,24 @@ class Layout:
         return dict(zip(self.names, self.shapes, strict=True))
 
     def part(self, names: Iterable[str]) -> Layout:
-        """The layout of some of the tensors, in the order in which they lie here."""
+        """Return the layout of some of the tensors, in the order in which they lie here."""
         wanted = set(names)
         chosen = [(name, shape) for name, shape in zip(self.names, self.shapes, strict=True) if name in wanted]
         return Layout(tuple(name for name, _ in chosen), tuple(shape for _, shape in chosen), self.buffers & wanted)
 
     def columns(self, part: Layout) -> Tensor:
-        """Columns of this matrix in which a part's tensors lie, int64 ``[part.num_parameters]``."""
+        """Return the columns of this matrix that contain the tensors of a part, int64 ``[part.num_parameters]``."""
         wanted = set(part.names)
         spans = torch.arange(self.num_parameters).split(self.sizes)
         return torch.cat([span for name, span in zip(self.names, spans, strict=True) if name in wanted])
 
     def flatten(self, stacked: Mapping[str, Tensor]) -> Tensor:
-        """Named tensors ``[clients, *shape]`` -> one contiguous float32 matrix ``[clients, parameters]``."""
+        """Convert named tensors ``[clients, *shape]`` to one contiguous float32 matrix ``[clients, parameters]``."""
         clients = stacked[self.names[0]].shape[0]
         return torch.cat([stacked[name].reshape(clients, -1).float() for name in self.names], dim=1)
 
     def unflatten(self, matrix: Tensor) -> dict[str, Tensor]:
-        """Matrix ``[clients, parameters]`` -> named views ``[clients, *shape]``; one split, so autograd is cheap."""
+        """Convert a matrix ``[clients, parameters]`` to named views ``[clients, *shape]``, in a single split."""
         parts = matrix.split(self.sizes, dim=1)
         return {
             name: part.unflatten(1, shape) if shape else part.squeeze(1)
@@ -78,23 +86,34 @@ class Layout:
         }
 
     def row(self, state: Mapping[str, Tensor]) -> Tensor:
-        """One model's state dict -> its row ``[parameters]``; the inverse of ``row_state``."""
+        """Convert one model's state dict to its row ``[parameters]``; the inverse of :meth:`row_state`."""
         return self.flatten({name: state[name][None] for name in self.names})[0]
 
     def row_state(self, row: Tensor) -> dict[str, Tensor]:
-        """One model ``[parameters]`` -> its state dict, as contiguous tensors."""
+        """Convert a row ``[parameters]`` to a state dict of contiguous tensors."""
         return {name: value[0].clone() for name, value in self.unflatten(row[None]).items()}
 
 
 def flattened(state: Mapping[str, Tensor]) -> Tensor:
-    """All numbers of one model's state dict in its order, float32 ``[numbers]``."""
+    """Concatenate all numbers of one model's state dict.
+
+    Returns
+    -------
+    Tensor
+        float32 ``[numbers]``, in the order of the state dict.
+    """
     return torch.cat([value.detach().flatten().float() for value in state.values()])
 
 
 def finite_rows(matrix: Tensor) -> Tensor:
-    """Which rows of ``[clients, ...]`` hold neither NaN nor infinite values, bool ``[clients]``.
+    """Find the rows of ``[clients, ...]`` without NaN and infinite values.
 
-    One pass over everything: a finite sum has finite terms. Only other rows are looked at number by number.
+    One pass over everything: a finite sum has finite terms. Only rows with another sum are checked number by number.
+
+    Returns
+    -------
+    Tensor
+        bool ``[clients]``.
     """
     rows = matrix.reshape(len(matrix), math.prod(matrix.shape[1:]))
     finite = rows.sum(dim=1).isfinite()
@@ -104,9 +123,21 @@ def finite_rows(matrix: Tensor) -> Tensor:
 
 
 def weights_sha256(names: Sequence[str], matrix: Tensor) -> str:
-    """SHA-256 over the clients' parameters in the order of their sorted names.
+    """Compute the SHA-256 of the clients' parameters, in the order of their sorted names.
 
-    Hashed per client: the UTF-8 name, a zero byte, then the row as little-endian float32.
+    Per client are hashed: the UTF-8 name, a zero byte, then the row as little-endian float32.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The clients, in the order of the rows.
+    matrix : Tensor
+        ``[clients, parameters]``.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
     """
     digest = hashlib.sha256()
     rows = matrix.detach().cpu().to(torch.float32).contiguous().numpy().astype("<f4", copy=False)

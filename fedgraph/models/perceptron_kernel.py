@@ -1,7 +1,7 @@
 """Fully connected layers, their loss and its gradient as one call into C++, for float32 on a CPU.
 
-Clients are computed one after the other, so that one's activations stay in a core's cache, and without Python's global
-lock. Matrix products are PyTorch's own, and leave the gradient where it belongs in the matrix of all parameters.
+Clients are computed one after the other, so that a client's activations stay in a core's cache, and without Python's
+global lock. Matrix products are PyTorch's own; they write the gradient directly into the matrix of all parameters.
 """
 
 from __future__ import annotations
@@ -35,23 +35,30 @@ class _Perceptron(ctypes.Structure):
 
 
 library = native.OnFirstUse("perceptron", SOURCE, "the training of fully connected layers")
-"""``library()``: the compiled training; None where it cannot be compiled."""
+"""``library()``: the compiled training; None if it cannot be compiled."""
 
 
 def loss_gradient(sizes: Sequence[int], loss: str, models: Tensor, batch: Batch) -> tuple[Tensor, Tensor] | None:
-    """Sums of weighted losses and of weights ``[2, clients]``, and the gradient of each client's mean loss.
+    """Compute sums of weighted losses and of weights ``[2, clients]``, and the gradient of each client's mean loss.
 
-    The gradient is 0 where a client has no weight at all. None where this is not for C++ to compute.
+    The gradient is 0 for a client without any weight. Returns None for tensors that the C++ code does not support.
 
-    sizes  : of the inputs and of every layer's outputs; between layers there is ReLU.
-    loss   : a key of :data:`fedgraph.training.metrics.LOSSES`.
-    models : ``[clients, parameters]``, layer by layer weight ``[size, inputs of the layer]`` and bias ``[size]``; the
+    Parameters
+    ----------
+    sizes : sequence of int
+        Of the inputs and of every layer's outputs; between layers there is ReLU.
+    loss : str
+        A key of :data:`fedgraph.training.metrics.LOSSES`.
+    models : Tensor
+        ``[clients, parameters]``, layer by layer weight ``[size, inputs of the layer]`` and bias ``[size]``; the
         gradient has the same shape.
+    batch : Batch
+        A minibatch of every client.
 
     Raises
     ------
     IndexError
-        When a target that counts is a class for which there is no output.
+        When a target that counts is a class without an output.
     """
     classes = loss == "cross-entropy"
     kinds = (models, batch.inputs, batch.weights) if classes else (models, *batch)
@@ -99,5 +106,5 @@ def loss_gradient(sizes: Sequence[int], loss: str, models: Tensor, batch: Batch)
 
 
 def _whole_rows(tensor: Tensor) -> Tensor:
-    """``tensor`` ``[clients, ...]``, each client's part of it without gaps."""
+    """Make each client's part of ``tensor`` ``[clients, ...]`` contiguous."""
     return tensor if tensor[0].is_contiguous() else tensor.contiguous()

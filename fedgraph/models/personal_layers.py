@@ -1,4 +1,4 @@
-"""Models of which some layers are shared and the others stay with their client.
+"""Models with some layers that are shared and others that stay with their client.
 
 Private last layers: FedPer (Arivazhagan et al. 2019). Private representations: LG-FedAvg (Liang et al. 2020).
 """
@@ -20,7 +20,8 @@ from fedgraph.support.settings import Settings
 class PersonalLayersSettings(Settings):
     """Keys of a method that can leave some layers with the clients.
 
-    personal_layers : names or shell patterns of tensors that never leave their client, e.g. ``["head.*"]``; one that
+    Attributes ---------- personal_layers : names or shell patterns of tensors that never leave their client, e.g.
+    ``["head.*"]``; a pattern that
                       begins with ``!`` stands for all tensors that it does not match. ``[]``: all are shared.
     """
 
@@ -29,7 +30,13 @@ class PersonalLayersSettings(Settings):
 
 @dataclass(frozen=True)
 class PersonalLayers:
-    """How a model's columns are divided; ``shared`` and ``personal`` are layouts of its two parts."""
+    """Division of a model's columns into a shared and a personal part.
+
+    Attributes
+    ----------
+    whole, shared, personal : Layout
+        Of the model and of its two parts.
+    """
 
     whole: Layout
     shared: Layout
@@ -61,13 +68,13 @@ class PersonalLayers:
         return cls(whole, whole.part(set(whole.names) - kept), whole.part(kept))
 
     def split(self, models: Tensor) -> tuple[Tensor, Tensor]:
-        """Models ``[clients, parameters]`` -> their shared and their personal columns."""
+        """Split models ``[clients, parameters]`` into their shared and their personal columns."""
         if not self.personal.names:
             return models, models[:, :0]
         return models[:, self.whole.columns(self.shared)], models[:, self.whole.columns(self.personal)]
 
     def join(self, shared: Tensor, personal: Tensor) -> Tensor:
-        """The inverse of :meth:`split`."""
+        """Join the two parts; the inverse of :meth:`split`."""
         if not self.personal.names:
             return shared
         models = shared.new_empty(len(shared), self.whole.num_parameters)
@@ -77,7 +84,7 @@ class PersonalLayers:
 
     @property
     def shared_trainable(self) -> Tensor | slice:
-        """Columns of the trained parameters that are shared, in a model's leading ``num_trainable`` columns."""
+        """The shared columns among a model's leading ``num_trainable`` columns."""
         if not self.personal.names:
             return slice(0, self.whole.num_trainable)
         columns = self.whole.columns(self.shared)

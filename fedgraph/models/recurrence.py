@@ -1,8 +1,8 @@
-"""A recurrent layer of many clients over a whole sequence, with its gradient written out.
+"""A recurrent layer of many clients over a whole sequence, with its own backward pass.
 
-Per time step a recurrent cell is one matrix product ``M u`` with ``u = [hidden; input; 1]``, where ``M`` holds both
-weight matrices and both biases, followed by element-wise work in place. A step keeps its activations only, and the
-views into them are made once for all steps, so this trains faster than autograd over the single operations and than a
+Per time step a recurrent cell is one matrix product ``M u`` with ``u = [hidden; input; 1]``, where ``M`` contains both
+weight matrices and both biases, followed by element-wise work in place. A step keeps only its activations, and the
+views of them are made once for all steps, so this trains faster than autograd over the single operations and than a
 loop over ``torch.nn`` layers.
 Tensors are laid out ``[steps, clients, rows, batch]``, so that the gates of a step are contiguous blocks.
 """
@@ -29,14 +29,14 @@ class Weights(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a cell reads and writes at one time step; each tensor is ``[clients, hidden, batch]``.
+    """The tensors that a cell reads and writes at one time step, ``[clients, hidden, batch]`` unless noted.
 
     joint    : ``u``, ``[clients, hidden + features + 1, batch]``.
     product  : ``M u``, ``[clients, gates, batch]``, and its parts:
-    squashed : the gates that a sigmoid goes over, as one tensor ``[clients, k * hidden, batch]``;
+    squashed : the gates with a sigmoid, as one tensor ``[clients, k * hidden, batch]``;
     gates    : all blocks, in the order of the cell's ``matrix``.
     entry    : the input's part of the candidate, for a cell that keeps it apart; else None.
-    memory   : a state beside the hidden one, for a cell that has one; else empty.
+    memory   : a second state beside the hidden one, for a cell that has one; else empty.
     """
 
     joint: Tensor
@@ -51,7 +51,7 @@ class Step(NamedTuple):
 
 
 class StepGradient(NamedTuple):
-    """Gradients of a step's ``product``, ``squashed``, ``gates`` and ``entry``; every step writes into the same."""
+    """Gradients of a step's ``product``, ``squashed``, ``gates`` and ``entry``; all steps share these tensors."""
 
     product: Tensor
     squashed: Tensor
@@ -62,32 +62,32 @@ class StepGradient(NamedTuple):
 class Cell(Protocol):
     """The element-wise part of a recurrent cell.
 
-    squashed_gates : how many of the first blocks of ``M u`` a sigmoid goes over.
-    has_memory     : whether a state beside the hidden one is handed on.
+    squashed_gates : number of leading blocks of ``M u`` with a sigmoid.
+    has_memory     : whether there is a second state beside the hidden one.
     """
 
     squashed_gates: int
     has_memory: bool
 
     def matrices(self, weights: Weights) -> tuple[Tensor, Tensor | None]:
-        """``M`` ``[clients, gates, hidden + features + 1]`` and the entry matrix.
+        """Return ``M`` ``[clients, gates, hidden + features + 1]`` and the entry matrix.
 
-        The entry matrix ``[clients, hidden, features + 1]`` is an input part that ``M`` does not hold, None when it
-        holds all.
+        The entry matrix ``[clients, hidden, features + 1]`` is the part of the input that ``M`` does not contain; None
+        if it contains all.
         """
 
     def weight_gradients(self, matrix: Tensor, entry: Tensor | None, size: int) -> Weights:
-        """Gradients of the parameters from those of the two ``matrices``; ``size`` is the hidden size."""
+        """Return gradients of the parameters from those of the two ``matrices``; ``size`` is the hidden size."""
 
     def forward(self, step: Step) -> None:
-        """Turn ``M u`` into activations in place and fill in the next state."""
+        """Turn ``M u`` into activations in place and compute the next state."""
 
     def backward(
         self, step: Step, grad_hidden: Tensor, grad_memory: Tensor | None, grad: StepGradient
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Fill ``grad``.
+        """Compute ``grad``.
 
-        Returns what reaches the previous hidden state and memory other than through ``M``.
+        Returns the gradients of the previous hidden state and memory, except those through ``M``.
         """
 
 
@@ -96,7 +96,7 @@ def _joined(weight_ih: Tensor, weight_hh: Tensor, bias: Tensor) -> Tensor:
 
 
 def _taken_apart(joined: Tensor, size: int) -> Weights:
-    """Gradients of what :func:`_joined` put together, where ``bias`` is the sum of both biases."""
+    """Return the gradients of the arguments of :func:`_joined`, where ``bias`` is the sum of both biases."""
     bias = joined[:, :, -1]
     return Weights(joined[:, :, size:-1], joined[:, :, :size], bias, bias)
 
@@ -128,9 +128,9 @@ class TanhCell:
 
 
 class GRUCell:
-    """``h' = (1 - z) n + z h`` with ``n = tanh(x_n + r h_n)``.
+    """GRU cell: ``h' = (1 - z) n + z h`` with ``n = tanh(x_n + r h_n)``.
 
-    The reset gate stands between the two halves of ``n``, so ``M`` yields ``r, z, h_n`` and the entry matrix ``x_n``.
+    The reset gate separates the two halves of ``n``, so ``M`` yields ``r, z, h_n`` and the entry matrix ``x_n``.
     """
 
     squashed_gates = 2
@@ -141,7 +141,7 @@ class GRUCell:
         weight_ih, weight_hh, bias_ih, bias_hh = weights
         size = weight_hh.shape[2]
         matrix = _joined(weight_ih, weight_hh, bias_hh)
-        # The rows of r and z hold both biases; those of h_n do not see the input.
+        # The rows of r and z contain both biases; those of h_n do not depend on the input.
         matrix[:, : 2 * size, -1] += bias_ih[:, : 2 * size]
         matrix[:, 2 * size :, size:-1] = 0
         return matrix, torch.cat([weight_ih[:, 2 * size :], bias_ih[:, 2 * size :].unsqueeze(2)], dim=2)
@@ -181,7 +181,7 @@ class GRUCell:
 
 
 class LSTMCell:
-    """``c' = f c + i g`` and ``h' = o tanh(c')``; ``M`` yields ``i, f, o, g``."""
+    """LSTM cell: ``c' = f c + i g`` and ``h' = o tanh(c')``; ``M`` yields ``i, f, o, g``."""
 
     squashed_gates = 3
     has_memory = True
@@ -197,7 +197,7 @@ class LSTMCell:
 
     @staticmethod
     def _last_two_swapped(matrix: Tensor) -> Tensor:
-        """Rows in the order ``i, f, g, o`` of ``torch.nn`` to ``i, f, o, g`` and back."""
+        """Reorder rows from the order ``i, f, g, o`` of ``torch.nn`` to ``i, f, o, g`` and back."""
         first, second, third, fourth = matrix.chunk(4, dim=1)
         return torch.cat([first, second, fourth, third], dim=1)
 
@@ -230,7 +230,7 @@ class LSTMCell:
 
 
 class _Kept(NamedTuple):
-    """What the forward pass leaves for the backward pass.
+    """Tensors that the forward pass saves for the backward pass.
 
     products : ``[steps, clients, gates, batch]``, activations. entry : ``[steps, clients, hidden or 0, batch]``.
     joint : ``[steps + 1, clients, hidden + features + 1, batch]``, the ``u`` of every step.
@@ -243,7 +243,7 @@ class _Kept(NamedTuple):
     memory: Tensor
 
     def steps(self, cell: Cell, size: int) -> list[Step]:
-        """Views of every time step, made in a few calls."""
+        """Return views of every time step, made in a few calls."""
         squashed = self.products[:, :, : cell.squashed_gates * size].unbind(0)
         blocks = zip(*(block.unbind(0) for block in self.products.split(size, dim=2)), strict=True)
         entry = self.entry.unbind(0) if self.entry.shape[2] else [None] * len(squashed)
@@ -253,8 +253,8 @@ class _Kept(NamedTuple):
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """``total += left right^T`` per client; ``total`` may be of a higher precision than the factors."""
-    # Into anything but a whole tensor, or another type, a product has to be written first and added then.
+    """Compute ``total += left right^T`` per client; ``total`` may have a higher precision than the factors."""
+    # For a total that is not contiguous, or of another type, the product has to be computed first and added then.
     if total.is_contiguous() and total.dtype == left.dtype:
         total.baddbmm_(left, right.transpose(1, 2))
     else:
@@ -296,7 +296,7 @@ class _Sequence(torch.autograd.Function):
     def backward(ctx: Any, grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         matrix, entry_matrix, *tensors = ctx.saved_tensors
         cell, size, kept = ctx.cell, ctx.size, _Kept(*tensors)
-        # The views go as the saved tensors do; only a graph that is kept for another backward pass makes them again.
+        # The views are freed like the saved tensors; only a retained graph makes them again for another backward pass.
         views, ctx.views = ctx.views or kept.steps(cell, size), None
         precision = torch.promote_types(matrix.dtype, torch.float32)
         grad_matrix = torch.zeros_like(matrix, dtype=precision)
@@ -310,7 +310,7 @@ class _Sequence(torch.autograd.Function):
         )
         grad_inputs = torch.empty_like(kept.joint[:-1, :, size:-1]) if ctx.needs_input_grad[0] else None
         back = matrix[:, :, :size].transpose(1, 2)
-        # A transposed layout would pass on to every step and make all of them slower.
+        # A transposed layout would propagate to every step and make all of them slower.
         grad_hidden, grad_memory = (grad_outputs if ctx.last else grad_outputs[-1]).contiguous(), None
         for t, step in reversed(list(enumerate(views))):
             through, grad_memory = cell.backward(step, grad_hidden, grad_memory, grad)
@@ -331,16 +331,31 @@ class _Sequence(torch.autograd.Function):
 
 
 def run_sequence(cell: Cell, inputs: Tensor, weights: Weights, last: bool = False) -> Tensor:
-    """Hidden states ``[steps, clients, hidden, batch]`` of one recurrent layer that starts from zeros.
+    """Compute the hidden states of one recurrent layer that starts from zeros.
 
-    ``inputs`` is ``[steps, clients, features, batch]`` and of the same type as the weights: float32 or bfloat16, to
-    which ``torch.autocast`` takes both. The gradients of the weights are summed over the steps in float32. ``last``
-    returns the hidden state after the last step alone, ``[clients, hidden, batch]``. Differentiable once.
+    The gradients of the weights are summed over the steps in float32. Differentiable once.
+
+    Parameters
+    ----------
+    cell : Cell
+        GRU, LSTM or Elman cell.
+    inputs : Tensor
+        ``[steps, clients, features, batch]``, of the same type as the weights: float32 or bfloat16, to which
+        ``torch.autocast`` casts both.
+    weights : Weights
+        With a leading client axis.
+    last : bool
+        Whether to return only the hidden state after the last step.
+
+    Returns
+    -------
+    Tensor
+        ``[steps, clients, hidden, batch]``, or with ``last`` ``[clients, hidden, batch]``.
     """
     device = inputs.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
-        # Single operations of a step must not be cast: they write into tensors that are there.
+        # Single operations of a step must not be cast: they write into existing tensors.
         with torch.autocast(device, enabled=False):
             return run_sequence(cell, inputs.to(dtype), Weights(*(weight.to(dtype) for weight in weights)), last)
     outputs: Tensor = _Sequence.apply(inputs, cell, last, *weights)

@@ -20,7 +20,7 @@ from fedgraph.models.native.recurrence_source import SOURCE
 from fedgraph.models.recurrence import Cell, GRUCell, LSTMCell, TanhCell, Weights
 
 _CELLS: dict[type, tuple[int, int]] = {TanhCell: (0, 1), GRUCell: (1, 3), LSTMCell: (2, 4)}
-"""Code of a cell in the C++ source, and how many blocks of hidden size its product has."""
+"""Code of a cell in the C++ source, and the number of blocks of hidden size in its product."""
 
 _Strides = ctypes.c_int64 * 2
 
@@ -54,7 +54,7 @@ class _Gradients(ctypes.Structure):
 
 
 library = native.OnFirstUse("recurrence", SOURCE, "the recurrent layer")
-"""``library()``: the compiled layer; None where it cannot be compiled."""
+"""``library()``: the compiled layer; None if it cannot be compiled."""
 
 
 def _call(function: Any, *arguments: ctypes.Structure) -> None:
@@ -67,12 +67,12 @@ def _address(tensor: Tensor | None) -> int | None:
 
 
 def _strides(tensor: Tensor | None) -> ctypes.Array[ctypes.c_int64]:
-    """From client to client and from step to step."""
+    """Return the strides between clients and between steps."""
     return _Strides(*tensor.stride()[:2]) if tensor is not None else _Strides()
 
 
 class _Kept(NamedTuple):
-    """What the forward pass leaves for the backward pass; None for what a cell does not have.
+    """Tensors that the forward pass saves for the backward pass; None for those that a cell does not have.
 
     matrix : ``[clients, gates, width]``. entry_matrix : ``[clients, hidden, features + 1]``.
     joint  : ``[clients, steps + 1, batch, width]``, where ``width`` is ``hidden + features + 1``.
@@ -87,7 +87,7 @@ class _Kept(NamedTuple):
     memory: Tensor | None
 
     def layer(self, cell: Cell, inputs: Tensor | None = None) -> _Layer:
-        """The same for C++; ``inputs`` ``[clients, steps, batch, features]`` are read by the forward pass alone."""
+        """Build the C++ structure; only the forward pass reads ``inputs`` ``[clients, steps, batch, features]``."""
         clients, places, batch, width = self.joint.shape
         code, blocks = _CELLS[type(cell)]
         gates = self.matrix.shape[1]
@@ -124,7 +124,7 @@ class _Sequence(torch.autograd.Function):
         size = width - features - 1
 
         def room(places: int, rows: int) -> Tensor:
-            """Activations ``[clients, places, batch, rows]``; without a backward pass all share one place."""
+            """Allocate activations ``[clients, places, batch, rows]``; without a backward pass all share one place."""
             if any(ctx.needs_input_grad):
                 return inputs.new_empty(clients, places, batch, rows)
             return inputs.new_empty(1, 1, batch, rows).expand(clients, places, -1, -1)
@@ -170,7 +170,7 @@ class _Sequence(torch.autograd.Function):
 
 
 def run_sequence(cell: Cell, inputs: Tensor, weights: Weights, last: bool = False) -> Tensor:
-    """See :func:`fedgraph.models.recurrence.run_sequence`, which computes whatever is not float32 on a CPU."""
+    """Compute :func:`fedgraph.models.recurrence.run_sequence` in C++ for float32 on a CPU, else call it."""
     tensors = (inputs, *weights)
     suits = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
     if not suits or type(cell) not in _CELLS or not inputs.numel() or torch.is_autocast_enabled("cpu"):

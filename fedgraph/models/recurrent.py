@@ -1,6 +1,6 @@
-"""Recurrent models: a GRU, LSTM or plain tanh network, one vector read out of its hidden states, a linear layer.
+"""Recurrent models: a GRU, LSTM or plain tanh network, a read-out of its hidden states, and a linear layer.
 
-Reading out all steps by a learned linear combination: Ma, Hoang and Chen (UAI 2023), as their program does.
+Read-out of all steps by a learned linear combination: Ma, Hoang and Chen (UAI 2023), as in their program.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ from fedgraph.support.settings import Settings
 class RecurrentSettings(Settings):
     """``[model]`` with ``name`` one of ``gru``, ``lstm`` and ``rnn``.
 
-    read_out : what of the last layer's hidden states the linear layer sees: the ``last`` one, or a learned linear
+    Attributes
+    ----------
+    hidden   : number of hidden units of each layer.
+    layers   : number of recurrent layers.
+    read_out : the hidden states of the last layer that the linear layer sees: the ``last`` one, or a learned linear
                combination of those of all ``steps``, one weight per step and a bias, shared by the hidden units.
     """
 
@@ -37,7 +41,7 @@ class RecurrentSettings(Settings):
 class RecurrentTwin(nn.Module):
     """One client's model: inputs ``[batch, steps, features]``, outputs ``[batch, *output_shape]``.
 
-    combine : reads out all steps, ``[steps]`` -> ``[1]``; None: the last hidden state is read out.
+    combine : combines all steps, ``[steps]`` -> ``[1]``; None: the last hidden state is used.
     """
 
     def __init__(
@@ -50,7 +54,7 @@ class RecurrentTwin(nn.Module):
         self.output_shape = output_shape
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs of one client's batch."""
+        """Compute the outputs of one client's batch."""
         hidden, _ = self.recurrent(inputs)
         read_out = hidden[:, -1] if self.combine is None else self.combine(hidden.transpose(1, 2)).squeeze(2)
         return self.head(read_out).reshape(-1, *self.output_shape)
@@ -59,9 +63,12 @@ class RecurrentTwin(nn.Module):
 class RecurrentModel(ModelFromTwin):
     """A forecaster or classifier of sequences ``[steps, features]``.
 
-    native : whether the recurrent layers are computed by C++ where they can be, see
-        :mod:`fedgraph.models.recurrence_kernel`. ``torch.compile`` cannot improve on the gradient that is written out
-        here, and would call it between two graphs of its own.
+    Attributes
+    ----------
+    native : bool
+        Whether the recurrent layers are computed by C++ where possible, see :mod:`fedgraph.models.recurrence_kernel`.
+        ``torch.compile`` cannot improve on the hand-written backward pass, and would call it between two graphs of its
+        own.
     """
 
     native = False
@@ -82,13 +89,16 @@ class RecurrentModel(ModelFromTwin):
         self.kind, self.cell = self.kinds[settings.name]
 
     def compiled(self) -> RecurrentModel:
-        """The same model with ``native`` on; its first batch waits a second for the compiler, once per processor."""
+        """Return the same model with ``native`` on.
+
+        Its first batch on a processor waits a second for the compiler.
+        """
         model = copy.copy(self)
         model.native = True
         return model
 
     def build_twin(self) -> nn.Module:
-        """The same model around ``nn.GRU``, ``nn.LSTM`` or ``nn.RNN``."""
+        """Return the same model around ``nn.GRU``, ``nn.LSTM`` or ``nn.RNN``."""
         hidden = self.settings.hidden
         recurrent = self.kind(
             input_size=self.task.input_shape[1],
@@ -100,7 +110,7 @@ class RecurrentModel(ModelFromTwin):
         return RecurrentTwin(recurrent, combine, nn.Linear(hidden, self.num_outputs), self.task.output_shape)
 
     def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Inputs ``[clients, batch, steps, features]``; see :class:`fedgraph.models.base.StackedModel`."""
+        """Compute the embeddings of sequences ``[clients, batch, steps, features]``."""
         run = recurrence_kernel.run_sequence if self.native else run_sequence
         reads_last = self.settings.read_out == "last"
         hidden = inputs.permute(2, 0, 3, 1)
@@ -114,8 +124,8 @@ class RecurrentModel(ModelFromTwin):
         return hidden.transpose(1, 2) if reads_last else self._combined(state, hidden), {}
 
     def _combined(self, state: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
-        """``[steps, clients, hidden, batch]`` -> ``[clients, batch, hidden]``."""
-        # One product over what lies side by side in memory: native code leaves [batch, hidden], other code the reverse.
+        """Combine the steps of ``[steps, clients, hidden, batch]`` to ``[clients, batch, hidden]``."""
+        # One product over contiguous memory: native code returns [batch, hidden] in memory, other code the reverse.
         is_transposed = hidden.stride(3) == 1
         steps = hidden.transpose(0, 1) if is_transposed else hidden.permute(1, 0, 3, 2)
         bias = state["combine.bias"].unsqueeze(2)

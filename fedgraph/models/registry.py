@@ -20,14 +20,16 @@ from fedgraph.support.settings import Settings, parse
 class ScikitSettings(Settings):
     """``[model]`` with ``name = "scikit-learn"``, for methods that leave models at their owners (f3).
 
-    Fitted by each owner on its own training samples, whose features it sees as one row of numbers; ``[train]`` does not
-    count.
+    Each owner fits the model on its own training samples, given as one row of numbers per sample; ``[train]`` has no
+    effect.
 
-    transformer         : class of features such as ``sklearn.preprocessing:SplineTransformer``, or one of yours as
-                          ``package.module:Class``; what it puts out is the embedding. Without one the embedding would
-                          be the sample itself, which must not leave its owner: f3 refuses that.
+    Attributes
+    ----------
+    transformer         : transformer class such as ``sklearn.preprocessing:SplineTransformer``, or your own as
+                          ``package.module:Class``; its output is the embedding. Without a transformer the embedding
+                          would be the sample itself, which must not leave its owner: f3 refuses that.
     estimator           : class of a classifier of these features that has ``predict_proba``.
-    transformer_options : arguments of its constructor; so are ``estimator_options``. Where a constructor takes a
+    transformer_options : arguments of its constructor; estimator_options likewise. Where a constructor has a
                           ``random_state`` that is not given, it follows from the seed of the run and the owner's name.
     """
 
@@ -39,7 +41,7 @@ class ScikitSettings(Settings):
 
 
 def raise_not_stackable(settings: ScikitSettings, task: TaskSpec) -> NoReturn:
-    """What ``fedgraph.models.build`` makes of such a table: it is no model with parameters ``[clients, ...]``."""
+    """Raise ExperimentError: such a table is no model with parameters ``[clients, ...]``."""
     raise ExperimentError(
         "[model] name: 'scikit-learn' models have no parameters that could be sent, averaged or trained together; only "
         "methods that leave models at their owners can use them, e.g. [experiment] method = 'f3'"
@@ -58,14 +60,26 @@ MODELS: dict[str, tuple[type[Settings], Callable[[Any, TaskSpec], StackedModel]]
 
 
 def parse_model(table: Mapping[str, Any], where: str = "[model]", beside: type[Settings] = Settings) -> Settings:
-    """Validate a model table of an experiment, which messages call ``where``.
+    """Validate a model table of an experiment.
 
-    ``beside`` has keys that the table may hold beside those of its model.
+    Parameters
+    ----------
+    table : mapping
+        Its key ``name`` chooses the settings class.
+    where : str
+        Names the table in messages.
+    beside : type
+        Settings class of further keys that the table may contain.
+
+    Returns
+    -------
+    Settings
+        Of the model, with the fields of ``beside``.
 
     Raises
     ------
     ExperimentError
-        For an unknown name or key, with the known ones.
+        For an unknown name or key; the message lists the known ones.
     """
     name = table.get("name")
     is_own = isinstance(name, str) and ":" in name
@@ -81,12 +95,24 @@ def parse_model(table: Mapping[str, Any], where: str = "[model]", beside: type[S
 
 
 def build(table: Mapping[str, Any], task: TaskSpec) -> StackedModel:
-    """The model that the table ``[model]`` names, for inputs and outputs of ``task``.
+    """Build the model that a table ``[model]`` names.
+
+    Parameters
+    ----------
+    table : mapping
+        Validated as by :func:`parse_model`.
+    task : TaskSpec
+        Inputs and outputs of the model.
+
+    Returns
+    -------
+    StackedModel
+        Without parameters; see :meth:`StackedModel.initial`.
 
     Raises
     ------
     ExperimentError
-        As ``parse_model``, for a model that does not fit the shape of the inputs, and for ``scikit-learn``, which
+        As :func:`parse_model`; for a model that does not fit the shape of the inputs; and for ``scikit-learn``, which
         only methods that leave models at their owners can use.
     """
     settings = parse_model(table)

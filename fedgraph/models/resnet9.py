@@ -20,14 +20,19 @@ from fedgraph.support.settings import Settings
 
 LOGIT_SCALE = 0.2
 MOMENTUM = 0.1
-"""Share of a minibatch in the running statistics."""
+"""Weight of a minibatch in the running statistics."""
 
 SMALLEST = 8
-"""Pixels a side: three times the image is halved."""
+"""Smallest side of an image in pixels, as it is halved three times."""
 
 
 class ResNet9Settings(Settings):
-    """``[model]`` with ``name = "resnet9"``; ``width`` is the number of channels of the first convolution."""
+    """``[model]`` with ``name = "resnet9"``.
+
+    Attributes
+    ----------
+    width : number of channels of the first convolution.
+    """
 
     name: str
     width: int = Field(default=64, ge=1)
@@ -42,7 +47,7 @@ class ConvolutionNorm(nn.Module):
         self.norm = nn.BatchNorm2d(channels_out, momentum=MOMENTUM)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Values before ReLU, ``[batch, channels_out, height, width]``."""
+        """Compute values before ReLU, ``[batch, channels_out, height, width]``."""
         return self.norm(self.conv(inputs))
 
 
@@ -61,7 +66,7 @@ class ResNet9Twin(nn.Module):
         self.output_shape = task.output_shape
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs of one client's batch."""
+        """Compute the outputs of one client's batch."""
         values = self.prep(inputs).relu()
         for layer, residual in ((self.layer1, self.residual1), (self.layer2, self.residual2)):
             values = functional.max_pool2d(layer(values).relu(), 2)
@@ -75,11 +80,12 @@ class ResNet9Twin(nn.Module):
 
 
 class ResNet9Model(ModelFromTwin):
-    """A model of images ``[channels, height, width]`` of at least 8 x 8 pixels.
+    """ResNet9 for images ``[channels, height, width]`` of at least 8 x 8 pixels.
 
-    3x3 convolutions with batch normalisation and ReLU: 64 channels; 128, halved, a residual of two; 256, halved, a
-    residual of two; 256, halved; the largest value of every channel; a linear layer without bias; times 0.2. For three
-    colours and ten classes it has 2,440,256 trained parameters, and 2,944 running statistics as buffers.
+    3x3 convolutions with batch normalisation and ReLU, with the default width: 64 channels; 128, pooled, a residual
+    block of two; 256, pooled, a residual block of two; 256, pooled; the maximum of every channel; a linear layer
+    without bias; times 0.2. For three colours and ten classes it has 2,440,256 trained parameters, and 2,944 running
+    statistics as buffers. Raises ExperimentError for inputs that are no such images.
     """
 
     def __init__(self, settings: ResNet9Settings, task: TaskSpec) -> None:
@@ -92,18 +98,18 @@ class ResNet9Model(ModelFromTwin):
         self.settings = settings
 
     def build_twin(self) -> nn.Module:
-        """The same model of ``nn.Conv2d`` and ``nn.BatchNorm2d`` layers."""
+        """Return the same model of ``nn.Conv2d`` and ``nn.BatchNorm2d`` layers."""
         return ResNet9Twin(self.task, self.settings.width, self.num_outputs)
 
     @cached_property
     def layout(self) -> Layout:
-        """Names and shapes of one client's tensors; the counters of minibatches, which nothing reads, are left out."""
+        """Names and shapes of one client's tensors, without the unused counters of minibatches."""
         twin = self.twin()
         statistics = {name: value for name, value in twin.named_buffers() if value.is_floating_point()}
         return Layout.of(dict(twin.named_parameters()) | statistics, buffers=statistics)
 
     def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Inputs ``[clients, batch, channels, height, width]``; see :class:`fedgraph.models.base.StackedModel`."""
+        """Compute embeddings of images ``[clients, batch, channels, height, width]``, and running statistics."""
         clients = inputs.shape[0]
         changed: dict[str, Tensor] = {}
 
@@ -122,7 +128,7 @@ class ResNet9Model(ModelFromTwin):
 
         values = layer("prep", inputs.transpose(0, 1).flatten(1, 2)).relu_()
         for number in (1, 2):
-            # The maximum before ReLU is the same and costs a quarter.
+            # Pooling before ReLU gives the same at a quarter of the cost.
             values = functional.max_pool2d(layer(f"layer{number}", values), 2).relu_()
             branch = values
             for position in (0, 1):
@@ -133,5 +139,5 @@ class ResNet9Model(ModelFromTwin):
         return values.unflatten(1, (clients, -1)).transpose(0, 1), changed
 
     def head(self, state: Mapping[str, Tensor], embeddings: Tensor) -> Tensor:
-        """The last layer, which has no bias and whose outputs are scaled."""
+        """Apply the last layer, which has no bias and whose outputs are scaled."""
         return LOGIT_SCALE * (embeddings @ state["head.weight"].transpose(1, 2))

@@ -1,4 +1,4 @@
-"""What the stacked models share: layout and initial values from their twin, and the linear layers."""
+"""Base of the stacked models: layout and initial values from their twin, and the linear layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedgraph.models.parameters import Layout
 
 
 class ModelFromTwin(ABC):
-    """A stacked model whose names, shapes and initial values are those of an ordinary module, its twin.
+    """A stacked model with the names, shapes and initial values of an ordinary module, its twin.
 
     A built-in model is an embedding and a linear layer called ``head``.
     """
@@ -26,28 +26,28 @@ class ModelFromTwin(ABC):
 
     @property
     def draws(self) -> bool:
-        """None of the built-in models draws random numbers in its forward pass."""
+        """Whether the forward pass in training draws random numbers; False for all built-in models."""
         return False
 
     @property
     def native(self) -> bool:
-        """Models of single operations have no native code; ``torch.compile`` fuses the operations."""
+        """Whether the model has native code; False for models of single operations, which ``torch.compile`` fuses."""
         return False
 
     def compiled(self) -> Self:
-        """The model itself."""
+        """Return the model itself."""
         return self
 
     @abstractmethod
     def build_twin(self) -> nn.Module:
-        """The twin with fresh parameters; may draw from torch's global generator."""
+        """Build the twin with fresh parameters; may draw from torch's global generator."""
 
     @abstractmethod
     def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """See :class:`fedgraph.models.base.StackedModel`."""
 
     def head(self, state: Mapping[str, Tensor], embeddings: Tensor) -> Tensor:
-        """The last layer: ``[clients, batch, embedding_size]`` -> ``[clients, batch, num_outputs]``."""
+        """Apply the last layer: ``[clients, batch, embedding_size]`` -> ``[clients, batch, num_outputs]``."""
         return linear(state, "head", embeddings)
 
     def forward(
@@ -69,7 +69,7 @@ class ModelFromTwin(ABC):
 
     @cached_property
     def embedding_size(self) -> int:
-        """Columns of the last layer's weight."""
+        """Number of columns of the last layer's weight."""
         return self.layout.shapes[self.layout.names.index("head.weight")][1]
 
     @cached_property
@@ -78,27 +78,27 @@ class ModelFromTwin(ABC):
         return Layout.of(self.twin().state_dict())
 
     def twin(self) -> nn.Module:
-        """The same architecture as an ordinary module for one client; leaves the global generator as it was."""
+        """Return the same architecture as an ordinary module for one client; does not change the global generator."""
         return without_global_draws(self.build_twin)
 
     def initial(self, generator: torch.Generator) -> Tensor:
-        """One model as PyTorch initialises the twin, drawn from ``generator`` alone: ``[parameters]``."""
+        """Draw one model as PyTorch initialises the twin, from ``generator`` alone: ``[parameters]``."""
         seed = int(torch.randint(2**63 - 1, (), generator=generator))
         state = without_global_draws(self.build_twin, seed).state_dict()
         return self.layout.flatten({name: state[name].unsqueeze(0) for name in self.layout.names})[0]
 
     @property
     def num_outputs(self) -> int:
-        """Numbers that the model puts out per example."""
+        """Number of outputs of the model per example."""
         return math.prod(self.task.output_shape)
 
     def shaped(self, outputs: Tensor) -> Tensor:
-        """``[clients, batch, num_outputs]`` -> ``[clients, batch, *output_shape]``."""
+        """Reshape ``[clients, batch, num_outputs]`` to ``[clients, batch, *output_shape]``."""
         return outputs.reshape(*outputs.shape[:2], *self.task.output_shape)
 
 
 def without_global_draws(build: Callable[[], nn.Module], seed: int | None = None) -> nn.Module:
-    """Build a module whose initialisation starts from ``seed``, and put torch's global generator back."""
+    """Build a module whose initialisation starts from ``seed``, and restore torch's global generator."""
     with torch.random.fork_rng(devices=[]):
         if seed is not None:
             torch.default_generator.manual_seed(seed)
@@ -106,5 +106,5 @@ def without_global_draws(build: Callable[[], nn.Module], seed: int | None = None
 
 
 def linear(state: Mapping[str, Tensor], name: str, inputs: Tensor) -> Tensor:
-    """The layer ``name`` of every client: ``[clients, batch, in]`` -> ``[clients, batch, out]``."""
+    """Apply the layer ``name`` of every client: ``[clients, batch, in]`` -> ``[clients, batch, out]``."""
     return torch.baddbmm(state[f"{name}.bias"].unsqueeze(1), inputs, state[f"{name}.weight"].transpose(1, 2))

@@ -27,7 +27,13 @@ Result = TypeVar("Result")
 
 
 def last_linear(module: nn.Module, inputs: Tensor) -> str | None:
-    """Name of the ``nn.Linear`` that is called last for ``inputs``; None when none within the module is called."""
+    """Find the ``nn.Linear`` that is called last for ``inputs``.
+
+    Returns
+    -------
+    str or None
+        Its name within ``module``; None if no such layer is called.
+    """
     called: list[str] = []
     hooks = [
         layer.register_forward_pre_hook(lambda layer, given, name=name: called.append(name))
@@ -44,9 +50,23 @@ def last_linear(module: nn.Module, inputs: Tensor) -> str | None:
 
 
 def with_input_of(module: nn.Module, layer: str, call: Callable[[], Result]) -> tuple[Tensor | None, Result]:
-    """The input that the layer ``layer`` sees in ``call``, the last one where it sees several, and what that returns.
+    """Run ``call`` and record the input of one layer of ``module``.
 
-    None when it is not called, or not with a tensor.
+    Parameters
+    ----------
+    module : nn.Module
+        The module that ``call`` uses.
+    layer : str
+        Name of the layer.
+    call : callable
+        Without arguments.
+
+    Returns
+    -------
+    input : Tensor or None
+        Of the last call of the layer; None if it is not called, or not with a tensor.
+    result : Any
+        Of ``call``.
     """
     seen: list[object] = []
     hook = module.get_submodule(layer).register_forward_pre_hook(lambda layer, given: seen.extend(given[:1]))
@@ -62,9 +82,12 @@ logger = logging.getLogger(__name__)
 
 
 class ModuleSettings(Settings):
-    """``[model]`` with ``name = "package.module:Class"``; ``options`` are the arguments of its constructor.
+    """``[model]`` with ``name = "package.module:Class"``.
 
-    embedding_layer : name of the layer whose input is the model's embedding, where a method asks for one; None: the
+    Attributes
+    ----------
+    options         : arguments of the constructor.
+    embedding_layer : name of the layer whose input is the model's embedding, for methods that need one; by default the
                       linear layer that is called last.
     """
 
@@ -74,11 +97,17 @@ class ModuleSettings(Settings):
 
 
 class ModuleModel(ModelFromTwin):
-    """A module class of the user's own, inputs ``[batch, *input_shape]`` and outputs ``[batch, *output_shape]``.
+    """A user's module class with inputs ``[batch, *input_shape]`` and outputs ``[batch, *output_shape]``.
 
     Trained parameters come first in the layout; frozen parameters and floating-point buffers (running statistics)
-    are its buffers. Other buffers (counters) stay as the constructor made them. A constructor that has parameters
-    called ``input_shape`` or ``output_shape`` gets those of the task.
+    are its buffers. Other buffers (counters) stay as the constructor made them. A constructor with parameters called
+    ``input_shape`` or ``output_shape`` gets those of the task.
+
+    Raises
+    ------
+    ExperimentError
+        When the class cannot be imported or built, fails on two inputs of zeros, or does not fit the task, and for an
+        ``embedding_layer`` that does not exist.
     """
 
     def __init__(self, settings: ModuleSettings, task: TaskSpec) -> None:
@@ -107,12 +136,12 @@ class ModuleModel(ModelFromTwin):
         self._named_layer = layer
 
     def build_twin(self) -> nn.Module:
-        """A fresh module of the user's class, in float32."""
+        """Build a new module of the user's class, in float32."""
         return self.kind(**self.options).float()
 
     @property
     def module(self) -> nn.Module:
-        """A module of the calling thread's own: calling one puts the parameters of the moment into it."""
+        """The calling thread's own module: a call overwrites its parameters."""
         if not hasattr(self._own, "module"):
             self._own.module = copy.deepcopy(self._prototype)
         module: nn.Module = self._own.module
@@ -120,9 +149,9 @@ class ModuleModel(ModelFromTwin):
 
     @cached_property
     def draws(self) -> bool:
-        """Whether the forward pass in training draws random numbers (dropout), found out by trying.
+        """Whether the forward pass in training draws random numbers (dropout), determined by trying.
 
-        A module that cannot be tried on inputs of zeros is taken to draw, which is slower but never wrong.
+        A module that fails on inputs of zeros is assumed to draw, which is slower but never wrong.
         """
         module = self.twin().train()
         with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -167,7 +196,7 @@ class ModuleModel(ModelFromTwin):
         Raises
         ------
         ExperimentError
-            When no layer is named and the module calls no ``nn.Linear``.
+            When the settings name no layer and the module calls no ``nn.Linear``.
         """
         if self._named_layer is not None:
             return self._named_layer
@@ -186,7 +215,7 @@ class ModuleModel(ModelFromTwin):
 
     @cached_property
     def embedding_size(self) -> int:
-        """Numbers of an embedding, found out by trying."""
+        """Length of an embedding, determined by trying."""
         module = self.twin().eval()
         state = {name: value for name, value in module.state_dict().items() if name in self.layout.names}
         with torch.no_grad():
@@ -195,7 +224,7 @@ class ModuleModel(ModelFromTwin):
         return embeddings.shape[1]
 
     def _represent_by(self, layer: str) -> Callable[..., tuple[Tensor, Tensor]]:
-        """A function that takes what ``functional_call`` does: embeddings ``[batch, embedding_size]`` and outputs."""
+        """Return a variant of ``functional_call`` that returns embeddings ``[batch, embedding_size]`` and outputs."""
 
         def call(module: nn.Module, tensors: dict[str, Tensor], inputs: tuple[Tensor]) -> tuple[Tensor, Tensor]:
             embeddings, outputs = with_input_of(module, layer, lambda: functional_call(module, tensors, inputs))
@@ -213,12 +242,12 @@ class ModuleModel(ModelFromTwin):
     def _over_clients(
         self, call: Callable[..., Any], state: Mapping[str, Tensor], inputs: Tensor, training: bool
     ) -> tuple[Any, Mapping[str, Tensor]]:
-        """What ``call(module, tensors, (inputs,))`` returns of every client, stacked, and the changed buffers."""
-        # A graph that is being compiled takes the parameters as inputs, so one module does for all threads.
+        """Return ``call(module, tensors, (inputs,))`` of every client, stacked, and the changed buffers."""
+        # A compiled graph takes the parameters as inputs, so one module suffices for all threads.
         module = (self._prototype if torch.compiler.is_compiling() else self.module).train(training)
         one = partial(self._one, call, module)
         if self.vectorise:
-            # A generator's state is out of reach in a graph that is being compiled.
+            # A generator's state is not accessible in a graph that is being compiled.
             remembers = training and not torch.compiler.is_compiling() and self.draws
             before = _generator_of(inputs).get_state() if remembers else None
             try:
@@ -226,13 +255,13 @@ class ModuleModel(ModelFromTwin):
             except (RuntimeError, NotImplementedError, TypeError) as error:
                 reason = error
             if before is not None:
-                # Draws in vain would shift those that count, and only the first time that a process tries.
+                # Draws of the failed attempt would shift the later ones, and only on the first attempt of a process.
                 _generator_of(inputs).set_state(before)
         outputs = [
             one({name: value[client] for name, value in state.items()}, inputs[client])
             for client in range(inputs.shape[0])
         ]
-        # Only now is it known that the module itself works and vmap is to blame.
+        # Only now is it known that the module itself works and that vmap failed.
         with self._lock:
             if self.vectorise:
                 self.vectorise = False
@@ -269,7 +298,7 @@ class ModuleModel(ModelFromTwin):
 
 
 def _generator_of(tensor: Tensor) -> torch.Generator:
-    """The generator that operations on the device of ``tensor`` draw from."""
+    """Return the generator from which operations on the device of ``tensor`` draw."""
     return torch.cuda.default_generators[tensor.get_device()] if tensor.is_cuda else torch.default_generator
 
 

@@ -1,10 +1,6 @@
-"""What everything stands on: errors, settings, plug-ins, files, randomness, threads.
+"""Foundations: errors, settings, plug-ins, files, randomness, threads.
 
-Every module here may be imported by itself; they know nothing of clients, models or data.
+Every module here may be imported by itself; none depends on clients, models or data.
 
     >>> from fedgraph.support.settings import Settings, parse
-    >>> class TrainTable(Settings):
-    ...     learning_rate: float = 0.1
-    >>> parse(TrainTable, {"learning-rate": 0.2}, "[train]").learning_rate
-    0.2
 """

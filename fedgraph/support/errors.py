@@ -1,4 +1,4 @@
-"""The errors this project raises on purpose: each says what was wrong, where it came from and what to do."""
+"""The errors that this project raises on purpose: each message contains what was wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from collections.abc import Sequence
 class FedgraphError(Exception):
     """Base of all errors meant to be read by the person who started the run.
 
-    quoted : the part of the message that is values of a client's data, for its owner alone.
+    Parameters
+    ----------
+    message : str
+        The whole message.
+    quoted : str
+        The part of the message that is values of a client's data, to be shown only to its owner.
     """
 
     def __init__(self, message: str = "", quoted: str = "") -> None:
@@ -17,7 +22,7 @@ class FedgraphError(Exception):
 
     @property
     def without_values(self) -> str:
-        """The message as others may read it."""
+        """The message without the quoted values, for everybody else."""
         return str(self).replace(self.quoted, "(its node's log says which)") if self.quoted else str(self)
 
 
@@ -34,7 +39,7 @@ class GraphError(FedgraphError):
 
 
 class IdentityError(FedgraphError):
-    """A node does not know, or wrongly claims, which clients it hosts."""
+    """A node does not know, or claims wrongly, which clients it hosts."""
 
 
 class ReplyError(FedgraphError):
@@ -42,10 +47,10 @@ class ReplyError(FedgraphError):
 
 
 class RunError(FedgraphError):
-    """A run cannot go on."""
+    """A run cannot continue."""
 
 
 def quoted(names: Sequence[str], limit: int = 5) -> str:
-    """``'a', 'b' and 3 more``: names for a message, the first ``limit`` of them."""
+    """Quote the first ``limit`` names for a message: ``'a', 'b' and 3 more``."""
     text = ", ".join(f"'{name}'" for name in names[:limit])
     return text if len(names) <= limit else f"{text} and {len(names) - limit} more"

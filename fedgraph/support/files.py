@@ -1,4 +1,4 @@
-"""Files: written in one step, locked between processes, named after what users call things; CSV text, and plain state.
+"""Files: atomic writes, locks between processes, file names from user names, CSV text, and plain state.
 
 Plain state is a nested dict of tensors and JSON values in one safetensors file.
 """
@@ -28,10 +28,10 @@ from fedgraph.support.errors import RunError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A file to fill within the block, which then replaces ``path`` in one step.
+    """Yield a file to fill within the block, which then replaces ``path`` atomically.
 
-    A reader, or a kill, sees the old file or the new one. Until then the new one is a hidden file in the same folder;
-    an exception removes it.
+    A reader sees either the old or the new file, even if the process is killed. Until then the new one is a hidden file
+    in the same folder; an exception removes it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -48,7 +48,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace ``path`` by ``data`` in one step; see :func:`replacing`."""
+    """Replace ``path`` by ``data`` atomically; see :func:`replacing`."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
 
@@ -58,15 +58,19 @@ _POLL_SECONDS = 0.2
 
 @contextmanager
 def locked(path: Path, wait: float | None = None) -> Iterator[None]:
-    """Hold the lock of the file ``path`` for the block; a killed process lets go of it by itself.
+    """Hold the lock of the file ``path`` for the block; it is released if the process is killed.
 
-    path : is made, in a folder that is there, and left there.
-    wait : seconds; None waits for as long as it takes.
+    Parameters
+    ----------
+    path : Path
+        The lock file, created in an existing folder and left there.
+    wait : float, optional
+        Seconds to wait for the lock; by default as long as it takes.
 
     Raises
     ------
     TimeoutError
-        When another still holds it after that time.
+        When another process still holds the lock after that time.
     """
     with path.open("w") as stream:
         if wait is None:
@@ -88,34 +92,39 @@ def _acquire(descriptor: int, path: Path, deadline: float) -> None:
 
 
 def file_name(name: str) -> str:
-    """``name`` as that of one file or folder: different for different names, and none leads out of its folder."""
+    """Encode ``name`` as the name of one file or folder: unique, and never leading out of its folder."""
     return quote(name, safe="").replace(".", "%2E")
 
 
 def json_digest(known: Any, default: Callable[[Any], Any] | None = None) -> str:
-    """64 hexadecimal digits (SHA-256) that stand for a JSON value; the order of its keys does not matter.
+    """Return the SHA-256 of a JSON value as 64 hexadecimal digits; the order of its keys does not matter.
 
-    default : turns what is no JSON value into one, as for ``json.dumps``; without it such a value is a TypeError.
+    Parameters
+    ----------
+    known : Any
+        The value.
+    default : callable, optional
+        Converts values that are not JSON, as in ``json.dumps``; without it they raise TypeError.
     """
     return hashlib.sha256(json.dumps(known, sort_keys=True, default=default).encode()).hexdigest()
 
 
 def as_csv(lines: Iterable[Sequence[Any]]) -> str:
-    """One line of text per line of entries; None is an empty entry."""
+    """Format rows of entries as CSV text; None is an empty entry."""
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows(lines)
     return stream.getvalue()
 
 
 State = dict[str, Any]
-"""Values are tensors, JSON values, or dicts of the same."""
+"""Nested dict of tensors and JSON values."""
 
 _SEPARATOR = "\x1f"
 _TENSOR = {"__tensor__": True}
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a state."""
+    """Write a state to a safetensors file, atomically."""
     tensors: dict[str, Tensor] = {}
     values = _take_tensors(state, (), tensors)
     data = save(tensors, metadata={"state": json.dumps(values)})
@@ -123,11 +132,11 @@ def save_state(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def load_state(path: Path) -> State:
-    """Read a state. Raises RunError for a file that is missing, broken or not one of ours."""
+    """Read a state. Raises RunError for a file that is missing, broken or not written by :func:`save_state`."""
     try:
         with safe_open(str(path), framework="pt") as stream:
             values = json.loads(stream.metadata()["state"])
-            # A clone lies in memory that PyTorch allocated, aligned as in a run that was never stopped.
+            # A clone is in memory allocated by PyTorch, aligned as in a run that was never stopped.
             tensors = {name: stream.get_tensor(name).clone() for name in stream.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"cannot read the saved state {path}: {error}") from None

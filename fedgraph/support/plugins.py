@@ -14,13 +14,25 @@ _OURS = ("strategies", "clients")
 
 
 def load_object(path: str, key: str) -> Any:
-    """The object that ``path`` names; ``key`` is the experiment key it came from, for messages.
+    """Import the object that a dotted path names.
+
+    Parameters
+    ----------
+    path : str
+        ``package.module:Class``.
+    key : str
+        The experiment key from which the path comes, for messages.
+
+    Returns
+    -------
+    Any
+        The attribute of the module.
 
     Raises
     ------
     ExperimentError
-        When the path has no colon, the module cannot be imported or has no such attribute. Where a folder called
-        ``strategies`` or ``clients`` of yours and this project's own hide each other, both paths are named.
+        When the path has no colon, the module cannot be imported or has no such attribute. If a user's folder called
+        ``strategies`` or ``clients`` and this project's own hide each other, the message contains both paths.
     """
     module_name, colon, attribute = path.partition(":")
     if not colon or not module_name or not attribute:
@@ -41,7 +53,7 @@ def load_object(path: str, key: str) -> Any:
 
 
 def check_nothing_hides_ours() -> None:
-    """Raise ExperimentError when a user's folder called ``strategies`` or ``clients`` hides this project's own."""
+    """Raise ExperimentError if a user's folder called ``strategies`` or ``clients`` hides this project's own."""
     for top in _OURS:
         spec = importlib.util.find_spec(top)
         found = list(spec.submodule_search_locations or ()) if spec else []
@@ -55,7 +67,7 @@ def _own(top: str) -> Path:
 
 
 def _shadow_hint(module_name: str) -> str:
-    """Says so when a user's folder and ours have the same name, so that one hides the other."""
+    """Return a hint if a user's folder and ours have the same name, so that one hides the other; else nothing."""
     top = module_name.partition(".")[0]
     if top not in _OURS:
         return ""

@@ -1,6 +1,6 @@
 """Base class of every table of an experiment file, and numbers that change with the round.
 
-Keys are in kebab case, and unknown ones are refused with the known ones.
+Keys are in kebab case. Unknown keys are refused; the message lists the known ones.
 """
 
 from __future__ import annotations
@@ -29,25 +29,32 @@ class Settings(BaseModel):
 
     @classmethod
     def keys(cls) -> list[str]:
-        """The keys a TOML table of this kind may hold."""
+        """Return the keys that a TOML table of this kind may contain."""
         return [_kebab(name) for name in cls.model_fields]
 
     def as_table(self) -> dict[str, Any]:
-        """The settings as a plain TOML table with every default filled in; keys that are None are left out."""
+        """Return the settings as a plain TOML table with all defaults filled in; keys that are None are left out."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 class Configured(Generic[S]):
-    """What a table of an experiment configures, by the class in brackets: ``class SFL(CohortStrategy[SFLSettings])``.
+    """A class configured by a table of an experiment, with the settings class in brackets.
 
-    settings_type : that class; where a class names none, its base's.
+    For example ``class SFL(CohortStrategy[SFLSettings])``.
+
+    Attributes
+    ----------
+    settings_type : type
+        The class in brackets; for a class without brackets that of its base.
+    settings : Settings
+        The validated table.
     """
 
     settings_type: ClassVar[type[Settings]] = Settings
     settings: S
 
     def __init_subclass__(cls, **named: Any) -> None:
-        """Read ``settings_type`` off the brackets."""
+        """Set ``settings_type`` from the brackets."""
         super().__init_subclass__(**named)
         if "settings_type" in vars(cls):
             return
@@ -58,18 +65,32 @@ class Configured(Generic[S]):
 
 
 def part_of(kind: type[S], table: Mapping[str, Any], where: str) -> S:
-    """Those keys of ``table`` that ``kind`` knows, as its settings. Raises ExperimentError as ``parse``."""
+    """Validate those keys of ``table`` that ``kind`` has; raises ExperimentError as :func:`parse` does."""
     known = set(kind.keys())
     return parse(kind, {key: value for key, value in table.items() if key in known}, where)
 
 
 def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:
-    """Validate ``table`` as ``kind``; ``where`` names the table in messages, e.g. ``[train]``.
+    """Validate a table.
+
+    Parameters
+    ----------
+    kind : type
+        The settings class.
+    table : mapping
+        By TOML key.
+    where : str
+        Names the table in messages, e.g. ``[train]``.
+
+    Returns
+    -------
+    Settings
+        Of class ``kind``.
 
     Raises
     ------
     ExperimentError
-        Every problem on a line of its own: the key, what is wrong with it and, for an unknown key, the known ones.
+        With every problem on a line of its own: the key, what is wrong with it and, for an unknown key, the known ones.
     """
     try:
         return kind.model_validate(dict(table))
@@ -104,7 +125,7 @@ Schedule = _Number | Annotated[tuple[_Step, ...], AfterValidator(_ascending)]
 
 
 def value_at(schedule: float | Sequence[Sequence[float]], server_round: int) -> float:
-    """The value in a round, counted from 1."""
+    """Return the value of a schedule in a round, counted from 1."""
     if isinstance(schedule, int | float):
         return float(schedule)
     return float([value for first, value in schedule if first <= server_round][-1])

@@ -1,4 +1,4 @@
-"""How a command speaks to the person who typed it."""
+"""Messages of commands to the user."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedgraph.support.errors import FedgraphError
 
 @contextmanager
 def messages_for_people() -> Iterator[None]:
-    """Errors raised on purpose are printed as their message, with exit status 1; others keep their traceback."""
+    """Print errors raised on purpose as their message and exit with status 1; other errors keep their traceback."""
     try:
         yield
     except FedgraphError as error:

@@ -1,10 +1,10 @@
-"""Threads: how many cores there are, PyTorch's own threads pinned, jobs run side by side, algebra in blocks of columns.
+"""Threads: number of cores, PyTorch's own threads, parallel jobs, and algebra in blocks of columns.
 
 The threads within one PyTorch operation are pinned for a run (``[train] threads``, usually one), because small models
 train faster that way. The server's matrices ``[clients, parameters]`` are cut into blocks of columns instead: a block
-stays in a core's cache, and several threads take block after block, each with one thread within an operation. How a
-sum is added up is then settled by the shapes alone: neither the number of cores, nor that of pinned threads, nor who
-else keeps the machine busy changes a result.
+stays in a core's cache, and several threads process block after block, each with one thread within an operation. The
+order of summation then depends on the shapes alone: results are bitwise identical for any number of cores or pinned
+threads, and whatever else the machine is doing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ Result = TypeVar("Result")
 
 
 class _ThisThread(threading.local):
-    """pooled : whether the thread belongs to a pool."""
+    """State of a thread.
+
+    pooled : whether the thread belongs to a pool.
+    """
 
     pooled = False
 
@@ -34,9 +37,10 @@ _this_thread = _ThisThread()
 
 
 def available_cores() -> int:
-    """Cores that this process may use: what ``OMP_NUM_THREADS`` grants, as Ray sets it for its actors, else all.
+    """Return the number of cores that this process may use.
 
-    All are those that the scheduler and a container's quota allow.
+    That is ``OMP_NUM_THREADS``, which Ray sets for its actors; else all cores that the scheduler and a container's
+    quota allow.
     """
     granted = os.environ.get("OMP_NUM_THREADS", "")
     return int(granted) if granted.isdigit() and int(granted) > 0 else _all_cores()
@@ -65,20 +69,29 @@ def pinned_threads(count: int) -> Iterator[None]:
 
 
 def side_by_side(job: Callable[[Item], Result], items: Iterable[Item], workers: int, threads: int) -> list[Result]:
-    """Results of ``job`` in the order of ``items``, computed by ``workers`` threads with ``threads`` intra-op threads.
+    """Run ``job`` for all items in ``workers`` threads with ``threads`` intra-op threads each.
 
-    PyTorch releases Python's global lock while it computes, so threads scale for all but the smallest tensors. One
-    worker is the calling thread; so is that of a job which calls this in turn. The first exception is raised once no
-    job runs any more.
+    PyTorch releases Python's global lock while it computes, so threads scale for all but the smallest tensors. A single
+    worker is the calling thread, and so is the worker of a job that itself calls this function.
+
+    Returns
+    -------
+    list
+        Results in the order of ``items``.
+
+    Raises
+    ------
+    Exception
+        The first exception of a job, once no job is running any more.
     """
     remaining = list(items)
-    # A thread of a pool that waited for others of it could wait for ever: all may be waiting.
+    # A pool thread that waits for others of its pool could deadlock: all may be waiting.
     if min(workers, len(remaining)) <= 1 or _this_thread.pooled:
         with pinned_threads(threads):
             return [job(item) for item in remaining]
 
     def pinned(item: Item) -> Result:
-        # The number belongs to a thread: one that a pool keeps may have been set for another cohort.
+        # The setting belongs to a thread: that of a pool thread may have been made for another cohort.
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         return job(item)
@@ -97,7 +110,7 @@ def side_by_side(job: Callable[[Item], Result], items: Iterable[Item], workers: 
 
 @cache
 def _pool(workers: int) -> ThreadPoolExecutor:
-    """Threads are kept: starting one costs as much as a small block."""
+    """Return a pool whose threads are kept: starting a thread costs as much as a small block."""
     return ThreadPoolExecutor(workers, thread_name_prefix="fedgraph-worker", initializer=_mark_as_pooled)
 
 
@@ -105,29 +118,35 @@ def _mark_as_pooled() -> None:
     _this_thread.pooled = True
 
 
-# A forked process has none of the threads.
+# A forked process does not inherit the threads.
 os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 _WORTH_A_THREAD = 200_000_000
-"""Multiplications of a matrix product, a few milliseconds of work: for less, another thread costs more than it
-saves."""
+"""Multiplications for which another thread pays, a few milliseconds of work."""
 
 
 def column_blocks(rows: int, columns: int, entries: int, narrowest: int) -> list[slice]:
-    """Slices of the columns of a matrix ``[rows, columns]``, of about ``entries`` entries each.
+    """Slice the columns of a matrix ``[rows, columns]`` into blocks of about ``entries`` entries each.
 
-    Their bounds follow from the arguments alone. A block is a multiple of 16 columns wide, a cache line of float32, or
-    ``narrowest`` where that is more; the last one takes what is left.
+    The bounds depend only on the arguments. A block is a multiple of 16 columns wide, a cache line of float32, or
+    ``narrowest`` if that is more; the last one takes the rest.
     """
     width = max(narrowest, entries // max(rows, 1) // 16 * 16)
     return [slice(start, min(start + width, columns)) for start in range(0, columns, width)]
 
 
 def over_blocks(job: Callable[[slice], Result], blocks: list[slice], products: float) -> list[Result]:
-    """Results of ``job`` for every block, in the order of ``blocks``, computed on the CPU without gradients.
+    """Run ``job`` for every block on the CPU, without gradients; return results in the order of the blocks.
 
-    products : multiplications of all blocks together; decides how many threads are worth having.
+    Parameters
+    ----------
+    job : callable
+        Takes a slice of columns.
+    blocks : list of slice
+        As from :func:`column_blocks`.
+    products : float
+        Multiplications of all blocks together; determines the number of threads.
     """
 
     def without_gradients(block: slice) -> Result:

@@ -1,4 +1,4 @@
-"""Tables from files, and their columns as codes into their different values."""
+"""Tables from files, and their columns as codes of their distinct values."""
 
 from fedgraph.data.columns.columns import Floats, as_category, in_order, read_column
 from fedgraph.data.columns.files import Table, read_table

@@ -1,4 +1,4 @@
-"""A column of a table as codes into its different values, which are far fewer than its rows as a rule."""
+"""A column of a table as codes of its distinct values, which are usually far fewer than its rows."""
 
 from __future__ import annotations
 
@@ -21,16 +21,28 @@ _WHOLE = r"^([+-]?\d+)\.0*$"
 
 
 def as_category(value: str | float) -> str:
-    """A value as the text of a category: trimmed, and 2 for 2.0, as one file may write the one and one the other."""
+    """Return a value as the text of a category.
+
+    Returns
+    -------
+    str
+        Trimmed, with ``2`` for ``2.0``, because files differ in how they write whole numbers.
+    """
     return re.sub(_WHOLE, r"\1", str(value).strip())
 
 
 @dataclass(frozen=True)
 class Column:
-    """Values of a column.
+    """The values of a column.
 
-    codes : int64 ``[rows]``, positions in ``texts``, -1 where missing.
-    texts : the different values as text, each at least once in the column.
+    Attributes
+    ----------
+    name, where : str
+        Of the column, and of its table in messages.
+    codes : ndarray of int64
+        ``[rows]``, positions in ``texts``, -1 where missing.
+    texts : pyarrow.Array
+        The distinct values as text, each at least once in the column.
     """
 
     name: str
@@ -40,7 +52,7 @@ class Column:
 
     @cached_property
     def numbers(self) -> Floats | None:
-        """``texts`` as numbers; None when one of them is no number."""
+        """``texts`` as numbers; None if one of them is not a number."""
         try:
             return np.asarray(pc.cast(self.texts, pa.float64()).to_numpy(zero_copy_only=False))
         except pa.ArrowInvalid:
@@ -48,15 +60,15 @@ class Column:
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """Rows that hold each of ``texts``."""
+        """Number of rows with each of ``texts``."""
         return np.bincount(self.codes[self.codes >= 0], minlength=len(self.texts))
 
     def categories(self, least_rows: int = 1) -> tuple[str, ...]:
-        """The values that so many rows hold, in the order of ``in_order``."""
+        """Return the values in at least ``least_rows`` rows, in the order of :func:`in_order`."""
         return in_order(self.texts.filter(pa.array(self.counts >= least_rows)).to_pylist())
 
     def as_numbers(self) -> Floats:
-        """The column itself as numbers, ``[rows]``, NaN where missing. Raises DataError when one is no number."""
+        """Return the column as numbers, ``[rows]``, NaN where missing. Raises DataError if a value is not a number."""
         if self.numbers is None:
             words = some([text for text in self.texts.to_pylist() if not is_number(text)])
             raise DataError(
@@ -67,11 +79,21 @@ class Column:
         return np.append(self.numbers, np.nan)[self.codes]
 
     def as_codes(self, categories: Sequence[str], unknown_is_missing: bool = False, least_rows: int = 1) -> Floats:
-        """The column itself as positions in ``categories``, ``[rows]``, NaN where missing.
+        """Return the column as positions in ``categories``, ``[rows]``, NaN where missing.
 
-        least_rows : a value of fewer rows that is none of the categories is missing too.
+        Parameters
+        ----------
+        categories : sequence of str
+            All values that the column may have.
+        unknown_is_missing : bool
+            Whether a value that is not a category is missing, rather than an error.
+        least_rows : int
+            A value in fewer rows that is not a category is missing in any case.
 
-        Raises DataError for another value that is none of them, unless ``unknown_is_missing``.
+        Raises
+        ------
+        DataError
+            For a value that is not a category, unless it counts as missing.
         """
         places = pc.index_in(self.texts, value_set=pa.array(categories, pa.string()))
         unknown = pc.is_null(places).to_numpy(zero_copy_only=False) & (self.counts >= least_rows)
@@ -87,14 +109,21 @@ class Column:
 
 
 def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = ()) -> Column:
-    """A column of a table. Numbers that are not finite are missing, and so is what ``missing_codes`` lists.
+    """Read a column of a table as codes of its distinct values.
 
-    A number listed there stands for itself however it is written, a text only as it is written.
+    Parameters
+    ----------
+    table : Table
+        Its nulls and its numbers that are not finite are missing.
+    name : str
+        Of the column.
+    missing_codes : sequence of str or float
+        Further values that are missing. A number matches however it is written in the table, a text only as written.
 
     Raises
     ------
     DataError
-        When there is no such column, naming those there are, or it holds lists or the like.
+        When there is no such column (the message lists those there are), or when it contains lists or the like.
     """
     column = table.column(name)
     try:
@@ -102,7 +131,7 @@ def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = 
         texts = pc.cast(coded.dictionary, pa.string())
     except pa.ArrowNotImplementedError:
         raise DataError(f"column '{name}' of {table.where} is of type {column.type}: use numbers or text") from None
-    # 2 and 2.0 were two values and are one now.
+    # Merge 2 and 2.0, which were two values so far.
     again = pc.replace_substring_regex(texts, _WHOLE, r"\1").dictionary_encode()
     marks = pa.array([as_category(code) for code in missing_codes], pa.string())
     kept = pc.invert(pc.is_in(again.dictionary, value_set=marks)).to_numpy(zero_copy_only=False)
@@ -116,9 +145,9 @@ def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = 
 
 
 def read_numbers(table: Table, name: str, missing_codes: Sequence[str | float] = ()) -> Floats | None:
-    """The same as ``read_column(...).as_numbers()``, but None where that is an error; faster for many values."""
+    """Return ``read_column(...).as_numbers()``, or None where that is an error; faster for many distinct values."""
     if not any(isinstance(code, str) for code in missing_codes):
-        # It takes long to find that 100,000 words are no numbers; a hundred nearly always tell.
+        # Parsing 100,000 words in vain takes long; the first hundred nearly always suffice to detect them.
         few = Table({name: table.column(name).slice(0, 100)}, table.where)
         numbers = None if few.numbers(name) is None else table.numbers(name)
         return None if numbers is None else np.where(_is_missing(numbers, missing_codes), np.nan, numbers)
@@ -132,13 +161,19 @@ def _is_missing(numbers: Floats, missing_codes: Sequence[str | float]) -> NDArra
 
 
 def in_order(categories: Sequence[str]) -> tuple[str, ...]:
-    """Sorted: as numbers where all of them are numbers, so that 10 comes after 9."""
+    """Sort categories.
+
+    Returns
+    -------
+    tuple of str
+        In numerical order if all categories are numbers, so that 10 comes after 9; else in the order of text.
+    """
     numbers = all(is_number(text) for text in categories)
     return tuple(sorted(categories, key=lambda text: (float(text), text) if numbers else (0.0, text)))
 
 
 def is_number(text: str) -> bool:
-    """Whether a category is a finite number, as in a file: Python alone reads 1_000 as one."""
+    """Return whether a category is a finite number as files write them; ``float`` also accepts ``1_000``."""
     try:
         return "_" not in text and text.isascii() and bool(np.isfinite(float(text)))
     except ValueError:
@@ -146,6 +181,6 @@ def is_number(text: str) -> bool:
 
 
 def some(words: Sequence[str], shown: int = 5) -> str:
-    """The first of them, as they are quoted in messages."""
+    """Quote the first words for a message."""
     more = f" and {len(words) - shown:,} more" if len(words) > shown else ""
     return ", ".join(map(repr, words[:shown])) + more

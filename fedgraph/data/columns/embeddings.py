@@ -1,4 +1,4 @@
-"""Embeddings in tables: a column of lists, or columns ``scan.0``, ``scan.1``, ... of numbers, as in a CSV file."""
+"""Embeddings in tables: a column of lists, or numbered columns ``scan.0``, ``scan.1``, ..., as in a CSV file."""
 
 from __future__ import annotations
 
@@ -14,30 +14,39 @@ from fedgraph.support.errors import DataError
 
 
 def part_names(name: str, size: int) -> list[str]:
-    """The columns of an embedding of so many numbers."""
+    """Return the names of the columns of an embedding of ``size`` numbers."""
     return [f"{name}.{place}" for place in range(size)]
 
 
 def feature_of(column: str, embeddings: Collection[str]) -> str:
-    """The feature that a column belongs to: itself, or the embedding of which it is a number."""
+    """Return the feature to which a column belongs: itself, or the embedding of which it is one number."""
     owner = _owner(column)
     return owner if owner is not None and owner in embeddings else column
 
 
 def with_embeddings(columns: Sequence[str], embeddings: Collection[str]) -> list[str]:
-    """Names of columns with those of each embedding's numbers replaced by its name, where the first of them is."""
+    """Replace the columns of each embedding by the embedding's name, at the position of the first of them."""
     return list(dict.fromkeys(feature_of(column, embeddings) for column in columns))
 
 
 def read_embedding(table: Table, name: str, missing_codes: Sequence[str | float] = ()) -> Floats:
-    """The values of an embedding, ``[rows, numbers]``. One that lacks a number is missing, which is NaN in all of them.
+    """Read the values of an embedding, ``[rows, numbers]``.
 
-    missing_codes : of the numbers in columns of their own.
+    An embedding that lacks a number is missing: all of its numbers are NaN.
+
+    Parameters
+    ----------
+    table : Table
+        With a column of lists called ``name``, or numbered columns.
+    name : str
+        Of the embedding.
+    missing_codes : sequence of str or float
+        Values that are missing in numbered columns.
 
     Raises
     ------
     DataError
-        When there is no such embedding, or rows have different numbers of numbers, or one is no number.
+        When there is no such embedding, when rows differ in their number of values, or when a value is not a number.
     """
     if name in table.columns:
         values = _of_lists(table.columns[name], f"column '{name}' of {table.where}")
@@ -70,7 +79,7 @@ def _parts(table: Table, name: str) -> list[str]:
 
 def _numbers(table: Table, column: str, missing_codes: Sequence[str | float]) -> Floats:
     found = read_numbers(table, column, missing_codes)
-    # Otherwise this says which words there are.
+    # If there are words, this raises an error that lists them.
     return read_column(table, column, missing_codes).as_numbers() if found is None else found
 
 

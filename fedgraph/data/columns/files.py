@@ -19,7 +19,15 @@ from fedgraph.support.errors import DataError
 
 
 class Table:
-    """Columns by name; text is trimmed, and missing markers are null. ``where`` names the table in messages."""
+    """Columns by name. Text is trimmed, and missing markers are null.
+
+    Attributes
+    ----------
+    columns : dict of str to pyarrow.Array
+        In the order of the file.
+    where : str
+        Names the table in messages.
+    """
 
     def __init__(self, columns: Mapping[str, pa.Array], where: str) -> None:
         self.columns = dict(columns)
@@ -27,22 +35,22 @@ class Table:
 
     @property
     def names(self) -> list[str]:
-        """The columns, in the order of the file."""
+        """Names of the columns, in the order of the file."""
         return list(self.columns)
 
     @property
     def num_rows(self) -> int:
-        """Rows of the table."""
+        """Number of rows."""
         return len(next(iter(self.columns.values()), ()))
 
     def column(self, name: str) -> pa.Array:
-        """One column; DataError that lists the known ones when there is none of that name."""
+        """Return one column; raise DataError listing the columns if there is none of that name."""
         if name not in self.columns:
             raise DataError(f"{self.where} has no column '{name}'; its columns: {', '.join(self.names)}")
         return self.columns[name]
 
     def numbers(self, name: str) -> NDArray[np.float64] | None:
-        """A column as float64, NaN where missing or not finite; None when it holds anything but numbers."""
+        """Return a column as float64, NaN where missing or not finite; None if it contains anything but numbers."""
         column = self.column(name)
         if pa.types.is_boolean(column.type):
             return None
@@ -53,9 +61,19 @@ class Table:
         return np.where(np.isfinite(values), values, np.nan)
 
     def categories(self, name: str, known: Sequence[str] | None = None) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-        """A column as codes (-1 = missing) into its sorted distinct values, or into the list ``known``.
+        """Return a column as codes (-1 for missing) and the list of categories to which they refer.
 
-        Raises DataError for values that ``known`` does not list.
+        Parameters
+        ----------
+        name : str
+            Of the column.
+        known : sequence of str, optional
+            The categories; by default the sorted distinct values.
+
+        Raises
+        ------
+        DataError
+            For values that ``known`` does not list, and for a column of lists or the like.
         """
         try:
             text = pc.cast(self.column(name), pa.string())
@@ -75,7 +93,7 @@ class Table:
 
 
 def _sorted(values: Sequence[str]) -> list[str]:
-    """In the order of numbers where all values are numbers, so that 10 comes after 9."""
+    """Sort in numerical order if all values are numbers, so that 10 comes after 9."""
     try:
         return sorted(values, key=lambda value: (float(value), value))
     except ValueError:
@@ -83,9 +101,29 @@ def _sorted(values: Sequence[str]) -> list[str]:
 
 
 def read_table(path: Path, columns: Sequence[str] = (), missing: Sequence[str] = ("",), delimiter: str = ",") -> Table:
-    """Read .csv, .csv.gz (``columns`` names the columns of a file without a header) or .parquet.
+    """Read a table from a .csv, .csv.gz or .parquet file; the last few files are cached in the process.
 
-    The last few files are kept for the process. Raises DataError naming the file.
+    Parameters
+    ----------
+    path : Path
+        Of the file.
+    columns : sequence of str
+        Names of the columns of a CSV file without a header.
+    missing : sequence of str
+        Text that means missing.
+    delimiter : str
+        Between the columns of a CSV file.
+
+    Returns
+    -------
+    Table
+        All columns of a CSV file are text; those of a Parquet file keep their types.
+
+    Raises
+    ------
+    DataError
+        When the file is missing, cannot be read, or has no rows, two columns of one name, or another number of columns
+        than ``columns``. The message names the file.
     """
     if not path.is_file():
         raise DataError(
@@ -130,7 +168,7 @@ def _parquet(path: Path, columns: tuple[str, ...]) -> pa.Table:
 
 
 def _csv(path: Path, columns: tuple[str, ...], delimiter: str) -> pa.Table:
-    """Every column as text: types guessed from the first rows would fail on the first that differs."""
+    """Read all columns as text: types guessed from the first rows would fail at the first row that differs."""
     with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="", encoding="utf-8-sig") as lines:
         first = next(csv.reader(lines, delimiter=delimiter), [])
     if columns and len(columns) != len(first):

@@ -1,4 +1,4 @@
-"""Values of a table with columns of many kinds as numbers, and as the units of a network, and back."""
+"""Values of a table with columns of many kinds as numbers, as the units of a network, and back."""
 
 from fedgraph.data.encoding.encoding import Encoding
 from fedgraph.data.encoding.rows import Rows, values_of

@@ -31,22 +31,35 @@ class _Scales(dict[str, UnitScale]):
 
 
 _DIGITS = 6
-"""Of a range, that a float32 unit holds."""
+"""Significant digits of a range that a float32 unit preserves."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """Values float64 ``[rows, features]`` (``fedgraph.data.encoding.values``) <-> units float32 ``[rows, units]``.
+    """Conversion between values and units.
 
-    A number is one unit, 0 at the low and 1 at the high end of its range, with equal steps between them unless it is on
-    a logarithmic scale (:class:`fedgraph.data.encoding.unit_scale.UnitScale`). An embedding is a unit for each of its
-    numbers, which have one range. Ordered words are one unit with equal steps
-    from 0 to 1, binary features one unit, 0 or 1, categorical ones a unit per category. Units are NaN where a value is
-    missing, all of them for a category or an embedding.
+    Values are float64 ``[rows, features]`` (:mod:`fedgraph.data.encoding.values`), units float32 ``[rows, units]``:
 
-    outside    : see ``ScalingSettings``.
-    own_ranges : numbers without a range here have another one at every client, which is known there alone: they can
-                 neither be given nor told, while all else can.
+    - A number is one unit, 0 at the low and 1 at the high end of its range, with equal steps between them unless it
+      is on a logarithmic scale (:class:`fedgraph.data.encoding.unit_scale.UnitScale`).
+    - An embedding is one unit for each of its numbers, which share one range.
+    - Ordered words are one unit with equal steps from 0 to 1.
+    - A binary feature is one unit, 0 or 1.
+    - A categorical feature is one unit per category (one-hot).
+
+    Units are NaN where a value is missing: all units of a category or an embedding.
+
+    Attributes
+    ----------
+    schema : Schema
+        The features.
+    scaling : Scaling
+        Ranges of the numbers.
+    outside : {"keep", "clip"}
+        Values outside their range; see :class:`ScalingSettings`.
+    own_ranges : bool
+        Whether numbers without a range here have another range at each client, known only there. They can be neither
+        encoded nor decoded, while all other features can.
     """
 
     schema: Schema
@@ -56,28 +69,31 @@ class Encoding:
 
     @property
     def without_range(self) -> tuple[str, ...]:
-        """Numbers of which only their clients know the range."""
+        """Numbers whose range only their clients know."""
         lacking = (part.name for part in self.schema.features if needs_range(part))
         return tuple(name for name in lacking if self.own_ranges and name not in self.scaling.ranges)
 
     @cached_property
     def scales(self) -> Mapping[str, UnitScale]:
-        """By feature. Raises DataError when one has no range, or is asked for that only clients know."""
+        """Scale of each feature.
+
+        Raises DataError if a feature has no range, and on access to one that only clients know.
+        """
         unknown = self.without_range
         known = self.schema.select([name for name in self.schema.names if name not in unknown])
         return _Scales(zip(known.names, self.scaling.scales(known), strict=True))
 
     def encode(self, values: Floats) -> Tensor:
-        """Units of values.
+        """Convert values float64 ``[rows, features]`` to units float32 ``[rows, units]``.
 
         Raises
         ------
         DataError
-            When a feature has no range, for other columns than the schema's, and for a value a thousand ranges away
-            from its own.
+            When a feature has no range, when the columns are not those of the schema, and for a value a thousand ranges
+            away from its own range unless ``outside`` is ``clip``.
         """
         check_shape(values, self.schema)
-        # Unit after unit in memory, and turned at the end: writing columns into rows takes several times longer.
+        # Unit after unit in memory, transposed at the end: writing columns into rows takes several times longer.
         units = np.empty((len(self.schema.unit_feature), len(values)), dtype=np.float32)
         for part in self.schema.features:
             own, block = values[:, self.schema.value_slices[part.name]], units[self.schema.slices[part.name]]
@@ -110,13 +126,16 @@ class Encoding:
         return scale.units(values)
 
     def decode(self, units: Tensor) -> Floats:
-        """Values of units, such as those that a model predicts.
+        """Convert units ``[rows, units]``, such as the predictions of a model, to values float64 ``[rows, features]``.
 
-        Integers and ordinals are rounded, a binary feature is its second category from 0.5 on, a categorical one the
-        category with the largest unit. A category is missing where any of its units is NaN. Real numbers are rounded
-        to a millionth of their range or less, which is about what a unit can tell. Numbers without a range are missing.
+        Integers and ordinals are rounded. A binary feature is its second category from 0.5 on, a categorical one the
+        category with the largest unit, missing if any of its units is NaN. Real numbers are rounded to a millionth of
+        their range or less, which is about the precision of a unit. Numbers without a range are missing.
 
-        Raises DataError for another number of units than the schema has.
+        Raises
+        ------
+        DataError
+            When the number of units is not that of the schema.
         """
         if units.ndim != 2 or units.shape[1] != len(self.schema.unit_feature):
             raise DataError(
@@ -141,7 +160,7 @@ class Encoding:
             scale = self.scales[part.name]
             column = scale.values(block[0].astype(np.float64))
             if part.kind == "binary":
-                # Not rounded: half would go to the even 0.
+                # Not rounded: 0.5 would be rounded to the even 0.
                 column = np.where(np.isnan(column), np.nan, column >= 0.5)
             elif part.kind == "real":
                 column = column.round(_DIGITS - int(np.floor(np.log10(scale.span))))

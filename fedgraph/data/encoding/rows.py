@@ -1,4 +1,4 @@
-"""Rows as people write them, for questions to a model: a table, values, or dicts by feature."""
+"""Rows in the forms that users pass to a model: a table, an array of values, or dicts by feature."""
 
 from __future__ import annotations
 
@@ -19,19 +19,31 @@ Row = Mapping[str, Any]
 """Values by feature; None is missing."""
 
 Rows = Table | Floats | Row | Sequence[Row]
-"""A dict is a single row. Values are those of :mod:`fedgraph.data.encoding.values`."""
+"""Rows of a table. A dict is a single row; an array contains the values of :mod:`fedgraph.data.encoding.values`."""
 
 
 def values_of(rows: Rows, schema: Schema, ignored: Sequence[str] = ()) -> Floats:
-    """Values ``[rows, features]``, NaN for features that are missing, not there, or ``ignored``.
+    """Convert rows to values ``[rows, features]``; NaN for features that are missing, absent or ``ignored``.
 
-    Columns of a table that are no features do not count; in a dict they are taken for mistakes.
+    Parameters
+    ----------
+    rows : Rows
+        Columns of a table that are no features are ignored; in a dict they are taken for mistakes.
+    schema : Schema
+        The features.
+    ignored : sequence of str
+        Features to leave out.
+
+    Returns
+    -------
+    ndarray of float64
+        As :func:`read_values` returns them.
 
     Raises
     ------
     DataError
-        For a feature that a dict names and the schema lacks, for words in place of numbers, for categories that the
-        schema lacks, and for a table without any feature.
+        For a feature in a dict that the schema lacks, for words in place of numbers, for categories that the schema
+        lacks, and for a table without any feature.
     """
     if isinstance(rows, np.ndarray):
         check_shape(rows, schema)
@@ -50,7 +62,7 @@ def values_of(rows: Rows, schema: Schema, ignored: Sequence[str] = ()) -> Floats
 
 
 def _places(schema: Schema, names: Sequence[str]) -> list[int]:
-    """The columns of values that some features have."""
+    """Return the columns of values of some features."""
     every = range(schema.num_values)
     return [place for name in names for place in every[schema.value_slices[name]]]
 

@@ -1,13 +1,14 @@
-"""The ranges by which numbers become units from 0 to 1, and how clients come by common ones without sending rows.
+"""Ranges that map numbers to units from 0 to 1, and how clients agree on them without sending rows.
 
-- ``given``: the experiment says them. Nothing of the data leaves a client, and units mean the same everywhere.
-- ``own``: every client takes quantiles of its own values. Nothing leaves a client, but a unit of 0.5 means one thing
-  here and another there: a global model then speaks of positions in a client's own range, and its samples can be
-  turned back into original units only with the ranges of one client.
-- ``shared-ranges``: clients that consent tell their quantiles (``fedgraph.graphical.statistics``), with noise if
-  asked for, and the server merges them.
+- ``given``: the experiment gives them. No information about the data leaves a client, and units mean the same
+  everywhere.
+- ``own``: every client takes quantiles of its own values. Nothing leaves a client, but a unit of 0.5 stands for
+  different numbers at different clients: a global model then describes positions in a client's own range, and its
+  samples can be converted to original units only with the ranges of one client.
+- ``shared-ranges``: clients that consent send their quantiles (``fedgraph.graphical.statistics``), with noise if
+  requested, and the server merges them.
 
-Chajewska, Shrivastava: Federated Learning with Neural Graphical Models. The paper does not say how its numbers are
+Chajewska, Shrivastava: Federated Learning with Neural Graphical Models. The paper does not state how its numbers are
 scaled; its programs scale them to [0, 1].
 """
 
@@ -30,14 +31,17 @@ from fedgraph.support.errors import DataError, ReplyError
 from fedgraph.support.settings import Settings
 
 Range = tuple[float, float] | tuple[float, float, float]
-"""Low and high, of which the units are 0 and 1; or low, median and high, of which they are 0, 1/2 and 1."""
+"""Low and high, with units 0 and 1; or low, median and high, with units 0, 1/2 and 1."""
 
 Skewed = Literal["logarithmic", "straight"]
 """See ``ScalingSettings.skewed``."""
 
 _SKEWED = 0.2
-"""Of a range: a median that is so near to an end. Exponential numbers have it at 0.15, normal ones at 0.5; in between,
-as for the weights of babies, a straight scale predicts no worse."""
+"""Numbers are skewed if their median is closer to an end of their range than this fraction of it.
+
+Exponential numbers have it at 0.15, normal ones at 0.5; in between, as for birth weights, a straight scale predicts no
+worse.
+"""
 
 _LARGEST = 1e30
 _NARROWEST = 1e-30
@@ -51,10 +55,10 @@ def _rising(limits: Range) -> Range:
 
 
 Ranges = dict[str, Annotated[Range, AfterValidator(_rising)]]
-"""By feature, checked by pydantic."""
+"""Ranges by feature, validated by pydantic."""
 
 Bounds = dict[str, Annotated[tuple[float, float], AfterValidator(_rising)]]
-"""The same without medians."""
+"""Ranges without medians by feature, validated by pydantic."""
 
 _RANGES = TypeAdapter(Ranges)
 
@@ -62,16 +66,18 @@ _RANGES = TypeAdapter(Ranges)
 class ScalingSettings(Settings):
     """How numbers become units.
 
+    Attributes
+    ----------
     source   : of the ranges: ``given``, ``own`` or ``shared-ranges``.
-    ranges   : ``[low, high]`` by feature; they hold whatever the source. ``[low, median, high]`` is for a skewed one.
-    quantile : what share of a client's values lies below its low, and as many above its high. Outliers then do not
-               squeeze all others together.
+    ranges   : ``[low, high]`` by feature, used with any source. ``[low, median, high]`` is for a skewed feature.
+    quantile : fraction of a client's values below the low end, and above the high end, of a measured range. Outliers
+               then do not squeeze all other values together.
     skewed   : real numbers whose median is in the lowest or highest fifth of their range get a ``logarithmic`` scale
-               on which it is in the middle (:mod:`fedgraph.data.encoding.unit_scale`); for that the median is measured,
-               and told, as part of the range. Otherwise, as all other numbers do, they keep a ``straight`` scale.
+               on which it is in the middle (:mod:`fedgraph.data.encoding.unit_scale`); the median is then measured,
+               and sent, as part of the range. With ``straight``, and for all other numbers, the scale is linear.
                Predictions of numbers on a logarithmic scale are nearer to medians than to means.
-    merge    : of ranges that clients told: from the lowest low to the highest high (``widest``), or the ``median`` low
-               and high, on which one client has little influence. Of medians it is always the median.
+    merge    : of the ranges that clients send: from the lowest low to the highest high (``widest``), or the ``median``
+               low and high, on which one client has little influence. Medians are always merged by their median.
     outside  : a value outside its range is kept, so that its unit is below 0 or above 1, or clipped to it (``keep``,
                ``clip``). Clipped values cannot be restored, and errors of predictions hide at the ends.
     """
@@ -86,13 +92,19 @@ class ScalingSettings(Settings):
 
 @dataclass(frozen=True)
 class Scaling:
-    """Ranges by feature. Binary features and ordered words need none."""
+    """Ranges of the numbers of a schema. Binary features and ordered words need none.
+
+    Attributes
+    ----------
+    ranges : mapping of str to Range
+        By feature.
+    """
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
 
     @classmethod
     def measured(cls, values: Floats, schema: Schema, quantile: float, skewed: Skewed = "logarithmic") -> Scaling:
-        """From the quantiles of values ``[rows, features]``: (0, 1) for a feature without any."""
+        """Measure the ranges as quantiles of values ``[rows, features]``; (0, 1) for a feature without values."""
         check_shape(values, schema)
         return cls(
             {
@@ -106,7 +118,7 @@ class Scaling:
 
     @classmethod
     def merged(cls, told: Sequence[Mapping[str, Range]], how: Literal["widest", "median"] = "widest") -> Scaling:
-        """Of the ranges that clients told, each of any features; see ``ScalingSettings.merge``."""
+        """Merge the ranges that clients sent, each of any features; see :class:`ScalingSettings`."""
         ranges: dict[str, Range] = {}
         for name in sorted({name for one in told for name in one}):
             of_clients = [one[name] for one in told if name in one]
@@ -118,13 +130,16 @@ class Scaling:
         return cls(ranges)
 
     def completed(self, other: Scaling) -> Scaling:
-        """These ranges, and those of ``other`` for further features, such as a client's private ones."""
+        """Add the ranges of ``other`` for features without one here, such as a client's private features."""
         return Scaling({**other.ranges, **self.ranges})
 
     def scales(self, schema: Schema) -> tuple[UnitScale, ...]:
-        """Of every feature; those of categories are their positions, the first being 0 and the last 1.
+        """Return the scale of every feature; categories are at their positions, the first at 0 and the last at 1.
 
-        Raises DataError that names the features without a range.
+        Raises
+        ------
+        DataError
+            When features have no range, naming them.
         """
         lacking = [part.name for part in schema.features if needs_range(part) and part.name not in self.ranges]
         if lacking:
@@ -139,7 +154,7 @@ class Scaling:
 
     @classmethod
     def given(cls, ranges: Mapping[str, Range]) -> Scaling:
-        """The scaling that a person asks for. Raises DataError that names the feature whose range is none."""
+        """Validate ranges that a user gives. Raises DataError naming the feature whose range is invalid."""
         try:
             return cls(_RANGES.validate_python(dict(ranges)))
         except ValidationError as error:
@@ -147,12 +162,12 @@ class Scaling:
             raise DataError(f"the range of '{found['loc'][0]}' cannot be used: {found['msg']}") from None
 
     def as_json(self) -> str:
-        """One line, read by ``from_json``."""
+        """Return one line of JSON that :meth:`from_json` reads."""
         return json.dumps({name: list(limits) for name, limits in self.ranges.items()})
 
     @classmethod
     def from_json(cls, text: str, what: str = "the scaling") -> Scaling:
-        """The scaling that somebody sent. Raises ReplyError when it is none."""
+        """Read a scaling from a message; ``what`` names it in errors. Raises ReplyError if it is malformed."""
         check_length(text, what)
         try:
             return cls(_RANGES.validate_json(text))
@@ -161,10 +176,23 @@ class Scaling:
 
 
 def agreed_scaling(schema: Schema, settings: ScalingSettings, told: Sequence[Mapping[str, Range]] = ()) -> Scaling:
-    """What the server sends to all clients; each completes it with ``Scaling.measured`` of its own values.
+    """Return the scaling that the server sends to all clients.
 
-    schema : of the common features.
-    told   : ranges of the clients that told any.
+    Each client completes it with :meth:`Scaling.measured` of its own values.
+
+    Parameters
+    ----------
+    schema : Schema
+        The common features.
+    settings : ScalingSettings
+        Given ranges, and how those of clients are merged.
+    told : sequence of mapping
+        Ranges of the clients that sent any.
+
+    Returns
+    -------
+    Scaling
+        Complete for ``schema`` unless the source is ``own``.
 
     Raises
     ------
@@ -180,22 +208,46 @@ def agreed_scaling(schema: Schema, settings: ScalingSettings, told: Sequence[Map
 
 
 def needs_range(feature: Feature) -> bool:
-    """Whether a feature is a number in units of its own, or several such."""
+    """Return whether a feature is a number in units of its own, or several such numbers.
+
+    Returns
+    -------
+    bool
+        True for real and integer features, embeddings, and ordinal features that are numbers.
+    """
     return feature.is_scaled and not feature.categories
 
 
 def may_be_skewed(feature: Feature, skewed: Skewed) -> bool:
-    """Whether a feature may have a range with the median."""
+    """Return whether a feature may have a range with a median.
+
+    Returns
+    -------
+    bool
+        True for real features, if skewed ones are to get a logarithmic scale.
+    """
     return feature.kind == "real" and skewed == "logarithmic"
 
 
 def quantile_range(values: Floats, quantile: float, with_median: bool = False) -> Range:
-    """Low and high quantile of ``values [rows]`` without NaN, the first below the second; (0, 1) without any value.
+    """Return the range between a low and a high quantile.
 
-    Where both are one value, such as 0 in a column that counts rare events, they are the quantiles of that value and of
-    all that differ from it; a constant column lies in the middle of its range.
+    If both quantiles are one value, such as 0 in a column that counts rare events, they are taken of that value and of
+    all values that differ from it; a constant column lies in the middle of its range.
 
-    with_median : put the median between them if they are skewed.
+    Parameters
+    ----------
+    values : ndarray
+        ``[rows]``; values that are not finite do not count.
+    quantile : float
+        Below 0.5; the high end is the quantile ``1 - quantile``.
+    with_median : bool
+        Whether to include the median if the values are skewed.
+
+    Returns
+    -------
+    Range
+        Low is below high; (0, 1) if there are no values.
     """
     values = values[np.isfinite(values)]
     if not len(values):
@@ -210,7 +262,13 @@ def quantile_range(values: Floats, quantile: float, with_median: bool = False) -
 
 
 def skewed_range(low: float, median: float, high: float) -> Range:
-    """With the median where it is far from the middle, without it elsewhere."""
+    """Return a range with its median only if that is far from the middle.
+
+    Returns
+    -------
+    Range
+        ``(low, median, high)`` if the median is in the lowest or highest fifth of the range, else ``(low, high)``.
+    """
     share = (median - low) / (high - low)
     return (low, median, high) if min(share, 1 - share) < _SKEWED else (low, high)
 

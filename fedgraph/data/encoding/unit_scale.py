@@ -1,8 +1,8 @@
-"""The scale on which a number becomes a unit: straight, or logarithmic for a skewed one.
+"""The scale on which a number becomes a unit: straight, or logarithmic for a skewed number.
 
-Models predict units and draw them with noise of one size, whatever the prediction. Of concentrations, incomes and other
-skewed numbers that is right on a logarithmic scale only: on a straight one nearly all units are next to 0, and the
-noise of a few large ones drowns them.
+Models predict units and draw them with noise of one size, whatever the prediction. For concentrations, incomes and
+other skewed numbers that is right only on a logarithmic scale: on a straight one nearly all units are close to 0, and
+the noise of a few large numbers drowns them.
 """
 
 from __future__ import annotations
@@ -15,28 +15,38 @@ import numpy as np
 from fedgraph.data.columns.columns import Floats
 
 FARTHEST = 1000.0
-"""Ranges that a value may lie outside its own: farther off is a mistake, and squared it would drown all others."""
+"""Distance from its range, in ranges, from which a value is taken for a mistake: squared, it would drown all others."""
 
 _NEAREST = 0.01
-"""Of a range: a median that is nearer to an end, as that of a column of mostly zeros, counts as so far from it."""
+"""Least distance of a median from an end, as a fraction of the range.
+
+Nearer medians, as in a column of mostly zeros, count as this far away.
+"""
 
 _POINTS = 32
-"""Of a quadrature, which is exact for polynomials of twice that degree."""
+"""Points of the quadrature, which is exact for polynomials of twice that degree."""
 
 
 @dataclass(frozen=True)
 class UnitScale:
-    """Values of one feature <-> units.
+    """Conversion between the values of one feature and its units.
 
-    A value at the share z of its range has the unit z on a straight scale, and on a logarithmic one
+    A value at the fraction z of its range has the unit z on a straight scale, and on a logarithmic one
 
         sign(z) log(1 + g abs(z)) / log(1 + g),
 
-    which is 0 and 1 where z is. The growth g is such that the median has the unit 1/2. Where the median is in the upper
-    half of the range, the scale is turned round.
+    which is 0 at z = 0 and 1 at z = 1. The growth g is such that the median has the unit 1/2. If the median is in the
+    upper half of the range, the scale is reversed.
 
-    growth : g, 0 for a straight scale.
-    turned : whether values near the high end lie apart, instead of those near the low end.
+    Attributes
+    ----------
+    low, high : float
+        The range.
+    growth : float
+        g, 0 for a straight scale.
+    turned : bool
+        Whether the scale is reversed, so that values near the high end are spread out instead of those near the low
+        end.
     """
 
     low: float
@@ -46,7 +56,7 @@ class UnitScale:
 
     @classmethod
     def of(cls, low: float, high: float, median: float | None = None) -> UnitScale:
-        """From a range, straight unless the median is known and not in the middle."""
+        """Construct a scale from a range; straight unless a median away from the middle is given."""
         if median is None:
             return cls(low, high)
         share = (median - low) / (high - low)
@@ -56,11 +66,11 @@ class UnitScale:
 
     @property
     def span(self) -> float:
-        """From low to high."""
+        """Difference of high and low."""
         return self.high - self.low
 
     def units(self, values: Floats) -> Floats:
-        """Of values."""
+        """Convert values to units."""
         shares = (values - self.low) / self.span
         if not self.growth:
             return shares
@@ -69,7 +79,7 @@ class UnitScale:
         return 1 - units if self.turned else units
 
     def values(self, units: Floats) -> Floats:
-        """Of units; on a logarithmic scale at most ``FARTHEST`` ranges away."""
+        """Convert units to values, on a logarithmic scale at most ``FARTHEST`` ranges away."""
         if self.growth:
             units = 1 - units if self.turned else units
             powers = np.minimum(np.abs(units) * np.log1p(self.growth), np.log1p(self.growth * FARTHEST))
@@ -78,15 +88,19 @@ class UnitScale:
         return self.low + units * self.span
 
     def is_far(self, values: Floats) -> np.ndarray:
-        """Whether values, or their units, are ``FARTHEST`` ranges away."""
+        """Return where values, or their units, are more than ``FARTHEST`` ranges away."""
         shares = (values - self.low) / self.span
         return np.maximum(np.abs(shares - 0.5), np.abs(self.units(values) - 0.5)) > FARTHEST
 
     def moments(self, units: Floats, noise: float) -> tuple[Floats, Floats]:
-        """Mean and standard deviation of values ``[rows]`` whose units are a mixture of normal distributions.
+        """Return mean and standard deviation of values ``[rows]`` whose units are a mixture of normal distributions.
 
-        units : where its components are, ``[rows, components]``.
-        noise : standard deviation of each of them.
+        Parameters
+        ----------
+        units : ndarray
+            Means of the components, ``[rows, components]``.
+        noise : float
+            Standard deviation of each component.
         """
         if not self.growth:
             return self.values(units.mean(1)), np.sqrt(units.var(1) + noise**2) * self.span
@@ -97,6 +111,6 @@ class UnitScale:
 
 
 def _quadrature() -> Iterator[tuple[float, float]]:
-    """Points of a standard normal variable and their weights, which sum to 1 (Gauss and Hermite)."""
+    """Yield points of a standard normal variable and their weights, which sum to 1 (Gauss-Hermite)."""
     points, weights = np.polynomial.hermite_e.hermegauss(_POINTS)
     yield from zip(points.tolist(), (weights / weights.sum()).tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""Rows of a table as numbers ``[rows, features]``, and back: what stands between a file and the units of a network.
+"""Rows of a table as numbers ``[rows, features]``, and back: the step between a file and the units of a network.
 
 A number is itself, in its own units; a category is its position among the categories of its feature; NaN is missing.
 An embedding has as many columns as numbers (:attr:`fedgraph.data.schema.schema.Schema.value_slices`).
@@ -26,15 +26,27 @@ _LARGEST_WHOLE = 2.0**53
 
 
 def read_values(table: Table, schema: Schema, settings: SchemaSettings | None = None) -> Floats:
-    """The features of ``schema`` in a table, float64 ``[rows, features]``, column after column in memory.
+    """Read the features of a schema from a table.
 
-    settings : whose ``missing-codes`` count, and whose ``unknown`` and ``least-rows`` say what to do with a value that
-               is no category; by default it is an error however rare it is.
+    Parameters
+    ----------
+    table : Table
+        With a column for each feature.
+    schema : Schema
+        The features.
+    settings : SchemaSettings, optional
+        Its ``missing-codes`` apply, and its ``unknown`` and ``least-rows`` decide about values that are not a category;
+        by default these are an error, however rare.
+
+    Returns
+    -------
+    ndarray
+        float64 ``[rows, features]``, contiguous by column.
 
     Raises
     ------
     DataError
-        When the table lacks a feature, or holds words in place of numbers or categories that the schema lacks.
+        When the table lacks a feature, or contains words in place of numbers or categories that the schema lacks.
     """
     settings = settings or SchemaSettings(least_rows=1)
     values = np.empty((table.num_rows, schema.num_values), order="F")
@@ -54,10 +66,18 @@ def read_values(table: Table, schema: Schema, settings: SchemaSettings | None = 
 
 
 def as_table(values: Floats, schema: Schema, where: str = "the rows") -> Table:
-    """Columns of values ``[rows, features]``: floats, whole numbers, or text; what is not finite is missing. An
-    embedding has a column for each of its numbers.
+    """Convert values ``[rows, features]`` to a table.
 
-    Raises DataError for another number of columns than the schema has values.
+    Returns
+    -------
+    Table
+        Columns of floats, whole numbers or text; values that are not finite are missing. An embedding has a column for
+        each of its numbers.
+
+    Raises
+    ------
+    DataError
+        When the number of columns is not that of the schema's values.
     """
     check_shape(values, schema)
     columns: dict[str, pa.Array] = {}
@@ -69,13 +89,19 @@ def as_table(values: Floats, schema: Schema, where: str = "the rows") -> Table:
 
 
 def write_csv(table: Table, path: Path) -> None:
-    """Write a table as CSV with a header, in one step; missing values are empty."""
+    """Write a table as CSV with a header, atomically; missing values are empty."""
     with replacing(path) as temporary:
         pyarrow.csv.write_csv(pa.table(table.columns), temporary)
 
 
 def check_shape(values: Floats, schema: Schema) -> None:
-    """Raise DataError unless ``values`` are ``[rows, features]``."""
+    """Check that values have the columns of a schema.
+
+    Raises
+    ------
+    DataError
+        When ``values`` are not ``[rows, features]``.
+    """
     if values.ndim != 2 or values.shape[1] != schema.num_values:
         raise DataError(
             f"values of shape {list(values.shape)} do not fit the schema: it needs [rows, {schema.num_values}]"
@@ -96,7 +122,7 @@ def _column(values: NDArray[np.float64], feature: Feature) -> pa.Array:
     missing = ~np.isfinite(values)
     if feature.kind in ("real", "embedding"):
         return pa.array(values, pa.float64(), mask=missing)
-    # Every float64 up to 2^53 that is whole is an int64 as well.
+    # Every whole float64 up to 2^53 is an exact int64.
     whole = np.clip(np.where(missing, 0.0, values).round(), -_LARGEST_WHOLE, _LARGEST_WHOLE).astype(np.int64)
     if not feature.categories:
         return pa.array(whole, pa.int64(), mask=missing)

@@ -1,1 +1,1 @@
-"""Labelled images dealt out to clients, bundled, downloaded or one's own."""
+"""Labelled images partitioned among clients: bundled, downloaded or the user's own."""

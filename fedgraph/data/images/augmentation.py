@@ -1,7 +1,7 @@
 """Random crop, horizontal flip and cutout of training images, all clients in single tensor operations.
 
 As in the program of Chen et al. (IJCAI 2022): images are padded by reflection and cropped to their own size, half of
-them are mirrored, and a square, wholly inside the image, is set to zero after scaling: the mean colour with
+them are mirrored, and a square inside the image is set to zero after scaling: the mean colour with
 ``normalise = "standard"``, else black.
 """
 
@@ -22,9 +22,16 @@ Change = Literal["crop", "flip", "cutout"]
 
 @dataclass(frozen=True)
 class ImageAugmentation:
-    """Changes minibatches of images (a :data:`fedgraph.data.base.Augment`).
+    """Random changes to minibatches of images (a :data:`fedgraph.data.base.Augment`).
 
-    crop_padding : pixels on each side that a crop may shift an image by. cutout_size : side of the square in pixels.
+    Attributes
+    ----------
+    changes : frozenset of {"crop", "flip", "cutout"}
+        The changes to make.
+    crop_padding : int
+        Largest shift of a crop, in pixels.
+    cutout_size : int
+        Side of the square, in pixels.
     """
 
     changes: frozenset[Change]
@@ -32,9 +39,9 @@ class ImageAugmentation:
     cutout_size: int = 8
 
     def __call__(self, inputs: Tensor, numbers: Tensor) -> Tensor:
-        """Changed images, of ``[clients, batch, channels, height, width]`` and random int64 ``[clients, batch]``.
+        """Change images ``[clients, batch, channels, height, width]`` by random int64 ``[clients, batch]``.
 
-        An image's result depends on itself and its number alone.
+        The result for an image depends only on the image and its number.
         """
         height, width = inputs.shape[-2:]
         draws = count()
@@ -59,17 +66,17 @@ class ImageAugmentation:
         return inputs
 
     def _inside(self, numbers: Tensor, draws: Iterator[int], size: int) -> Tensor:
-        """Which rows or columns the square covers, bool ``[clients, batch, size]``."""
+        """Return the rows or columns that the square covers, bool ``[clients, batch, size]``."""
         first = self._drawn(numbers, draws, size - self.cutout_size + 1)
         place = torch.arange(size, device=numbers.device)
         return (place >= first) & (place < first + self.cutout_size)
 
     @staticmethod
     def _drawn(numbers: Tensor, draws: Iterator[int], values: int) -> Tensor:
-        """The next draw of each image, ``[clients, batch, 1]``."""
+        """Return the next draw of each image, ``[clients, batch, 1]``."""
         return drawn(numbers, next(draws), values).unsqueeze(-1)
 
 
 def reflected(places: Tensor, size: int) -> Tensor:
-    """Places beyond ``0..size-1``, by less than ``size``, mirrored at the outermost pixel, which is not repeated."""
+    """Mirror positions beyond ``0..size-1``, by less than ``size``, at the outermost pixel, which is not repeated."""
     return size - 1 - (size - 1 - places.abs()).abs()

@@ -1,6 +1,6 @@
-"""The digits that come with scikit-learn, without importing it.
+"""The digits that come with scikit-learn, read without importing it.
 
-That would take seconds of every process that answers a message.
+The import would take seconds in every process that answers a message.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from fedgraph.support.errors import DataError
 
 @lru_cache(maxsize=1)
 def read_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images ``[1797, 8, 8]`` with values from 0 to 16, and labels ``[1797]``, as ``sklearn.datasets.load_digits``.
+    """Read images ``[1797, 8, 8]`` with values from 0 to 16, and labels ``[1797]``, as ``load_digits`` returns them.
 
     Raises
     ------
     DataError
-        When scikit-learn is not installed, or came without the file.
+        When scikit-learn is not installed, or lacks the file.
     """
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:

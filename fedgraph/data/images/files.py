@@ -34,7 +34,7 @@ MOSAIC_ROWS, MOSAIC_COLUMNS, TILE = 50, 100, 32
 
 @dataclass(frozen=True)
 class Images:
-    """Training images, then test images: pixels uint8 ``[images, channels, height, width]``, labels int64."""
+    """All images of a set, training images first: pixels uint8 ``[images, channels, height, width]``, labels int64."""
 
     pixels: Bytes
     labels: NDArray[np.int64]
@@ -42,16 +42,16 @@ class Images:
 
 
 def file_key(paths: Sequence[Path]) -> FileKey:
-    """What identifies the present content of ``paths`` in a cache: absolute paths and times of change."""
+    """Return a cache key for the present content of ``paths``: absolute paths and times of modification."""
     return tuple((path.absolute(), path.stat().st_mtime_ns) for path in paths)
 
 
 @lru_cache(maxsize=4)
 def read_images(files: FileKey, sha256: tuple[str, ...] = ()) -> Images:
-    """Read one data set, kept for the process: many nodes of a process use the same arrays.
+    """Read one data set; it is cached, as many nodes of a process use the same arrays.
 
-    ``files`` in the order of ``IDX_NAMES``, ``CIFAR10_NAMES``, ``CIFAR100_NAMES`` or ``MOSAIC_NAMES``, or one tar file
-    of CIFAR. ``sha256`` of the unpacked idx files is checked when given. Raises DataError naming the file.
+    ``files`` are in the order of ``IDX_NAMES``, ``CIFAR10_NAMES``, ``CIFAR100_NAMES`` or ``MOSAIC_NAMES``, or one tar
+    file of CIFAR. ``sha256`` of the unpacked idx files is verified if given. Raises DataError naming the file.
     """
     paths = [path for path, _ in files]
     if paths[0].name == MOSAIC_NAMES[0]:
@@ -62,7 +62,7 @@ def read_images(files: FileKey, sha256: tuple[str, ...] = ()) -> Images:
 
 
 def read_idx(path: Path, sha256: str | None = None) -> Bytes:
-    """An idx file of unsigned bytes, gzipped (name ends in .gz) or not, as an array of its own shape."""
+    """Read an idx file of unsigned bytes, gzipped (name ends in .gz) or not, as an array of its own shape."""
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
@@ -89,18 +89,18 @@ def _read_idx_set(paths: Sequence[Path], sha256: tuple[str, ...]) -> Images:
 
 
 class _Dtype:
-    """Stands in for ``numpy.dtype`` while unpickling: unsigned bytes only."""
+    """Stand-in for ``numpy.dtype`` while unpickling: unsigned bytes only."""
 
     def __init__(self, code: str | bytes, *_: object) -> None:
         if code not in ("u1", b"u1"):
             raise pickle.UnpicklingError(f"an array of type {code!r} instead of bytes")
 
     def __setstate__(self, state: object) -> None:
-        """Byte order and the like do not matter for bytes."""
+        """Ignore byte order and the like, which do not matter for bytes."""
 
 
 class _Array:
-    """Stands in for ``numpy.ndarray`` while unpickling, and keeps only the shape and the bytes."""
+    """Stand-in for ``numpy.ndarray`` while unpickling that keeps only the shape and the bytes."""
 
     def __init__(self, *_: object) -> None:
         self.value = np.empty(0, dtype=np.uint8)
@@ -111,7 +111,7 @@ class _Array:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Reads arrays of bytes and plain values, and never calls what a pickle names."""
+    """Unpickle arrays of bytes and plain values, without ever calling what a pickle names."""
 
     def find_class(self, module: str, name: str) -> type:
         stand_ins = {"_reconstruct": _Array, "ndarray": _Array, "dtype": _Dtype}
@@ -121,9 +121,9 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def unpickle_arrays(raw: bytes, where: str) -> dict[str, Any]:
-    """A pickled dict of byte arrays, lists, numbers and strings, read without executing anything in it.
+    """Read a pickled dict of byte arrays, lists, numbers and strings without executing anything in it.
 
-    Raises DataError naming ``where`` when it asks for anything else or is damaged.
+    Raises DataError naming ``where`` if the pickle contains anything else or is damaged.
     """
     try:
         value = _ArrayUnpickler(io.BytesIO(raw), encoding="bytes").load()
@@ -143,7 +143,7 @@ def _text(value: str | bytes) -> str:
 
 
 def _cifar_members(paths: Sequence[Path]) -> dict[str, bytes]:
-    """The wanted files of a folder, or of one tar file, by name."""
+    """Read the wanted files of a folder, or of one tar file, by name."""
     try:
         if len(paths) > 1:
             return {path.name: path.read_bytes() for path in paths}
@@ -179,7 +179,7 @@ def _cifar_batch(raw: bytes, where: str) -> tuple[Bytes, NDArray[np.int64]]:
 
 
 def _read_mosaics(paths: Sequence[Path]) -> Images:
-    """Pictures of 50 x 100 tiles in rows, 32 x 32 RGB each, and their labels ``y_train``, ``y_test``."""
+    """Read pictures of 50 x 100 tiles in rows, 32 x 32 RGB each, and their labels ``y_train``, ``y_test``."""
     labels = read_mosaic_labels(paths[0])
     pixels = np.concatenate([_tiles(path) for path in paths[1:]])
     both = np.concatenate([labels["y_train"], labels["y_test"]]).astype(np.int64)
@@ -189,7 +189,7 @@ def _read_mosaics(paths: Sequence[Path]) -> Images:
 
 
 def read_mosaic_labels(path: Path) -> dict[str, NDArray[Any]]:
-    """Arrays of labels ``y_train``, ``y_test``; ``lossy_train``, ``lossy_test`` list images that are approximate."""
+    """Read the arrays ``y_train``, ``y_test``, and ``lossy_train``, ``lossy_test`` which list approximate images."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             labels = dict(arrays)

@@ -1,4 +1,4 @@
-"""Image classification sets (digits, MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100) dealt to clients by a partition."""
+"""Image classification sets (digits, MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100), partitioned among clients."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ __all__ = ["IMAGES", "ImageSettings", "ImageSource"]
 
 
 class ImageSettings(ImageOptions):
-    """The ``[data]`` table of an image set; the partition keys deal out its training examples.
+    """The ``[data]`` table of an image set; the partition keys divide its training examples.
 
-    validation_share : part of each client's training examples kept for validation; 0 = no validation split.
-    validation       : ``own`` = each client is validated on what was kept of its own examples; ``shared`` = on what was
-                       kept of everybody's, which holds all classes, as a shared test set does.
-    test             : ``matched`` = each client gets test examples in the class mix of its training examples, without
-                       overlap; ``shared`` = every client is tested on the whole test set.
-    limit            : use only so many training examples, as many of each class.
+    Attributes
+    ----------
+    set              : the name of the image set.
+    validation_share : fraction of each client's training examples kept for validation; 0 = no validation split.
+    validation       : ``own`` = each client is validated on the examples kept from its own; ``shared`` = on those kept
+                       from all clients, which contain all classes, as a shared test set does.
+    test             : ``matched`` = each client gets test examples in the class proportions of its training examples,
+                       without overlap; ``shared`` = every client is tested on the whole test set.
+    limit            : use at most this many training examples, balanced over the classes.
     """
 
     set: SetName = "digits"
@@ -57,7 +60,7 @@ class ImageSettings(ImageOptions):
 
 
 class ImageSource:
-    """An image set in a data folder, dealt to clients (a :class:`fedgraph.data.base.DataSource`)."""
+    """An image set in a data folder, partitioned among clients (a :class:`fedgraph.data.base.DataSource`)."""
 
     def __init__(self, settings: ImageSettings, data_dir: Path) -> None:
         self.settings = settings
@@ -65,11 +68,11 @@ class ImageSource:
         self.spec = SETS[settings.set]
 
     def client_names(self) -> list[str]:
-        """``client-00`` and so on."""
+        """Return ``client-00`` and so on."""
         return client_names(self.settings.clients)
 
     def load(self, names: Sequence[str]) -> CohortData:
-        """The clients ``names``; all share one tensor of pixels. See DataSource for the errors."""
+        """Load the clients ``names``; all share one tensor of pixels. See DataSource for the errors."""
         known = self.client_names()
         for name in names:
             if name not in known:
@@ -80,11 +83,11 @@ class ImageSource:
         return image_cohort(self.settings, self.spec, images, names, [parts[known.index(name)] for name in names])
 
     def given_graph(self) -> ClientGraph | None:
-        """None: images come without a relation between clients."""
+        """Return None: no client graph is published with the images."""
         return None
 
     def describe(self) -> str:
-        """E.g. ``digits (scikit-learn, 1,797 images 8x8), 20 clients, 2 shards each``."""
+        """Describe the data, e.g. ``digits (scikit-learn, 1,797 images 8x8), 20 clients, 2 shards each``."""
         spec, limit = self.spec, self.settings.limit
         facts = [f"{spec.num_train + spec.num_test:,} images {spec.shape[1]}x{spec.shape[2]}"]
         if self.settings.set == "digits":
@@ -106,7 +109,7 @@ class ImageSource:
 
 
 def _images(name: SetName, key: FileKey, seed: int) -> Images:
-    """All images of a set, the training images first; for digits split by ``seed``, as it has no split of its own."""
+    """Return all images of a set, the training images first; digits, which have no split of their own, by ``seed``."""
     if name == "digits":
         return _digits(seed)
     images = image_files.read_images(key, IDX_CONTENT.get(name, ()))
@@ -121,7 +124,7 @@ def _images(name: SetName, key: FileKey, seed: int) -> Images:
 
 @lru_cache(maxsize=8)
 def _digits(seed: int) -> Images:
-    """Scikit-learn's digits, a fifth of each class for testing."""
+    """Return scikit-learn's digits, with a fifth of each class for testing."""
     pixels, labels = read_digits()
     draws = generator(seed, "digits", "test")
     train, test = [], []
@@ -136,7 +139,7 @@ def _digits(seed: int) -> Images:
 
 @lru_cache(maxsize=8)
 def _divide(settings: ImageSettings, key: FileKey) -> list[dict[SplitName, Indices]]:
-    """Rows of each client in each split; kept for the process, where many nodes load different clients."""
+    """Return the rows of each client in each split; cached, as many nodes of a process load different clients."""
     seed, names = settings.partition_seed, client_names(settings.clients)
     images = _images(settings.set, key, seed)
     used = np.arange(images.num_train)

@@ -1,4 +1,4 @@
-"""Images of one's own with their classes: a folder with a sub-folder for each class, or arrays in an .npz file."""
+"""The user's own images with classes: a folder with a sub-folder for each class, or arrays in an .npz file."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ _MODES = {1: "L", 3: "RGB"}
 
 
 def read_labelled(path: Path, classes: Sequence[str], shape: tuple[int, int, int]) -> Images:
-    """All images, class after class and by the names of files; labels are places in ``classes``.
+    """Read all images, class by class and sorted by file name; labels are positions in ``classes``.
 
     Images in files are scaled to the ``shape`` (channels, height, width); those of arrays must have it. The last few
-    sets are kept for the process while no file changes.
+    sets are cached in the process as long as no file changes.
 
     Raises
     ------
     DataError
-        Naming the file or folder: for classes that ``classes`` does not list, what is no image, and no image at all.
+        For classes that ``classes`` does not list, for a file that is not an image, and when there is no image. The
+        message names the file or folder.
     """
     if not path.is_dir():
         return _read_npz(file_key([path]) if path.is_file() else (), path, tuple(classes), shape)
@@ -37,7 +38,7 @@ def read_labelled(path: Path, classes: Sequence[str], shape: tuple[int, int, int
 
 
 def _listed(folder: Path, classes: Sequence[str]) -> list[tuple[Path, int]]:
-    """Every image file below ``folder`` with its class."""
+    """List every image file below ``folder`` with its class."""
     found = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     unknown = [name for name in found if name not in classes]
     if unknown:
@@ -67,7 +68,7 @@ def _read_files(files: FileKey, labels: tuple[int, ...], shape: tuple[int, int, 
 
 
 def _pixels(path: Path, shape: tuple[int, int, int]) -> Bytes:
-    """One image, upright, ``[channels, height, width]``."""
+    """Read one image, upright, ``[channels, height, width]``."""
     channels, height, width = shape
     try:
         with Image.open(path) as picture:

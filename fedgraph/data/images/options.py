@@ -1,4 +1,4 @@
-"""What all sets of labelled images have in common: how pixels become inputs, and clients of a cohort."""
+"""Options that all sets of labelled images share: conversion of pixels to inputs, and of images to a cohort."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from fedgraph.models import TaskSpec
 class ImageOptions(PartitionSettings):
     """The keys of ``[data]`` that any set of images has.
 
-    normalise        : ``unit`` = pixels in [0, 1]; ``standard`` = then less the set's mean, over its deviation.
+    Attributes
+    ----------
+    normalise        : ``unit`` = pixels in [0, 1]; ``standard`` = these minus the set's mean, divided by its deviation.
     layout           : ``image`` = ``[channels, height, width]``; ``flat`` = one vector.
-    augment          : how training images are changed at random whenever they are trained on, any of ``crop`` (padded
-                       by reflection, cut to their own size), ``flip`` (half of them are mirrored) and ``cutout`` (a
-                       square becomes zero, after scaling).
-    crop_padding     : pixels that a crop may shift an image by.
+    augment          : random changes to training images each time they are used, any of ``crop`` (padded by reflection,
+                       cut to their own size), ``flip`` (half of them are mirrored) and ``cutout`` (a square becomes
+                       zero, after scaling).
+    crop_padding     : largest shift of a crop, in pixels.
     cutout_size      : side of the square in pixels.
     """
 
@@ -45,7 +47,7 @@ class ImageOptions(PartitionSettings):
         return value
 
     def check_changes(self, side: int) -> None:
-        """Raise ValueError for changes that images with a shorter side of so many pixels cannot go through."""
+        """Raise ValueError for changes that do not fit images whose shorter side has ``side`` pixels."""
         if self.augment and self.layout == "flat":
             raise ValueError('augment moves pixels around and needs layout = "image"')
         if "crop" in self.augment and self.crop_padding >= side:
@@ -61,7 +63,7 @@ def image_cohort(
     names: Sequence[str],
     rows: Sequence[Mapping[SplitName, Indices]],
 ) -> CohortData:
-    """The clients ``names``, whose images in each split are ``rows``; all share one tensor of pixels."""
+    """Build the cohort of the clients ``names`` with the images ``rows``; all share one tensor of pixels."""
     scale, shift = _scaling(options, spec)
     storage, targets = torch.from_numpy(images.pixels), torch.from_numpy(images.labels)
     if options.layout == "flat":
@@ -93,7 +95,7 @@ def _augmentation(options: ImageOptions) -> ImageAugmentation | None:
 
 
 def _scaling(options: ImageOptions, spec: ImageSet) -> tuple[Tensor, Tensor | None]:
-    """Factor and offset from stored pixels to inputs, shaped to broadcast over one input."""
+    """Return factor and offset from stored pixels to inputs, shaped to broadcast over one input."""
     scale = torch.full(spec.shape, 1.0 / spec.largest_pixel)
     shift = None
     if options.normalise == "standard":

@@ -1,4 +1,4 @@
-"""Images of one's own: those of a folder dealt to clients, or at each node those of its client."""
+"""The user's own images: those of one folder partitioned among clients, or at each node those of its client."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ if TYPE_CHECKING:
 
 
 class OwnImageSettings(ImageOptions):
-    """The ``[data]`` table with ``set = "images"``: images of one's own.
+    """The ``[data]`` table with ``set = "images"``: the user's own images.
 
-    The partition keys deal out images of one place to clients.
+    The partition keys divide the images of one folder or file among clients.
 
+    Attributes
+    ----------
     path      : a folder with a sub-folder of .png and .jpg files for each class, or an .npz file with the arrays
                 ``images`` (bytes ``[images, height, width]`` or ``[images, height, width, channels]``) and ``labels``
                 (names of classes, or their numbers); absolute or relative to the data folder. Not needed where every
-                node has images of its own (node config ``data``), which are all of the one client that it names.
+                node has images of its own (node config ``data``), which all belong to the one client that it names.
     classes   : the names of all classes, the same for all nodes; a node need not have images of each.
     size      : height and width in pixels, or one number for both. Images in files are scaled to it.
     channels  : 1 = grey, 3 = colours.
-    mean, deviation : for ``normalise = "standard"``, of each channel of all training pixels in [0, 1], known from
-                elsewhere: no node can tell them.
-    shares    : train, validation and test parts of each client's images, drawn at random.
+    mean, deviation : for ``normalise = "standard"``, of each channel of all training pixels in [0, 1]. They must be
+                known in advance, as no node has all pixels.
+    shares    : fractions of each client's images for training, validation and test, drawn at random.
     """
 
     set: Literal["images"] = "images"
@@ -77,7 +79,7 @@ class OwnImageSettings(ImageOptions):
 
 
 class OwnImageSource:
-    """Images of one place (a :class:`fedgraph.data.base.DataSource`)."""
+    """Images of one folder or file (a :class:`fedgraph.data.base.DataSource`)."""
 
     def __init__(self, settings: OwnImageSettings, data_dir: Path, own: OwnData | None = None) -> None:
         self.settings = settings
@@ -86,11 +88,11 @@ class OwnImageSource:
         self.title = title_of(settings.path, own)
 
     def client_names(self) -> list[str]:
-        """``client-00`` and so on, or the one whom a node's own images are of."""
+        """Return ``client-00`` and so on, or the one client to whom a node's own images belong."""
         return client_names(self.settings.clients) if self.own is None else [self.own.only_client()]
 
     def load(self, names: Sequence[str]) -> CohortData:
-        """The clients ``names``; all share one tensor of pixels. See DataSource for the errors."""
+        """Load the clients ``names``; all share one tensor of pixels. See DataSource for the errors."""
         known, settings = self.client_names(), self.settings
         unknown = [name for name in names if name not in known]
         if unknown:
@@ -108,11 +110,11 @@ class OwnImageSource:
         return image_cohort(settings, spec, self._images, names, rows)
 
     def given_graph(self) -> ClientGraph | None:
-        """None: images come without a relation between clients."""
+        """Return None: no client graph is published with the images."""
         return None
 
     def describe(self) -> str:
-        """E.g. ``scans, 1,200 images 64x64 of 3 classes, 4 clients, independent and identically distributed``."""
+        """Describe the data, e.g. ``scans, 1,200 images 64x64 of 3 classes, 4 clients, 2 shards each``."""
         _, height, width = self.settings.shape
         count = f"{len(self._images.labels):,} images {height}x{width} of {len(self.settings.classes)} classes"
         return f"{self.title}, {count}, {'1 client' if self.own is not None else describe(self.settings)}"
@@ -124,7 +126,7 @@ class OwnImageSource:
 
     @cached_property
     def _parts(self) -> list[Indices]:
-        """The images of each client."""
+        """Images of each client."""
         if self.own is not None:
             return [np.arange(len(self._images.labels))]
         return partition(self.settings, self._images.labels, self.settings.partition_seed)

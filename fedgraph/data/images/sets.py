@@ -1,4 +1,4 @@
-"""The image sets that are known by name: their facts, and the files they are read from."""
+"""The named image sets: their facts, and the files from which they are read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SetName = Literal["digits", "mnist", "fashion-mnist", "cifar10", "cifar100"]
 
 @dataclass(frozen=True)
 class ImageSet:
-    """What is fixed about a set; ``mean`` and ``deviation`` are per channel, of training pixels in [0, 1]."""
+    """Fixed facts of a set; ``mean`` and ``deviation`` are per channel, of training pixels in [0, 1]."""
 
     title: str
     num_train: int
@@ -70,7 +70,7 @@ IDX_CONTENT: dict[SetName, tuple[str, ...]] = {
 
 
 def _idx_alternatives(name: SetName, url: str, packed: Sequence[tuple[str, int]]) -> tuple[tuple[DataFile, ...], ...]:
-    """The four files as published (SHA-256 and bytes of each), or unpacked."""
+    """Return the four files as published (SHA-256 and bytes of each), and unpacked."""
     folder, published = Path(name), list(zip(IDX_NAMES, packed, strict=True))
     return (
         tuple(DataFile(folder / f"{file}.gz", f"{url}{file}.gz", True, *facts) for file, facts in published),
@@ -84,7 +84,7 @@ def _idx_alternatives(name: SetName, url: str, packed: Sequence[tuple[str, int]]
 def _cifar_alternatives(
     name: SetName, archive: str, batches: str, members: Sequence[str], sha256: str, size: int
 ) -> tuple[tuple[DataFile, ...], ...]:
-    """The archive as published, or the folder it unpacks to."""
+    """Return the archive as published, and the folder that it contains."""
     url = f"https://www.cs.toronto.edu/~kriz/{archive}"
     return (
         (DataFile(Path(name) / archive, url, True, sha256, size),),
@@ -171,5 +171,5 @@ IMAGES: tuple[CatalogueEntry, ...] = (
 
 
 def catalogue_entry(name: SetName) -> CatalogueEntry:
-    """The entry of one set."""
+    """Return the entry of one set."""
     return next(entry for entry in IMAGES if entry.name == name)

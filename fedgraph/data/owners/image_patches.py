@@ -1,4 +1,4 @@
-"""Images cut into patches, one client for each place in the image: everybody sees a part of every image."""
+"""Images cut into patches, with one client for each position: every client has a part of every image."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ from fedgraph.support.errors import DataError
 class ImagePatchSettings(SharedSampleSettings):
     """The table ``[data]`` with ``set = "image-patches"``: clients ``patch-0-0`` (row, column) and so on.
 
-    The sets with test images of their own are tested on those; the digits of scikit-learn are divided by shares.
+    Sets with test images of their own are tested on those; the digits of scikit-learn are divided by shares.
 
+    Attributes
+    ----------
     images         : the set of images.
-    grid           : rows and columns of patches, whose sizes are as even as can be.
+    grid           : rows and columns of patches, of sizes as equal as possible.
     as_rows        : clients whose input is a sequence of rows of pixels, ``[height, width * channels]``, for a
-                     recurrent model; of the others it is ``[channels, height, width]``.
+                     recurrent model; the input of other clients is ``[channels, height, width]``.
     flatten        : clients whose input is one vector.
-    first_examples : use only so many training images from the beginning, and the like part of the test images.
+    first_examples : use at most this many training images from the beginning, and the same fraction of the test images.
     """
 
     set: Literal["image-patches"] = "image-patches"
@@ -58,7 +60,7 @@ class ImagePatchSettings(SharedSampleSettings):
 
 
 def patch_names(grid: tuple[int, int]) -> tuple[str, ...]:
-    """``patch-0-0``, ``patch-0-1`` and so on: row by row, from the top left."""
+    """Return ``patch-0-0``, ``patch-0-1`` and so on: row by row, from the top left."""
     return tuple(f"patch-{row}-{column}" for row in range(grid[0]) for column in range(grid[1]))
 
 
@@ -72,11 +74,11 @@ class ImagePatchSource(SharedSampleSource):
         self.title = f"{self.spec.title} in {settings.grid[0]} x {settings.grid[1]} patches"
 
     def every_client(self) -> tuple[str, ...]:
-        """All places of the grid."""
+        """Return all positions of the grid."""
         return patch_names(self.settings.grid)
 
     def holdings(self, names: Sequence[str]) -> Holdings:
-        """Patches ``[images, height, width, channels]`` in [0, 1]; keys such as ``train-00007``."""
+        """Return patches ``[images, height, width, channels]`` in [0, 1]; keys such as ``train-00007``."""
         images, keys, is_test = self._images()
         rows, columns = (
             np.linspace(0, size, parts + 1).round().astype(int).tolist()
@@ -98,14 +100,14 @@ class ImagePatchSource(SharedSampleSource):
         )
 
     def arranged(self, name: str, inputs: Tensor) -> Tensor:
-        """Inputs of ``name`` as an image, a sequence of rows, or a vector of pixels in the order of the image."""
+        """Return inputs of ``name`` as images, sequences of rows, or vectors of pixels in the order of the image."""
         if name in self.settings.as_rows:
             return inputs.flatten(2)
         image = inputs.permute(0, 3, 1, 2).contiguous()
         return image.flatten(1) if name in self.settings.flatten else image
 
     def every_graph(self) -> ClientGraph | None:
-        """Patches that have a side in common, weight 1."""
+        """Return the graph of patches that share a side, with weight 1."""
         height, width = self.settings.grid
         names = patch_names(self.settings.grid)
         place = torch.arange(height * width).reshape(height, width)
@@ -119,7 +121,7 @@ class ImagePatchSource(SharedSampleSource):
         return ClientGraph.from_edges(names, starts, ends, torch.ones(len(pairs)), directed=False)
 
     def _images(self) -> tuple[Images, tuple[str, ...], Tensor | None]:
-        """The images that are used, their keys, and which of them are for testing where the set says so."""
+        """Return the images in use, their keys, and which of them are the set's own test images, if any."""
         name, wanted = self.settings.images, self.settings.first_examples
         if name == "digits":
             images = _digits()
@@ -147,6 +149,6 @@ def _numbered(prefix: str, count: int) -> tuple[str, ...]:
 
 
 def _digits() -> Images:
-    """Scikit-learn's digits, which have no test images of their own."""
+    """Return scikit-learn's digits, which have no test images of their own."""
     pixels, labels = read_digits()
     return Images(pixels[:, None], labels, len(labels))

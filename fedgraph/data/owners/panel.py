@@ -1,6 +1,6 @@
-"""Windows of many series with one label for all, such as events seen by the measuring units of a power grid.
+"""Windows of many series with one common label, such as events measured by the units of a power grid.
 
-Stands for the PMU data of F3 (Ma, Hoang, Chen, UAI 2023, supplement C), which cannot be published.
+A substitute for the PMU data of F3 (Ma, Hoang, Chen, UAI 2023, supplement C), which cannot be published.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ class PanelSettings(SharedSampleSettings):
     """The table ``[data]`` with ``set = "panel"``: an .npz file, one for all or one at each node.
 
     Its arrays: ``values`` ``[samples, clients, steps, features]``, NaN where a reading is missing; ``labels``, whole
-    numbers from 0, -1 for a new sample; and, not needed, the texts ``owners`` (client names), ``keys`` (of the samples)
-    and ``classes``. A file at each node needs ``owners`` and ``keys``, and ``classes`` where nodes have not seen all of
+    numbers from 0, -1 for a new sample; and, optionally, the texts ``owners`` (client names), ``keys`` (of the samples)
+    and ``classes``. A file at each node needs ``owners`` and ``keys``, and ``classes`` if nodes have not seen all of
     them. A missing reading is interpolated linearly within its window, or is that of the nearest step at the ends; a
     window without any reading is a sample that the client lacks.
 
+    Attributes
+    ----------
     path  : the file, absolute or relative to the data folder. Not needed where every node has a file of its own (node
             config ``data``).
     graph : file of the given client graph, absolute or relative to the data folder.
@@ -58,7 +60,7 @@ class Panel:
 
 
 class PanelSource(SharedSampleSource):
-    """The data set of a :class:`PanelSettings`."""
+    """The data set that :class:`PanelSettings` describe."""
 
     def __init__(self, settings: PanelSettings, data_dir: Path, own: OwnData | None = None) -> None:
         self.settings: PanelSettings = settings
@@ -68,11 +70,11 @@ class PanelSource(SharedSampleSource):
         self.title = title_of(settings.path, own)
 
     def every_client(self) -> tuple[str, ...]:
-        """The owners of the file."""
+        """Return the owners in the file."""
         return self._panel().owners
 
     def holdings(self, names: Sequence[str]) -> Holdings:
-        """Windows ``[samples, steps, features]`` of the clients ``names``."""
+        """Return windows ``[samples, steps, features]`` of the clients ``names``."""
         panel = self._panel()
         values = panel.values[:, [panel.owners.index(name) for name in names]].swapaxes(0, 1)
         return Holdings(
@@ -85,11 +87,11 @@ class PanelSource(SharedSampleSource):
         )
 
     def every_graph(self) -> ClientGraph | None:
-        """The graph of the settings."""
+        """Return the graph that the settings name."""
         return None if self.graph_path is None else read_graph(self.graph_path, names=list(self.every_client()))
 
     def given_graph(self) -> ClientGraph | None:
-        """The relation graph over the clients; where nodes have files of their own, that of the whole file."""
+        """Return the graph over the clients; where nodes have files of their own, that of the whole file."""
         if self.graph_path is None or self.settings.path is not None:
             return super().given_graph()
         return read_graph(self.graph_path)
@@ -104,9 +106,9 @@ class PanelSource(SharedSampleSource):
 
 
 def interpolated(values: Singles) -> Singles:
-    """``values`` ``[..., steps, features]`` with gaps (NaN) between two readings filled linearly along the steps.
+    """Fill gaps (NaN) between two readings of ``values`` ``[..., steps, features]`` linearly along the steps.
 
-    Before the first and after the last reading its value is repeated; where there is none at all, NaN stays.
+    Before the first and after the last reading its value is repeated; without any reading NaN stays.
     """
     steps = values.shape[-2]
     there = np.isfinite(values)
@@ -114,7 +116,7 @@ def interpolated(values: Singles) -> Singles:
     before = np.maximum.accumulate(np.where(there, step, -1), axis=-2)
     after = np.flip(np.minimum.accumulate(np.flip(np.where(there, step, steps), -2), axis=-2), -2)
     first, last = np.where(before < 0, after, before), np.where(after >= steps, before, after)
-    # Without any reading both lie outside, and the NaN that is taken there is what shall stay.
+    # Without any reading both positions lie outside, and the NaN read there stays, as intended.
     low = np.take_along_axis(values, first.clip(0, steps - 1), -2)
     high = np.take_along_axis(values, last.clip(0, steps - 1), -2)
     share = (step - first) / np.maximum(last - first, 1)
@@ -124,7 +126,7 @@ def interpolated(values: Singles) -> Singles:
 
 @lru_cache(maxsize=4)
 def _read(path: Path, _changed: int, needed: tuple[str, ...]) -> Panel:
-    """Kept for the process, where many nodes load different clients of one file."""
+    """Read a file; cached, as many nodes of a process load different clients of one file."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays: dict[str, NDArray[Any]] = {name: file[name] for name in file.files}
@@ -157,7 +159,7 @@ def _read(path: Path, _changed: int, needed: tuple[str, ...]) -> Panel:
 def _texts(
     path: Path, arrays: dict[str, NDArray[Any]], name: str, count: int, otherwise: Sequence[str]
 ) -> tuple[str, ...]:
-    """The texts of an array, all different, or what stands for them."""
+    """Return the texts of an array, all different, or ``otherwise`` if there is no such array."""
     texts = tuple(str(text) for text in arrays.get(name, np.array(otherwise)))
     if len(texts) != count or len(set(texts)) < count or arrays.get(name, np.zeros(1)).ndim != 1:
         raise DataError(f"{path}: {name} must be {count} texts, all different")

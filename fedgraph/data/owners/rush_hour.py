@@ -1,4 +1,4 @@
-"""Rush hour or not, from the speeds of one hour at each sensor: METR-LA and PEMS-BAY as F3 has them (UAI 2023).
+"""Rush hour or not, from the speeds of one hour at each sensor: METR-LA and PEMS-BAY as used in F3 (UAI 2023).
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs, supplement C.
 """
@@ -51,17 +51,19 @@ def _some_hours(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ..
 
 
 class RushHourSettings(SharedSampleSettings):
-    """Windows of 12 five-minute steps from the full hour on; the label says whether it is a rush hour.
+    """Windows of 12 five-minute steps that start at the full hour; the label is whether it is a rush hour.
 
-    Hours that are not complete, as at the end of a recording, are left out.
+    Incomplete hours, as at the end of a recording, are left out.
 
+    Attributes
+    ----------
     rush_hours          : spans [start, end] in hours of the day; a window is rush hour where start <= hour < end.
     missing             : the speed that marks a missing reading, 0 as published; NaN always does. A missing reading
                           becomes the mean of the client's training readings.
-    lacks_empty_windows : whether a client lacks a window of which it has no reading at all; the paper counts it as
-                          there.
-    first_steps         : use only so many five-minute steps from the beginning.
-    split               : ``hours``, each drawn by itself as in the paper, so that its neighbours may stand in another
+    lacks_empty_windows : whether a client lacks a window for which it has no reading at all; the paper counts it as
+                          present.
+    first_steps         : use at most this many five-minute steps from the beginning.
+    split               : ``hours``, each drawn independently as in the paper, so that its neighbours may be in another
                           split; ``blocks``, whole blocks of days drawn by split_seed; ``in-order``, the blocks in their
                           order: the first are trained on, the last tested on.
     block_days          : days of a block, from the first day on.
@@ -76,7 +78,7 @@ class RushHourSettings(SharedSampleSettings):
 
 
 class MetrLaRushHourSettings(RushHourSettings):
-    """The table ``[data]`` with ``set = "metr-la-rush-hour"``; part and start as of the set metr-la."""
+    """The table ``[data]`` with ``set = "metr-la-rush-hour"``; part and start are those of the set metr-la."""
 
     set: Literal["metr-la-rush-hour"] = "metr-la-rush-hour"
     part: Literal["auto", "full", "29", "week"] = "auto"
@@ -84,7 +86,7 @@ class MetrLaRushHourSettings(RushHourSettings):
 
 
 class PemsBayRushHourSettings(RushHourSettings):
-    """The table ``[data]`` with ``set = "pems-bay-rush-hour"``; part and start as of the set pems-bay."""
+    """The table ``[data]`` with ``set = "pems-bay-rush-hour"``; part and start are those of the set pems-bay."""
 
     set: Literal["pems-bay-rush-hour"] = "pems-bay-rush-hour"
     part: Literal["auto", "full", "67"] = "auto"
@@ -92,22 +94,22 @@ class PemsBayRushHourSettings(RushHourSettings):
 
 
 class RushHourSource(SharedSampleSource):
-    """The hours of one of the speed data sets; its sensors are the clients."""
+    """Hourly windows of one of the speed data sets; its sensors are the clients."""
 
     def __init__(self, settings: MetrLaRushHourSettings | PemsBayRushHourSettings, data_dir: Path) -> None:
         self.settings: MetrLaRushHourSettings | PemsBayRushHourSettings = settings
-        # Those keys are of both kinds of set.
+        # Both kinds of set have these keys.
         given = settings.model_dump(include={"part", "first_steps", "clients"})
         kind = MetrLaSettings if isinstance(settings, MetrLaRushHourSettings) else PemsBaySettings
         self.traffic = TrafficSource(kind.model_validate(given), data_dir)
         self.title = f"rush hours of {self.traffic.title}"
 
     def every_client(self) -> tuple[str, ...]:
-        """All sensors of the part that is read."""
+        """Return all sensors of the part that is read."""
         return self.traffic.table().names
 
     def holdings(self, names: Sequence[str]) -> Holdings:
-        """Windows ``[hours, 12, 1]`` of the sensors ``names``; keys such as ``2012-03-01T07``."""
+        """Return windows ``[hours, 12, 1]`` of the sensors ``names``; keys such as ``2012-03-01T07``."""
         steps, hours = self._windows
         table = self.traffic.table()
         position = {name: row for row, name in enumerate(table.names)}
@@ -137,11 +139,11 @@ class RushHourSource(SharedSampleSource):
         )
 
     def every_graph(self) -> ClientGraph | None:
-        """The road graph as published, over the chosen sensors."""
+        """Return the road graph as published, over the chosen sensors."""
         return self.traffic.given_graph()
 
     def describe(self) -> str:
-        """E.g. ``rush hours of METR-LA, 29 of 207 sensors, 34,272 five-minute steps, 2,856 hourly windows``."""
+        """Describe the data, e.g. ``rush hours of METR-LA, 29 of 207 sensors, ..., 2,856 hourly windows``."""
         traffic = self.traffic
         if self.settings.without:
             chosen = traffic.settings.model_copy(update={"clients": self.client_names()})
@@ -152,7 +154,7 @@ class RushHourSource(SharedSampleSource):
 
     @cached_property
     def _windows(self) -> tuple[NDArray[np.int64], NDArray[np.datetime64]]:
-        """The steps ``[windows, 12]`` of every complete hour, and the hours."""
+        """Steps ``[windows, 12]`` of every complete hour, and the hours."""
         table = self.traffic.table()
         count = num_steps(table, self.traffic.settings)
         times = table.times

@@ -1,4 +1,4 @@
-"""Who holds what of the same samples: owners with different features of samples whose keys they share (F3, section 2).
+"""Owners: clients with different features of the same samples, matched by key (F3, section 2).
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023).
 """
@@ -20,7 +20,7 @@ from fedgraph.support.errors import DataError
 
 SampleSplit = Literal["train", "validation", "test", "new"]
 SAMPLE_SPLITS: tuple[SampleSplit, ...] = ("train", "validation", "test", "new")
-"""The splits of samples; a new one has no label, and no model has seen it."""
+"""The splits of samples; ``new`` samples have no label, and no model has seen them."""
 
 NO_LABEL = -1
 """The label of a new sample."""
@@ -28,16 +28,26 @@ NO_LABEL = -1
 
 @dataclass(frozen=True)
 class OwnerData:
-    """What the owners hosted by one node hold of the samples that all owners of a federation share.
+    """Data of the owners hosted by one node, about the samples that all owners of a federation share.
 
-    owners  : names.
-    keys    : sorted, all different; every sample that at least one of these owners has.
-    split   : int8 ``[samples]``, index into ``SAMPLE_SPLITS``.
-    labels  : int64 ``[samples]``, ``NO_LABEL`` for new samples.
-    inputs  : for each owner float32 ``[samples, *input_shape]``, ready to train on; 0 where the owner lacks the sample.
-    present : bool ``[owners, samples]``, whether an owner has a sample.
-    tasks   : for each owner; classification into the same classes, each with an ``input_shape`` of its own.
-    unscaled : owners whose features were to be scaled by their training samples, of which they have none here.
+    Attributes
+    ----------
+    owners : tuple of str
+        Names.
+    keys : tuple of str
+        Every sample that at least one of these owners has, sorted and distinct.
+    split : Tensor
+        int8 ``[samples]``, index into ``SAMPLE_SPLITS``.
+    labels : Tensor
+        int64 ``[samples]``, ``NO_LABEL`` for new samples.
+    inputs : tuple of Tensor
+        For each owner float32 ``[samples, *input_shape]``, ready to train on; 0 where the owner lacks the sample.
+    present : Tensor
+        bool ``[owners, samples]``, whether an owner has a sample.
+    tasks : tuple of TaskSpec
+        For each owner: classification into the same classes, from inputs of its own ``input_shape``.
+    unscaled : tuple of str
+        Owners without training samples by which their features should have been scaled.
     """
 
     owners: tuple[str, ...]
@@ -55,20 +65,36 @@ class OwnerSource(DataSource, Protocol):
     """A data set whose clients hold different features of the same samples."""
 
     def load_owners(self, names: Sequence[str]) -> OwnerData:
-        """What the owners ``names`` hold, in that order; raises DataError for unknown names and data of no use."""
+        """Load the data of the owners ``names``, in that order.
+
+        Raises
+        ------
+        DataError
+            For unknown names and unusable data.
+        """
 
 
 def cohort_data(data: OwnerData, untrained: Collection[str] = ()) -> CohortData:
-    """The owners as clients of a cohort, for methods that give one model architecture to all of them.
+    """Convert owners to the clients of a cohort, for methods with one model architecture for all of them.
 
-    The features of the task have no names, as owners on other nodes have others. New samples are left out.
+    The features of the task have no names, as owners on other nodes have other features. New samples are left out.
 
-    untrained : owners that may be without training samples, as they have their models already.
+    Parameters
+    ----------
+    data : OwnerData
+        Owners whose inputs have one shape.
+    untrained : collection of str
+        Owners that may lack training samples because their models are already trained.
+
+    Returns
+    -------
+    CohortData
+        With unscaled targets; its inputs are one tensor for all clients.
 
     Raises
     ------
     DataError
-        Naming two owners whose inputs have different shapes, or another owner without training samples.
+        When the inputs of two owners have different shapes, or another owner has no training samples.
     """
     first = data.tasks[0]
     for owner, task in zip(data.owners, data.tasks, strict=True):
@@ -108,12 +134,24 @@ def cohort_data(data: OwnerData, untrained: Collection[str] = ()) -> CohortData:
 
 
 def owner_source(source: DataSource, method: str) -> OwnerSource:
-    """The data set as one whose clients hold different features of the same samples.
+    """Check that the clients of a data set hold different features of the same samples.
+
+    Parameters
+    ----------
+    source : DataSource
+        Any data set.
+    method : str
+        Names the method in the message.
+
+    Returns
+    -------
+    OwnerSource
+        ``source`` itself.
 
     Raises
     ------
     DataError
-        When it is none, naming the ``method`` that needs one.
+        When it is not an :class:`OwnerSource`.
     """
     if not isinstance(source, OwnerSource):
         raise DataError(

@@ -1,4 +1,4 @@
-"""Data sets whose clients hold different features of the same samples: splits by key, scaling, samples that lack.
+"""Data sets whose clients hold different features of the same samples: splits by key, scaling, missing samples.
 
 The setting of federated feature fusion (Ma, Hoang, Chen, UAI 2023, section 2).
 """
@@ -33,17 +33,19 @@ _Part = Annotated[float, Field(ge=0.0, lt=1.0)]
 class SharedSampleSettings(Settings):
     """The keys of ``[data]`` of every set whose clients hold different features of the same samples.
 
-    shares        : train, validation and test parts of the samples. Where a sample belongs follows from its key and
-                    split_seed alone, so that clients on different nodes agree without talking; the shares hold on
-                    average. Where a set has test samples of its own these are tested on, and the first two of the
+    Attributes
+    ----------
+    shares        : fractions of the samples for training, validation and test. The split of a sample follows from its
+                    key and split_seed alone, so that clients on different nodes agree without communication; the shares
+                    hold on average. A set with test samples of its own is tested on those, and the first two of the
                     shares divide the others.
-    split_seed    : another split for another number.
-    new_share     : part of the samples held back as new: without label, for inference after training.
-    lacking_share : part of the samples that each client lacks, drawn at random for each, to try out missing data.
-    scaling       : ``client`` = each feature as z-scores from the client's own training samples; ``none``. A missing
-                    number becomes the mean of the client's training samples either way.
-    clients       : the clients to use; all when not given.
-    without       : of those, clients to leave out.
+    split_seed    : seed of the split.
+    new_share     : fraction of the samples held back as new: without label, for inference after training.
+    lacking_share : fraction of the samples that each client lacks, drawn at random for each, to study missing data.
+    scaling       : ``client`` = each feature as z-scores from the client's own training samples; ``none``. In either
+                    case a missing number becomes the mean of the client's training samples.
+    clients       : the clients to use; all by default.
+    without       : clients among them to leave out.
     """
 
     shares: Shares = (0.7, 0.1, 0.2)
@@ -57,17 +59,28 @@ class SharedSampleSettings(Settings):
 
 @dataclass(frozen=True)
 class Holdings:
-    """What some clients hold, as read: in any order of the samples, not scaled.
+    """The data of some clients as read: unscaled, with samples in any order.
 
-    keys     : of all samples of the data set, all different.
-    labels   : int64 ``[samples]``, ``NO_LABEL`` where there is none.
-    classes  : what the labels count.
-    inputs   : for each client float32 ``[samples, ..., features]``, NaN where a number is missing.
-    present  : bool ``[clients, samples]``, whether a client has a sample.
-    features : for each client the names of its features; empty where they have none.
-    scaled   : for each client bool ``[features]``, the features that may be scaled; None: all of all clients.
-    is_test  : bool ``[samples]``, the test samples of a set that comes with its own; None: it does not.
-    parts    : int8 ``[samples]``, the split of each where it does not follow from its key, see ``block_splits``.
+    Attributes
+    ----------
+    keys : tuple of str
+        Of all samples of the data set, distinct.
+    labels : Tensor
+        int64 ``[samples]``, ``NO_LABEL`` where there is none.
+    classes : tuple of str
+        Names of the labels.
+    inputs : tuple of Tensor
+        For each client float32 ``[samples, ..., features]``, NaN where a number is missing.
+    present : Tensor
+        bool ``[clients, samples]``, whether a client has a sample.
+    features : tuple of tuple of str
+        For each client the names of its features; empty where they have none.
+    scaled : tuple of Tensor or None
+        For each client bool ``[features]``, the features that may be scaled; None: all of all clients.
+    is_test : Tensor or None
+        bool ``[samples]``, the test samples of a set that comes with its own.
+    parts : Tensor or None
+        int8 ``[samples]``, the split of each sample if it does not follow from its key, see :func:`block_splits`.
     """
 
     keys: tuple[str, ...]
@@ -82,9 +95,12 @@ class Holdings:
 
 
 class SharedSampleSource(ABC):
-    """A :class:`fedgraph.data.owners.samples.OwnerSource` that reads :class:`Holdings`; subclasses say from where.
+    """Base of each :class:`fedgraph.data.owners.samples.OwnerSource` that reads :class:`Holdings`.
 
-    own : a node's own data, which only those clients are in that the node hosts.
+    Attributes
+    ----------
+    own : OwnData or None
+        A node's own data, which contains only the clients that the node hosts.
     """
 
     settings: SharedSampleSettings
@@ -93,22 +109,25 @@ class SharedSampleSource(ABC):
 
     @abstractmethod
     def every_client(self) -> tuple[str, ...]:
-        """All clients there are, whether the settings choose them or not."""
+        """Return all clients in the data, whether the settings choose them or not."""
 
     @abstractmethod
     def holdings(self, names: Sequence[str]) -> Holdings:
-        """What the clients ``names`` hold; for no names the samples alone. Cheap after the first call in a process."""
+        """Read the data of the clients ``names``; without names only the samples.
+
+        Cheap after the first call in a process.
+        """
 
     def every_graph(self) -> ClientGraph | None:
-        """The relation graph over all clients; None when the data comes without one."""
+        """Return the graph over all clients; None when the data comes without one."""
         return None
 
     def arranged(self, name: str, inputs: Tensor) -> Tensor:
-        """Scaled inputs ``[samples, ..., features]`` of a client in the shape that its model gets; here as they are."""
+        """Bring scaled inputs ``[samples, ..., features]`` of a client to the shape of its model's input."""
         return inputs
 
     def client_names(self) -> list[str]:
-        """The clients that the settings choose, in their order; else all."""
+        """Return the clients that the settings choose, in their order; else all."""
         every = self.every_client()
         if self.own is not None:
             left_out = set(every) - set(self.settings.clients or every) | set(self.settings.without)
@@ -122,16 +141,16 @@ class SharedSampleSource(ABC):
         return left
 
     def load(self, names: Sequence[str]) -> CohortData:
-        """The clients ``names`` for methods with one model architecture; raises DataError as ``cohort_data`` does."""
+        """Load the clients ``names`` for methods with one model architecture; raises as :func:`cohort_data` does."""
         return cohort_data(self.load_owners(names))
 
     def load_owners(self, names: Sequence[str]) -> OwnerData:
-        """What the clients ``names`` hold, in that order; samples that none of them has are left out.
+        """Load the data of the clients ``names``, in that order; samples that none of them has are left out.
 
         Raises
         ------
         DataError
-            For unknown names, and for two samples of one key.
+            For unknown names, and for two samples with the same key.
         """
         _check_known(self.title, "", names, self.client_names())
         found = self.holdings(names)
@@ -175,12 +194,12 @@ class SharedSampleSource(ABC):
         )
 
     def given_graph(self) -> ClientGraph | None:
-        """The relation graph over the clients; GraphError when a client is not in it."""
+        """Return the graph over the clients; raises GraphError when a client is not in it."""
         graph = self.every_graph()
         return None if graph is None else graph.reindex(self.client_names(), missing="error", extra="drop")
 
     def describe(self) -> str:
-        """E.g. ``digits in 2 x 2 patches, 4 clients, 1,797 samples of 10 classes``."""
+        """Describe the data, e.g. ``digits in 2 x 2 patches, 4 clients, 1,797 samples of 10 classes``."""
         found, chosen, every = self.holdings(()), len(self.client_names()), len(self.every_client())
         word = "client" if every == 1 else "clients"
         clients = f"{every} {word}" if chosen == every else f"{chosen} of {every} {word}"
@@ -193,10 +212,10 @@ def sample_splits(
     is_test: Tensor | None = None,
     parts: Tensor | None = None,
 ) -> Tensor:
-    """The split of each sample, int8 ``[samples]`` into ``SAMPLE_SPLITS``, from its key and the settings alone.
+    """Return the split of each sample, int8 ``[samples]`` into ``SAMPLE_SPLITS``, from its key and the settings alone.
 
-    ``is_test`` are the test samples of a set that comes with its own, bool ``[samples]``; ``parts`` the splits of one
-    whose samples are not drawn one by one, of which new ones are held back all the same.
+    ``is_test`` marks the test samples of a set that comes with its own, bool ``[samples]``. ``parts`` are the splits of
+    samples that are not drawn one by one; new samples are held back from them all the same.
     """
     numbers = _key_numbers(keys)
     edges = torch.tensor(settings.shares, dtype=torch.float64).cumsum(0)
@@ -212,12 +231,23 @@ def sample_splits(
 
 
 def block_splits(blocks: Tensor, settings: SharedSampleSettings, in_order: bool, title: str) -> Tensor:
-    """The split of each sample, int8 ``[samples]``, where whole blocks go to one split.
+    """Return the split of each sample, int8 ``[samples]``, where whole blocks go to one split.
 
-    blocks   : int64 ``[samples]``, the block of each, in order of time.
-    in_order : the first blocks are trained on and the last are tested on; else ``split_seed`` draws them.
+    Parameters
+    ----------
+    blocks : Tensor
+        int64 ``[samples]``, the block of each sample, in order of time.
+    settings : SharedSampleSettings
+        Shares and seed.
+    in_order : bool
+        Whether the first blocks are for training and the last for the test; otherwise ``split_seed`` draws them.
+    title : str
+        Names the data set in messages.
 
-    Raises DataError where there are too few blocks for every split with a share.
+    Raises
+    ------
+    DataError
+        When there are too few blocks for a split with a share above 0.
     """
     known, block = blocks.unique(return_inverse=True)
     edges = (torch.tensor(settings.shares, dtype=torch.float64).cumsum(0) / sum(settings.shares) * len(known)).round()
@@ -235,33 +265,33 @@ def block_splits(blocks: Tensor, settings: SharedSampleSettings, in_order: bool,
 
 
 def _lacking(keys: tuple[str, ...], names: Sequence[str], settings: SharedSampleSettings) -> Tensor:
-    """Bool ``[clients, samples]``, the samples that each client lacks by ``lacking-share``."""
+    """Return the samples that each client lacks by ``lacking-share``, bool ``[clients, samples]``."""
     seeds = [derive_seed(settings.split_seed, "lacking", name) for name in names]
     return _uniform(_key_numbers(keys), torch.tensor(seeds, dtype=torch.int64)[:, None]) < settings.lacking_share
 
 
 @lru_cache(maxsize=4)
 def _key_numbers(keys: tuple[str, ...]) -> Tensor:
-    """Each key as an int64 that stands for it, ``[samples]``; kept, as many nodes of a process share the keys."""
+    """Hash each key to an int64, ``[samples]``; cached, as many nodes of a process share the keys."""
     digests = b"".join(hashlib.blake2b(key.encode(), digest_size=8).digest() for key in keys)
     return torch.from_numpy(np.frombuffer(digests, dtype="<i8").astype(np.int64))
 
 
 def _uniform(numbers: Tensor, seed: int | Tensor) -> Tensor:
-    """Draws in [0, 1) that follow from each number and the seed, float64."""
+    """Return float64 draws in [0, 1) that follow from each number and the seed."""
     return ((hashed(numbers ^ seed) >> 11) & ((1 << 53) - 1)).double() / (1 << 53)
 
 
 def _prepare(
     values: Tensor, in_training: Tensor, present: Tensor, scaling: Literal["client", "none"], scaled: Tensor | None
 ) -> Tensor:
-    """``values`` ``[samples, ..., features]`` with gaps filled, scaled, 0 where a sample lacks; may overwrite them."""
+    """Fill gaps of ``values`` ``[samples, ..., features]``, scale, zero lacking samples; may overwrite ``values``."""
     readings = values[in_training & present].flatten(0, -2).double()
     there = ~readings.isnan()
     count = there.sum(0).clamp(min=1)
     mean = readings.nansum(0) / count
     deviation = (((readings - mean).square().nansum(0)) / count).sqrt()
-    # A feature that is constant, but for rounding, stays 0 rather than become noise of deviation 1.
+    # A feature that is constant up to rounding stays 0 instead of becoming noise of deviation 1.
     deviation[deviation <= 1e-6 * mean.abs().clamp(min=1.0)] = 1.0
     if scaled is not None:
         mean, deviation = mean.where(scaled, 0.0), deviation.where(scaled, 1.0)

@@ -1,4 +1,4 @@
-"""A table whose columns are dealt to clients: everybody knows something else about the same rows."""
+"""A table whose columns are divided among clients: each has other features of the same rows."""
 
 from __future__ import annotations
 
@@ -25,23 +25,26 @@ _BUNDLED_LABEL = "label"
 class TableColumnSettings(SharedSampleSettings):
     """The table ``[data]`` with ``set = "table-columns"``: classification only, of a file or of a bundled table.
 
-    Rows without a label are new samples. A client lacks a row of which all its cells are missing.
+    Rows without a label are new samples. A client lacks a row if all its cells in it are missing.
 
+    Attributes
+    ----------
     path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder. Not needed where every
                      node has a file of its own (node config ``data``) with the key, the label and the columns of its
                      clients.
-    bundled        : in place of path, a table that comes with scikit-learn; its label is the column ``label``.
+    bundled        : instead of path, a table that comes with scikit-learn; its label is the column ``label``.
     columns        : names of the columns of a CSV file without a header.
-    delimiter      : what separates the columns of a CSV file.
+    delimiter      : separates the columns of a CSV file.
     label          : the column to predict.
-    key_column     : the column that names the samples, the same for all clients; by default they are numbered by row.
-    owners         : columns by client, e.g. ``{ hospital = ["age", "weight"], lab = ["glucose"] }``. Without them all
-                     columns of a node's own file are the one client's that the node names.
-    num_owners     : in place of owners, deal the columns in their order to so many clients, ``owner-0`` and so on.
-    first_rows     : use only so many rows from the beginning.
+    key_column     : the column that identifies the samples, the same for all clients; by default they are numbered by
+                     row.
+    owners         : columns by client, e.g. ``{ hospital = ["age", "weight"], lab = ["glucose"] }``. Without it all
+                     columns of a node's own file belong to the one client that the node names.
+    num_owners     : instead of owners, divide the columns in order among this many clients, ``owner-0`` and so on.
+    first_rows     : use at most this many rows from the beginning.
     missing        : texts that mark a missing value. A missing category is all zeros.
-    categories     : the values of categorical columns, the label's included; by default those found in the file. Nodes
-                     with files of their own must agree on a list. A numeric column named here becomes categorical.
+    categories     : the values of categorical columns, including the label; by default those found in the file. Nodes
+                     with files of their own must agree on a list. A numeric column listed here becomes categorical.
     max_categories : most values a one-hot column may have.
     """
 
@@ -82,10 +85,10 @@ class TableColumnSettings(SharedSampleSettings):
 
 
 class TableColumnSource(SharedSampleSource):
-    """One table, cut by columns."""
+    """One table, divided by columns."""
 
     def __init__(self, settings: TableColumnSettings, data_dir: Path, own: OwnData | None = None) -> None:
-        """Raises DataError for own data whose rows nothing matches with those of others."""
+        """Raises DataError for own data whose rows cannot be matched with those of others."""
         self.settings: TableColumnSettings = settings
         self.data_dir = data_dir
         self.own = own
@@ -98,11 +101,11 @@ class TableColumnSource(SharedSampleSource):
         self.title = f"{name} by columns"
 
     def every_client(self) -> tuple[str, ...]:
-        """The clients of ``owners``, or ``owner-0`` and so on; of a node's own data those whom the node names."""
+        """Return the clients of ``owners``, or ``owner-0`` and so on; for own data those that the node names."""
         return tuple(self._owners)
 
     def holdings(self, names: Sequence[str]) -> Holdings:
-        """The columns of the clients ``names``, ``[rows, features]``, as numbers and one-hot categories."""
+        """Return the columns of the clients ``names``, ``[rows, features]``, as numbers and one-hot categories."""
         table, settings = self._table, self.settings
         if self.own is not None and names:
             check_declared(table, self._as_table(tuple(column for name in names for column in self._owners[name])))
@@ -155,7 +158,7 @@ class TableColumnSource(SharedSampleSource):
         return Table({name: column[: settings.first_rows] for name, column in table.columns.items()}, table.where)
 
     def _as_table(self, columns: tuple[str, ...] | None) -> TableSettings:
-        """The keys under which the set ``table`` would read the columns of one client."""
+        """Return the settings with which the set ``table`` would read the columns of one client."""
         settings = self.settings
         return TableSettings(
             label=settings.label,
@@ -166,7 +169,7 @@ class TableColumnSource(SharedSampleSource):
 
 
 def _row_keys(table: Table, key_column: str | None) -> tuple[str, ...]:
-    """The key of each row: the text of a column, or its number."""
+    """Return the key of each row: the text of a column, or its number."""
     if key_column is None:
         digits = max(6, len(str(table.num_rows)))
         return tuple(f"row-{number:0{digits}d}" for number in range(table.num_rows))

@@ -1,4 +1,4 @@
-"""The features of a table with columns of many kinds: what they are, how they are found, what clients agree on."""
+"""The features of a table with columns of many kinds: what they are, how they are inferred, what clients agree on."""
 
 from fedgraph.data.schema.agreement import Agreement, agree, with_own_features
 from fedgraph.data.schema.inference import SchemaSettings, check_used, infer_schema

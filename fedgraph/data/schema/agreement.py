@@ -3,7 +3,7 @@
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models. Common features are those that all clients have
 (section 2.1, and the global variable list of section 2.5); value sets may overlap or be disjoint (section 2).
 
-What one client sees of a feature may be less than what another does, so that these are the same feature:
+One client may see less of a feature than another, so these are the same feature:
 
 - lists of categories that differ: it has all of them, in an order that does not depend on the clients' order;
 - binary here, categorical or constant there: binary with two categories in all, else categorical;
@@ -11,9 +11,11 @@ What one client sees of a feature may be less than what another does, so that th
 - numbers here, at most two categories that are numbers there (a table with 0 and 1 only): numbers.
 
 Everything else is a dispute: ordinal features must be ordinal everywhere, and words must come in one order; an
-embedding must be of one size. A feature that has one and the same category everywhere tells nothing and is left out.
+embedding must be of one size. A feature that has one and the same category everywhere carries no information and is
+left out.
 
-A client need not tell of what it keeps to itself: it can send a part of its schema, and the rest is private.
+A client need not reveal the features that it keeps to itself: it can send a part of its schema, and the rest is
+private.
 """
 
 from __future__ import annotations
@@ -30,12 +32,18 @@ from fedgraph.support.errors import DataError
 
 @dataclass(frozen=True)
 class Agreement:
-    """What the clients' schemas have in common.
+    """The features that the clients' schemas have in common.
 
-    common   : the features that all have, each with all categories; in the order of the client whose name comes first.
-    schemas  : of the clients, by name, sorted.
-    disputed : features that all have, but as what cannot be one feature.
-    constant : features with one and the same category everywhere.
+    Attributes
+    ----------
+    common : Schema
+        The features that all clients have, each with all categories, in the order of the first client by name.
+    schemas : mapping of str to Schema
+        Of the clients, sorted by name.
+    disputed : tuple of str
+        Features that all clients have, but of kinds that cannot be one feature.
+    constant : tuple of str
+        Features with one and the same category everywhere.
     """
 
     common: Schema
@@ -50,7 +58,7 @@ class Agreement:
 
     @property
     def unseen(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """By common feature and client, categories that others have and this client has not seen."""
+        """Categories that other clients have and this client has not seen, by common feature and client."""
         found: dict[str, dict[str, tuple[str, ...]]] = {}
         for feature in self.common.features:
             for client, schema in self.schemas.items():
@@ -60,7 +68,7 @@ class Agreement:
         return found
 
     def describe(self) -> str:
-        """A few lines: what is common, what is read differently from how a client said it, what is left out."""
+        """Describe in a few lines what is common, which kinds were changed, and what was left out."""
         lines = [f"{len(self.common.features)} common features of {len(self.schemas)} clients"]
         for feature in self.common.features:
             changed = {name: own for name, own in self.schemas.items() if own[feature.name].kind != feature.kind}
@@ -78,15 +86,25 @@ class Agreement:
 
 
 def agree(schemas: Mapping[str, Schema], disputes: Literal["error", "private"] = "error") -> Agreement:
-    """The agreement of clients, given their schemas by name; in whatever order they come, it is the same.
+    """Return the agreement of clients, which does not depend on their order.
 
-    disputes : a disputed feature is an error, or a private feature of every client.
+    Parameters
+    ----------
+    schemas : mapping of str to Schema
+        By client.
+    disputes : {"error", "private"}
+        Whether a disputed feature is an error, or a private feature of every client.
+
+    Returns
+    -------
+    Agreement
+        With at least one common feature.
 
     Raises
     ------
     DataError
-        For disputes, with what every client says; when there is no common feature; when the union of all categories is
-        too large.
+        For disputes, with the kind at every client; when there is no common feature; when the union of all categories
+        is too large.
     """
     ordered = {client: schemas[client] for client in sorted(schemas)}
     if not ordered:
@@ -111,17 +129,23 @@ def agree(schemas: Mapping[str, Schema], disputes: Literal["error", "private"] =
 
 
 def own_features(common: Schema, own: Schema) -> Schema:
-    """The features of a client's schema ``own`` that are private to it, in its order, without constant ones."""
+    """Return the private features of a client's schema ``own``, in its order, without constant ones."""
     return Schema(tuple(f for f in own.features if f.name not in common.names and len(f.categories) != 1))
 
 
 def with_own_features(common: Schema, own: Schema) -> Schema:
-    """What a client models in the end: the common features first, then its private ones (section 2.4, stitching)."""
+    """Return the features that a client models in the end (section 2.4, stitching).
+
+    Returns
+    -------
+    Schema
+        The common features first, then the client's private ones.
+    """
     return Schema(common.features + own_features(common, own).features)
 
 
 def said(name: str, schemas: Mapping[str, Schema]) -> str:
-    """What clients say a feature is, e.g. ``binary (n, y) at 'north', real at 'south'``."""
+    """List the kinds of a feature at the clients, e.g. ``binary (n, y) at 'north', real at 'south'``."""
     by_text: dict[str, list[str]] = {}
     for client, schema in schemas.items():
         feature = schema[name]
@@ -135,7 +159,7 @@ def _first(words: Sequence[str], shown: int = 5) -> str:
 
 
 def _merged(features: Sequence[Feature]) -> Feature | None:
-    """One feature of what clients say it is; None when it cannot be one."""
+    """Merge the clients' versions of a feature into one; None if they cannot be one feature."""
     name, kinds = features[0].name, {feature.kind for feature in features}
     listed = [feature.categories for feature in features if feature.categories]
     order = _longest(listed)
@@ -155,7 +179,7 @@ def _merged(features: Sequence[Feature]) -> Feature | None:
 
 
 def _longest(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
-    """That one of the lists which holds all others in their order; () for no lists, None when there is none such."""
+    """Return the list that contains all others in their order; () for no lists, None if there is no such list."""
     longest = max(lists, key=len, default=())
     for one in lists:
         rest = iter(longest)

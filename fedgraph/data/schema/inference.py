@@ -1,17 +1,18 @@
-"""The schema of a table: which kind of feature each column is, by rules that anybody can overrule.
+"""The schema of a table: the kind of each column, by rules that the user can override.
 
-- Text is categorical, and binary when there are two values. Numbers with words among them are text.
-- Whole numbers are binary when there are two values (0 and 1 as a rule), integer up to ``max-integer-values`` different
-  ones, real beyond. All other numbers are real, two values or not: measurements are not for telling.
-- A constant column of text or whole numbers is categorical with one category. It may vary elsewhere, and is made part
-  of what it is there when clients agree (``fedgraph.data.schema.agreement``).
-- Nothing is ordinal or an embedding unless told. An embedding is a column of lists of equally many numbers, or columns
-  of numbers such as ``scan.0``, ``scan.1``, ..., which together are told to be the embedding ``scan``.
-- A column without any value is no feature, unless its kind is told.
+- Text is categorical, and binary if there are two values. Numbers with words among them are text.
+- Whole numbers are binary if there are two values (usually 0 and 1), integer up to ``max-integer-values`` distinct
+  values, real beyond. All other numbers are real even if there are only two: measurements do not leave a client as
+  categories.
+- A constant column of text or whole numbers is categorical with one category. It may vary elsewhere, and takes the
+  kind that it has there when clients agree (``fedgraph.data.schema.agreement``).
+- Only the settings can make a feature ordinal or an embedding. An embedding is a column of lists of equally many
+  numbers, or columns of numbers such as ``scan.0``, ``scan.1``, ..., which together form the embedding ``scan``.
+- A column without any value is no feature, unless the settings give its kind.
 
-Categories are values that occur in the data, and they leave the client with its schema: but not those that fewer than
-``least-rows`` of its rows hold, which might be one person's. Such a value counts as missing unless another client tells
-of it. What must not leave at all is dropped, or its categories are listed for all clients.
+Categories are values that occur in the data, and they leave the client with its schema: but not those in fewer than
+``least-rows`` of its rows, which might identify a person. Such a value counts as missing unless another client sends
+it. Columns that must not leave at all should be dropped, or their categories listed for all clients.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2 (data setup).
 """
@@ -36,8 +37,10 @@ log = logging.getLogger("fedgraph")
 
 
 class KindSettings(Settings):
-    """What a column is told to be.
+    """The kind of a column, given by the user.
 
+    Attributes
+    ----------
     kind       : of feature.
     categories : all of them, in the order of their units; by default those found in the table. Ordinal features that
                  are words need them, from the least to the most.
@@ -61,18 +64,20 @@ def _kind_alone(given: Any) -> Any:
 
 
 class SchemaSettings(Settings):
-    """What the columns of a table are, as far as it is not left to the rules.
+    """The features among the columns of a table, and their kinds where the rules do not suffice.
 
+    Attributes
+    ----------
     features           : the columns that are features, in this order; by default all, in the order of the table.
     drop               : columns that are no features, such as the name of a person.
     kinds              : by column, ``"ordinal"``, ``"embedding"`` or the like; or ``{ kind = "ordinal", categories =
-                         ["low", "high"] }`` with all categories, which is how clients know them without telling any.
+                         ["low", "high"] }`` with all categories, so that no client needs to send those of its data.
     missing_codes      : by column, values that mean missing, e.g. ``[99, 9999]`` or ``["unknown"]``.
-    unknown            : what to do with a value that is none of a feature's categories: ``error``, or ``missing``.
-    max_categories     : most different values of a categorical feature; it has a unit for each.
-    max_integer_values : whole numbers of more different values are real.
-    least_rows         : a value that fewer rows of a client hold is no category, and missing in them unless another
-                         client tells of it. Categories listed under ``kinds`` are known to all anyway.
+    unknown            : a value that is none of a feature's categories is an ``error``, or ``missing``.
+    max_categories     : most distinct values of a categorical feature; it has a unit for each.
+    max_integer_values : whole numbers with more distinct values are real.
+    least_rows         : a value in fewer rows of a client is not sent as a category, and is missing in them unless
+                         another client sends it. Categories listed under ``kinds`` are known to all anyway.
     """
 
     features: tuple[str, ...] | None = None
@@ -95,31 +100,42 @@ class SchemaSettings(Settings):
 
     @property
     def embeddings(self) -> set[str]:
-        """Features that are told to be embeddings."""
+        """Features that ``kinds`` makes embeddings."""
         return {name for name, told in self.kinds.items() if told.kind == "embedding"}
 
     def lists_categories(self, name: str) -> bool:
-        """Whether they say all categories of a column."""
+        """Return whether the settings list all categories of a column."""
         return name in self.kinds and bool(self.kinds[name].categories)
 
     @property
     def named(self) -> set[str]:
-        """All columns of which the settings speak."""
+        """All columns that the settings name."""
         return {*(self.features or ()), *self.drop, *self.kinds, *self.missing_codes}
 
 
 def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: bool = False) -> Schema:
-    """The features of a table.
+    """Infer the features of a table.
 
-    settings : by default every category counts, however rare, since nothing leaves.
-    partial  : the settings speak of other clients' columns too, so that a table need not have all of them; see
-               ``check_used`` for the names that no client knows.
+    Parameters
+    ----------
+    table : Table
+        With all columns that the settings name, unless ``partial``.
+    settings : SchemaSettings, optional
+        By default every category counts, however rare, since nothing leaves the process.
+    partial : bool
+        Whether the settings also name other clients' columns, so that this table may lack some; :func:`check_used`
+        finds names that no client knows.
+
+    Returns
+    -------
+    Schema
+        With at least one feature.
 
     Raises
     ------
     DataError
-        For a column that the settings name and the table lacks; for too many categories; for a kind told that the
-        column's values cannot be; and when no feature is left.
+        For a column that the settings name and the table lacks; for too many categories; for a kind that does not fit
+        the column's values; and when no feature is left.
     """
     settings = settings or SchemaSettings(least_rows=1)
     if not partial:
@@ -137,7 +153,13 @@ def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: 
 
 
 def check_used(settings: SchemaSettings, schemas: Iterable[Schema]) -> None:
-    """Raise ExperimentError for a column that ``features``, ``kinds`` or ``missing-codes`` name and no schema has."""
+    """Check that ``features``, ``kinds`` and ``missing-codes`` name only columns that a schema has.
+
+    Raises
+    ------
+    ExperimentError
+        For a column that no schema has, unless it is dropped.
+    """
     known = {name for schema in schemas for name in schema.names}
     keys: dict[str, Collection[str]] = {
         "features": settings.features or (),
@@ -172,7 +194,7 @@ def _feature(table: Table, name: str, settings: SchemaSettings) -> Feature | Non
     if told is None and numbers is not None and len(column.texts) > 2:
         return Feature(name, "integer" if len(column.texts) <= settings.max_integer_values else "real")
     most = 2 if told is not None and told.kind == "binary" else settings.max_categories
-    # Nearly all numbers are meant as such: that each of them is rare does not make them nothing.
+    # A column of nearly all numbers is meant to be numeric, so all of its values count, however rare.
     counted = len(column.texts) if _few_words(column) else int((column.counts >= settings.least_rows).sum())
     if counted > most:
         raise DataError(_too_many(column, most), quoted=some(_few_words(column)))
@@ -203,7 +225,7 @@ def _check_numbers(column: Column, kind: Kind) -> None:
 
 
 def _few_words(column: Column) -> list[str]:
-    """Words in a column of which nearly all values are numbers."""
+    """Return the words in a column of which nearly all values are numbers."""
     texts = column.texts.to_pylist()
     words = [text for text in texts if not is_number(text)]
     return words if len(words) <= min(5, len(texts) // 2) else []

@@ -1,4 +1,4 @@
-"""Schemas as JSON. What comes from others is untrusted: sizes are limited, and text must be fit to be shown."""
+"""Schemas as JSON. Input from others is untrusted: sizes are limited, and text must be fit to be shown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_FEATURES = 2_000
 MOST_CATEGORIES = 1_000
 MOST_UNITS = 20_000
 LONGEST_NAME = 200
-"""Letters of the name of a feature or category."""
+"""Largest number of letters of the name of a feature or category."""
 
 LONGEST_JSON = 5_000_000
 
@@ -35,20 +35,36 @@ _FEATURES = TypeAdapter(Annotated[list[_FeatureJson], Field(max_length=MOST_FEAT
 
 
 def schema_as_json(schema: Schema) -> str:
-    """One line, read by ``schema_from_json``. Raises DataError for what would not be let in there."""
+    """Return a schema as one line of JSON that :func:`schema_from_json` reads.
+
+    Raises
+    ------
+    DataError
+        When the schema exceeds the limits of :func:`schema_from_json`.
+    """
     check_limits(schema)
     return json.dumps([feature.as_json() for feature in schema.features])
 
 
 def schema_from_json(text: str, what: str = "the schema") -> Schema:
-    """The schema that somebody sent.
+    """Read a schema from a message.
 
-    what : it is, in messages.
+    Parameters
+    ----------
+    text : str
+        JSON from another party, which is not trusted.
+    what : str
+        Names the schema in messages.
+
+    Returns
+    -------
+    Schema
+        Within the limits of size and text.
 
     Raises
     ------
     ReplyError
-        When it is no schema, or too large, or has names that must not be shown.
+        When it is not a schema, is too large, or has names that must not be shown.
     """
     check_length(text, what)
     try:
@@ -60,19 +76,25 @@ def schema_from_json(text: str, what: str = "the schema") -> Schema:
         place = ".".join(map(str, problem["loc"]))[:LONGEST_NAME]
         raise ReplyError(f"{what} is malformed: {ascii(place)[1:-1]} {problem['msg']}") from None
     except DataError as error:
-        # Names in it may be anything, at any length.
+        # The message may quote names of any content and length.
         raise ReplyError(f"{what} cannot be used: {ascii(str(error)[:300])[1:-1]}") from None
     return schema
 
 
 def check_length(text: str, what: str) -> None:
-    """Raise ReplyError for JSON of a length that no schema has."""
+    """Check the length of JSON text before it is parsed; ``what`` names it in messages.
+
+    Raises
+    ------
+    ReplyError
+        When the text is longer than any schema.
+    """
     if len(text) > LONGEST_JSON:
         raise ReplyError(f"{what} is {len(text):,} letters long, and {LONGEST_JSON:,} are the most")
 
 
 def check_limits(schema: Schema) -> None:
-    """Raise DataError for a schema too large to be worked with, or for text that cannot be shown in one line."""
+    """Raise DataError for a schema that is too large, or for text that cannot be shown in one line."""
     if not 0 < len(schema.features) <= MOST_FEATURES:
         raise DataError(f"a schema has 1 to {MOST_FEATURES:,} features, and this one has {len(schema.features):,}")
     units = sum(feature.width for feature in schema.features)
@@ -95,7 +117,7 @@ def _check_text(text: str, what: str) -> None:
         raise DataError(f"{what} is empty: give it a name, or count it as missing")
     if len(text) > LONGEST_NAME:
         raise DataError(f"{what}, {shown} ..., is {len(text):,} letters long, and {LONGEST_NAME} are the most")
-    # Such a character could break a line of a report or turn its direction.
+    # Such a character could break a line of a report or reverse its direction.
     if any(
         unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(c) in _DIRECTIONS for c in text
     ):

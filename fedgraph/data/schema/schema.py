@@ -1,4 +1,4 @@
-"""The features of a mixed table: their names and types, all that a client tells of its data.
+"""The features of a mixed table: their names and kinds, which are all that a client reveals of its data.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2 (data setup).
 """
@@ -17,17 +17,31 @@ from torch import Tensor
 from fedgraph.support.errors import DataError
 
 Kind = Literal["real", "integer", "ordinal", "binary", "categorical", "embedding"]
-"""``ordinal`` features are numbers or ordered categories, of which a model may use the order; ``binary`` ones have two
-categories. An ``embedding`` is several real numbers that are one feature, such as what another model made of an
-image or a text."""
+"""``ordinal`` features are numbers or ordered categories whose order a model may use; ``binary`` ones have two
+categories. An ``embedding`` is several real numbers that form one feature, such as another model's representation of
+an image or a text.
+"""
 
 
 @dataclass(frozen=True)
 class Feature:
     """One column, or several for an embedding.
 
-    categories : of binary and categorical features, and of ordinal ones that are words, in their order; as text.
-    size       : numbers that a value consists of, 1 but for embeddings.
+    Attributes
+    ----------
+    name : str
+        Of the column, or of the embedding.
+    kind : Kind
+        How the feature is encoded.
+    categories : tuple of str
+        Of binary and categorical features, and of ordinal ones that are words, in their order; empty for numbers.
+    size : int
+        How many numbers a value consists of; 1 except for embeddings.
+
+    Raises
+    ------
+    DataError
+        When categories or size do not fit the kind.
     """
 
     name: str
@@ -65,18 +79,29 @@ class Feature:
 
     @property
     def width(self) -> int:
-        """Units of a network that stand for it."""
+        """Number of units of a network that represent it."""
         return len(self.categories) if self.kind == "categorical" else self.size
 
     def as_json(self) -> dict[str, Any]:
-        """Fit for a message."""
+        """Return the feature as plain data for a message."""
         told = {"name": self.name, "kind": self.kind, "categories": list(self.categories)}
         return {**told, "size": self.size} if self.kind == "embedding" else told
 
 
 @dataclass(frozen=True)
 class Schema:
-    """Features in the order in which they stand in matrices; a feature's units lie side by side, its values too."""
+    """Features in the order of the columns of matrices; the units of a feature are adjacent, and so are its values.
+
+    Attributes
+    ----------
+    features : tuple of Feature
+        With different names.
+
+    Raises
+    ------
+    DataError
+        When two features have one name.
+    """
 
     features: tuple[Feature, ...]
 
@@ -88,28 +113,28 @@ class Schema:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the features."""
+        """Names of the features."""
         return tuple(feature.name for feature in self.features)
 
     @cached_property
     def unit_feature(self) -> Tensor:
-        """Position of the feature that each unit belongs to, int64 ``[units]``."""
+        """Position of the feature of each unit, int64 ``[units]``."""
         widths = torch.tensor([feature.width for feature in self.features], dtype=torch.int64)
         return torch.arange(len(self.features)).repeat_interleave(widths)
 
     @cached_property
     def slices(self) -> dict[str, slice]:
-        """Where the units of each feature lie."""
+        """Columns of units of each feature."""
         return self._slices([feature.width for feature in self.features])
 
     @cached_property
     def value_slices(self) -> dict[str, slice]:
-        """Where the values of each feature lie: in one column, but for embeddings."""
+        """Columns of values of each feature: one, except for embeddings."""
         return self._slices([feature.size for feature in self.features])
 
     @property
     def num_values(self) -> int:
-        """Columns of values."""
+        """Number of columns of values."""
         return sum(feature.size for feature in self.features)
 
     def _slices(self, widths: Sequence[int]) -> dict[str, slice]:
@@ -118,11 +143,11 @@ class Schema:
         return {name: slice(end - width, end) for name, width, end in parts}
 
     def __getitem__(self, name: str) -> Feature:
-        """A feature by name; DataError that lists the known ones."""
+        """Return a feature by name; raise DataError listing the features if there is none."""
         if name not in self.names:
             raise DataError(f"there is no feature '{name}'; there are {', '.join(self.names)}")
         return self.features[self.names.index(name)]
 
     def select(self, names: Sequence[str]) -> Schema:
-        """Some features, in the order given."""
+        """Return a schema of some features, in the order given."""
         return Schema(tuple(self[name] for name in names))

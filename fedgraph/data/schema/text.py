@@ -1,4 +1,4 @@
-"""A schema as text for people, with what its table shows where there is one."""
+"""A schema as text for people, with a summary of its table if there is one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,22 @@ _WORDS = {"?", ".", "-", "na", "n/a", "nan", "null", "unknown"}
 
 
 def as_text(schema: Schema, table: Table | None = None, settings: SchemaSettings | None = None) -> str:
-    """One line per feature: name, kind, categories.
+    """Describe a schema, one line per feature: name, kind, categories.
 
-    table : adds the range of numbers, how many rows lack a value, and codes that look like missing values; this tells
-            of the data, and is for its owner. Columns that are no features are named at the end.
+    Parameters
+    ----------
+    schema : Schema
+        The features.
+    table : Table, optional
+        Adds the range of numbers, the fraction of missing rows, and codes that look like missing values, and lists the
+        columns that are no features at the end. This reveals data: it is for the owner of the table only.
+    settings : SchemaSettings, optional
+        Its ``missing-codes`` apply to ``table``.
+
+    Returns
+    -------
+    str
+        Several lines.
     """
     settings = settings or SchemaSettings()
     units = sum(feature.width for feature in schema.features)
@@ -59,7 +71,7 @@ def _spread(column: Column) -> str:
 
 
 def _hint(feature: Feature, column: Column) -> str:
-    """Says which value may be a code for missing: a number all nines and apart from the rest, or a word such as NA."""
+    """Suggest a value that may be a code for missing: a number of nines apart from the rest, or a word such as NA."""
     odd = [category for category in feature.categories if category.lower() in _WORDS]
     if odd:
         return f"{odd[0]} may mean missing: missing-codes?"

@@ -1,4 +1,4 @@
-"""Tables: with a label and dealt out to clients, or a table of mixed columns for every client."""
+"""Tables: with a label and divided among clients, or a table of mixed columns for every client."""
 
 from fedgraph.data.tables.bif import BayesianNetwork, Variable, read_bif
 from fedgraph.data.tables.client_tables import ClientTable, ClientTableSource, client_table_source, schema_settings

@@ -19,10 +19,12 @@ from fedgraph.support.randomness import generator
 class BayesianNetworkSettings(ClientTableSettings):
     """The ``[data]`` table with ``set = "bayesian-network"``: rows drawn from a network whose graph is known.
 
+    Attributes
+    ----------
     path    : .bif or .bif.gz file, absolute or relative to the data folder.
     clients : names of the clients, or how many there are.
-    rows    : of each client.
-    public_rows : that everybody may see.
+    rows    : number of rows of each client.
+    public_rows : number of rows that everybody may see.
     """
 
     set: Literal["bayesian-network"] = "bayesian-network"
@@ -33,25 +35,25 @@ class BayesianNetworkSettings(ClientTableSettings):
 
 
 class BayesianNetworkSource(TablesOfClients):
-    """Rows drawn from a network, for each client on its own."""
+    """Rows drawn from a network, independently for each client."""
 
     settings: BayesianNetworkSettings
 
     def client_names(self) -> list[str]:
-        """As the settings name them, or ``client-00`` and so on."""
+        """Return the names in the settings, or ``client-00`` and so on."""
         clients = self.settings.clients
         return client_names(clients) if isinstance(clients, int) else list(clients)
 
     def whole_table(self, name: str) -> Table:
-        """The rows of one client."""
+        """Return the rows of one client."""
         return self._drawn(name, self.settings.rows)
 
     def public_table(self) -> Table | None:
-        """Further rows."""
+        """Return further rows for everybody, or None."""
         return self._drawn("", self.settings.public_rows) if self.settings.public_rows else None
 
     def describe(self) -> str:
-        """E.g. ``alarm.bif.gz, 37 variables, 3 clients with 1,000 rows drawn for each``."""
+        """Describe the data, e.g. ``alarm.bif.gz, 37 variables, 3 clients with 1,000 rows drawn for each``."""
         settings = self.settings
         facts = [Path(settings.path).name, f"{len(self.network.schema.features)} variables"]
         facts.append(f"{len(self.client_names())} clients with {settings.rows:,} rows drawn for each")
@@ -61,7 +63,7 @@ class BayesianNetworkSource(TablesOfClients):
 
     @cached_property
     def network(self) -> Any:
-        """The network that rows are drawn from."""
+        """The network from which rows are drawn."""
         return read_bif(self.data_dir / Path(self.settings.path).expanduser())
 
     def _drawn(self, name: str, rows: int) -> Table:

@@ -1,4 +1,4 @@
-"""Bayesian networks of categories from BIF files: a known truth to draw samples from, for graph recovery.
+"""Bayesian networks of categories from BIF files: a known truth from which to draw samples, for graph recovery.
 
 The part of the Bayesian Interchange Format that the bnlearn repository uses: variables with categories, and one table
 of probabilities per variable. https://www.bnlearn.com/bnrepository
@@ -26,14 +26,21 @@ from fedgraph.support.errors import DataError, quoted
 
 _TOKEN = re.compile(r"[{}()\[\];,|]|[^\s{}()\[\];,|]+")
 _ROUNDING = 1e-3
-"""How far from 1 the probabilities of a row may add up to: those of published networks are rounded."""
+"""Largest deviation from 1 of the sum of a row's probabilities, which are rounded in published networks."""
 
 
 @dataclass(frozen=True, eq=False)
 class Variable:
-    """A variable given its parents.
+    """The conditional distribution of a variable given its parents.
 
-    probabilities : float64 ``[categories of the first parent, ..., own categories]``, sums of 1 over the last.
+    Attributes
+    ----------
+    categories : tuple of str
+        Values of the variable.
+    parents : tuple of str
+        Names of the variables on which it depends directly.
+    probabilities : Tensor
+        float64 ``[categories of the first parent, ..., own categories]``, with sums of 1 over the last axis.
     """
 
     categories: tuple[str, ...]
@@ -42,9 +49,17 @@ class Variable:
 
 
 class BayesianNetwork:
-    """Variables by name, whose parents are others of them.
+    """A directed acyclic graph of categorical variables.
 
-    Raises DataError where they are their own ancestors.
+    Attributes
+    ----------
+    variables : dict of str to Variable
+        By name; all parents are among them.
+
+    Raises
+    ------
+    DataError
+        When the graph has a cycle.
     """
 
     def __init__(self, variables: dict[str, Variable]) -> None:
@@ -56,7 +71,7 @@ class BayesianNetwork:
 
     @cached_property
     def schema(self) -> Schema:
-        """The variables as features."""
+        """The variables as features: binary with two categories, else categorical."""
         return Schema(
             tuple(
                 Feature(name, "binary" if len(of.categories) == 2 else "categorical", of.categories)
@@ -66,17 +81,23 @@ class BayesianNetwork:
 
     @property
     def moral_graph(self) -> FeatureGraph:
-        """Which variables depend on each other whatever all others are: parents, children, and their other parents."""
+        """The moral graph: each variable with its parents and children, and with the other parents of its children."""
         return FeatureGraph.moral(tuple(self.variables), {name: of.parents for name, of in self.variables.items()})
 
     @property
     def skeleton(self) -> FeatureGraph:
-        """Parents and children alone."""
+        """The undirected graph of each variable with its parents and children."""
         edges = [(name, parent) for name, of in self.variables.items() for parent in of.parents]
         return FeatureGraph(tuple(self.variables), tuple(edges))
 
     def sample(self, num_rows: int, generator: torch.Generator) -> Tensor:
-        """Rows drawn from the network, parents first: positions of categories, int64 ``[rows, variables]``."""
+        """Draw rows from the network, parents first.
+
+        Returns
+        -------
+        Tensor
+            Positions of categories, int64 ``[rows, variables]``.
+        """
         uniform = torch.rand(num_rows, len(self.variables), generator=generator, dtype=torch.float64)
         drawn: dict[str, Tensor] = {}
         position = {name: at for at, name in enumerate(self.variables)}
@@ -84,17 +105,25 @@ class BayesianNetwork:
             variable = self.variables[name]
             given = tuple(drawn[parent] for parent in variable.parents)
             cumulative = variable.probabilities.cumsum(-1)
-            # The last category that is possible ends at exactly 1, which no draw reaches.
+            # The last possible category ends at exactly 1, which no draw reaches.
             cumulative = (cumulative / cumulative[..., -1:])[given].expand(num_rows, -1)
             drawn[name] = (uniform[:, position[name], None] >= cumulative).sum(1)
         return torch.stack([drawn[name] for name in self.variables], 1)
 
 
 def read_bif(path: str | os.PathLike[str]) -> BayesianNetwork:
-    """Read a ``.bif`` or ``.bif.gz`` file.
+    """Read a Bayesian network from a ``.bif`` or ``.bif.gz`` file.
 
-    Raises DataError with path and line for text that is not of the part of the format that is known here, for unknown
-    names, and for tables that are incomplete or no probabilities.
+    Returns
+    -------
+    BayesianNetwork
+        With its variables in the order of the file, and probabilities that sum to 1.
+
+    Raises
+    ------
+    DataError
+        For text outside the supported part of the format, for unknown names, and for tables that are incomplete or are
+        not probabilities. The message contains path and line.
     """
     path = Path(path)
     try:
@@ -107,12 +136,12 @@ def read_bif(path: str | os.PathLike[str]) -> BayesianNetwork:
 
 
 def parse_bif(text: str) -> BayesianNetwork:
-    """The network that the text of a BIF file describes; see ``read_bif``."""
+    """Parse the text of a BIF file; raises DataError as :func:`read_bif` does."""
     return _Parser(text).network()
 
 
 class _Parser:
-    """Recursive descent over tokens."""
+    """Recursive descent parser."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -204,7 +233,7 @@ class _Parser:
         return name
 
     def _words(self, end: str, what: str) -> tuple[str, ...]:
-        """One or more words with commas between them, and the ``end``."""
+        """Read one or more words with commas between them, and the ``end``."""
         words = [self._word(what)]
         while self._next_is(","):
             words.append(self._word(what))
@@ -236,6 +265,6 @@ class _Parser:
         return self._tokens[self._at - 1][0]
 
     def _error(self, problem: str) -> DataError:
-        """At the line of the token that was read last."""
+        """Return an error at the line of the token that was read last."""
         line = self._text.count("\n", 0, self._tokens[self._at - 1][1]) + 1
         return DataError(f"line {line}: {problem}")

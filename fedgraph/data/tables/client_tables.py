@@ -1,4 +1,4 @@
-"""Clients that hold tables of their own, whose columns are features of many kinds, not the same everywhere."""
+"""Clients with tables of their own, whose columns are features of many kinds and differ between clients."""
 
 from __future__ import annotations
 
@@ -16,42 +16,62 @@ from fedgraph.support.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class ClientTable:
-    """What one client holds.
+    """The table of one client.
 
-    split : int8 ``[rows]``, index into ``SPLITS``.
+    Attributes
+    ----------
+    table : Table
+        All rows.
+    split : Tensor
+        int8 ``[rows]``, index into ``SPLITS``.
     """
 
     table: Table
     split: Tensor
 
     def rows(self, split: SplitName) -> Tensor:
-        """The rows of a split, int64."""
+        """Return the rows of a split, int64."""
         return (self.split == SPLITS.index(split)).nonzero().flatten()
 
 
 @runtime_checkable
 class ClientTableSource(DataSource, Protocol):
-    """A data set of such clients.
+    """A data set whose clients have tables of their own.
 
-    settings : whose ``table_schema`` says what columns are, as far as it is not left to the rules.
+    Attributes
+    ----------
+    settings : Any
+        Its ``table_schema`` (a :class:`SchemaSettings`) describes the columns where the rules do not suffice.
     """
 
     settings: Any
 
     def load_table(self, name: str) -> ClientTable:
-        """What the client ``name`` holds; raises DataError for unknown names and data of no use."""
+        """Load the table of the client ``name``; raises DataError for unknown names and unusable data."""
 
     def public_table(self) -> Table | None:
-        """Rows that everybody may see, the server too; None where there are none."""
+        """Return rows that everybody may see, including the server; None if there are none."""
 
 
 def client_table_source(source: DataSource, method: str) -> ClientTableSource:
-    """The data set as one whose clients hold tables.
+    """Check that the clients of a data set have tables of their own.
+
+    Parameters
+    ----------
+    source : DataSource
+        Any data set.
+    method : str
+        Names the method in the message.
+
+    Returns
+    -------
+    ClientTableSource
+        ``source`` itself.
 
     Raises
     ------
     DataError
-        When it is none, naming the ``method`` that needs one.
+        When it is not a :class:`ClientTableSource`.
     """
     if not isinstance(source, ClientTableSource):
         raise DataError(
@@ -62,12 +82,18 @@ def client_table_source(source: DataSource, method: str) -> ClientTableSource:
 
 
 def schema_settings(source: ClientTableSource) -> SchemaSettings:
-    """What the data set says of its columns."""
+    """Return the settings of a data set that describe its columns.
+
+    Returns
+    -------
+    SchemaSettings
+        The table ``[data.table-schema]``.
+    """
     found: SchemaSettings = source.settings.table_schema
     return found
 
 
 def rows_of(table: Table, rows: Tensor) -> Table:
-    """Some rows of a table, int64."""
+    """Return some rows (int64) of a table."""
     indices = pa.array(rows.numpy())
     return Table({name: column.take(indices) for name, column in table.columns.items()}, table.where)

@@ -1,4 +1,4 @@
-"""A table with columns of many kinds that is dealt out to clients.
+"""A table with columns of many kinds that is divided among clients.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 3.2: half of the rows are public, and
 the others go to clients that each have more of one part of the population.
@@ -29,14 +29,17 @@ Value = Annotated[str, BeforeValidator(lambda value: as_category(value))]
 
 
 class DealtTableSettings(ClientTableSettings):
-    """The keys of ``[data]`` of a table that is dealt out: by the values of a column, by segments, or evenly.
+    """The keys of ``[data]`` of a table that is divided: by the values of a column, by segments, or evenly.
 
+    Attributes
+    ----------
+    path           : file of the table; without one, every node has data of its own.
     clients        : names of the clients, or how many there are.
     client_column  : column whose values name the clients; it is no feature, and rows without it are left out.
     segments       : by client, values by column, e.g. ``{ poor = { pay = ["medicaid", "selfpay"] } }``: rows that have
-                     them all are the client's segment, and come to it more often than to others.
+                     them all are the client's segment, and are assigned to it more often than to others.
     emphasis       : how many times as often.
-    public_share   : this part of the rows is for everybody to see, the server too, and no client has any of them.
+    public_share   : fraction of the rows that everybody may see, including the server; no client has any of them.
     stratify       : columns whose values occur as often in the public part as in the others, in every combination.
     """
 
@@ -61,12 +64,18 @@ class DealtTableSettings(ClientTableSettings):
 
 
 class DealtTableSource(TablesOfClients):
-    """A table dealt out."""
+    """A table of mixed columns divided among clients (a :class:`ClientTableSource`); subclasses read the table.
+
+    Attributes
+    ----------
+    settings : DealtTableSettings
+        How the table is divided.
+    """
 
     settings: DealtTableSettings
 
     def client_names(self) -> list[str]:
-        """As the settings or the column name them, or ``client-00`` and so on."""
+        """Return the names in the settings or the column, or ``client-00`` and so on."""
         settings = self.settings
         if isinstance(settings.clients, tuple):
             return list(settings.clients)
@@ -75,16 +84,16 @@ class DealtTableSource(TablesOfClients):
         return list(settings.segments) or list(self._rows)
 
     def whole_table(self, name: str) -> Table:
-        """The client's rows."""
+        """Return the client's rows, without the client column."""
         table = rows_of(self._table, self._rows[name])
         return Table({n: c for n, c in table.columns.items() if n != self.settings.client_column}, table.where)
 
     def public_table(self) -> Table | None:
-        """The public part."""
+        """Return the public rows, or None."""
         return rows_of(self._table, self._public) if self.settings.public_share else None
 
     def describe(self) -> str:
-        """E.g. ``births.csv, 100,000 rows, 3 clients by segments, 50,000 rows public``."""
+        """Describe the data, e.g. ``births.csv, 100,000 rows, 3 clients by segments, 50,000 rows public``."""
         settings = self.settings
         how = "evenly"
         if settings.client_column is not None:
@@ -99,12 +108,12 @@ class DealtTableSource(TablesOfClients):
 
     @cached_property
     def _table(self) -> Table:
-        """The whole table."""
+        """The whole table, which subclasses read."""
         raise NotImplementedError
 
     @cached_property
     def _public(self) -> Tensor:
-        """Public rows: of each combination of the values to stratify by, as many as its share."""
+        """Public rows: the same fraction of each combination of the values to stratify by."""
         settings, table = self.settings, self._table
         strata = np.zeros(table.num_rows, dtype=np.int64)
         for name in settings.stratify:
@@ -112,7 +121,7 @@ class DealtTableSource(TablesOfClients):
             strata = np.unique(strata * (codes.max() + 1) + codes, return_inverse=True)[1]
         draw = generator(settings.partition_seed, "public")
         order = torch.randperm(table.num_rows, generator=draw).numpy()
-        # Within the strata in random order, every row has a place; its share of the stratum decides.
+        # A row has a random place in its stratum, and is public if place * share + offset passes a whole number there.
         by_stratum = order[np.argsort(strata[order], kind="stable")]
         sizes = np.bincount(strata)
         place = np.arange(len(order)) - np.repeat(sizes.cumsum() - sizes, sizes)
@@ -124,7 +133,7 @@ class DealtTableSource(TablesOfClients):
 
     @cached_property
     def _rows(self) -> Mapping[str, Tensor]:
-        """The rows of every client of a single file, in the order of the file."""
+        """Rows of each client of a single file, in the order of the file."""
         settings, table = self.settings, self._table
         rows = np.arange(table.num_rows)
         if settings.public_share:
@@ -152,7 +161,7 @@ class DealtTableSource(TablesOfClients):
         return found
 
     def _weights(self, client: str) -> NDArray[np.float64]:
-        """How often every row would come to a client, against a row outside its segment."""
+        """Return how much more often each row goes to a client than a row outside its segment."""
         inside = np.ones(self._table.num_rows, dtype=bool)
         for name, values in self.settings.segments[client].items():
             column = read_column(self._table, name)

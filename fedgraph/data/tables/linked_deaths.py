@@ -1,14 +1,14 @@
-"""Infants of one year of births who died in their first year in the United States, and what they died of.
+"""Deaths of infants born in one year in the United States, and their causes.
 
-The numerator of the linked birth and infant death file of 2015 (National Center for Health Statistics), as a CSV file
-of the National Bureau of Economic Research has it: a row per death, with the items of the birth certificate. Chajewska,
-Shrivastava: Federated Learning with Neural Graphical Models, section 3.1, take those who died and those who lived.
+The numerator of the linked birth and infant death file of 2015 (National Center for Health Statistics), as the National
+Bureau of Economic Research publishes it as CSV: a row per death, with the items of the birth certificate. Chajewska,
+Shrivastava: Federated Learning with Neural Graphical Models, section 3.1, use both those who died and those who lived.
 
-The file's header has lost the first letter of names that begin with a p (``ay`` is ``pay``), and some rows are out of
-step in some columns. So an item is taken only where other columns of the same row, which say the same in other words,
-agree with it in nearly all rows (tests/fedgraph/data/tables/test_linked_deaths.py says which; ``meduc``, ``wic``,
-``sex``, ``mtran`` and ``ilive`` have no counterpart and are plausible), and what is no valid code is missing. Race and
-origin of the parents are left out: their columns contradict each other.
+The file's header has lost the first letter of names that begin with a p (``ay`` is ``pay``), and some rows are shifted
+in some columns. So an item is used only if other columns of the same row with the same information in other words
+agree with it in nearly all rows (tests/fedgraph/data/tables/test_linked_deaths.py lists them; ``meduc``, ``wic``,
+``sex``, ``mtran`` and ``ilive`` have no counterpart and are plausible), and a value that is no valid code is missing.
+Race and origin of the parents are left out: their columns contradict each other.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ CAUSES: Mapping[str, str] = {
     "106": "bacterial sepsis of newborn",
     "128": "malformations of bones and limbs",
 }
-"""The ten commonest of the 130 causes of infant death among the deaths of 2015, and what they are called, shortened."""
+"""The ten most common of the 130 causes of infant death among the deaths of 2015, with shortened descriptions."""
 
 OTHER = "other"
 """Any of the other causes."""
@@ -80,9 +80,9 @@ _ONE_TWO: Words = {"1": "y", "2": "n"}
 class _Item:
     """A column of the file.
 
-    codes   : the text that stands for each valid code; the lowest and the highest where it is a number.
-    revised : of the certificate as revised in 2003 alone: a row of the old one has a 0 there, whatever that would mean.
-    column  : what it is called in the file, if not as in our table.
+    codes   : the text for each valid code; the lowest and the highest if it is a number.
+    revised : only on the certificate as revised in 2003: a row of the old one has a 0 there, whatever that would mean.
+    column  : its name in the file, if not as in our table.
     """
 
     codes: Words | tuple[int, int]
@@ -129,15 +129,17 @@ _ITEMS: dict[str, _Item] = {
     "ilive": _Item(_YES_NO),
     "aged": _Item((0, 364), revised=False),
 }
-"""By what they are called in our table: as in the file of births of 2014, as far as that has them."""
+"""By name in our table: as in the file of births of 2014, as far as that has them."""
 
 
 class LinkedDeathsSettings(DealtTableSettings):
     """The ``[data]`` table with ``set = "linked-deaths"``: infants who died, of births in the United States in 2015.
 
-    Columns: items of the birth certificate, ``aged`` (days of life) and ``cause`` (of death: one of the ten commonest
-    of 130 causes, or ``other``). There is nobody who lived.
+    Columns: items of the birth certificate, ``aged`` (days of life) and ``cause`` (of death: one of the ten most common
+    of 130 causes, or ``other``). Survivors are not included.
 
+    Attributes
+    ----------
     path : the .zip or .csv file, absolute or relative to the data folder.
     """
 
@@ -146,7 +148,7 @@ class LinkedDeathsSettings(DealtTableSettings):
 
 
 class LinkedDeathsSource(DealtTableSource):
-    """The deaths, dealt out to clients."""
+    """The deaths, divided among clients."""
 
     settings: LinkedDeathsSettings
 
@@ -159,7 +161,7 @@ class LinkedDeathsSource(DealtTableSource):
 
 
 def read_linked_deaths(path: Path) -> Table:
-    """The file, .zip or .csv, as a table; the last one is kept for the process. Raises DataError naming the file."""
+    """Read the file, .zip or .csv, as a table; the last one is cached. Raises DataError naming the file."""
     if not path.is_file():
         raise DataError(
             f"there is no file {path.absolute()}: put linkco2015usnum.zip there (published at {_PUBLISHED}), or set "
@@ -187,7 +189,7 @@ def _read(path: Path, _changed: int) -> Table:
 
 
 def _texts(path: Path) -> dict[str, pa.Array]:
-    """The columns that are needed, as they stand in the file."""
+    """Return the columns that are needed, as they are in the file."""
     wanted = [*(item.column or name for name, item in _ITEMS.items()), "ucodr130"]
     with ExitStack() as opened:
         if path.suffix == ".zip":
@@ -199,7 +201,7 @@ def _texts(path: Path) -> dict[str, pa.Array]:
         else:
             content = path.read_bytes()
     header = content.partition(b"\n")[0].decode("utf-8-sig").strip().split(",")
-    # What is called ay is pay; in a file whose header is whole it is called pay.
+    # The column pay is called ay; in a file with an intact header it is called pay.
     found = {name: name if name in header else name.removeprefix("p") for name in wanted}
     lacking = [name for name, written in found.items() if written not in header]
     if lacking:
@@ -216,7 +218,7 @@ def _texts(path: Path) -> dict[str, pa.Array]:
 
 
 def _whole(text: pa.Array, low: int, high: int) -> pa.Array:
-    """Whole numbers; null where there is none from ``low`` to ``high``."""
+    """Convert to whole numbers; null where there is none from ``low`` to ``high``."""
     digits = pc.if_else(pc.match_substring_regex(text, "^[0-9]{1,9}$"), text, pa.scalar(None, pa.string()))
     number = pc.cast(digits, pa.int64())
     valid = pc.and_(pc.greater_equal(number, low), pc.less_equal(number, high))
@@ -224,5 +226,5 @@ def _whole(text: pa.Array, low: int, high: int) -> pa.Array:
 
 
 def _worded(text: pa.Array, words: Words) -> pa.Array:
-    """What codes stand for; null for any other."""
+    """Replace codes by their meaning; null for any other."""
     return pa.array(list(words.values())).take(pc.index_in(text, value_set=pa.array(list(words))))

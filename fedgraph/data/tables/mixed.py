@@ -1,4 +1,4 @@
-"""Tables with columns of many kinds in files: one for each client, or one dealt out."""
+"""Tables with columns of many kinds in files: one for each client, or one divided among clients."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ from fedgraph.support.randomness import generator
 class MixedTableSettings(DealtTableSettings):
     """The ``[data]`` table with ``set = "mixed-table"``.
 
-    A file with ``{client}`` in its name is one for each of the clients. A single file is dealt out.
+    With ``{client}`` in the path there is a file for each client. A single file is divided among clients.
 
+    Attributes
+    ----------
     path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder. Not needed where every
-                     node has a file of its own (node config ``data``): all its rows are the one client's that the node
-                     names, or they are dealt out by ``client_column``; with ``{client}`` in it, it is one for each of
-                     the clients that the node names.
+                     node has a file of its own (node config ``data``): all its rows belong to the one client that the
+                     node names, or they are divided by ``client_column``; with ``{client}`` in it, there is one for
+                     each of the clients that the node names.
     columns        : names of the columns of a CSV file without a header.
-    delimiter      : what separates the columns of a CSV file.
+    delimiter      : separates the columns of a CSV file.
     missing        : texts that mark a missing value.
-    public         : a file of the same columns for everybody to see, in place of a part of the rows.
-    limit          : so many rows of a single file are used, drawn at random.
-    gaps           : this share of its cells is made missing at random, to see what gaps do.
-    whole          : columns in which none are.
+    public         : a file of the same columns for everybody to see, instead of a part of the rows.
+    limit          : number of rows of a single file that are used, drawn at random.
+    gaps           : fraction of its cells that are made missing at random, to study missing values.
+    whole          : columns without such gaps.
     """
 
     set: Literal["mixed-table"] = "mixed-table"
@@ -61,18 +63,18 @@ class MixedTableSettings(DealtTableSettings):
 
 
 class MixedTableSource(DealtTableSource):
-    """One file for each client, or one dealt out."""
+    """One file for each client, or one divided among clients."""
 
     settings: MixedTableSettings
 
     def __init__(self, settings: MixedTableSettings, data_dir: Path, own: OwnData | None = None) -> None:
-        """``owner``: the only client of a node's own file.
+        """Set ``owner``, the only client of a node's own file.
 
         Raises
         ------
         DataError
-            For own data of which a part is to be public, as nobody else has it; or that is of nobody, or of clients in
-            two ways.
+            For own data of which a part is to be public, as no other party has it, and for own data whose clients are
+            not named, or are named in two ways.
         """
         super().__init__(settings, data_dir, own)
         self.owner = None
@@ -92,24 +94,24 @@ class MixedTableSource(DealtTableSource):
             self.owner = own.only_client()
 
     def client_names(self) -> list[str]:
-        """Of a node's own data those whom the node config or a column names, else as of any table dealt out."""
+        """Return the clients in the settings; for own data those that the node config or a column names."""
         if self.own is None or self.settings.client_column is not None:
             return super().client_names()
         return list(self.own.clients) if self.owner is None else [self.owner]
 
     def whole_table(self, name: str) -> Table:
-        """The client's file, or its rows of the single one."""
+        """Return the client's file, or its rows of the single one."""
         if self._has_file_each:
             return self._read(Path(str(self._place).replace(CLIENT, name)))
         return super().whole_table(name) if self.owner is None else self._table
 
     def public_table(self) -> Table | None:
-        """The public file, or the public part of the single one."""
+        """Return the public file, or the public part of the single one."""
         public = self.settings.public
         return super().public_table() if public is None else self._read(self.data_dir / Path(public).expanduser())
 
     def describe(self) -> str:
-        """As of any table dealt out; with a file for each client, e.g. ``{client}.csv, 3 clients with a file each``."""
+        """Describe the data, with a file for each client e.g. ``{client}.csv, 3 clients with a file each``."""
         title = title_of(self.settings.path, self.own)
         if self._has_file_each:
             return f"{title}, {len(self.client_names())} clients with a file each"
@@ -128,7 +130,7 @@ class MixedTableSource(DealtTableSource):
         return self._thinned(self._read(self._place))
 
     def _thinned(self, table: Table) -> Table:
-        """Some rows of a table, some of their cells missing."""
+        """Return some rows of a table, with some of their cells missing."""
         settings = self.settings
         if settings.limit is not None and settings.limit < table.num_rows:
             order = torch.randperm(table.num_rows, generator=generator(settings.partition_seed, "limit"))

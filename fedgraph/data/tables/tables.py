@@ -1,4 +1,4 @@
-"""Tables with a label column, dealt to clients by a column of the table or by a partition."""
+"""Tables with a label column, divided among clients by a column of the table or by a partition."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ BundledName = Literal["iris", "wine", "breast-cancer", "diabetes"]
 class TableOptions(PartitionSettings):
     """The keys of ``[data]`` that any table has.
 
+    Attributes
+    ----------
     scaling : ``client`` = numeric features, and the target of a regression, as z-scores from each client's own training
               examples; ``none``.
-    shares  : train, validation and test parts of each client's rows, drawn at random.
+    shares  : fractions of each client's rows for training, validation and test, drawn at random.
     """
 
     partition: Method = "iid"
@@ -49,22 +51,24 @@ class BundledTableSettings(TableOptions):
 
 
 class TableSettings(TableOptions):
-    """The ``[data]`` table of a table of one's own.
+    """The ``[data]`` table of the user's own table.
 
+    Attributes
+    ----------
     path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder. Not needed where every
-                     node has a file of its own (node config ``data``): all its rows are the one client's that the node
-                     names, or they are dealt out by ``client_column``; and ``categories`` must list all there are.
+                     node has a file of its own (node config ``data``): all its rows belong to the one client that the
+                     node names, or they are divided by ``client_column``; and ``categories`` must list all values.
     columns        : names of the columns of a CSV file without a header.
-    delimiter      : what separates the columns of a CSV file.
+    delimiter      : separates the columns of a CSV file.
     label          : the column to predict; rows without it are left out.
     task           : ``classification``, or ``regression`` on a numeric label.
-    client_column  : column whose values name the clients (then the partition keys do not count); rows without it are
+    client_column  : column whose values name the clients (the partition keys then have no effect); rows without it are
                      left out.
     features       : columns to predict from; default all others. Numbers stay numbers, anything else is one-hot.
     missing        : texts that mark a missing value. A missing number is 0 after scaling, a missing category all zeros.
-    categories     : the values of categorical columns, the label's included. By default those found in the file, which
+    categories     : the values of categorical columns, including the label. By default those found in the file, which
                      all clients share; nodes with a file of their own must agree on a list. A numeric column that is
-                     named here is treated as categorical.
+                     listed here is treated as categorical.
     max_categories : most values a one-hot column may have.
     """
 
@@ -82,7 +86,7 @@ class TableSettings(TableOptions):
 
 
 class _Encoded(NamedTuple):
-    """Rows ready to deal out: inputs ``[rows, features]`` with NaN for missing numbers, ``numeric`` ``[features]``."""
+    """Rows to divide: inputs ``[rows, features]`` with NaN for missing numbers, ``numeric`` ``[features]``."""
 
     inputs: Floats
     features: tuple[str, ...]
@@ -93,7 +97,7 @@ class _Encoded(NamedTuple):
 
 
 class TableSource:
-    """One table dealt to clients (a :class:`fedgraph.data.base.DataSource`)."""
+    """One table divided among clients (a :class:`fedgraph.data.base.DataSource`)."""
 
     def __init__(
         self, settings: TableSettings | BundledTableSettings, data_dir: Path, own: OwnData | None = None
@@ -104,11 +108,11 @@ class TableSource:
         self.settings = settings if isinstance(settings, TableSettings) else _bundled_settings(settings)
 
     def client_names(self) -> list[str]:
-        """The values of ``client-column`` in order, or ``client-00`` and so on, or whom a node's own data is of."""
+        """Return the values of ``client-column``, or ``client-00`` and so on, or the client of a node's own data."""
         return list(self._encoded.clients)
 
     def load(self, names: Sequence[str]) -> CohortData:
-        """The clients ``names``, split and scaled. See DataSource for the errors."""
+        """Load the clients ``names``, split and scaled. See DataSource for the errors."""
         data, settings = self._encoded, self.settings
         parts: list[list[Indices]] = []
         inputs, targets = [np.zeros((0, len(data.features)))], [np.zeros(0)]
@@ -156,11 +160,11 @@ class TableSource:
         )
 
     def given_graph(self) -> ClientGraph | None:
-        """None: a table comes without a relation between clients."""
+        """Return None: no client graph is published with a table."""
         return None
 
     def describe(self) -> str:
-        """E.g. ``wine (scikit-learn), 178 rows, 13 features, 5 clients, independent and identically distributed``."""
+        """Describe the data, e.g. ``wine (scikit-learn), 178 rows, 13 features, 5 clients, 2 shards each``."""
         data, settings = self._encoded, self.settings
         title = f"{self.bundled} (scikit-learn)" if self.bundled else title_of(settings.path, self.own)
         left_out = self._table.num_rows - len(data.targets)
@@ -193,7 +197,7 @@ class TableSource:
 
 @lru_cache(maxsize=4)
 def _encode(table: Table, settings_json: str, own: OwnData | None) -> _Encoded:
-    """Kept for the process, where many nodes load different clients of one table; hence settings that can be hashed."""
+    """Encode a table; cached, as many nodes load different clients of one table, hence settings that can be hashed."""
     settings = TableSettings.model_validate_json(settings_json)
     for name in settings.categories:
         table.column(name)
@@ -227,7 +231,7 @@ def _encode(table: Table, settings_json: str, own: OwnData | None) -> _Encoded:
 
 
 def encoded_targets(table: Table, settings: TableSettings) -> tuple[Floats, tuple[str, ...]]:
-    """Class indices, or numbers, ``[rows]`` with NaN where the label is missing; and the class names."""
+    """Return class indices, or numbers, ``[rows]`` with NaN where the label is missing; and the class names."""
     if settings.task == "regression":
         values = table.numbers(settings.label)
         if values is None:
@@ -261,7 +265,7 @@ def check_declared(table: Table, settings: TableSettings) -> None:
 
 
 def _features(table: Table, settings: TableSettings) -> Sequence[str]:
-    """The columns to predict from."""
+    """Return the columns to predict from."""
     reserved = (settings.label, settings.client_column)
     chosen = settings.features or [name for name in table.names if name not in reserved]
     if not chosen or any(name in reserved for name in chosen):
@@ -272,7 +276,7 @@ def _features(table: Table, settings: TableSettings) -> Sequence[str]:
 def encoded_inputs(
     table: Table, settings: TableSettings, rows: Indices
 ) -> tuple[Floats, tuple[str, ...], NDArray[np.bool_]]:
-    """The features of ``rows``, their names, and which are numbers rather than one-hot."""
+    """Return the features of ``rows``, their names, and which are numbers rather than one-hot."""
     blocks: list[Floats] = []
     names: list[str] = []
     numeric: list[bool] = []
@@ -296,7 +300,7 @@ def encoded_inputs(
 
 
 def _centre_and_spread(values: Floats) -> tuple[Floats, Floats]:
-    """Mean and deviation of each column without NaN; 0 and 1 for a column without values, 1 for a constant one."""
+    """Return mean and deviation of each column without NaN; 0 and 1 for an empty column, 1 for a constant one."""
     there = np.isfinite(values)
     count = np.maximum(there.sum(0), 1)
     centre = np.where(there, values, 0.0).sum(0) / count
@@ -305,7 +309,7 @@ def _centre_and_spread(values: Floats) -> tuple[Floats, Floats]:
 
 
 def _bundled_settings(settings: BundledTableSettings) -> TableSettings:
-    """The same table as if it were read from a file with a column ``label``."""
+    """Return the settings with which the table would be read from a file with a column ``label``."""
     task = "regression" if settings.set == "diabetes" else "classification"
     shared = {name: getattr(settings, name) for name in PartitionSettings.model_fields}
     own = {"scaling": settings.scaling, "shares": settings.shares}
@@ -314,7 +318,7 @@ def _bundled_settings(settings: BundledTableSettings) -> TableSettings:
 
 @lru_cache(maxsize=4)
 def bundled_table(name: str) -> Table:
-    """A table that comes with scikit-learn, with its labels in the column ``label``."""
+    """Return a table that comes with scikit-learn, with its labels in the column ``label``."""
     from sklearn import datasets  # takes a second to import, and other tables do without
 
     raw = {"scaled": False} if name == "diabetes" else {}

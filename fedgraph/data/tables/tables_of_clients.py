@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 
 
 class ClientTableSettings(Settings):
-    """The keys of ``[data]`` that all clients with tables of their own have.
+    """The keys of ``[data]`` of all sets whose clients have tables of their own.
 
-    private        : features by client that nobody else has; those that the table has and other clients are without.
-    shares         : train, validation and test parts of each client's rows, drawn at random.
-    fold, folds    : instead, the test part is the fold-th, from 0, of so many equal parts of each client's rows; the
-                     others are dealt to training and validation in proportion to their shares.
-    partition_seed : of everything that is drawn.
-    table_schema   : what columns are, a table ``[data.table-schema]``, as far as it is not left to the rules.
+    Attributes
+    ----------
+    private        : by client, features of the table that no other client has.
+    shares         : fractions of each client's rows for training, validation and test, drawn at random.
+    fold, folds    : instead, the test part is the fold-th, from 0, of ``folds`` equal parts of each client's rows; the
+                     others are divided into training and validation in proportion to their shares.
+    partition_seed : seed of everything that is drawn.
+    table_schema   : a table ``[data.table-schema]`` that describes the columns where the rules do not suffice.
     """
 
     private: dict[str, tuple[str, ...]] = Field(default_factory=dict)
@@ -50,7 +52,7 @@ class ClientTableSettings(Settings):
 
 
 class TablesOfClients:
-    """Clients with tables of their own (a :class:`fedgraph.data.tables.client_tables.ClientTableSource`)."""
+    """Base of sets whose clients have tables (a :class:`fedgraph.data.tables.client_tables.ClientTableSource`)."""
 
     def __init__(self, settings: Any, data_dir: Path, own: OwnData | None = None) -> None:
         self.settings = settings
@@ -58,11 +60,11 @@ class TablesOfClients:
         self.own = own
 
     def client_names(self) -> list[str]:
-        """In order."""
+        """Return all clients, in order."""
         raise NotImplementedError
 
     def whole_table(self, name: str) -> Table:
-        """All columns of a client that there is."""
+        """Return all columns of a client, also those that are private to others."""
         raise NotImplementedError
 
     def load_table(self, name: str) -> ClientTable:
@@ -83,18 +85,18 @@ class TablesOfClients:
         return ClientTable(Table(kept, table.where), self._split(name, table.num_rows))
 
     def load(self, names: Sequence[str]) -> CohortData:
-        """Raises DataError: there is no single target, and columns differ."""
+        """Raise DataError: there is no single target, and columns differ."""
         raise DataError(
             f"{self.describe()}: clients have tables of their own without one label to predict, which only methods "
             'such as fedngm can use; for classification and regression there is set = "table"'
         )
 
     def given_graph(self) -> ClientGraph | None:
-        """None: tables come without a relation between clients."""
+        """Return None: no client graph is published with tables."""
         return None
 
     def describe(self) -> str:
-        """In words."""
+        """Return a phrase for reports."""
         raise NotImplementedError
 
     def _split(self, name: str, rows: int) -> Tensor:
@@ -109,7 +111,7 @@ class TablesOfClients:
         return split
 
     def _fold(self, order: Tensor, train: float) -> Tensor:
-        """The split of rows in a random order of which a part is for the test."""
+        """Return the split of rows, given in random order, of which one fold is for the test."""
         settings, rows = self.settings, len(order)
         first, end = (round(place * rows / settings.folds) for place in (settings.fold, settings.fold + 1))
         split = torch.full((rows,), SPLITS.index("validation"), dtype=torch.int8)

@@ -1,4 +1,4 @@
-"""Graphs that are learned: from distances between clients' models (SFL*), or edge by edge with a fusion model (F3).
+"""Learned graphs: from distances between clients' models (SFL*), or edge by edge with a fusion model (F3).
 
 >>> import torch
 >>> from fedgraph.graph.learning import kernel_graph

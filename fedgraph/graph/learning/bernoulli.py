@@ -2,8 +2,8 @@
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
 definition 1 and eq. 9. An edge is ``z = sigmoid((q(theta) - s) / tau)``, for the inverse CDF with ``q = F^-1`` and s
-drawn from F. Gumbel-Softmax is of the same form: of ``softmax((log theta + g1, log(1 - theta) + g2) / tau)`` the first
-entry is that with ``q = logit`` and ``s = g2 - g1``.
+drawn from F. Gumbel-Softmax has the same form: the first entry of ``softmax((log theta + g1, log(1 - theta) + g2) /
+tau)`` is z with ``q = logit`` and ``s = g2 - g1``.
 """
 
 from __future__ import annotations
@@ -22,21 +22,30 @@ from fedgraph.support.errors import ExperimentError
 Method = Literal["icdf", "gumbel"]
 
 SMALLEST = 1e-4
-"""Edge probabilities stay this far from 0 and 1."""
+"""Least distance of edge probabilities from 0 and 1."""
 
 _STEP = 2.0**-24
-"""The distance between the uniform numbers that are drawn; they start from it, as 0 has an infinite quantile."""
+"""Spacing of the uniform numbers that are drawn, and the smallest of them, as 0 has an infinite quantile."""
 
 
 class BernoulliGraph(nn.Module):
     """Undirected graphs over n owners whose edges are soft draws from Bernoulli(theta_ij), i < j.
 
-    owners      : n.
-    generator   : draws the first probabilities, uniform on (0, 1).
-    temperature : tau; the smaller, the nearer edges are to 0 or 1.
-    workers     : threads that draw graphs side by side; the result does not depend on it.
+    Parameters
+    ----------
+    owners : int
+        n.
+    generator : torch.Generator
+        Draws the initial probabilities, uniform on (0, 1).
+    temperature : float
+        tau; the smaller, the closer edges are to 0 or 1.
+    workers : int
+        Threads that draw graphs in parallel; the result does not depend on it.
 
-    ``theta`` holds the probabilities of the strict upper triangle, row by row: ``[n (n - 1) / 2]``.
+    Attributes
+    ----------
+    theta : nn.Parameter
+        Probabilities of the strict upper triangle, row by row, ``[n (n - 1) / 2]``.
     """
 
     upper: Tensor
@@ -51,12 +60,12 @@ class BernoulliGraph(nn.Module):
         rows, columns = torch.triu_indices(owners, owners, 1)
         entries = torch.zeros(owners, owners, dtype=torch.int64)
         entries[rows, columns] = entries[columns, rows] = torch.arange(pairs)
-        # Where in a full matrix the triangle lies, and where in the triangle an entry of the matrix.
+        # Positions of the triangle in the full matrix, and of the matrix entries in the triangle.
         self.register_buffer("upper", rows * owners + columns, persistent=False)
         self.register_buffer("entries", entries.flatten(), persistent=False)
 
     def quantile(self, theta: Tensor) -> Tensor:
-        """q(theta): an edge is there where it exceeds the noise."""
+        """Return q(theta): an edge exists where it exceeds the noise."""
         raise NotImplementedError
 
     def noise(self, out: Tensor, generator: torch.Generator) -> Tensor:
@@ -64,11 +73,23 @@ class BernoulliGraph(nn.Module):
         raise NotImplementedError
 
     def propagate(self, features: Tensor, counted: Tensor, generator: torch.Generator, shared: bool = False) -> Tensor:
-        """``D^-1/2 A D^-1/2 X`` with a fresh graph ``A = S + I`` for every sample; ``[batch, columns, owners]``.
+        """Compute ``D^-1/2 A D^-1/2 X`` with a new random graph ``A = S + I`` for every sample.
 
-        features : X transposed, ``[batch, columns, owners]``.
-        counted  : float ``[batch, owners]``, 1 for owners that count towards degrees, ``D = diag(A counted)``.
-        shared   : one graph for all samples of the batch.
+        Parameters
+        ----------
+        features : Tensor
+            X transposed, ``[batch, columns, owners]``.
+        counted : Tensor
+            float ``[batch, owners]``, 1 for owners that count towards degrees, ``D = diag(A counted)``.
+        generator : torch.Generator
+            Source of the graphs.
+        shared : bool
+            Whether all samples of the batch use one graph.
+
+        Returns
+        -------
+        Tensor
+            The product transposed, ``[batch, columns, owners]``.
         """
         generator_seed = int(torch.randint(2**62, (), generator=generator))
         draw = Draw(self.noise, self.temperature, self.upper, self.entries, self.owners, generator_seed, shared,
@@ -76,24 +97,24 @@ class BernoulliGraph(nn.Module):
         return propagate(self._levels(), features, counted, draw)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Fresh graphs ``[count, owners, owners]``, symmetric with a zero diagonal, differentiable in theta.
+        """Draw graphs ``[count, owners, owners]``, symmetric with a zero diagonal, differentiable in theta.
 
-        For a look at them: :meth:`propagate` needs less time and memory.
+        For inspection: :meth:`propagate` needs less time and memory.
         """
         noise = self.noise(torch.empty(count, len(self.theta)), generator).to(self.theta)
         return self._full(((self._levels() - noise) / self.temperature).sigmoid())
 
     def expected(self) -> Tensor:
-        """Edge probabilities ``[owners, owners]``, symmetric with a zero diagonal."""
+        """Return edge probabilities ``[owners, owners]``, symmetric with a zero diagonal."""
         return self._full(self.probabilities().detach()[None])[0]
 
     def probabilities(self) -> Tensor:
-        """theta, kept away from 0 and 1."""
+        """Return theta, clamped away from 0 and 1."""
         return self.theta.clamp(SMALLEST, 1 - SMALLEST)
 
     @torch.no_grad()
     def constrain(self) -> None:
-        """Put probabilities that a step of the optimiser took too far back to the nearest that is allowed."""
+        """Clamp theta after a step of the optimiser."""
         self.theta.clamp_(SMALLEST, 1 - SMALLEST)
 
     def _levels(self) -> Tensor:
@@ -106,12 +127,21 @@ class BernoulliGraph(nn.Module):
 
 
 class InverseCdfGraph(BernoulliGraph):
-    """Edges by the inverse CDF (eq. 9): q = F^-1, s drawn from F.
+    """Bernoulli graphs with edges by the inverse CDF (eq. 9): q = F^-1, s drawn from F.
 
-    reference : name of F: any distribution of ``torch.distributions`` that has an inverse CDF, or ``Logistic``.
-    options   : its parameters; without any the standard one.
+    Parameters
+    ----------
+    owners, generator, temperature, workers
+        As in :class:`BernoulliGraph`.
+    reference : str
+        Name of F: any distribution of ``torch.distributions`` that has an inverse CDF, or ``Logistic``.
+    options : mapping of str to float, optional
+        Parameters of F; by default the standard ones.
 
-    Raises ExperimentError for a reference that does not exist, has no inverse CDF or does not take the options.
+    Raises
+    ------
+    ExperimentError
+        For a reference that does not exist, has no inverse CDF or does not accept the options.
     """
 
     def __init__(
@@ -128,11 +158,11 @@ class InverseCdfGraph(BernoulliGraph):
         self.distribution.icdf(torch.tensor(0.5))
 
     def quantile(self, theta: Tensor) -> Tensor:
-        """F^-1(theta)."""
+        """Return F^-1(theta)."""
         return self.distribution.icdf(theta)
 
     def noise(self, out: Tensor, generator: torch.Generator) -> Tensor:
-        """Draws from F."""
+        """Fill ``out`` with draws from F."""
         if self.reference == "Normal":
             # Twice as fast as through its inverse CDF.
             mean, deviation = self.options.get("loc", 0.0), self.options.get("scale", 1.0)
@@ -142,19 +172,25 @@ class InverseCdfGraph(BernoulliGraph):
 
     @cached_property
     def distribution(self) -> Distribution:
-        """F."""
+        """The distribution F."""
         return reference_distribution(self.reference, self.options)
 
 
 class GumbelGraph(BernoulliGraph):
-    """Edges by Gumbel-Softmax: q = logit and s the difference of two draws."""
+    """Bernoulli graphs with edges by Gumbel-Softmax: q = logit, and s is the difference of two Gumbel draws.
+
+    Parameters
+    ----------
+    owners, generator, temperature, workers
+        As in :class:`BernoulliGraph`.
+    """
 
     def quantile(self, theta: Tensor) -> Tensor:
-        """``log theta - log(1 - theta)``."""
+        """Return ``log theta - log(1 - theta)``."""
         return theta.logit()
 
     def noise(self, out: Tensor, generator: torch.Generator) -> Tensor:
-        """``g2 - g1``, with ``g = -log(-log u)``."""
+        """Fill ``out`` with ``g2 - g1``, where ``g = -log(-log u)``."""
         first = torch.empty_like(out).uniform_(_STEP, 1, generator=generator).log_()
         second = out.uniform_(_STEP, 1, generator=generator).log_()
         return torch.div(first, second, out=out).log_()
@@ -175,9 +211,9 @@ def _logistic(loc: float, scale: float) -> Distribution:
 
 
 def reference_distribution(name: str, options: Mapping[str, float]) -> Distribution:
-    """The distribution of ``torch.distributions`` called ``name``, or ``Logistic``, with these parameters.
+    """Return the distribution of ``torch.distributions`` called ``name``, or ``Logistic``, with these parameters.
 
-    Raises ExperimentError when there is none, it does not take the parameters, or it has no inverse CDF.
+    Raises ExperimentError if there is none, it does not accept the parameters, or it has no inverse CDF.
     """
     kind = _logistic if name == "Logistic" else getattr(distributions, name, None)
     where = f"reference = '{name}'"

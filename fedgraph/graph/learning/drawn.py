@@ -1,8 +1,8 @@
-"""Products with many drawn graphs at once, with derivatives, in the memory of one number per edge and sample.
+"""Products with many random graphs at once, with derivatives, in the memory of one number per edge and sample.
 
-F3 (Ma, Hoang, Chen; UAI 2023), eqs. 8 and 9: a graph is drawn for every sample, and used once. What automatic
-differentiation would keep of that is several numbers per edge and sample, and it would fetch each of them from main
-memory. Here samples are taken in small blocks whose graphs stay in the processor's cache, side by side.
+F3 (Ma, Hoang, Chen; UAI 2023), eqs. 8 and 9: a graph is drawn for every sample, and used once. Automatic
+differentiation would keep several numbers per edge and sample, and fetch each of them from main memory. Here samples
+are processed in small blocks whose graphs stay in the processor's cache, in parallel.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _BLOCK_ENTRIES = 400_000
 
 
 class Workspace:
-    """Tensors that are used again: to get fresh memory from the system takes as long as to draw graphs into it."""
+    """A pool of tensors to reuse: to get fresh memory from the system takes as long as to draw graphs into it."""
 
     def __init__(self) -> None:
         self._free: defaultdict[tuple[object, ...], list[Tensor]] = defaultdict(list)
 
     def take(self, like: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """A tensor of this shape with anything in it. Threads may take side by side."""
+        """Return an uninitialised tensor of this shape. Safe to call from several threads."""
         try:
             return self._free[shape, like.dtype, like.device].pop()
         except IndexError:
             return like.new_empty(shape)
 
     def give_back(self, tensors: Iterable[Tensor]) -> None:
-        """Nobody reads these any more."""
+        """Return tensors that are no longer used to the pool."""
         for each in tensors:
             self._free[tuple(each.shape), each.dtype, each.device].append(each)
 
@@ -45,15 +45,26 @@ class Workspace:
 class Draw:
     """How graphs over n owners are drawn.
 
-    noise       : fills a tensor with draws of s, given a generator.
-    temperature : tau of eq. 9.
-    upper       : int64 ``[pairs]``, position of each pair in a flattened n x n matrix, above the diagonal.
-    entries     : int64 ``[n * n]``, the pair of each entry of the matrix.
-    owners      : n.
-    seed        : all noise follows from it.
-    shared      : one graph for all samples.
-    workers     : threads; nothing depends on it.
-    workspace   : where graphs are kept until their derivatives are known.
+    Attributes
+    ----------
+    noise : callable
+        Fills a tensor with draws of s, given a generator.
+    temperature : float
+        tau of eq. 9.
+    upper : Tensor
+        int64 ``[pairs]``, position of each pair in a flattened n x n matrix, above the diagonal.
+    entries : Tensor
+        int64 ``[n * n]``, the pair of each entry of the matrix.
+    owners : int
+        n.
+    seed : int
+        Determines all noise.
+    shared : bool
+        Whether all samples use one graph.
+    workers : int
+        Number of threads; results do not depend on it.
+    workspace : Workspace
+        Where graphs are kept until their derivatives are known.
     """
 
     noise: Callable[[Tensor, torch.Generator], Tensor]
@@ -67,7 +78,7 @@ class Draw:
     workspace: Workspace
 
     def graphs(self, levels: Tensor, count: int, block: int) -> Tensor:
-        """Symmetric matrices S with a zero diagonal, ``[count, n, n]``, from q(theta) ``[pairs]``."""
+        """Draw symmetric matrices S with a zero diagonal, ``[count, n, n]``, from q(theta) ``[pairs]``."""
         random = torch.Generator(levels.device).manual_seed(derive_seed(self.seed, "graphs", block))
         if self.owners == 1:
             return levels.new_zeros(count, 1, 1)
@@ -79,21 +90,31 @@ class Draw:
         return graphs
 
     def blocks(self, batch: int, device: torch.device) -> list[slice]:
-        """The samples that are computed together; depends on nothing but the numbers of samples and owners."""
+        """Return the samples that are processed together; depends only on the numbers of samples and owners."""
         whole = self.shared or device.type != "cpu"
         size = max(1, batch if whole else _BLOCK_ENTRIES // self.owners**2)
-        # A batch of nothing is a block of nothing.
+        # An empty batch is one empty block.
         return [slice(start, min(start + size, batch)) for start in range(0, max(batch, 1), size)]
 
 
 def propagate(levels: Tensor, features: Tensor, counted: Tensor, draw: Draw) -> Tensor:
-    """``D^-1/2 A D^-1/2 X`` for drawn graphs ``A = S + I`` and ``D = diag(A counted)``.
+    """Compute ``D^-1/2 A D^-1/2 X`` for random graphs ``A = S + I`` and ``D = diag(A counted)``.
 
-    levels   : q(theta), ``[pairs]``.
-    features : X transposed, ``[batch, columns, owners]``.
-    counted  : ``[batch, owners]``; no gradient flows to it.
+    Parameters
+    ----------
+    levels : Tensor
+        q(theta), ``[pairs]``.
+    features : Tensor
+        X transposed, ``[batch, columns, owners]``.
+    counted : Tensor
+        ``[batch, owners]``; no gradient flows to it.
+    draw : Draw
+        How graphs are drawn.
 
-    Returns the product transposed, ``[batch, columns, owners]``.
+    Returns
+    -------
+    Tensor
+        The product transposed, ``[batch, columns, owners]``.
     """
     result: Tensor = _Propagate.apply(levels, features, counted, draw)
     return result
@@ -107,7 +128,7 @@ class _Propagate(torch.autograd.Function):
         needed = any(ctx.needs_input_grad[:2])
         counted = counted.to(features.dtype)
 
-        # Whether derivatives are recorded is a setting of a thread: those that work here have their own.
+        # Gradient mode belongs to a thread, so worker threads must set it themselves.
         @torch.no_grad()
         def block(number_and_rows: tuple[int, slice]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             number, rows = number_and_rows
@@ -143,11 +164,11 @@ class _Propagate(torch.autograd.Function):
             scale = scales[rows]
             inner = gradient[rows] * scale
             before = _times(inner, graphs) + inner
-            # Of d: once as the factor of T, once within V.
+            # Gradient of d: as the factor of T, and within V.
             of_scale = (gradient[rows] * products[rows] + before * features[rows]).sum(1, keepdim=True)
             if not learned:
                 return before * scale, None
-            # The degree of an owner that does not count itself may be below 1, where it is clamped.
+            # The degree of an owner that does not count may be below 1, where it is clamped.
             free = (scale < 1) | (counted[rows, None] > 0)
             of_degree = torch.where(free, -0.5 * of_scale * scale**3, 0.0)
             left = torch.cat([inner, of_degree], 1)
@@ -166,14 +187,14 @@ class _Propagate(torch.autograd.Function):
         of_features = torch.cat([result[0] for result in results])
         of_levels = None
         if learned:
-            # In the order of the blocks, whoever was ready first.
+            # Summed in the order of the blocks, whichever finished first.
             whole = torch.stack([part for _, part in results if part is not None]).sum(0)
             of_levels = (whole + whole.mT).flatten()[draw.upper] / draw.temperature
         return of_levels, of_features, None, None
 
 
 def _times(rows: Tensor, graphs: Tensor) -> Tensor:
-    """``[batch, columns, n]`` times ``[batch, n, n]``, or times one graph ``[1, n, n]``."""
+    """Multiply ``[batch, columns, n]`` by ``[batch, n, n]``, or by one graph ``[1, n, n]``."""
     if len(graphs) == len(rows):
         return torch.bmm(rows, graphs)
     return (rows.flatten(0, 1) @ graphs[0]).view_as(rows)

@@ -3,8 +3,8 @@
 The encoder is that of Wu et al., Connecting the Dots: Multivariate Time Series Forecasting with Graph Neural Networks
 (MTGNN, KDD 2020), eqs. 3 to 6. The program released with SFL fits it to *distances* between models, for ten steps from
 new random numbers every round, in a form with ``A[i, j] A[j, i] = 0`` that cannot fit anything symmetric; here it is
-fitted to weights that fall with the distance, in a symmetric form, until it fits. What the released program does is
-``released_weights``.
+fitted to weights that decrease with the distance, in a symmetric form, until it fits. ``released_weights`` reproduces
+the released program.
 """
 
 from __future__ import annotations
@@ -24,20 +24,26 @@ SATURATION = 3.0
 """The factor in every tanh, alpha in MTGNN."""
 
 _SMALL = 0.1
-"""Embeddings start small in the symmetric form: in a saturated tanh nothing is learned."""
+"""Scale of initial embeddings in the symmetric form: a saturated tanh does not learn."""
 
 
 class GraphEncoder(nn.Module):
-    """Embeddings of N clients -> weights with which they listen to each other.
+    """Encoder of embeddings of N clients to the weights of a graph between them.
 
     antisymmetric (MTGNN, eqs. 3 to 5): ``M1 = tanh(3 (E1 W1 + b1))``, ``M2 = tanh(3 (E2 W2 + b2))``,
     ``A = relu(tanh(3 (M1 M2' - M2 M1')))``, with the biases that the programs of MTGNN and SFL have and their papers
-    leave out; symmetric: ``A = relu(tanh(3 M1 M1'))``, ``M1 = tanh(3 E1 W1)``. The diagonal is zero.
+    omit; symmetric: ``A = relu(tanh(3 M1 M1'))``, ``M1 = tanh(3 E1 W1)``. The diagonal is zero.
 
-    clients    : N.
-    generator  : draws the first embeddings and weights.
-    form       : see above.
-    width      : of an embedding.
+    Parameters
+    ----------
+    clients : int
+        N.
+    generator : torch.Generator
+        Draws the initial embeddings and weights.
+    form : {"symmetric", "antisymmetric"}
+        See above.
+    width : int
+        Of an embedding.
     """
 
     def __init__(self, clients: int, generator: torch.Generator, form: Form = "symmetric", width: int = 40) -> None:
@@ -53,11 +59,11 @@ class GraphEncoder(nn.Module):
             self.second_bias = nn.Parameter(_uniform(width, generator)[0])
 
     def forward(self, positions: Tensor | None = None) -> Tensor:
-        """Weights ``[n, n]`` among the clients at ``positions`` (int64 ``[n]``), by default all."""
+        """Return weights ``[n, n]`` among the clients at ``positions`` (int64 ``[n]``), by default all."""
         return self.scores(positions).tanh().relu()
 
     def scores(self, positions: Tensor | None = None) -> Tensor:
-        """What tanh and ReLU make weights of, ``[n, n]``."""
+        """Return the weights before tanh and ReLU, ``[n, n]``."""
         if self.form == "symmetric":
             first = self._hidden(self.first_embedding, self.first_weight, positions)
             products = first @ first.T
@@ -78,10 +84,14 @@ class GraphEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class EncoderFit:
-    """What a fit came to.
+    """Result of a fit.
 
-    error : ``|A - target|_F / |target|_F``.
-    steps : optimiser steps taken.
+    Attributes
+    ----------
+    error : float
+        ``|A - target|_F / |target|_F``.
+    steps : int
+        Number of optimiser steps.
     """
 
     error: float
@@ -98,9 +108,9 @@ def fit_encoder(
 ) -> EncoderFit:
     """Train the encoder by Adam until its weights among ``positions`` are those of ``target`` ``[n, n]``.
 
-    Minimised is the squared error, where a score below zero is as good as zero if the target is zero, and is drawn up
-    if it is not: behind the ReLU it would have no gradient. Embeddings of clients that are not among ``positions``
-    stay as they are. It ends at a relative error of ``tolerance`` or after ``max_steps``.
+    A score below zero is as good as zero if the target is zero, and is raised otherwise: behind the ReLU it would have
+    no gradient. Embeddings of clients that are not among ``positions`` do not change. Training ends at a relative error
+    of ``tolerance`` or after ``max_steps``.
 
     Raises GraphError for a target of another shape.
     """
@@ -132,7 +142,7 @@ def released_weights(
     learning_rate: float = 0.01,
     weight_decay: float = 1e-4,
 ) -> Tensor:
-    """What the released program learns from Euclidean distances ``[N, N]`` (not squared): as good as random weights.
+    """Return what the released program learns from Euclidean distances ``[N, N]`` (not squared): almost random weights.
 
     A new antisymmetric encoder takes ten steps of SGD with weight decay on the mean squared error between its weights
     and the *distances*, the rows of both divided by their L2 norm; the largest min(30, N) weights of each row are kept.
@@ -149,7 +159,7 @@ def released_weights(
 
 
 def largest_per_row(weights: Tensor, count: int) -> Tensor:
-    """``weights`` ``[N, N]`` with all but the ``count`` largest of each row set to zero (MTGNN, eq. 6)."""
+    """Set all but the ``count`` largest weights of each row of ``[N, N]`` to zero (MTGNN, eq. 6)."""
     if count >= weights.shape[1]:
         return weights.clone()
     kept = weights.sort(dim=1, descending=True, stable=True).indices[:, :count]
@@ -157,6 +167,6 @@ def largest_per_row(weights: Tensor, count: int) -> Tensor:
 
 
 def _uniform(width: int, generator: torch.Generator) -> Tensor:
-    """A linear layer's first weights in PyTorch, ``[width, width]``."""
+    """Draw the initial weights of a linear layer of PyTorch, ``[width, width]``."""
     bound = width**-0.5
     return (2 * torch.rand(width, width, generator=generator) - 1) * bound

@@ -1,9 +1,9 @@
 """A consensus graph of nearest neighbours by learned features, the k-NN row of F3's Table 3.
 
 Ma, Hoang, Chen (UAI 2023), section 7, after Fatemi, El Asri, Kazemi: SLAPS (NeurIPS 2021). The released program keeps
-the upper triangle alone, so that edges found only below the diagonal are lost, counts an owner as its own neighbour,
-and makes one graph of all samples that are evaluated, so that a prediction depends on which others are asked for.
-Here edges count from whichever side they are found, and what is evaluated meets the graph of the training samples.
+only the upper triangle, so that edges found only below the diagonal are lost, counts an owner as its own neighbour,
+and makes one graph of all samples that are evaluated, so that a prediction depends on the other samples evaluated with
+it. Here edges count from whichever side they are found, and evaluation uses the graph of the training samples.
 """
 
 from __future__ import annotations
@@ -15,16 +15,27 @@ _BLOCK_SAMPLES = 512
 
 
 class FeatureNeighbours(nn.Module):
-    """Links each owner to the k others whose features are most alike: weight ``relu(cosine similarity)``.
+    """Graph of each owner and the k owners with the most similar features: weight ``relu(cosine similarity)``.
 
-    An owner's features are its embeddings of all samples of a batch, each mapped linearly, one after the other.
+    The features of an owner are its embeddings of all samples of a batch, each mapped linearly, concatenated.
 
-    owners    : n; of fewer others than k all are neighbours.
-    inputs    : length of an aligned embedding.
-    generator : draws the linear map, as that of a linear layer of PyTorch.
-    k, width  : neighbours, and length of the mapped embedding.
+    Parameters
+    ----------
+    owners : int
+        n.
+    inputs : int
+        Length of an aligned embedding.
+    generator : torch.Generator
+        Draws the linear map, as that of a linear layer of PyTorch.
+    k : int
+        Number of neighbours, at most n - 1.
+    width : int
+        Length of the mapped embedding.
 
-    The buffer ``similarity`` ``[owners, owners]`` is that of the training samples, as :meth:`settle` found it.
+    Attributes
+    ----------
+    similarity : Tensor
+        Buffer ``[owners, owners]``, the similarity over the training samples from :meth:`settle`.
     """
 
     similarity: Tensor
@@ -38,9 +49,19 @@ class FeatureNeighbours(nn.Module):
         self.register_buffer("similarity", torch.zeros(owners, owners))
 
     def forward(self, aligned: Tensor, present: Tensor) -> Tensor:
-        """The graph of a batch, ``[owners, owners]``, symmetric with a zero diagonal; evaluating, that of training.
+        """Return the graph of a batch; in evaluation mode that of the training samples.
 
-        aligned : ``[batch, owners, inputs]``; present : float ``[batch, owners]``, absent ones count as zero.
+        Parameters
+        ----------
+        aligned : Tensor
+            ``[batch, owners, inputs]``.
+        present : Tensor
+            float ``[batch, owners]``; absent owners count as zero.
+
+        Returns
+        -------
+        Tensor
+            ``[owners, owners]``, symmetric with a zero diagonal.
         """
         if not self.training:
             return self.graph(self.similarity)
@@ -48,7 +69,7 @@ class FeatureNeighbours(nn.Module):
 
     @torch.no_grad()
     def settle(self, aligned: Tensor, present: Tensor) -> None:
-        """Take the similarity over all training samples, ``[samples, owners, inputs]``, for evaluation."""
+        """Compute the similarity over all training samples, ``[samples, owners, inputs]``, for evaluation."""
         parts = zip(aligned.split(_BLOCK_SAMPLES), present.split(_BLOCK_SAMPLES), strict=True)
         products = torch.zeros_like(self.similarity)
         for rows, there in parts:
@@ -56,7 +77,7 @@ class FeatureNeighbours(nn.Module):
         self.similarity.copy_(_cosine(products))
 
     def graph(self, similarity: Tensor) -> Tensor:
-        """The k most similar others of each owner, found from either side, ``[owners, owners]``."""
+        """Return the k most similar others of each owner, found from either side, ``[owners, owners]``."""
         owners = len(similarity)
         itself = torch.eye(owners, dtype=torch.bool, device=similarity.device)
         nearest = similarity.detach().masked_fill(itself, -torch.inf).topk(self.k, dim=1).indices
@@ -70,6 +91,6 @@ class FeatureNeighbours(nn.Module):
 
 
 def _cosine(products: Tensor) -> Tensor:
-    """Similarities from all scalar products ``[owners, owners]``; 0 for an owner without any features."""
+    """Return similarities from all scalar products ``[owners, owners]``; 0 for an owner without any features."""
     lengths = products.diagonal().clamp(min=1e-12).sqrt()
     return products / (lengths[:, None] * lengths)

@@ -1,7 +1,7 @@
-"""The plain way to a client graph: a Gaussian kernel of the distances between the clients' models, nearest ones only.
+"""A client graph by a Gaussian kernel of the distances between the clients' models, nearest neighbours only.
 
 Every client has a kernel width of its own, as in Zelnik-Manor and Perona, Self-Tuning Spectral Clustering (NeurIPS
-2004), eq. 3: one width for all would leave clients in sparse regions alone and link everybody in dense ones.
+2004), eq. 3: one width for all would isolate clients in sparse regions and link all clients in dense ones.
 """
 
 from __future__ import annotations
@@ -20,15 +20,27 @@ from fedgraph.graph.learning.neighbours import (
 
 
 def kernel_graph(squared_distances: Tensor, neighbours: int = 8) -> Tensor:
-    """``W_ij = exp(-D_ij / (s_i s_j))`` where i is among the k nearest others of j or j among those of i, else 0.
+    """Compute ``W_ij = exp(-D_ij / (s_i s_j))`` for pairs in which one is among the k nearest others of the other.
 
-    squared_distances : D, ``[N, N]``; its unit does not matter.
-    neighbours        : k; at most the number of other clients.
+    ``s_i^2`` is the mean of D over the k nearest of client i. A client much farther away than others are from each
+    other gets no weight.
 
-    ``s_i^2`` is the mean of D over the k nearest of client i. Returns float64 ``[N, N]``, symmetric, entries from 0
-    to 1, zero diagonal; a client very much farther off than others are from each other is linked to nobody.
+    Parameters
+    ----------
+    squared_distances : Tensor
+        D, ``[N, N]``; its unit does not matter.
+    neighbours : int
+        k; at most the number of other clients.
 
-    Raises GraphError for distances that are none and neighbours below 1.
+    Returns
+    -------
+    Tensor
+        float64 ``[N, N]``, symmetric, entries from 0 to 1, zero diagonal.
+
+    Raises
+    ------
+    GraphError
+        For a matrix that is not one of squared distances, and for neighbours below 1.
     """
     distances = checked_distances(squared_distances)
     count = int(checked_neighbours(neighbours, len(distances)))

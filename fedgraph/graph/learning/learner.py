@@ -1,4 +1,4 @@
-"""A client graph learned round after round from what the clients present sent, and remembered for those absent."""
+"""A client graph learned round after round from the updates of the clients present, and remembered for those absent."""
 
 from __future__ import annotations
 
@@ -23,22 +23,36 @@ log = logging.getLogger("fedgraph")
 LearnerName = Literal["smoothness", "kernel", "encoder", "released"]
 
 _WIDTH, _WIDTH_PER_NEIGHBOUR = 40, 15
-"""Embeddings as wide as in MTGNN, wider where that is too few numbers to tell so many neighbours from the others."""
+"""Embeddings are as wide as in MTGNN, or wider where that is too little to separate so many neighbours from others."""
 
 
 class GraphLearner:
-    """Learns who listens to whom among N clients, from features such as their parameters.
+    """Learner of a graph over N clients, from features such as their parameters.
 
     The squared distances of a round are divided by their mean, so that rounds are comparable while models change less
-    and less, and averaged over rounds. Where only some clients are present, weights and distances among them are
-    learned and all others stay as they were.
+    and less, and averaged over rounds. If only some clients are present, weights and distances among them are learned
+    and all others stay as they were.
 
-    clients    : N.
-    learner    : ``smoothness``, ``kernel`` or ``encoder`` (the modules of these names), or ``released``: what the
-                 released program of SFL does, with neither memory nor neighbours.
-    neighbours : how many others a client listens to, about.
-    momentum   : share of the distances of earlier rounds in the average; 0 forgets them.
-    seed       : of the run; the encoder draws from it.
+    Parameters
+    ----------
+    clients : int
+        N.
+    learner : {"smoothness", "kernel", "encoder", "released"}
+        One of the modules of these names, or ``released``: the released program of SFL, with neither memory nor
+        neighbours.
+    neighbours : int
+        Approximate number of neighbours of a client.
+    momentum : float
+        Weight of earlier rounds in the average of distances; 0 forgets them.
+    seed : int
+        Of the run; the encoder draws from it.
+
+    Attributes
+    ----------
+    weights : Tensor
+        A, float64 ``[N, N]``: non-negative, zero diagonal; zero where nothing is known.
+    seen : Tensor
+        Clients that were present when the graph was learned, bool ``[N]``.
     """
 
     def __init__(
@@ -59,11 +73,21 @@ class GraphLearner:
             self.encoder = GraphEncoder(clients, generator(seed, "client graph"), width=width)
 
     def learn(self, features: Tensor, positions: Tensor, server_round: int) -> None:
-        """Learn the weights among the clients at ``positions``, int64 ``[present]``.
+        """Learn the weights among the clients at ``positions``.
 
-        features : ``[present, width]``, a row for each of them.
+        Parameters
+        ----------
+        features : Tensor
+            ``[present, width]``, a row for each of them.
+        positions : Tensor
+            int64 ``[present]``.
+        server_round : int
+            Seeds the learner ``released``.
 
-        Raises GraphError for features that are not finite and for a wrong number of rows.
+        Raises
+        ------
+        GraphError
+            For features that are not finite and for a wrong number of rows.
         """
         if features.ndim != 2 or len(features) != len(positions):
             raise GraphError(f"a row of features per client, {len(positions)}, is expected; got {list(features.shape)}")
@@ -71,28 +95,28 @@ class GraphLearner:
         if len(positions) < 2:
             return
         distances = self._remembered(squared_distances(features).double().cpu(), positions)
-        # Matrices this small gain nothing from more cores, whose number would change the last bits.
+        # Matrices this small gain nothing from more cores, and the number of cores would change the last bits.
         with pinned_threads(1):
             weights = self._weights(distances, positions, server_round)
         self.weights[positions[:, None], positions] = weights.double()
 
     def among(self, positions: Tensor) -> Tensor:
-        """The weights among some clients, float64 ``[present, present]``."""
+        """Return the weights among some clients, float64 ``[present, present]``."""
         return self.weights[positions[:, None], positions]
 
     def state(self) -> State:
-        """Everything that a resumed run needs to go on as if it had never stopped."""
+        """Return everything that a resumed run needs to continue as if it had never stopped."""
         encoder = {} if self.encoder is None else dict(self.encoder.state_dict())
         return {"weights": self.weights, "distances": self.distances, "seen": self.seen, "encoder": encoder}
 
     def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave."""
+        """Restore the output of :meth:`state`."""
         self.weights, self.distances, self.seen = state["weights"], state["distances"], state["seen"]
         if self.encoder is not None:
             self.encoder.load_state_dict(state["encoder"])
 
     def _remembered(self, distances: Tensor, positions: Tensor) -> Tensor:
-        """The average over rounds, of pairs that were never present together the distance of this round."""
+        """Return the average over rounds; for pairs that were never present together the distance of this round."""
         if not bool(distances.isfinite().all()):
             raise GraphError("a client graph cannot be learned from features that are not finite")
         distances = distances / (off_diagonal_mean(distances) or 1.0)
@@ -111,6 +135,6 @@ class GraphLearner:
             return target
         fit = fit_encoder(self.encoder, target, positions)
         log.debug("round %d: the graph encoder is off by %.2f after %d steps", server_round, fit.error, fit.steps)
-        # Links come in both directions, so that a row may have more of them than neighbours were asked for.
+        # Edges come in both directions, so a row may have more of them than ``neighbours``.
         widest = int((target > 0).sum(dim=1).max())
         return largest_per_row(self.encoder(positions).detach(), widest)

@@ -1,5 +1,5 @@
-"""What all ways of learning a client graph share: checked squared distances ``[N, N]``, who is nearest, and a learned
-graph brought to a scale beside a given one, ``A = (1 - beta) A_given + beta A_learned``.
+"""Shared parts of learned client graphs: checked squared distances ``[N, N]``, nearest neighbours, and the combination
+with a given graph, ``A = (1 - beta) A_given + beta A_learned``.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from torch import Tensor
 from fedgraph.support.errors import GraphError
 
 ROUNDING = 1e-12
-"""Share of the mean squared distance below which two clients count as the same: their distance is rounding error."""
+"""Fraction of the mean squared distance below which two clients count as the same: their distance is rounding error."""
 
 
 def checked_distances(squared_distances: Tensor) -> Tensor:
-    """``[N, N]`` in float64 on the CPU, symmetric with a zero diagonal.
+    """Return squared distances ``[N, N]`` in float64 on the CPU, symmetric with a zero diagonal.
 
     Raises GraphError for a matrix of another shape, and for entries that are negative or not finite.
     """
@@ -29,14 +29,14 @@ def checked_distances(squared_distances: Tensor) -> Tensor:
 
 
 def checked_neighbours(neighbours: float, clients: int) -> float:
-    """How many neighbours can be had, at most all other clients. Raises GraphError when it is not above 0."""
+    """Limit the number of neighbours to that of all other clients. Raises GraphError if it is not above 0."""
     if not neighbours > 0:
         raise GraphError(f"neighbours, the number of clients that one listens to, must be above 0; got {neighbours}")
     return min(neighbours, clients - 1)
 
 
 def sorted_others(distances: Tensor) -> tuple[Tensor, Tensor]:
-    """Of every client all *others*, nearest first: their squared distances and positions, each ``[N, N - 1]``.
+    """Return squared distances and positions of all *others* of every client, nearest first, each ``[N, N - 1]``.
 
     Of equally near clients the first in order comes first.
     """
@@ -46,29 +46,47 @@ def sorted_others(distances: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def nearest(distances: Tensor, neighbours: int) -> Tensor:
-    """Who is among the ``neighbours`` nearest others of whom: bool ``[N, N]``, so many per row."""
+    """Return which clients are among the ``neighbours`` nearest others of each: bool ``[N, N]``, by row."""
     _, positions = sorted_others(distances)
     return torch.zeros(distances.shape, dtype=torch.bool).scatter_(1, positions[:, :neighbours], True)
 
 
 def off_diagonal_mean(matrix: Tensor) -> float:
-    """Mean over all pairs of different clients of a matrix ``[N, N]`` with a zero diagonal; 0 for a single client."""
+    """Return the mean over all pairs of clients of a matrix ``[N, N]`` with a zero diagonal; 0 for a single client."""
     clients = len(matrix)
     return float(matrix.sum()) / max(clients * (clients - 1), 1)
 
 
 def with_row_sums(weights: Tensor, total: float) -> Tensor:
-    """``[N, N]`` with every row scaled to add up to ``total``; rows of zeros stay."""
+    """Scale every row of weights ``[N, N]`` to the sum ``total``.
+
+    Returns
+    -------
+    Tensor
+        ``[N, N]``; rows of zeros stay zero.
+    """
     sums = weights.sum(dim=1, keepdim=True)
     return weights * torch.where(sums > 0, total / sums, torch.zeros_like(sums))
 
 
 def beside_given(given: Tensor, learned: Tensor, beta: float) -> Tensor:
-    """The given graph with a share ``beta`` of the learned one; both ``[N, N]``, their weights of whatever unit.
+    """Combine a given and a learned graph.
 
-    Rows of the learned graph are scaled to the mean row sum of the given one, its self loops left out, so that with
-    any ``beta`` a client has neighbours of about the same weight altogether. Self loops of the given graph stay as
-    they are: how much a client keeps of itself is not learned.
+    Rows of the learned graph are scaled to the mean row sum of the given one without self loops, so that the total
+    weight of a client's neighbours hardly depends on ``beta``. Self loops of the given graph are kept: the weight of a
+    client itself is not learned.
+
+    Parameters
+    ----------
+    given, learned : Tensor
+        ``[N, N]``, with weights in any unit.
+    beta : float
+        Weight of the learned graph, 0 to 1.
+
+    Returns
+    -------
+    Tensor
+        ``[N, N]``.
     """
     loops = torch.diag(given.diagonal())
     links = given - loops

@@ -1,4 +1,4 @@
-"""A client graph on which the clients' models are smooth: near models are linked, and nobody is left alone.
+"""A client graph on which the clients' models are smooth: similar models are linked, and every client has a neighbour.
 
 Kalofolias, How to Learn a Graph from Smooth Signals (AISTATS 2016), eq. 12; the parameters from a wanted number of
 neighbours as in Kalofolias and Perraudin, Large Scale Graph Learning from Smooth Signals (ICLR 2019), section 4. Solved
@@ -20,13 +20,13 @@ from fedgraph.support.errors import GraphError
 _MAX_STEPS = 200
 _MAX_SOLUTIONS = 30
 _CLOSE_ENOUGH = 0.05
-"""How near the mean number of neighbours must come to the wanted one, as a share of it."""
+"""Tolerance of the mean number of neighbours, as a fraction of the wanted number."""
 
 _LARGEST_SCALE = 1e3
-"""Beyond it, with distances to neighbours of about 1, differences of a millionth would decide who is linked."""
+"""Beyond it, with distances to neighbours of about 1, differences of a millionth would decide about edges."""
 
 _FAR = 1e3
-"""Squared distances beyond so many times that to a neighbour count as this far: to the outlying all are alike."""
+"""Largest squared distance in units of that to a neighbour; larger ones are clamped: to an outlier all are alike."""
 
 _ARMIJO = 1e-4
 _SHORTEST = 1e-14
@@ -37,11 +37,18 @@ _JITTER = 1e-14
 class SmoothGraph:
     """The minimiser of ``sum_ij W_ij D_ij - a 1' log(W 1) + b/2 |W|_F^2`` over symmetric W >= 0 with zero diagonal.
 
-    weights  : W, float64 ``[N, N]``.
-    scale    : what the squared distances were multiplied by, so that a = b = 1 gives the wanted number of neighbours.
-    residual : the optimality conditions: the largest difference between ``(W 1)_i u_i`` and a, as a share of a.
-    gap      : primal minus dual objective, as a share of 1 + |primal|: W is at most so far from the minimum.
-    steps    : Newton steps over all solutions that were tried.
+    Attributes
+    ----------
+    weights : Tensor
+        W, float64 ``[N, N]``.
+    scale : float
+        Factor of the squared distances with which a = b = 1 gives the wanted number of neighbours.
+    residual : float
+        Violation of the optimality conditions: the largest difference between ``(W 1)_i u_i`` and a, relative to a.
+    gap : float
+        Primal minus dual objective, relative to 1 + |primal|: a bound on the distance from the minimum.
+    steps : int
+        Newton steps over all solutions that were tried.
     """
 
     weights: Tensor
@@ -52,20 +59,34 @@ class SmoothGraph:
 
     @property
     def mean_neighbours(self) -> float:
-        """Mean number of clients that one listens to."""
+        """Mean number of neighbours of a client."""
         return float((self.weights > 0).sum() / len(self.weights))
 
 
 def smooth_graph(squared_distances: Tensor, neighbours: float = 8, tolerance: float = 1e-6) -> SmoothGraph:
-    """Learn W from squared distances between clients ``[N, N]``; their unit does not matter.
+    """Learn W from squared distances between clients.
 
-    neighbours : wanted *mean* number of neighbours; clients in dense regions get more, those far off fewer, but
-                 everybody at least one. With fewer other clients it is their number. Where distances are tied it may
-                 be out of reach: then the nearest that can be had.
-    tolerance  : the gap at which it counts as converged.
+    Parameters
+    ----------
+    squared_distances : Tensor
+        ``[N, N]``; their unit does not matter.
+    neighbours : float
+        Wanted *mean* number of neighbours, at most that of the other clients. Clients in dense regions get more,
+        outliers fewer, but every client at least one. If ties in the distances put it out of reach, the closest
+        possible number.
+    tolerance : float
+        The gap at which the solution counts as converged.
 
-    Raises GraphError for distances that are none, neighbours that are not above 0, and a solution that does not
-    converge.
+    Returns
+    -------
+    SmoothGraph
+        With the mean number of neighbours within 5 % of the wanted one, if possible.
+
+    Raises
+    ------
+    GraphError
+        For a matrix that is not one of squared distances, for neighbours that are not above 0, and for a solution that
+        does not converge.
     """
     distances = checked_distances(squared_distances)
     clients = len(distances)
@@ -106,7 +127,7 @@ def smooth_graph(squared_distances: Tensor, neighbours: float = 8, tolerance: fl
 
 
 def scale_for(squared_distances: Tensor, neighbours: float) -> float:
-    """The scale of the distances at which a = b = 1 gives about so many neighbours.
+    """Return the scale of the distances at which a = b = 1 gives about ``neighbours`` neighbours.
 
     With sorted distances ``z_1 <= z_2 <= ...`` of a client and ``b_k`` the sum of its k smallest, it has k neighbours
     for scales between ``1 / sqrt(k z_(k+1)^2 - b_k z_(k+1))`` and ``1 / sqrt(k z_k^2 - b_k z_k)``: the geometric mean
@@ -127,12 +148,12 @@ def scale_for(squared_distances: Tensor, neighbours: float) -> float:
 
 
 def solve(distances: Tensor, a: float = 1.0, b: float = 1.0, start: Tensor | None = None) -> tuple[SmoothGraph, Tensor]:
-    """The minimiser for squared distances D ``[N, N]`` in float64 and a, b > 0, and the dual variables u ``[N]``.
+    """Find the minimiser for squared distances D ``[N, N]`` in float64 and a, b > 0, and the dual variables u ``[N]``.
 
     For u > 0 the best weights are ``W_ij = max(0, (u_i + u_j - 2 D_ij) / (2 b))``, and the dual problem is to minimise
     ``h(u) = -a sum_i log u_i + b/2 |W(u)|_F^2``: convex and smooth, with gradient ``W 1 - a/u`` and Hessian
     ``diag(a/u^2) + (diag(M 1) + M) / (2 b)``, where M marks the pairs with a weight. At its minimum ``W 1 = a/u``.
-    Ends where rounding leaves nothing to gain; look at the gap.
+    The iteration ends when rounding leaves nothing to gain; the gap shows whether it converged.
     """
     if start is None:
         # Enough for every client to have a neighbour.

@@ -1,4 +1,4 @@
-"""C++ for float32 on a CPU: every source, compiled on the node that trains, and what loads it.
+"""C++ for float32 on a CPU: the sources, compiled on the node that trains, and their loader.
 
-Sources are modules by themselves: each is one text.
+Each source is a module by itself that contains one text.
 """

@@ -1,4 +1,4 @@
-"""Functions in C++, compiled on the node that calls them and loaded as a shared library.
+"""C++ functions, compiled on the node that calls them and loaded as a shared library.
 
 A library is compiled once for each source and processor and then kept in the user's cache: ``fedgraph/native`` under
 ``XDG_CACHE_HOME``, else under ``~/.cache``.
@@ -27,26 +27,27 @@ log = logging.getLogger("fedgraph")
 COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 _PROCESSOR_FLAGS = (("-march=native", "-mprefer-vector-width=512"), ("-march=native",), ())
-"""What to tell the compiler about the processor, the best first: not every compiler knows every flag."""
+"""Compiler flags for the processor, the best first: not every compiler knows every flag."""
 
 _SECONDS = 300
 _PYTORCH = Path(torch.__file__).parent / "lib"
 
 
 class NativeError(Exception):
-    """A library cannot be compiled or loaded; the message says why and what to do."""
+    """Raised when a library cannot be compiled or loaded, with the reason and what to do."""
 
 
 def load(name: str, source: str) -> ctypes.CDLL:
-    """The library compiled from C++ ``source``, which may call what PyTorch's own libraries export.
+    """Load the library compiled from C++ ``source``, which may call what PyTorch's own libraries export.
 
-    Calls release Python's global lock. Several processes may load at once: one compiles, the others wait for it, and
-    one that is killed holds up nobody.
+    Calls release Python's global lock. Several processes may load at once: one compiles and the others wait for it; a
+    process that is killed does not block the others.
 
     Raises
     ------
     NativeError
-        Without a C++ compiler or a folder to write to, or when it rejects the source or PyTorch lacks a function.
+        Without a C++ compiler or a folder to write to, or when the compiler rejects the source or PyTorch lacks a
+        function.
     """
     key = hashlib.sha256("\0".join((source, *_FLAGS, _processor())).encode()).hexdigest()[:16]
     library = _cache() / f"{name}-{key}.so"
@@ -64,10 +65,16 @@ def load(name: str, source: str) -> ctypes.CDLL:
 
 
 class OnFirstUse:
-    """A library that is compiled when somebody first asks for it, and done without where that is not possible.
+    """A library that is compiled on first use; None if that is not possible.
 
-    what : what it computes, in words for the one warning that it cannot be used.
-    key  : of the experiment, that asks for it.
+    Parameters
+    ----------
+    name, source : str
+        As in :func:`load`.
+    what : str
+        What the library computes, for the one warning that it cannot be used.
+    key : str
+        Of the experiment, that asks for it.
     """
 
     def __init__(self, name: str, source: str, what: str, key: str = "[train] compile") -> None:
@@ -77,7 +84,7 @@ class OnFirstUse:
         self._library: ctypes.CDLL | None = None
 
     def __call__(self) -> ctypes.CDLL | None:
-        """The library; None where it cannot be compiled or loaded."""
+        """Return the library; None if it cannot be compiled or loaded."""
         with self._asking:
             if not self._asked:
                 self._asked = True
@@ -94,7 +101,7 @@ class OnFirstUse:
             return self._library
 
     def forget(self) -> None:
-        """Try again when somebody next asks."""
+        """Try again on the next use."""
         with self._asking:
             self._asked, self._library = False, None
 
@@ -107,7 +114,7 @@ def _cache() -> Path:
 
 
 def _processor() -> str:
-    """What tells apart processors that cannot run each other's instructions, as nodes may share a home folder."""
+    """Identify the instructions of the processor, as nodes with different processors may share a home folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -128,7 +135,7 @@ def _compiler() -> str:
 
 
 def _compile(source: str, library: Path) -> None:
-    """Write ``library``, whole or not at all."""
+    """Write ``library`` atomically."""
     compiler = _compiler()
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         text, made = Path(folder, "source.cpp"), Path(folder, "library.so")
@@ -142,14 +149,14 @@ def _compile(source: str, library: Path) -> None:
 
 
 def _linked() -> list[str]:
-    """PyTorch's libraries, whose own needs are met in a process that has loaded it."""
+    """Return the linker flags for PyTorch's libraries, whose dependencies are loaded once torch is imported."""
     if platform.system() == "Darwin":
         return [f"-L{_PYTORCH}", "-ltorch_cpu", f"-Wl,-rpath,{_PYTORCH}"]
     return [f"-L{_PYTORCH}", "-ltorch_cpu", "-Wl,--allow-shlib-undefined"]
 
 
 def _complaint(command: Sequence[str]) -> str | None:
-    """The first error that a compiler prints when it fails; None when it does not."""
+    """Run a compiler; return its first error, or None if it succeeds."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:

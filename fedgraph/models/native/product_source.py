@@ -1,4 +1,4 @@
-"""C++ of products of small matrices, over blocks of rows as the masked networks of graphical models have them.
+"""C++ of products of small matrices, over blocks of rows, for the masked networks of graphical models.
 
 It is a Python file because Flower's app bundle carries no other kind of source.
 """

@@ -1,7 +1,7 @@
 """C++ that several sources include: element-wise functions, matrix products by PyTorch's own BLAS, a step of Adam.
 
-A compiler can apply the functions to many numbers at once. It is a Python file because Flower's app bundle carries no
-other kind of source.
+The functions are written so that a compiler can vectorise them. It is a Python file because Flower's app bundle carries
+no other kind of source.
 """
 
 MATH = r"""
