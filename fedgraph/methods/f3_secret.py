@@ -160,9 +160,7 @@ class ShareRequest(Request):
 
 @dataclass(frozen=True)
 class ShareReply:
-    """Sealed shares by owner, uint8 ``[aggregators, bytes]``, of the samples that the owner has, in order of their
-    keys.
-    """
+    """Sealed shares by owner, uint8 ``[aggregators, bytes]``, of the owner's samples in the order of their keys."""
 
     sealed: Mapping[str, Tensor]
 
@@ -252,9 +250,7 @@ class ComputeRequest(Request):
 
     @classmethod
     def unpack(cls, content: RecordDict) -> ComputeRequest:
-        """Read the request that an aggregator received. Raises ReplyError when a part is missing or shapes do not
-        fit.
-        """
+        """Read the request that an aggregator received. Raises ReplyError when parts are missing or do not fit."""
         with unpacking_request():
             config: Any = content.config_records["config"]
             public = from_record(content.array_records["public"])
@@ -307,9 +303,7 @@ class ComputeReply:
 
     @classmethod
     def unpack(cls, content: RecordDict, shape: tuple[int, ...]) -> ComputeReply:
-        """Check a reply. Raises ReplyError for another array or shape, and for numbers that are not elements of the
-        field.
-        """
+        """Check a reply. Raises ReplyError for another array or shape, and for numbers outside the field."""
         record = content.array_records.get("shares")
         if record is None:
             raise ReplyError("the reply holds no shares")

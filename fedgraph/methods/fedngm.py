@@ -136,8 +136,9 @@ class FedNGMSettings(Settings):
 
 
 Phase = Literal["schema", "statistics", "graph", "keys", "sums", "fit", "finish"]
-"""``schema``: features and number of rows of every client. ``statistics``: the statistics of common features that it
-consents to send.
+"""What a node is asked for, of each of its clients.
+
+``schema``: features and number of rows. ``statistics``: the statistics of common features that it consents to send.
 ``graph``: its feature graph; or, where one graph is recovered for all, ``sums`` over its rows, and before them the
 ``keys`` of masks that hide them. ``fit``: a model of its rows. ``finish``: its own model, made from the global one, and
 how well all of them predict.
