@@ -1,6 +1,6 @@
-"""Vertical federated learning with gradients: the server's fusion model and the owners' models learn together.
+"""Vertical federated learning with gradients: the server's fusion model and the owners' models are trained together.
 
-Rows L and M of table 2 of Ma, Hoang, Chen (UAI 2023), what F3 is to be compared with: an exchange for every minibatch.
+Rows L and M of table 2 of Ma, Hoang, Chen (UAI 2023), the baseline of F3: an exchange for every minibatch.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ from strategies.f3 import bytes_per_owner, measured, warn_of_unaligned
 
 @dataclass
 class _Learnt:
-    """How far learning together has come, beside the network as it stands.
+    """Progress of joint training, beside the current network.
 
-    epochs : so far, in order.
-    lowest : the lowest validation loss, of ``best_epoch``.
-    best, network : the prediction of all held-out samples, and the network's state, after that epoch.
+    ``epochs`` are in order; ``lowest`` is the lowest validation loss, that of ``best_epoch``; ``best`` and ``network``
+    are the prediction of all held-out samples, and the network's state, after that epoch.
     """
 
     epochs: list[FusionEpoch] = field(default_factory=list)
@@ -56,28 +55,28 @@ class _Learnt:
     network: dict[str, Tensor] = field(default_factory=dict)
 
     def take(self, epoch: FusionEpoch, prediction: Prediction, network: FusionNetwork) -> None:
-        """Take another epoch in."""
+        """Add another epoch."""
         self.epochs.append(epoch)
         if epoch.validation_loss < self.lowest:
             self.lowest, self.best_epoch, self.best = epoch.validation_loss, epoch.epoch, prediction
             self.network = {name: value.cpu().clone() for name, value in network.state_dict().items()}
 
     def state(self) -> State:
-        """Everything, to be saved."""
+        """Return everything, to be saved."""
         best = vars(self.best)
         return {**vars(self), "epochs": [astuple(each) for each in self.epochs], "best": best}
 
     @classmethod
     def of_state(cls, state: State) -> _Learnt:
-        """What was saved."""
+        """Restore what :meth:`state` returned."""
         epochs = [FusionEpoch(*each) for each in state["epochs"]]
         return cls(**{**state, "epochs": epochs, "best": Prediction(**state["best"])})
 
 
 class Vertical(OwnersStrategy[VerticalSettings]):
-    """Trains the fusion model on embeddings as they come, and sends their gradients back.
+    """Trains the fusion model on the owners' current embeddings, and sends their gradients back.
 
-    A run that was stopped goes on after its last whole epoch, from its checkpoint and from what the nodes have kept.
+    A run that was stopped continues after its last whole epoch, from its checkpoint and from what the nodes have kept.
     """
 
     name = "vfl"
@@ -86,15 +85,15 @@ class Vertical(OwnersStrategy[VerticalSettings]):
 
     @classmethod
     def steps_of(cls, settings: VerticalSettings, rounds: int) -> int:
-        """See :class:`MethodStrategy`: epochs; fewer when validation does not get better."""
+        """Return the number of epochs; a run takes fewer when validation does not improve."""
         return settings.epochs
 
     def check(self) -> None:
-        """See :class:`OwnersStrategy`."""
+        """Raise ExperimentError for a fusion model that cannot be built."""
         check_fusion(self.settings, self.plan.graph_given)
 
     def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
-        """See :class:`OwnersStrategy`.
+        """Train fusion model and owners' models together, and predict the held-out samples.
 
         Raises
         ------
@@ -165,8 +164,10 @@ class Vertical(OwnersStrategy[VerticalSettings]):
         held_out: Tensor,
         weights: Tensor | None,
     ) -> tuple[float, Prediction]:
-        """One pass over the training samples, with classes weighted by ``weights``; the sum of their losses, and the
-        prediction of those held out."""
+        """Run one pass over the training samples; return the sum of their losses, and the prediction of those held out.
+
+        ``weights`` are weights of the classes.
+        """
         settings, seed = self.settings, self.plan.seed
         device = settings.torch_device()
         random = generator(seed, "fusion epoch", epoch)
@@ -206,7 +207,7 @@ class Vertical(OwnersStrategy[VerticalSettings]):
         save_state(self.plan.folder.checkpoint, {"samples": joined.state(), "learning": learning, **self.counters()})
 
     def _saved(self) -> State | None:
-        """What a run that was stopped after an epoch or more goes on from; one without any begins anew."""
+        """Return the state of a run that was stopped after at least one epoch; a run without any starts again."""
         kept = self.plan.folder.checkpoint
         saved = load_state(kept) if kept.exists() else {}
         if "learning" not in saved:
@@ -224,7 +225,10 @@ class Vertical(OwnersStrategy[VerticalSettings]):
             ) from None
 
     def _found_again(self, grid: Grid, saved: State) -> JoinedSamples:
-        """The samples of a run that was stopped, and where their owners live now: one exchange, without embeddings."""
+        """Return the samples of a run that was stopped, with the current nodes of their owners.
+
+        Takes one exchange, without embeddings.
+        """
         before = JoinedSamples.of_state(saved["samples"])
         self.count_on(saved)
         now = self.samples(grid, embeddings=False, owners=before.owners)

@@ -13,9 +13,7 @@ from strategies.engine.replies import Replies, by_reason
 
 
 class AbsencePolicy:
-    """Decides which clients take part in an aggregation; under ``keep-last`` it keeps all clients' last usable
-    replies.
-    """
+    """Decides which clients take part in an aggregation; under ``keep-last`` it stores all last usable replies."""
 
     def __init__(self, federation: Federation, plan: RunPlan) -> None:
         self._federation = federation

@@ -141,9 +141,7 @@ class CohortStrategy(MethodStrategy[S]):
 
     @property
     def measures(self) -> Literal["before", "after", "apart"]:
-        """When a round evaluates models: with its replies ``before`` or ``after`` training, or in an exchange
-        ``apart``.
-        """
+        """When a round evaluates models: ``before`` or ``after`` training, with its replies, or ``apart``."""
         return "before"
 
     @property

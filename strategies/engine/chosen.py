@@ -87,7 +87,5 @@ class ChosenMethod:
 
 
 def mixes_models(strategy_class: type[Strategy]) -> bool:
-    """Check whether a strategy computes with models of different clients at once; stock Flower strategies all
-    average.
-    """
+    """Check whether a strategy computes with models of several clients; stock Flower strategies all average."""
     return strategy_class.mixes_models if issubclass(strategy_class, MethodStrategy) else True

@@ -1,6 +1,4 @@
-"""Base class of strategies with one model for all clients: every client trains it, and the server combines the
-results.
-"""
+"""Base class of strategies with one model for all clients: all train it, and the server combines the results."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ class GlobalModelStrategy(CohortStrategy[S]):
     """
 
     def update(self, server_round: int, replies: Replies) -> Tensor:
-        """Return the next global model ``[parameters]``: by default that of FedAvg (McMahan et al. 2017, algorithm
-        1).
-        """
+        """Return the next global model ``[parameters]``; by default as FedAvg (McMahan et al. 2017, algorithm 1)."""
         return weighted_mean(replies.parameters, replies.num_examples)
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:

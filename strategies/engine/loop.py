@@ -100,7 +100,7 @@ class RoundLoop:
         return self._result
 
     def _round(self, server_round: int) -> bool:
-        """Run one round; return False when the evaluation at its beginning ends the run, so that its training is
+        """Run one round; return False when the evaluation at its beginning ends the run and its training is
         discarded.
         """
         strategy, plan = self._strategy, self._plan
@@ -148,9 +148,7 @@ class RoundLoop:
             self._result.evaluate_metrics_serverapp[server_round] = metrics
 
     def _check_padding(self, names: Sequence[str], models: Tensor) -> None:
-        """Raise RunError if a strategy with ``mixes_models = False`` mixes models of different architectures all the
-        same.
-        """
+        """Raise RunError if a strategy with ``mixes_models = False`` mixes models of different architectures."""
         architectures = self._plan.architectures
         problems = {} if architectures is None else architectures.padding_violations(names, models)
         if problems:

@@ -60,9 +60,7 @@ class Replies:
 
     @property
     def fresh(self) -> Tensor:
-        """Which clients replied in this round, bool ``[present]``; under ``keep-last`` some replies are earlier
-        ones.
-        """
+        """Which clients replied in this round, bool ``[present]``; under ``keep-last`` replies may be older."""
         return torch.tensor([name not in self.absent for name in self.names], dtype=torch.bool)
 
     @classmethod

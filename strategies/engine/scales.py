@@ -32,7 +32,7 @@ Scales = dict[str, tuple[float, float]]
 
 
 def with_shared_scales(experiment: Experiment, federation: Federation, folder: Path) -> Experiment:
-    """Return the experiment as nodes get it: with pooled or inferred scales in ``[data] scales``, where it asks for them.
+    """Return the experiment as nodes get it, with pooled or inferred scales in ``[data] scales`` if asked for.
 
     The scales are written to ``scales.json`` in ``folder``. Clients whose scale the experiment gives keep that.
 

@@ -1,6 +1,4 @@
-"""The exchanges of vertical federated learning: embeddings of a minibatch up, their gradient down with the next
-request.
-"""
+"""Exchanges of vertical federated learning: embeddings of a minibatch up, gradients down with the next request."""
 
 from __future__ import annotations
 
@@ -58,15 +56,14 @@ class VerticalSteps:
         self.bytes_per_owner = state["bytes_per_owner"]
 
     def send_back(self, rows: Tensor, gradient: Tensor) -> None:
-        """Send the gradient ``[samples, owners, size]`` of the samples ``rows``, embedded last, with the next
-        request.
-        """
+        """Send the gradient ``[samples, owners, size]`` of ``rows``, embedded last, with the next request."""
         self._update = self._keys(rows)
         self._gradient = gradient * self._joined.present[rows][..., None]
 
     def embed(self, rows: Tensor, training: bool) -> Tensor:
-        """Run one exchange: return embeddings ``[samples, owners, size]`` of some samples, after the owners' update if
-        any.
+        """Run one exchange: return embeddings ``[samples, owners, size]`` of some samples.
+
+        Owners first update their models, if a gradient is sent.
 
         Raises
         ------
