@@ -22,8 +22,7 @@ _LEAST_IMPORTANCE = 1e-3
 
 
 class CGSV(CohortStrategy[CGSVSettings]):
-    """``w_i <- w_i + v_i``, where v_i has the largest entries, a share q_i, of ``u_N = sum_i r_i u_i``, and zeros
-    elsewhere.
+    """``w_i <- w_i + v_i``, with v_i the largest entries, a share q_i, of ``u_N = sum_i r_i u_i``, and else zero.
 
     ``u_i = Gamma D_i / ||D_i||`` is the change of w_i by client i's training, which v_i replaces; ``r_i <- alpha r_i +
     (1 - alpha) cos(u_i, u_N)``, clamped to zero from below and scaled to add up to 1; ``q_i = tanh(beta r_i) / max_j
@@ -66,9 +65,7 @@ class CGSV(CohortStrategy[CGSVSettings]):
         return models
 
     def shares(self) -> Tensor:
-        """Return q, the share of the aggregate's entries that each client receives, float64 ``[clients]``; the largest is
-        1.
-        """
+        """Return q, the share of the aggregate's entries that a client receives, float64 ``[clients]``, at most 1."""
         rewards = torch.tanh(self.settings.beta * self.importance)
         return rewards / rewards.max().clamp(min=torch.finfo(rewards.dtype).tiny)
 

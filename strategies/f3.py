@@ -169,8 +169,9 @@ def warn_of_unaligned(settings: FusionSettings, joined: JoinedSamples) -> None:
 
 
 def measured(joined: JoinedSamples, prediction: Prediction, splits: tuple[str, ...]) -> dict[str, Tensor]:
-    """Return ``<split>/<metric>`` -> float64 ``[owners]``: of the joint prediction, and ``-local`` of each owner's
-    own.
+    """Return metrics as ``<split>/<metric>`` -> float64 ``[owners]``.
+
+    They are those of the joint prediction, the same for all owners, and with ``-local`` those of each owner's own.
     """
     metrics: dict[str, Tensor] = {}
     for split in splits:

@@ -143,9 +143,7 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
     def _sealed(
         self, grid: Grid, fusion: FittedFusion, joined: JoinedSamples, public: Mapping[str, bytes], request: str
     ) -> tuple[JoinedSamples, dict[str, Tensor]]:
-        """Run the second exchange: sealed shares by owner, uint8 ``[aggregators, bytes]``, and the samples they
-        belong to.
-        """
+        """Run the second exchange: sealed shares by owner, uint8 ``[aggregators, bytes]``, and their samples."""
         plan, ordered = self.plan, OrderedGrid(grid, joined.federation(), self.traffic)
         counts, sizes = joined.present.sum(0).tolist(), fusion.sizes.tolist()
         hosted = {node: [joined.owners[place] for place in places.tolist()] for node, places in joined.hosts.items()}

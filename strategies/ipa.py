@@ -64,9 +64,7 @@ class IPA(CohortStrategy[IPASettings]):
             self._check_privacy(self.settings.privacy)
 
     def _check_privacy(self, privacy: NoiseSettings) -> None:
-        """Raise ExperimentError for more turns than releases, and for metrics of clients' own data, which would have no
-        noise.
-        """
+        """Raise ExperimentError for more turns than releases, and for metrics of clients' own data, without noise."""
         rounds = self.plan.rounds
         if privacy.releases < rounds:
             raise ExperimentError(
@@ -172,9 +170,7 @@ class IPA(CohortStrategy[IPASettings]):
         return replies
 
     def _joined(self, turns: Sequence[Replies]) -> Replies:
-        """Join the replies of all turns in the order of the peers' names, without parameters, which are in
-        ``models``.
-        """
+        """Join the replies of all turns in the order of the peers' names; parameters are in ``models`` already."""
         heard = sorted((turn for turn in turns if turn.names), key=lambda turn: int(turn.positions[0]))
         absent = {name: reason for turn in turns for name, reason in turn.absent.items()}
         names = {name for turn in heard for name in turn.metrics}

@@ -1,6 +1,4 @@
-"""Local training only: every client continues from its own model and nothing is shared. The baseline of every
-comparison.
-"""
+"""Local training only: every client continues from its own model, and nothing is shared. The usual baseline."""
 
 from __future__ import annotations
 

@@ -43,9 +43,7 @@ class Scaffold(GlobalModelStrategy[ScaffoldSettings]):
         return {**super().reply_shapes(), "control": (self.layout.num_trainable,)}
 
     def update(self, server_round: int, replies: Replies) -> Tensor:
-        """Return the next x ``[parameters]``; buffers are averaged without ``eta_g``, which only applies to
-        directions.
-        """
+        """Return the next x ``[parameters]``; buffers are averaged, since ``eta_g`` only applies to directions."""
         self.controls.take(replies)
         mean = weighted_mean(replies.parameters, replies.num_examples > 0)
         trainable = self.layout.num_trainable

@@ -84,9 +84,7 @@ class SFL(CohortStrategy[SomeSFLSettings]):
         return torch.cat([theta + settings.server_learning_rate * velocity, statistics], dim=1)
 
     def updates(self, theta: Tensor, replies: Replies) -> Tensor:
-        """Return the change of ``theta`` ``[present, trainable]`` by training; of absent clients, that of their last
-        reply.
-        """
+        """Return the change of ``theta`` ``[present, trainable]`` by training; for absent clients the last one."""
         personalised = self.settings.start == "personalised"
         start = self.models[replies.positions] if personalised else self.global_model()
         updates = theta - start[..., : theta.shape[1]]

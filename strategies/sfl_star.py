@@ -51,9 +51,7 @@ class SFLStar(SFL[SFLStarSettings]):
         return not self.settings.released
 
     def relations(self, server_round: int, replies: Replies) -> ClientGraph:
-        """Learn a graph from the replies of this round, and return its mixture with the given one for all in
-        ``replies``.
-        """
+        """Learn a graph from the replies of this round, and mix it with the given one, for all in ``replies``."""
         if server_round < self.settings.learn_from:
             return ClientGraph.complete(replies.names) if replies.graph is None else replies.graph
         features, positions = self._features(replies)
@@ -85,8 +83,7 @@ class SFLStar(SFL[SFLStarSettings]):
         self._learner.load_state(state["learner"])
 
     def _features(self, replies: Replies) -> tuple[Tensor, Tensor]:
-        """Return the features that clients are compared by, ``[comparable, trained parameters]``, and positions
-        ``[comparable]``.
+        """Return features to compare clients by, ``[comparable, trained parameters]``, and positions ``[comparable]``.
 
         Running statistics and replies of earlier rounds are not used. Clients with numbers so large that distances
         overflow, for example after a training that diverged, are left out.

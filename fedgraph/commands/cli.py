@@ -159,7 +159,7 @@ def data(
 
 
 def _where(entry: CatalogueEntry, folder: Path) -> list[str]:
-    """Where the files of a data set are, or where they are looked for and how to get them."""
+    """Return where the files of a data set are, or where they are looked for and how to get them."""
     if not entry.alternatives:
         return ["needs no files"]
     found = find(entry, folder)
@@ -207,7 +207,7 @@ def _download(name: str, folder: Path, console: Console) -> None:
 
 
 def _check_writable(file: Path | None, suffixes: tuple[str, ...] | None) -> None:
-    """Find out before a run, not after it, that its results have nowhere to go."""
+    """Check before a run that its results can be written."""
     if file is None:
         return
     try:

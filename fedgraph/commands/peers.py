@@ -1,4 +1,4 @@
-"""The command ``fedgraph peers``: how far the final models of a run differ, in numbers and as a picture."""
+"""The command ``fedgraph peers``: differences between the final models of a run, in numbers and as a picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``fedgraph predict``: what the fusion model of a finished run of F3 says of other samples."""
+"""The command ``fedgraph predict``: predictions for other samples by the fusion model of a finished run of F3."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEPT = (*LocalModelSettings.keys(), "noise", "draws")
 """Keys of ``[f3]`` that an inference needs too."""
 
 _USEFUL_BOUND = 0.5
-"""A guaranteed bound on the error of probabilities above this says nothing."""
+"""A guaranteed bound on the error of probabilities above this is useless."""
 
 
 def predict(
@@ -90,13 +90,13 @@ def predict(
 
 
 def _models_of(trained: RunFolder) -> Path | None:
-    """Where the run has kept the owners' frozen models: in its folder, or (None) where ``FEDGRAPH_MODELS`` says."""
+    """Return the folder of the owners' frozen models if the run has one; None for that of ``FEDGRAPH_MODELS``."""
     own = trained.path / "nodes" / "local-models"
     return own if own.is_dir() or not os.environ.get("FEDGRAPH_MODELS") else None
 
 
 def _k_of_n(text: str) -> tuple[int, int]:
-    """``2-of-3`` -> ``(2, 3)``."""
+    """Parse ``2-of-3`` to ``(2, 3)``."""
     found = re.fullmatch(r"(\d+)-of-(\d+)", text)
     k, n = (int(part) for part in found.groups()) if found else (0, 0)
     if not 2 <= k <= n:

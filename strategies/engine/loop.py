@@ -100,9 +100,7 @@ class RoundLoop:
         return self._result
 
     def _round(self, server_round: int) -> bool:
-        """Run one round; return False when the evaluation at its beginning ends the run and its training is
-        discarded.
-        """
+        """Run one round; return False when the evaluation at its beginning ends the run without a new model."""
         strategy, plan = self._strategy, self._plan
         began, before = time.perf_counter(), replace(self._nodes.grid.traffic)
         if strategy.measures == "after" and server_round == 1 and plan.evaluates(0):

@@ -1,4 +1,4 @@
-"""The command ``fedgraph node``: check a site's data for an experiment, say what will leave, start the SuperNode."""
+"""The command ``fedgraph node``: check a site's data for an experiment, show what will leave, start the SuperNode."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def supernode_command(
     private_key: Path | None,
     insecure: bool,
 ) -> list[str]:
-    """The command that starts Flower's SuperNode.
+    """Return the command that starts Flower's SuperNode.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def supernode_command(
 def _node_config(
     clients: Sequence[str], places: Mapping[str, Path | None], consent: Sequence[str], others: Sequence[str]
 ) -> dict[str, str | float]:
-    """The node config; places as absolute paths, as Flower starts its processes in another folder."""
+    """Return the node config; paths are absolute, as Flower starts its processes in another folder."""
     found: dict[str, str | float] = {}
     if clients:
         found["clients"] = ",".join(f'"{name}"' if "," in name else name for name in clients)
