@@ -67,7 +67,7 @@ class SecretClient(Configured[F3SecretSettings]):
         self.node = node
         assignment = Assignment.of(experiment)
         self.settings = assignment.method_as(F3SecretSettings)
-        # What an owner and an aggregator must have alike.
+        # Settings that owners and aggregators must agree on.
         self.sharing = assignment.method_as(ShareSettings)
 
     @classmethod
@@ -133,14 +133,14 @@ class SecretClient(Configured[F3SecretSettings]):
         keys = [clear.keys[place] for place in places.tolist()]
         embeddings = clear.embeddings[row, places, :size]
         model = clear.fingerprints[row]
-        # Other random bits for every request would average out, as noise does: only samples that are new get some.
+        # New random bits for every request would average out, as noise does: only new samples get some.
         scales = [self.settings.fractional_bits, self.settings.random_bits]
         noise = None if self.settings.noise is None else self.settings.noise.as_table()
         kept = Released(self.node.released_dir, owner, ["shares", model, *scales, noise])
         try:
             drawn = encode(embeddings, self.settings)
         except DataError as error:
-            # How large an embedding is, is for this node to know.
+            # The magnitude of an embedding must not leave this node.
             log.error("owner '%s': %s", owner, error)
             raise ReplyError(
                 f"owner '{owner}' has embeddings that cannot be shared, its node's log says why: raise 'largest' (now "
@@ -198,7 +198,7 @@ class SecretClient(Configured[F3SecretSettings]):
             opened = open_sealed(keys, request.sealed[owner].numpy().tobytes(), context)
             shares[row, places, :size] = field.from_bytes(opened, (len(named), size))
             applied.append((AppliedMaps(folder, owner, model, size), named, request.projections[row, :, :size]))
-        # Only once all shares are open: of a request that is refused nothing is spent.
+        # Only after all shares are open: a request that is refused spends nothing.
         for maps, named, projection in applied:
             maps.allow(named, projection, self.settings)
         return ComputeReply(on_shares(request.mixing, request.projections, request.patterns, shares))

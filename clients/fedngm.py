@@ -226,7 +226,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         settings, seed, start = self.settings, self.assignment.seed, self.request.parameters
         if start is not None:
             network, first = self._network_of_fit, start.expand(len(names), -1).contiguous()
-            # Rows come in another order each time.
+            # Rows are shuffled differently in each round.
             shuffled = derive_seed(seed, "round", self.request.round)
             return fitted(
                 network, train(network, first, training, held_out, names, settings.network, shuffled), held_out

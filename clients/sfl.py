@@ -33,7 +33,7 @@ class SFLClient(PersonalLayersClient[SomeSFLSettings]):
         to_global, to_personal = self.settings.lambda_global, self.settings.lambda_personal
         if to_global == 0 and to_personal == 0:
             return None
-        # Columns of what is trained and shared; in what the server sends, buffers lie behind them.
+        # Columns of trained and shared parameters; in what the server sends, buffers come after them.
         columns, trainable = self.layers.shared_trainable, self.layers.shared.num_trainable
         device = self.uniform_cohort.device
         w = self.request.shared["global"][:trainable].to(device)
@@ -46,7 +46,7 @@ class SFLClient(PersonalLayersClient[SomeSFLSettings]):
             shared = v[:, columns]
             gradient = to_global * distance_gradient(shared, w, squared)
             gradient += to_personal * distance_gradient(shared, u[clients], squared)
-            # The loss is a mean over the batch; lambda read on a summed loss is that many times smaller here.
+            # The loss is a mean over the batch: a lambda for the summed loss is divided by the batch size.
             if per_batch:
                 gradient = gradient / batch_weight.clamp(min=1)[:, None]
             if isinstance(columns, slice):

@@ -31,7 +31,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that the run config names; keys ``experiment, set, data-dir, output-dir, seed``."""
-    # Where no terminal shows this run, what happens goes where Flower's own log goes, so that it is streamed.
+    # Without a terminal, log messages go to the handlers of Flower's own log, so that they are streamed.
     handlers = logging.getLogger("flwr").handlers[:]
     for handler in handlers:
         log.addHandler(handler)

@@ -53,7 +53,7 @@ class CGSV(CohortStrategy[CGSVSettings]):
         """Return every client's model with its share of the aggregate added, ``[present, parameters]``."""
         models, fresh, trainable = self.models[replies.positions], replies.fresh, self.layout.num_trainable
         weights = self.importance[replies.positions] * fresh
-        # Gamma changes no cosine and no order: it comes in at the end.
+        # Gamma changes neither cosines nor the order: it is applied at the end.
         updates = replies.parameters[:, :trainable] - models[:, :trainable]
         normalize(updates, dim=1, out=updates)
         aggregate = weighted_mean(updates, weights)
@@ -76,7 +76,7 @@ class CGSV(CohortStrategy[CGSVSettings]):
         total = before.sum()
         earlier = torch.zeros_like(before) if released and server_round == 1 else alpha * before / total
         after = (earlier + (1 - alpha) * contributions).clamp(min=_LEAST_IMPORTANCE if released else 0.0)
-        # Otherwise there is nothing to share out, or nobody contributed and nobody had before.
+        # Otherwise there is no importance to redistribute, or no client has contributed, now or before.
         if bool(total > 0) and bool(after.sum() > 0):
             self.importance = self.importance.index_copy(0, present, total * after / after.sum())
 

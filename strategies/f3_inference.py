@@ -52,7 +52,7 @@ class F3Inference(OwnersStrategy[F3InferenceSettings]):
         fusion = FittedFusion.read(fusion_file(settings.run))
         joined = self.samples(grid, (settings.samples,), owners=fusion.owners, fingerprints=fusion.models)
         check_unchanged(fusion, joined, sent=True)
-        # Where nobody with a long embedding answered, what came is shorter than the fusion model expects.
+        # Where no owner with a long embedding answered, embeddings are shorter than the fusion model expects.
         embeddings = pad(joined.embeddings, (0, int(fusion.sizes.max()) - joined.embeddings.shape[2]))
         average = fusion.settings.average
         prediction = predict(fusion.network, embeddings, joined.present, settings.draws, self.plan.seed, average)

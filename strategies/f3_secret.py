@@ -76,7 +76,7 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
         public = {name: answers[node].public for name, node in nodes.items()}
         for name, key in public.items():
             log.info("aggregator '%s' has the key with the fingerprint %s", name, fingerprint(key))
-        # Refused before anybody is asked to share anything.
+        # Refused before any owner is asked to share.
         stages = secret.stages(joined.present)
         request = secrets.token_hex(16)
         joined, sealed = self._sealed(grid, fusion, joined, public, request)
@@ -99,7 +99,7 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
         request = EmbedRequest(plan.client, plan.experiment, plan.folder.name, (self.settings.samples,), False)
         deadline = time.monotonic() + plan.roll_call.wait
         while True:
-            # Of the exchanges that this takes only the last counts, as of those of any opening query.
+            # Of these exchanges only the last one counts, as for any opening query.
             self.traffic, asked = Traffic(), set(grid.get_node_ids())
             answers = self.ask(grid, request.pack(), EMBED, Introduction.unpack)
             there = sum(answer.aggregator is not None for answer in answers.values())

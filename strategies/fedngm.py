@@ -187,7 +187,7 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
             found = self._phase(request, sums_of, sums=UnitSums.width(common))
             if not settings.masks or self._members.names == asked:
                 break
-        # Masks add up to nothing modulo 2^64, as int64 does.
+        # Masks add up to zero modulo 2^64, in the arithmetic of int64.
         sums = UnitSums.from_flat(torch.stack(list(found.values())).sum(0), common)
         if exact:
             sums.check(common, sum(self._members.num_rows))

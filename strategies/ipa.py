@@ -153,7 +153,7 @@ class IPA(CohortStrategy[IPASettings]):
         weights = self.weights(server_round)[position]
         peers = weights.nonzero().flatten()
         there = (weights[self._known[position]] != 0).float()
-        # In a turn also the parameters of the peers that one is aligned with come back.
+        # A turn also returns the parameters of the peers that are aligned with.
         others = {"others": (len(peers), self.layout.num_parameters)} if self.moves_after_measuring else {}
         replies = nodes.ask_one(
             position,

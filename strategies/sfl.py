@@ -43,7 +43,7 @@ class SFL(CohortStrategy[SomeSFLSettings]):
         trained = torch.zeros(len(federation.names), self.layout.num_trainable)
         updates = self.settings.mixes == "updates"
         self._velocity = trained if updates else torch.zeros(0)
-        # What an absent client's last reply changed cannot be told from its model once the clients have moved on.
+        # The update in an absent client's last reply cannot be recovered from its model once the models have changed.
         self._updates = trained.clone() if updates and plan.on_missing == "keep-last" else torch.zeros(0)
 
     @property
@@ -76,7 +76,7 @@ class SFL(CohortStrategy[SomeSFLSettings]):
         graph, settings = self.relations(server_round, replies), self.settings
         if settings.mixes == "models":
             return self.mixed(graph, replies.parameters, replies.num_examples)
-        # A running variance that moved on in some direction could end below zero.
+        # Momentum could make a running variance negative.
         theta, statistics = replies.parameters.tensor_split([self.layout.num_trainable], dim=1)
         mixed = self.mixed(graph, self.updates(theta, replies), replies.num_examples)
         velocity = self._velocity[replies.positions].mul_(settings.server_momentum).add_(mixed)

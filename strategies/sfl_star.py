@@ -63,7 +63,7 @@ class SFLStar(SFL[SFLStarSettings]):
             matrix = with_row_sums(learned, 1)
             matrix = matrix if walk is None else torch.lerp(walk, matrix, self.settings.beta)
         elif given is None or not bool((given - given.diag().diag()).any()):
-            # Beside a graph without edges there is no scale to bring the learned one to.
+            # A given graph without edges defines no scale for the learned one.
             matrix = with_row_sums(learned, self.settings.neighbours)
         else:
             matrix = beside_given(given, learned, self.settings.beta)

@@ -102,7 +102,7 @@ class Vertical(OwnersStrategy[VerticalSettings]):
         """
         saved = self._saved()
         joined = self.samples(grid) if saved is None else self._found_again(grid, saved)
-        # Models change: of the embeddings that came first nothing but their sizes is used, and a view would keep them.
+        # Models change: only the sizes of the first embeddings are used, and a view would keep them in memory.
         joined = replace(joined, embeddings=joined.embeddings[..., :0].clone())
         graph = self.plan.graph_of(joined.federation())
         given = None if graph is None else graph.dense().float()
@@ -142,7 +142,7 @@ class Vertical(OwnersStrategy[VerticalSettings]):
             self.record_epoch(found)
             self._save(joined, network, optimizer, steps, learnt)
         whole, best = joined.only(held_out), learnt.best
-        # What owners predict alone they said of models that have changed since.
+        # The owners' own predictions are of models that have changed since.
         whole = replace(whole, predictions=whole.predictions[..., :0])
         write_predictions(self.plan.folder.path / "predictions.csv", whole, best.probabilities, best.deviation)
         epochs = len(learnt.epochs)
@@ -183,7 +183,7 @@ class Vertical(OwnersStrategy[VerticalSettings]):
             steps.send_back(rows, embeddings.grad.cpu())
             seen.append(embeddings.detach())
             total += float(loss) * len(rows)
-        # Evaluated by embeddings of the same moment, so that nothing need be kept for the best epoch but these.
+        # Evaluated with current embeddings, so that only these need be kept for the best epoch.
         embeddings = steps.embed(held_out, training=False)
         network.settle(torch.cat(seen), joined.present[order].to(device))
         prediction = predict(network, embeddings, joined.present[held_out], settings.draws, seed, settings.average)

@@ -181,15 +181,15 @@ class Node:
         """Return ``text`` without paths of this machine; those in the node config become its key in angle brackets."""
         if self.own is not None:
             for path in {str(self.own.path).replace(CLIENT, name) for name in (*self.own.clients, CLIENT)}:
-                # Files in a folder of one's own may be called as patients are, with blanks: all up to the suffix goes.
+                # Files in an own folder may have names of patients, with blanks: all up to the suffix is removed.
                 own = re.escape(path)
                 text = re.sub(rf"{own}(/(?:(?!{own})[^\n:])*{_SUFFIX}|/[^\s'\"),:;\]]+)?", "<data>", text)
         places = {key: str(self.config[key]) for key in _PLACES if self.config.get(key)}
         places |= {"data-dir": str(self.data_dir), "state-dir": str(self.state_dir), "model-dir": str(self.model_dir)}
-        # A folder in another one first.
+        # Inner folders first.
         for key, place in sorted(places.items(), key=lambda item: -len(item[1])):
             text = text.replace(str(Path(place).expanduser().absolute()), f"<{key}>")
-            # A relative one without a slash is a word like others, or a dot, unless it leads somewhere.
+            # A relative path without a slash is an ordinary word, or a dot, unless a slash follows.
             own = re.escape(place) if "/" in place else rf"(?<![\w./-]){re.escape(place)}(?=/)"
             text = re.sub(own, f"<{key}>", text)
         return _PATH.sub(lambda found: f"{found[1]}<path>", text)
@@ -229,7 +229,7 @@ class Node:
         """
         given = dict.fromkeys(hosted, str(self.config["model"])) if self.config.get("model") else {}
         for entry in listed(str(self.config.get("models", ""))):
-            # Names and paths may hold "=" too: meant is the longest name that is hosted here.
+            # Names and paths may contain "=" too: the longest hosted name counts.
             ways = [(entry[:at].strip(), entry[at + 1 :].strip()) for at, letter in enumerate(entry) if letter == "="]
             client, model = next((way for way in reversed(ways) if way[0] in hosted), ("", ""))
             if not model:

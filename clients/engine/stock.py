@@ -81,7 +81,7 @@ class StockClient:
         if not usable.any() or (self.weights.any() and not weights.any()):
             raise ReplyError(f"training diverged at {', '.join(self.clients)}: NaN or infinite parameters")
         parameters = result.parameters if usable.all() else torch.where(usable[:, None], result.parameters, 0.0)
-        # A node whose clients have no examples answers with what it got, at weight 0.
+        # A node whose clients have no examples returns the model it received, with weight 0.
         mean = (weights / weights.sum()) @ parameters if weights.any() else self.model[0]
         layout = self.cohort.model.layout
         failed = {
@@ -117,7 +117,7 @@ class StockClient:
             known = ~values.isnan()
             shares = torch.where(known, weights, 0.0).double()
             total = (shares * values.double().nan_to_num()).sum() / shares.sum()
-            # Without any weight the number counts for nothing, but NaN would spoil the mean over nodes all the same.
+            # Without any weight the number is ignored, but NaN would make the mean over nodes NaN all the same.
             record[name] = float(total) if weights.any() else 0.0
         return record
 

@@ -51,7 +51,7 @@ def consent_of(node: Node) -> Consent:
     limits = {"consent-epsilon": "max_epsilon", "consent-delta": "max_delta", "consent-rows": "least_rows"}
     try:
         numbers = {name: float(node.config[key]) for key, name in limits.items() if key in node.config}
-        # No epsilon is above one that is not a number: it would be no limit at all.
+        # NaN would be no limit, because no epsilon is larger.
         fit = all(0 < number < math.inf for number in numbers.values())
     except (TypeError, ValueError):
         fit = False
@@ -104,7 +104,7 @@ class TableStatistics:
     def _told(self, name: str) -> SharedStatistics:
         """Return a client's ranges."""
         settings, consent = self.settings, consent_of(self.node)
-        # What was told once may be no longer.
+        # Consent that was given once may have been withdrawn.
         check_consent(settings.scaling, settings.statistics, consent)
         values = self.held.rows(name, self.common).values["train"]
         kept = self._released(name, values, settings.scaling.as_table())

@@ -82,7 +82,7 @@ class UpdateRelease:
         node.state_dir.mkdir(parents=True, exist_ok=True)
         with locked(node.state_dir / f"{_PURPOSE}.lock"):
             state = node.state(request.run, _PURPOSE)
-            # Not the state after a round: a counter never goes back.
+            # Not the state after a round: a counter is never set back.
             spent = state.load(request.clients, 1, {"spent": torch.zeros(1)})["spent"]
             over = [name for name, count in zip(request.clients, spent, strict=True) if count >= self.privacy.releases]
             if over:

@@ -51,7 +51,7 @@ def run(
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run folder.")] = None,
 ) -> None:
-    """Run an experiment, or go on with one that was stopped."""
+    """Run an experiment, or continue one that was stopped."""
     console = Console()
     with messages_for_people():
         if grid not in ("local", "flower"):
@@ -102,7 +102,7 @@ def methods() -> None:
     table = Table()
     for column in ("method", "what it is", "needs", "paper"):
         table.add_column(column, overflow="fold")
-    # First what the project is for, then what it is held against.
+    # Methods for graphs first, then the baselines.
     for name, found in sorted(built_ins().items(), key=lambda item: item[0].split("-")[0] not in _OURS):
         told: list[str] = [getattr(found, key) for key in ("title", "needs", "paper")]
         table.add_row(name, *map(escape, told))

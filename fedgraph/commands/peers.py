@@ -28,7 +28,7 @@ def peers(
 ) -> None:
     """Print how far the final models of a run differ, as means over pairs of peers, and draw peers.png in its folder.
 
-    The picture shows of each two peers how many test examples they predict differently.
+    The picture shows for each pair of peers how many test examples they predict differently.
     """
     console = Console()
     with messages_for_people():

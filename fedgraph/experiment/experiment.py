@@ -79,7 +79,7 @@ class Experiment:
         return self.method_tables.get(self.method.name, {})
 
     def roll_call(self) -> RollCall:
-        """Return whom a run waits for. Raises ExperimentError when public keys cannot be read."""
+        """Return the clients that a run waits for. Raises ExperimentError when public keys cannot be read."""
         return RollCall.of(self.clients, self.experiment.min_clients, self.experiment.wait)
 
     def as_dict(self) -> dict[str, Any]:

@@ -191,7 +191,7 @@ def split_replies(
             except (ReplyError, IdentityError) as error:
                 problem = str(error)
             except Exception as error:
-                # Replies are untrusted: whatever one of them trips over must not end the run.
+                # Replies are untrusted: no exception that one of them causes may end the run.
                 problem = f"malformed reply ({type(error).__name__}: {error})"
         if problem is not None:
             problems[node] = problem
@@ -322,7 +322,7 @@ def ask_everybody(
             replies = list(grid.send_and_receive(messages, timeout=max(wait, timeout)))
             _count(traffic, messages, replies)
             silent -= {reply.metadata.src_node_id for reply in replies}
-            # A node that ended is listed for a while yet; its clients may come back on another.
+            # A node that has ended is listed for a while; its clients may come back on another one.
             heard = [reply for reply in replies if not is_unreachable(reply)]
             sources = {reply.metadata.src_node_id for reply in heard}
             asked = [node for node in unknown if node in sources]
@@ -361,7 +361,7 @@ def _admitted(
 
 
 class _News:
-    """Report whom a run waits for when that changes, and every ten seconds when it does not."""
+    """Reports which clients a run waits for when that changes, and every ten seconds when it does not."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell

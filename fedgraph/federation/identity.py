@@ -101,7 +101,7 @@ PublicKeys: TypeAlias = Mapping[str, ec.EllipticCurvePublicKey]
 
 
 def challenge() -> str:
-    """Return a random text that nobody can have signed before."""
+    """Return a random text, different in every run, to be signed by nodes."""
     return secrets.token_hex(16)
 
 

@@ -179,7 +179,7 @@ def join(
         names = names if owners is not None else tuple(name for name in names if name not in absent)
     position = {name: place for place, name in enumerate(names)}
     used = _rows_of(answers, set(names) - set(absent))
-    # What a node says of samples that none of its owners in use has does not count.
+    # Splits and labels of samples that none of a node's owners in use has do not count.
     held_by = {node: answer.present[used[node]].any(0) for node, answer in answers.items()}
     split, labels = (
         _agreed(
@@ -198,7 +198,7 @@ def join(
             "layer before the last one, or leave it out"
         )
     embeddings = torch.zeros(len(keys), len(names), size)
-    # A vote of owners of whom some have said nothing would count those as votes for the first class.
+    # In a vote, owners without predictions would count as votes for the first class.
     predicted_classes = min(answers[node].predictions.shape[2] for node in longest)
     predictions = torch.zeros(len(keys), len(names), predicted_classes)
     present = torch.zeros(len(keys), len(names), dtype=torch.bool)
@@ -208,7 +208,7 @@ def join(
         rows = used[node]
         columns = torch.tensor([position[answer.clients[row]] for row in rows], dtype=torch.int64)
         there = answer.present[rows]
-        # Whatever a node wrote where it has nothing, the fusion model sees zeros.
+        # Where an owner lacks a sample the fusion model gets zeros, whatever the node sent.
         inside = torch.arange(answer.embeddings.shape[2]) < answer.sizes[rows, None]
         known = torch.where(there[..., None] & inside[:, None], answer.embeddings[rows], 0.0)[..., :size]
         index = (places[node][:, None], columns[None])
@@ -234,7 +234,7 @@ def join(
         absent=absent,
     )
     held = present.any(1)
-    # Of samples that only owners without a column have there is nothing to learn.
+    # Samples that only owners without a column have are of no use.
     return joined if bool(held.all()) else joined.only(held)
 
 

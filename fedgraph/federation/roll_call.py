@@ -104,7 +104,7 @@ class RollCall:
             raise IdentityError(f"it answers for {_some(strangers)}, whom [clients] expect does not name")
 
     def missing(self, answers: Iterable[Answer], silent: Iterable[int]) -> str | None:
-        """Return in words whom the run still waits for, or None when all are there.
+        """Return in words which clients are still missing, or None when all are there.
 
         Parameters
         ----------

@@ -256,7 +256,7 @@ class Identity:
             task = _TASK.validate_json(str(config["task"]))
             counts = content.metric_records["metrics"]
             num_examples: dict[str, Tensor] = {
-                # Whole numbers only: one NaN would spoil every mean by examples.
+                # Whole numbers only: one NaN would make every mean weighted by examples NaN.
                 split: torch.tensor(list(map(index, counts[split])), dtype=torch.int64)  # type: ignore[arg-type]
                 for split in SPLITS
             }

@@ -229,7 +229,7 @@ class EmbedReply:
             if not values.numel():
                 continue
             low, high = values.flatten(1).aminmax(dim=1)
-            # NaN and infinity are passed on, and lie in no range.
+            # aminmax propagates NaN and infinity, which lie outside the range.
             fine = (low >= -_LARGEST_VALUE) & (high <= _LARGEST_VALUE)
             for position in (~fine).nonzero().flatten().tolist():
                 problems.setdefault(self.clients[position], f"its {name} hold NaN, infinite or huge values")

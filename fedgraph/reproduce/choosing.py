@@ -131,7 +131,7 @@ def trials_csv(choices: Sequence[Choice]) -> str:
 def _choice(maker: CellMaker, row: RowTable, column: ColumnTable, seeds: Sequence[int]) -> Choice:
     table = maker.table
     quantity = table.choice_quantity(row, column)
-    # What the command line says is not to be chosen.
+    # Settings of the command line are not chosen.
     given = {override.partition("=")[0].strip() for override in maker.overrides}
     tried = {key: values for key, values in row.choose.items() if key not in given}
     trials = []

@@ -53,7 +53,7 @@ def reproduce(
 ) -> None:
     """Run the rows of a published table, each cell once, and print ours beside the published values; or make a study.
 
-    The command can be stopped and given again: finished runs are not run again, others go on from their last
+    The command can be stopped and given again: finished runs are not repeated, others continue from their last
     checkpoint. Several processes may share one --out. `fedgraph keys` explains the files of tables.
     """
     console = Console()

@@ -143,7 +143,7 @@ def _tidy(cell: Cell, how: Execution) -> None:
     (cell.path / _FAILURE).unlink(missing_ok=True)
     if not how.keep_models:
         folder.models.unlink(missing_ok=True)
-    # Last: where a kill leaves it, the next command tidies up again.
+    # Written last: after a kill, the next command tidies up again.
     folder.checkpoint.unlink(missing_ok=True)
 
 

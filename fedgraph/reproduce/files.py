@@ -15,8 +15,14 @@ Profile = Literal["small", "full"]
 class TableFile(NamedTuple):
     """A file of a table or of a study.
 
-    name    : ``sfl-table1`` for one that comes along, else the file's own.
-    content : as TOML has it, unchecked.
+    Attributes
+    ----------
+    name : str
+        ``sfl-table1`` for a file of the project, else the stem of the file.
+    path : Path
+        The file.
+    content : dict
+        Its TOML, unchecked.
     """
 
     name: str

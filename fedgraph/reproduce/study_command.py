@@ -89,7 +89,7 @@ def reproduce_study(file: TableFile, call: StudyCall, console: Console) -> None:
     page = function(StudyContext(folder, seeds, options, call.data_dir, console))
     seconds = time.process_time() - began
     about = _about(file.name, call, profile, seeds, seconds)
-    # Last, so that a page never speaks of numbers that are not there.
+    # Written last, so that a page never refers to missing files.
     for table in (page.summary, *page.tables):
         write_atomically(folder / f"{table.name}.csv", table.csv().encode())
     write_atomically(folder / _PAGE, _markdown(study, page, about).encode())

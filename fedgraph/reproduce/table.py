@@ -103,7 +103,7 @@ class TableTable(Settings):
               are drawn in its colour, their curves thicker.
     metrics : those of every column that has none of its own.
     set     : overrides of every experiment, ``table.key=value``; ``{seed}`` in one stands for the seed.
-    seeds   : every row is run with each of them.
+    seeds   : every row is run with each of these.
     stand_alone : the label of the row in which each client trains alone; the other rows' fairness is against it.
     compare : the label of the row that all others are compared with, seed by seed, with 95 % intervals.
     overlap : where each seed splits one data set anew, test samples per training sample; widens those intervals.
@@ -177,8 +177,8 @@ class RowTable(Settings):
                 ``[number, deviation]``, or ``"-"`` where there is none. Shown beside ours, used in no computation.
     differs   : how it differs from the published row, or what its settings were chosen on, in plain words.
     choose    : settings that are chosen, by ``table.key`` the values to try. Every combination is run with the seeds of
-                ``choose-seeds``, and the one that is best by ``choose-by`` is the row's, with all seeds. What was
-                chosen from what is told with ``differs``.
+                ``choose-seeds``, and the one that is best by ``choose-by`` is the row's, with all seeds. The
+                choice is reported with ``differs``.
     """
 
     label: _Label

@@ -119,7 +119,7 @@ def _terminal_table(results: Results, column: ColumnTable, rows: Collection[str]
     table.add_column("what differs", style="dim")
     for row in results.rows(column):
         if row.label in rows:
-            # Reasons are told below the tables.
+            # Reasons are given below the tables.
             remark = "; ".join(
                 filter(
                     None, (results.trouble(row, column).partition(": ")[0], row.differs, results.chosen(row, column))
@@ -138,7 +138,7 @@ def _terminal_differences(
     for metric in results.table.metrics_of(column):
         table.add_column(escape(metric.title), justify="right", no_wrap=True)
     for row, found in compared:
-        # Brackets of an interval are no markup.
+        # Brackets of an interval are not markup.
         table.add_row(escape(row.label), *("-" if each is None else escape(str(each)) for each in found))
     return table
 

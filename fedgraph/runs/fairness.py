@@ -165,8 +165,7 @@ class Fairness(Callback):
         restored = {"restored": True} if evaluation.restored else {}
         self._write({"round": evaluation.round, "phase": "fairness", "split": split, "metric": metric,
                      "fairness": self.last, **restored})  # fmt: skip
-        # A run that was killed after it had stopped is measured once more; models that nobody has trained are not fair
-        # by merit.
+        # A run that was killed after it had stopped is measured once more; untrained models are not considered fair.
         if self.last is None or evaluation.restored or self.stopped or evaluation.round == 0:
             return self.stopped
         log.info("after round %d: fairness %.1f", evaluation.round, self.last)

@@ -63,7 +63,7 @@ class RunFolder:
             except OSError as error:
                 raise RunError(f"cannot make the run folder {path}: {error}") from None
             write_atomically(path / "environment.json", _json({**environment(), "plugins": list(plugins)}))
-            # The last: a folder that has it is whole.
+            # Written last: a folder with this file is complete.
             write_atomically(path / "experiment.toml", experiment.as_toml().encode())
             return cls(path)
         raise RunError(f"cannot make a new run folder under {under}")
@@ -265,7 +265,7 @@ class Recorder(Callback):
         if self._file.exists():
             os.truncate(self._file, min(saved["metrics-bytes"], self._file.stat().st_size))
         for callback in self._watched:
-            # One that the experiment did not ask for before begins now.
+            # A callback that the experiment did not have before starts now.
             if type(callback).__name__ in saved["watched"]:
                 callback.load_state(saved["watched"][type(callback).__name__])
         return saved

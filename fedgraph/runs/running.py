@@ -93,7 +93,7 @@ def _run_or_go_on(
         "set": shlex.quote(f"output.resume={folder.path}"),
         "data-dir": str(data_dir.resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", ""),
     }
-    # All nodes are on this machine: their errors are no secret.
+    # All nodes are on this machine: their errors need not be hidden.
     places = {"FEDGRAPH_STATE": str(folder.path / "nodes"), "FEDGRAPH_FULL_ERRORS": "1"}
     if model_dir is not None:
         places["FEDGRAPH_MODELS"] = str(model_dir.resolve())

@@ -61,7 +61,7 @@ def execute_phases(
 
     def graph_of(federation: Federation) -> ClientGraph | None:
         if head.on_missing == "fail":
-            # Else the clients that a variant is meant for may be among the absent.
+            # Otherwise the clients of a variant may be among the absent.
             ModelChoice.of(experiment.model).check_variants(federation.names)
         graph = given_graph(experiment.graph, federation, source, data_dir)
         if graph is not None:

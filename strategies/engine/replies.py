@@ -148,7 +148,7 @@ def _stack(federation: Federation, parts: list[tuple[Tensor, WorkReply]], absent
     places = order.argsort().split([len(part) for part, _ in parts])
 
     def joined(pieces: list[Tensor]) -> Tensor:
-        # The one copy of what came; the pieces are views of messages.
+        # The only copy of the replies; the pieces are views of messages.
         if sorted_already:
             return torch.cat(pieces)
         whole = pieces[0].new_empty(len(order), *pieces[0].shape[1:])

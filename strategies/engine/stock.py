@@ -151,7 +151,7 @@ class StockStrategy(CohortStrategy):
         weight = metrics.get("num-examples", 0)
         positions = [self.federation.positions[name] for name in clients]
         hosted = int(self.federation.num_examples["train"][positions].sum())
-        # Clients that are not meant to train have no examples; their node counts for nothing.
+        # Clients that are not meant to train have no examples; their node has no weight.
         if not isinstance(weight, (int, float)) or not min(1, hosted) <= weight <= hosted:
             raise ReplyError(f"its weight 'num-examples' is {weight}, its clients have {hosted} training examples")
         if not trains:

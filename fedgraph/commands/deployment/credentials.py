@@ -146,7 +146,7 @@ def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: float
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
-    # A clock that is a little behind must not find the certificate not valid yet.
+    # The certificate must be valid for a clock that is slightly slow.
     begin = now - timedelta(hours=1) + min(timedelta(days=days), timedelta(0))
     return (
         x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())

@@ -43,7 +43,7 @@ def node(
     retry: Annotated[float, typer.Option(help="Seconds to try again when the server does not let the node in.")] = 90,
     check: Annotated[bool, typer.Option("--check", help="Only check, do not start.")] = False,
 ) -> None:
-    """Check this site's data against an experiment, say what will leave the machine, and start Flower's SuperNode."""
+    """Check this site's data against an experiment, show what will leave the machine, and start Flower's SuperNode."""
     console = Console()
     with messages_for_people():
         places = {
@@ -151,7 +151,7 @@ def _quoted(value: str | float) -> str:
         return str(value)
     if "'" in value or "\n" in value:
         raise ExperimentError(f"Flower cannot take {value!r} in a node config: it holds a quote or a line break")
-    # A literal string of TOML: what is in double quotes in it stays so.
+    # A literal string of TOML, which keeps double quotes in the value.
     return f"'{value}'" if '"' in value or "\\" in value else f'"{value}"'
 
 

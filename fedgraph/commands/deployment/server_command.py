@@ -50,7 +50,7 @@ def server(
                 "give --certificate, --key, --authority and --public-keys; or --insecure alone, on a network that only "
                 "you use. `fedgraph test-credentials` makes some to try things out"
             )
-        # Under this address Flower's own programs come, and the registration below.
+        # Flower's own programs, and the registration below, connect to this address.
         here = "127.0.0.1" if host == "0.0.0.0" else host
         names = [here]
         if certificate and key and authority and public_keys:
@@ -92,9 +92,7 @@ def server(
 def superlink_command(
     host: str, port: int, database: Path, certificate: Path | None, key: Path | None, authority: Path | None
 ) -> list[str]:
-    """Return the command that starts Flower's SuperLink; without a certificate nothing is encrypted or
-    authenticated.
-    """
+    """Return the command that starts Flower's SuperLink; without a certificate, nothing is encrypted or checked."""
     safe = ["--insecure"]
     if certificate and key and authority:
         safe = ["--ssl-certfile", str(certificate), "--ssl-keyfile", str(key), "--ssl-ca-certfile", str(authority)]

@@ -48,7 +48,7 @@ class LocalGrid(Grid):
         self._ids = itertools.count(1)
         self._replies: dict[str, Message] = {}
         _identify_process()
-        # Node ids of any value must do, as on the other grids; they start high so that nobody takes them for indices.
+        # Node ids may have any value, as on the other grids; they start high so that they are not mistaken for indices.
         self.contexts = {
             1000 + index: Context(
                 run_id=1,

@@ -99,7 +99,7 @@ def flower_environment(home: Path | None = None, **extra: str) -> dict[str, str]
         All variables of this process, with those of Flower.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    # This project's own folder comes first, so that no folder called clients or strategies in the way hides it.
+    # This project's own folder comes first, so that no other folder called clients or strategies hides it.
     ours = str(Path(__file__).resolve().parents[3])
     return {
         **os.environ,
@@ -172,7 +172,7 @@ def die_with_parent() -> None:
 
 def end_group(started: subprocess.Popen[bytes]) -> None:
     """End a process of :func:`start` with all its children: terminated first, and killed after ten seconds."""
-    # Some of Flower's programs have sessions of their own, and outlive those that started them.
+    # Some of Flower's programs have sessions of their own, and outlive their parents.
     everybody = _family(started)
     with suppress(ProcessLookupError):
         os.killpg(started.pid, signal.SIGTERM)
@@ -212,7 +212,7 @@ def wait_for_superlink(port: int, started: subprocess.Popen[bytes], log: Path, e
     Parameters
     ----------
     port : int
-        Port of its health check.
+        Its port, which also answers health checks.
     started : subprocess.Popen
         Its process.
     log : Path
@@ -239,7 +239,7 @@ def superlink_answers(port: int, started: subprocess.Popen[bytes], encrypted: bo
     bool
         False when the process ends, or does not answer within 180 seconds.
     """
-    # Whose certificate it is, is for those to check who come from elsewhere.
+    # The certificate is checked by the programs that connect from elsewhere.
     context = ssl._create_unverified_context() if encrypted else None
     deadline = time.monotonic() + _START_SECONDS
     address = f"{'https' if encrypted else 'http'}://127.0.0.1:{port}/health"
@@ -365,7 +365,7 @@ def run_app_on_flower(
             program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
             "--control-api-address", f"127.0.0.1:{control}", "--host", "127.0.0.1", "--port", str(port),
         ]  # fmt: skip
-        # Elsewhere than here, or Ray's workers would take a folder called clients in the way for ours.
+        # In another folder, so that Ray's workers do not import a folder called clients in this one instead of ours.
         with process(command, variables, log, cwd=Path(scratch)) as superlink:
             wait_for_superlink(port, superlink, log)
             settings = " ".join(f"{key}={_toml(value)}" for key, value in run_config.items())

@@ -36,7 +36,7 @@ def of_entropies(results: Results) -> Any:
         return None
     several = len({row.label for row, _, _ in curves}) > 1
     figure, (axis,) = panels(1, width=5.4, height=3.6)
-    # One bit is what two classes can come to; more classes need more room.
+    # Two classes have at most one bit; more classes need more room.
     edges = np.linspace(0.0, max(1.0, *(float(values.max()) for _, _, values in curves)), _BINS + 1)
     colours = palette(len(curves))
     for (row, column, values), (colour, style) in zip(curves, colours, strict=True):

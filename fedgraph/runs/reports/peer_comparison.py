@@ -106,7 +106,7 @@ class PeerComparison:
                 f"{len(names)} peers have models {list(models.shape)}, predictions {list(predicted.shape)} and targets "
                 f"{list(targets.shape)}; the first two need a row for each peer, the last two equally many examples"
             )
-        # Distances of models that diverged are finite as float64, and counts exact: there are matrix products of those.
+        # In float64 distances of diverged models are finite, and counts, by matrix products, exact.
         parameters, classes = models.double(), predicted.double()
         right = (predicted == targets).double()
         wrong = 1 - right
