@@ -119,9 +119,7 @@ _SAID: dict[str, Callable[[EmbedReply], Tensor]] = {
 _ALIKE = "all need the same labels, shares and split-seed"
 
 _MOST_NUMBERS = 1 << 32
-"""Most numbers that all embeddings may have, 16 GiB: one owner that claims a long embedding must not fill the
-memory.
-"""
+"""Most numbers in all embeddings, 16 GiB, so that an owner that claims a long embedding cannot fill the memory."""
 
 
 def join(
@@ -132,15 +130,16 @@ def join(
 ) -> JoinedSamples:
     """Join the answers of all nodes by sample key.
 
-    Owners whose numbers cannot be used are left out and named in ``absent``, and so are samples that only these have.
+    Owners whose numbers cannot be used are left out and named in ``absent``. Samples that no other owner has are left
+    out too.
 
     Parameters
     ----------
     answers : mapping of int to EmbedReply
         Answers by node id.
     owners : sequence of str, optional
-        Owners that get a column, in this order, and nobody else; the column of an owner that did not answer is empty.
-        By default all owners with usable answers, sorted by name.
+        Owners that get a column, in this order; the column of an owner that did not answer is empty, and other owners
+        are ignored. By default all owners with usable answers, sorted by name.
     tolerant : bool, default False
         Also leave out owners that contradict most of the owners that have a sample.
     embedded : bool, default True
