@@ -26,18 +26,15 @@ class IPASettings(Settings):
                        ``simultaneous``: all at once, against the others as the last round left them, which stay.
     order            : of the turns: the ``ring`` of the peers' names, or a new ``random`` one in every round.
     neighbours_only  : align a peer with its neighbours in the client graph ([graph]) instead of all other peers.
-    moves_others     : a turn moves the others' parameters too; otherwise only the peer's own, as the algorithm is
-    written.
+    moves_others     : a turn moves the others' parameters too; otherwise only its own, the algorithm to the letter.
     initialisation   : ``own``: every peer starts from a model drawn for itself; ``same``: all from one.
-    initial_weights  : as the ``model`` draws them, or ``kaiming-normal``, with standard deviation sqrt(2 / inputs), as
-    in
+    initial_weights  : as the ``model`` draws them, or ``kaiming-normal``, of standard deviation sqrt(2 / inputs), as in
                        the paper; biases are the model's.
     joins            : the round in which a peer enters, by name, with the parameters it starts from; until then it
                        takes no turn and no other peer aligns with it. Peers not named are there from the start.
-    noise            : standard deviation of the Gaussian noise on a peer's own parameters before it shares them, 0.0005
-    in
-                       the paper. It guarantees nothing: it follows from the seed, which everybody knows, and others'
-                       parameters, which a turn moves too, show what it learned.
+    noise            : standard deviation of the Gaussian noise on a peer's own parameters before it shares them,
+                       0.0005 in the paper. It guarantees nothing: it follows from the seed, which all nodes know, and
+                       others' parameters, which a turn moves too, show what it learned.
     privacy          : noise with a privacy guarantee: the whole change of a turn, as one vector, is clipped and given
                        noise, and a peer is evaluated with what it shares. See ``python -m pydoc fedgraph.privacy``. A
                        turn is a release, and a round that is repeated after a stop another one: ``releases`` is at
