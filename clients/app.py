@@ -1,4 +1,4 @@
-"""The ClientApp: hands every message to the client class that it names."""
+"""The ClientApp: passes every message on to the client class that it names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ app = ClientApp()
 
 @app.query("identify")
 def identify(message: Message, context: Context) -> Message:
-    """The opening query: whom this node hosts and what data they have."""
+    """Answer the opening query: the clients of this node and the data they have."""
     return _answered(message, context, lambda node: _identity(message, node).pack())
 
 
@@ -38,12 +38,12 @@ def identify(message: Message, context: Context) -> Message:
 @app.query()
 @app.query("embed")
 def work(message: Message, context: Context) -> Message:
-    """Everything else: the client class named by the message answers it."""
+    """Answer any other message with the client class that it names."""
     return _answered(message, context, lambda node: _work(message, node))
 
 
 def _answered(message: Message, context: Context, answer: Callable[[Node], RecordDict]) -> Message:
-    """The reply to a message; where there is none, one that says why, without anything of this node's in it."""
+    """Return the reply to a message, or an error that reveals nothing about this node."""
     node = Node.of(context)
     try:
         content = answer(node)
@@ -59,13 +59,13 @@ def _answered(message: Message, context: Context, answer: Callable[[Node], Recor
 
 
 def _origin(error: Exception) -> str:
-    """The kind of an error, and the module and line that raised it."""
+    """Return the type of an error, and the module and line that raised it."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {Path(frame.filename).name}, line {frame.lineno}"
 
 
 def _add_proof(message: Message, content: RecordDict, node: Node) -> None:
-    """Prove whom the node hosts, where the message asks for it."""
+    """Add a proof that the node may host its clients, where the message asks for it."""
     asked: Any = message.content.config_records.get("config", {})
     if CHALLENGE_KEY in asked:
         answer: Any = content.config_records["config"]
@@ -109,9 +109,9 @@ def _identity(message: Message, node: Node) -> Identity:
 
 
 def _opening_cohort(node: Node, assignment: Assignment, experiment: str, clients: tuple[str, ...]) -> AnyCohort:
-    """The cohort that answers the opening query.
+    """Return the cohort that answers the opening query.
 
-    Where scales come from others, the rounds ask for the same clients with other data: then it is not worth keeping.
+    Where scales come from other clients, rounds use the same clients with other data: it is then not cached.
     """
     if not shares_scales(assignment.data):
         return node.cohort(experiment, clients)

@@ -1,4 +1,4 @@
-"""Centralised training on the one node that has everybody's data."""
+"""Centralised training on the one node that has all clients' data."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from fedgraph.training import Cohort, num_steps
 
 
 class CentralisedClient(CohortClient):
-    """Trains one model on the pooled examples, with as many minibatches a round as all clients together would take."""
+    """Trains one model on the pooled examples, with as many minibatches per round as all clients together."""
 
     sends: ClassVar[tuple[str, ...]] = (
         "the parameters of the one model, trained on the data of all its clients together",
     )
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Train; the model and its loss are returned for every client."""
+        """Train; return the model and its loss for every client."""
         result = self.train_from(self.models[:1], cohort=_pool(self.uniform_cohort))
         clients = len(self.request.clients)
         return {"parameters": result.parameters.expand(clients, -1)}, {"loss": result.loss.expand(clients)}
 
 
 def _pool(cohort: Cohort) -> Cohort:
-    """One client that has the examples of all."""
+    """Return one client that has the examples of all."""
     return derived(cohort, "pool", lambda: _pooled(cohort))
 
 

@@ -1,4 +1,7 @@
-"""Ditto on the client: the global model is trained as in FedAvg, an own one beside it (Li et al. 2021, algorithm 1)."""
+"""Ditto on the client: the global model is trained as in FedAvg, a personal one beside it.
+
+Li et al. 2021, algorithm 1.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _PURPOSE = "personal-model"
 
 
 class DittoClient(CohortClient[DittoSettings]):
-    """Measures v_i, which minimises L_i(v) + lambda/2 ||v - w||^2 with w the global model that came.
+    """Evaluates v_i, which minimises L_i(v) + lambda/2 ||v - w||^2 with w the global model received.
 
     Until a client has trained, its v_i is the global model.
     """
@@ -30,7 +33,7 @@ class DittoClient(CohortClient[DittoSettings]):
         return super().received()
 
     def received(self) -> Tensor:
-        """v_i ``[clients, parameters]``."""
+        """Return v_i ``[clients, parameters]``."""
         return torch.where(self._kept["trained"][:, None] > 0, self._kept["parameters"], self.w)
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -45,13 +48,13 @@ class DittoClient(CohortClient[DittoSettings]):
         return {"parameters": result.parameters}, {"loss": personal.loss}
 
     def train_personal(self) -> TrainResult:
-        """One round of training from v_i, in the order of examples in which the global model is trained."""
+        """Train one round from v_i, with the same order of examples as the global model."""
         cohort = self.uniform_cohort
         beside = cohort_with(cohort, self.settings.training(cohort.settings), cohort.seed)
         return self.train_from(self.models, self.pull(), beside, "personal-optimiser")
 
     def pull(self) -> GradientTerm | None:
-        """lambda (v - w)."""
+        """Return lambda (v - w)."""
         weight = self.settings.lambda_personal
         if weight == 0:
             return None

@@ -1,7 +1,7 @@
-"""The client class of F3: an owner's frozen model, and what it makes of the owner's samples.
+"""The client class of F3: an owner's frozen model, and its embeddings of the owner's samples.
 
-Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
-lines 2, 3 and 9 of algorithm 1. Models and features stay here.
+Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023), lines
+2, 3 and 9 of algorithm 1. Models and features stay here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TOLD_OF_SAMPLES = (
     "which samples each owner has",
     "a fingerprint of each owner's own model",
 )
-"""What leaves a node about its owners' samples, in words, whatever becomes of their embeddings."""
+"""Description of what leaves a node about its owners' samples, beside embeddings."""
 
 _EMBEDDING = "an embedding of each sample: the input of the last linear layer of the owner's own model"
 SENDS_EMBEDDINGS = (
@@ -39,7 +39,7 @@ SENDS_EMBEDDINGS = (
     _EMBEDDING,
     "the probabilities that the owner's own model gives each sample's classes",
 )
-"""The same where embeddings leave as they are."""
+"""The same where embeddings are sent unchanged."""
 
 
 SomeOwners = TypeVar("SomeOwners", bound=LocalModelSettings, default=LocalModelSettings)
@@ -48,8 +48,8 @@ SomeOwners = TypeVar("SomeOwners", bound=LocalModelSettings, default=LocalModelS
 class OwnersClient(Configured[SomeOwners]):
     """Serves the owners of one node.
 
-    Each owner trains a model on its own features alone, or brings one along (node config ``model`` or ``models``), and
-    keeps it as it is from then on. The request is answered with the embeddings, the input of the model's last linear
+    Each owner trains a model on its own features only, or uses an existing one (node config ``model`` or ``models``),
+    which is frozen from then on. The request is answered with the embeddings, the input of the model's last linear
     layer, and the model's own predictions.
     """
 
@@ -65,11 +65,11 @@ class OwnersClient(Configured[SomeOwners]):
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:
-        """Answer a message: the entry that the ClientApp calls."""
+        """Answer a message; called by the ClientApp."""
         return cls(node, EmbedRequest.unpack(message.content)).reply().pack()
 
     def reply(self) -> EmbedReply:
-        """What the owners of this node have of the samples asked for."""
+        """Return what the owners of this node have of the samples asked for."""
         if not self.owners:
             return EmbedReply.of_nobody(self.node.partition())
         data = self.source.load_owners(self.owners)
@@ -94,11 +94,11 @@ class OwnersClient(Configured[SomeOwners]):
         )
 
     def embed(self, data: OwnerData) -> Embedded:
-        """Embeddings and predictions of all samples by the owners' frozen models."""
+        """Return embeddings and predictions of all samples by the owners' frozen models."""
         return self.stage(data).embed()
 
     def stage(self, data: OwnerData) -> LocalStage:
-        """How the owners come to their models."""
+        """Return how the owners obtain their models."""
         assignment = self.assignment
         return LocalStage(
             data=data,
@@ -113,24 +113,24 @@ class OwnersClient(Configured[SomeOwners]):
         )
 
     def released(self, embedded: Embedded, data: OwnerData, leaving: Tensor) -> Embedded:
-        """What the server gets of the samples that leave, ``[owners, samples]``: by default all as it is."""
+        """Return what the server gets of the samples in ``leaving``, ``[owners, samples]``; by default everything."""
         return embedded
 
 
 class F3Client(OwnersClient[EmbeddingSettings]):
-    """Owners who may put noise on their embeddings before these leave."""
+    """Serves owners whose embeddings may get noise before they leave."""
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
-        """What leaves the node, in words, as ``clients.engine.disclosure`` asks for it."""
+        """Describe what leaves the node, see ``clients.engine.disclosure``."""
         if "noise" in experiment.method_table:
             return [*TOLD_OF_SAMPLES, f"{_EMBEDDING}, shortened and with noise ([{experiment.method.name}.noise])"]
         return list(SENDS_EMBEDDINGS)
 
     def released(self, embedded: Embedded, data: OwnerData, leaving: Tensor) -> Embedded:
-        """Clipped embeddings with noise, of the samples that leave ``[owners, samples]``, and no predictions.
+        """Return clipped embeddings with noise for the samples in ``leaving`` ``[owners, samples]``, no predictions.
 
-        What an owner has sent before, it sends again as it was.
+        An embedding that an owner has sent before is sent again with the same noise.
         """
         noise = self.settings.noise
         if noise is None:

@@ -1,4 +1,4 @@
-"""The client class of inference on secret shares: owners split what they have, aggregators compute on their shares.
+"""The client class of inference on secret shares: owners split their embeddings, aggregators compute on shares.
 
 Ma, Hoang, Chen (UAI 2023), section 5 and line 9 of algorithm 1. What is and is not protected: ``fedgraph.privacy``.
 """
@@ -52,9 +52,9 @@ log = logging.getLogger("fedgraph")
 class SecretClient(Configured[F3SecretSettings]):
     """Serves the owners of one node, and the node as an aggregator.
 
-    A node aggregates that has a name for it in its node config (``aggregator``); it needs neither owners nor data.
-    Node config ``aggregator-fingerprints`` of a node with owners pins the aggregators that may get shares: a list
-    ``name=fingerprint`` with commas between its entries.
+    A node aggregates if its node config has a name for it (``aggregator``); it needs neither owners nor data. Node
+    config ``aggregator-fingerprints`` of a node with owners pins the aggregators that may get shares: a comma-separated
+    list of ``name=fingerprint``.
     """
 
     sends: ClassVar[tuple[str, ...]] = (
@@ -67,12 +67,12 @@ class SecretClient(Configured[F3SecretSettings]):
         self.node = node
         assignment = Assignment.of(experiment)
         self.settings = assignment.method_as(F3SecretSettings)
-        # What an owner and an aggregator must have alike.
+        # Settings that owners and aggregators must agree on.
         self.sharing = assignment.method_as(ShareSettings)
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:
-        """Answer a message: the entry that the ClientApp calls."""
+        """Answer a message; called by the ClientApp."""
         if message.metadata.message_type == EMBED:
             asked = EmbedRequest.unpack(message.content)
             return cls(node, asked.experiment).introduce(asked).pack()
@@ -87,7 +87,13 @@ class SecretClient(Configured[F3SecretSettings]):
         raise ReplyError(f"the request asks for '{step}'; server and node run different versions of fedgraph")
 
     def introduce(self, request: EmbedRequest) -> Introduction:
-        """Which samples the owners of this node have, and its public key if it aggregates; no embeddings."""
+        """Return which samples the owners of this node have, and its public key if it aggregates; no embeddings.
+
+        Raises
+        ------
+        ReplyError
+            When the server asks for embeddings in the clear.
+        """
         if request.embeddings:
             raise ReplyError("the server asks for embeddings in the clear, though this run is one on secret shares")
         name, owners = self.aggregator, F3Client(self.node, request).reply()
@@ -95,14 +101,14 @@ class SecretClient(Configured[F3SecretSettings]):
 
     @property
     def aggregator(self) -> str | None:
-        """The name of this node as an aggregator; None when it is none."""
+        """Name of this node as an aggregator; None when it is none."""
         if self.node.aggregator is not None:
             return self.node.aggregator
         simulated, dealt = self.settings.simulated_aggregators, self.node.partition()
         return f"aggregator-{dealt[0]:03d}" if dealt is not None and dealt[0] < simulated else None
 
     def share(self, request: ShareRequest) -> ShareReply:
-        """Embeddings of the owners asked, as shares sealed for the aggregators.
+        """Return embeddings of the owners asked, as shares sealed for the aggregators.
 
         Raises
         ------
@@ -119,7 +125,7 @@ class SecretClient(Configured[F3SecretSettings]):
         return ShareReply({owner: self._sealed(owner, clear, request) for owner in request.fingerprints})
 
     def _sealed(self, owner: str, clear: EmbedReply, request: ShareRequest) -> Tensor:
-        """An owner's sealed shares, uint8 ``[aggregators, bytes]``."""
+        """Return an owner's sealed shares, uint8 ``[aggregators, bytes]``."""
         if owner not in clear.clients:
             raise ReplyError(f"asked for {owner}, hosted here: {', '.join(clear.clients)}")
         row = clear.clients.index(owner)
@@ -127,14 +133,14 @@ class SecretClient(Configured[F3SecretSettings]):
         keys = [clear.keys[place] for place in places.tolist()]
         embeddings = clear.embeddings[row, places, :size]
         model = clear.fingerprints[row]
-        # Other random bits for every request would average out, as noise does: only samples that are new get some.
+        # New random bits for every request would average out, as noise does: only new samples get some.
         scales = [self.settings.fractional_bits, self.settings.random_bits]
         noise = None if self.settings.noise is None else self.settings.noise.as_table()
         kept = Released(self.node.released_dir, owner, ["shares", model, *scales, noise])
         try:
             drawn = encode(embeddings, self.settings)
         except DataError as error:
-            # How large an embedding is, is for this node to know.
+            # The magnitude of an embedding must not leave this node.
             log.error("owner '%s': %s", owner, error)
             raise ReplyError(
                 f"owner '{owner}' has embeddings that cannot be shared, its node's log says why: raise 'largest' (now "
@@ -167,12 +173,12 @@ class SecretClient(Configured[F3SecretSettings]):
                 )
 
     def compute(self, request: ComputeRequest) -> ComputeReply:
-        """This aggregator's share of the first stage.
+        """Compute this aggregator's share of the first stage.
 
         Raises
         ------
         ReplyError
-            When this is not the aggregator asked, or a sealed share cannot be opened, naming its owner.
+            When another aggregator is asked, or a sealed share cannot be opened, naming its owner.
         ExperimentError
             When the server would learn too much; see ``check_leaks``.
         """
@@ -192,7 +198,7 @@ class SecretClient(Configured[F3SecretSettings]):
             opened = open_sealed(keys, request.sealed[owner].numpy().tobytes(), context)
             shares[row, places, :size] = field.from_bytes(opened, (len(named), size))
             applied.append((AppliedMaps(folder, owner, model, size), named, request.projections[row, :, :size]))
-        # Only once all shares are open: of a request that is refused nothing is spent.
+        # Only after all shares are open: a request that is refused spends nothing.
         for maps, named, projection in applied:
             maps.allow(named, projection, self.settings)
         return ComputeReply(on_shares(request.mixing, request.projections, request.patterns, shares))
@@ -205,7 +211,7 @@ class SecretClient(Configured[F3SecretSettings]):
 
 
 def _pinned(text: str) -> dict[str, str]:
-    """Fingerprints by aggregator. Raises IdentityError for an entry that is none."""
+    """Read fingerprints by aggregator. Raises IdentityError for a malformed entry."""
     pinned = {}
     for entry in listed(text):
         name, _, known = (part.strip() for part in entry.rpartition("="))

@@ -1,4 +1,4 @@
-"""Fine-tuning on the client: measure a model after some training on the client's own examples."""
+"""Fine-tuning on the client: evaluate a model after some training on the client's own examples."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SomeFineTuning = TypeVar("SomeFineTuning", bound=FineTuningSettings, default=Fin
 
 
 class FineTuned(CohortClient[SomeFineTuning]):
-    """A client class before which this stands measures fine-tuned copies, with moments and an order of their own."""
+    """Mixin, before a client class, that evaluates fine-tuned copies, with their own moments and order of examples."""
 
     def measured(self) -> Tensor:
-        """The models received after each client's fine-tuning, ``[clients, parameters]``."""
+        """Return the models received after each client's fine-tuning, ``[clients, parameters]``."""
         cohort = self.uniform_cohort
         tuning = cohort_with(
             cohort, self.settings.training(cohort.settings, "fine-tuning:"), derive_seed(cohort.seed, "fine-tuning")
@@ -27,4 +27,4 @@ class FineTuned(CohortClient[SomeFineTuning]):
 
 
 class FineTuningClient(FineTuned):
-    """Trains as FedAvg does, and measures fine-tuned copies of the global model."""
+    """Trains as FedAvg does, and evaluates fine-tuned copies of the global model."""

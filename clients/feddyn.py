@@ -1,4 +1,4 @@
-"""Clients that are held to the global model by their drift: those of FedDyn, and what FedDC adds to."""
+"""Clients regularised by their drift from the global model: those of FedDyn, and the base of FedDC's."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ SomeDriftSettings = TypeVar("SomeDriftSettings", bound=DriftSettings, default=Dr
 class DriftClient(CohortClient[SomeDriftSettings]):
     """Minimises ``L_k(v) + alpha/2 ||v - theta + drift_k||^2``, then ``drift_k <- drift_k + v - theta``.
 
-    That is FedDyn's loss (Acar et al. 2021, eq. 1) but for a constant, and FedDC's without its correction of the
-    gradient. A round of which the server has not heard does not count. A client that did not train, or diverged, keeps
-    its drift.
+    Up to a constant this is FedDyn's loss (Acar et al. 2021, eq. 1), and FedDC's without its correction of the
+    gradient. A round whose reply did not reach the server does not count. A client that did not train, or diverged,
+    keeps its drift.
     """
 
     keeps: ClassVar[tuple[str, ...]] = (*CohortClient.keeps, "each client's drift, which follows from what it has sent")
 
     @cached_property
     def drift(self) -> Tensor:
-        """Of each client, ``[clients, trainable]``, as the server knows it."""
+        """Drift of each client, ``[clients, trainable]``, as the server knows it."""
         kept, heard = self._kept, self.request.stacked["heard"]
         return torch.where(kept["round"] <= heard, kept["drift"], kept["before"])
 
     def gradient_term(self) -> GradientTerm:
-        """``alpha (v - theta + drift_k)``."""
+        """Return ``alpha (v - theta + drift_k)``."""
         alpha, device = self.settings.alpha, self.uniform_cohort.device
         theta, drift = self.request.shared["parameters"].to(device), self.drift.to(device)
         return lambda v, clients, batch_weight: alpha * (v - theta[: v.shape[1]] + drift[clients])
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Train from theta; returns theta_k."""
+        """Train from theta; return theta_k."""
         result = self.train_from(self.start(), self.gradient_term())
         self.drift_on(result)
         return {"parameters": result.parameters}, {"loss": result.loss}

@@ -47,13 +47,13 @@ _EVERYBODY = "everybody"
 
 
 class FedNGMClient(Configured[FedNGMSettings]):
-    """Serves the clients of one node, all at once."""
+    """Serves all clients of one node at once."""
 
     keeps: ClassVar[tuple[str, ...]] = ("values, but for the names of categories", "each client's personal model")
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
-        """What leaves the node, in words, as ``clients.engine.disclosure`` asks for it."""
+        """Describe what leaves the node, see ``clients.engine.disclosure``."""
         told = [
             "the names and kinds of each client's features, and the names of the categories that at least as many of "
             "its rows hold as least-rows of [data.table-schema] says (5)",
@@ -81,11 +81,11 @@ class FedNGMClient(Configured[FedNGMSettings]):
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:
-        """Answer a message: the entry that the ClientApp calls."""
+        """Answer a message; called by the ClientApp."""
         return cls(node, PhaseRequest.unpack(message.content)).reply().pack()
 
     def reply(self) -> PhaseReply:
-        """What the phase asks of the clients of this node."""
+        """Return what the phase asks of the clients of this node."""
         partition = self.node.partition()
         if not self.clients:
             return PhaseReply.of_nobody(partition)
@@ -116,19 +116,26 @@ class FedNGMClient(Configured[FedNGMSettings]):
     # ---- phases ----------------------------------------------------------------------------------------------------
 
     def schemas(self) -> list[str]:
-        """Of each client: names and types of its features."""
+        """Return names and types of each client's features, as JSON."""
         return [schema_as_json(self._held.schema(name)) for name in self.clients]
 
     def graphs(self) -> list[str]:
-        """Of each client: its feature graph among the common features, recovered from all of its features."""
+        """Return each client's feature graph among the common features, recovered from all of its features."""
         common = self.common.names
         found = self._recovered({name: self._held.whole(name, self.common) for name in self.clients})
         return [json.dumps(found[name].subgraph(common).as_json()) for name in self.clients]
 
     def fit(self) -> tuple[list[str], Tensor]:
-        """Of each client: a model of its training rows, ``[clients, parameters]``, and how well it fits held-out ones.
+        """Fit a model to each client's training rows.
 
         The models are kept until the last phase.
+
+        Returns
+        -------
+        texts : list of str
+            Scores of each model on the client's validation rows.
+        parameters : Tensor
+            ``[clients, parameters]``.
         """
         rows = {name: self._held.rows(name, self.common) for name in self.clients}
         parts = {split: [rows[name].units(split) for name in self.clients] for split in ("train", "validation")}
@@ -151,9 +158,9 @@ class FedNGMClient(Configured[FedNGMSettings]):
         return texts, parameters
 
     def finish(self) -> list[str]:
-        """Of each client: how well the global model, its own and its personal one predict the targets.
+        """Score how well the global model, each client's own and its personal one predict the targets.
 
-        The personal model, or the global one where that is the client's, stays in this node's model folder as
+        The personal model, or the global one where the client has none, is saved in this node's model folder as
         ``graphical/<run>/<client>.safetensors``, to be read by ``GraphicalModel.load``.
         """
         own = self._state.load(
@@ -170,7 +177,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
     # ---- one client ------------------------------------------------------------------------------------------------
 
     def _finished(self, name: str, local: Tensor) -> dict[str, float]:
-        """Scores of one client; ``local`` is its own model ``[1, parameters]``."""
+        """Return the scores of one client; ``local`` is its own model ``[1, parameters]``."""
         parameters = self.request.parameters
         assert parameters is not None
         rows = self._held.rows(name, self.common)
@@ -183,7 +190,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         return self._scores.of(name, models)
 
     def _personal(self, name: str, model: GraphicalModel) -> GraphicalModel | None:
-        """The client's model from the global one; None where it would be the same."""
+        """Return the client's model made from the global one; None where it would be the same."""
         settings, seed = self.settings, self.assignment.seed
         if settings.personal == "fine-tuned":
             rows = self._held.rows(name, self.common)
@@ -205,7 +212,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         return GraphicalModel.of_one(found.network, found.parameters, rows.encoding)
 
     def _recovered(self, schemas: Mapping[str, Schema]) -> dict[str, FeatureGraph]:
-        """The graph of each client's training rows, from all features of its schema."""
+        """Return the graph of each client's training rows, from all features of its schema."""
         tables = []
         for name, schema in schemas.items():
             units = self._held.rows(name, schema).units("train")
@@ -215,11 +222,11 @@ class FedNGMClient(Configured[FedNGMSettings]):
         return {name: each.graph for name, each in zip(schemas, found, strict=True)}
 
     def _fitted(self, training: list[Tensor], held_out: list[Tensor], names: list[str]) -> NGMFit:
-        """A model for each name, over the consensus graph, or with a graph of its own to be found."""
+        """Fit a model for each name, over the consensus graph, or with a graph of its own that is learned."""
         settings, seed, start = self.settings, self.assignment.seed, self.request.parameters
         if start is not None:
             network, first = self._network_of_fit, start.expand(len(names), -1).contiguous()
-            # Rows come in another order each time.
+            # Rows are shuffled differently in each round.
             shuffled = derive_seed(seed, "round", self.request.round)
             return fitted(
                 network, train(network, first, training, held_out, names, settings.network, shuffled), held_out
@@ -232,7 +239,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
 
     @property
     def common(self) -> Schema:
-        """The common features, as the server says."""
+        """The common features, as sent by the server. Raises ReplyError when the request lacks them."""
         if self.request.common is None:
             raise ReplyError(f"the request for phase '{self.request.phase}' lacks the common features")
         return self.request.common
@@ -246,7 +253,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
 
     @cached_property
     def _network_of_fit(self) -> Network:
-        """That of the clients' own models, which may have graphs of their own: then one over a full graph."""
+        """Network of the clients' own models; over a complete graph where these learn graphs of their own."""
         if self.settings.model == "ngm":
             return self._network
         features = len(self.common.features)

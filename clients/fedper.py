@@ -1,4 +1,4 @@
-"""Clients that keep some layers of their model to themselves: FedPer, LG-FedAvg, and SFL combined with them."""
+"""Clients that keep some layers of their model: FedPer, LG-FedAvg, and SFL combined with them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SomePersonalLayers = TypeVar("SomePersonalLayers", bound=PersonalLayersSettings,
 class PersonalLayersClient(CohortClient[SomePersonalLayers]):
     """Trains whole models and sends their shared layers; ``personal-layers`` of the method's table stay on the node.
 
-    Until a client has trained, its own layers are those of the initial model.
+    Until a client has trained, its personal layers are those of the initial model.
     """
 
     sends: ClassVar[tuple[str, ...]] = (
@@ -31,15 +31,15 @@ class PersonalLayersClient(CohortClient[SomePersonalLayers]):
 
     @cached_property
     def layers(self) -> PersonalLayers:
-        """Which columns are shared."""
+        """Which columns of a model are shared, and which are personal."""
         return PersonalLayers.of(self.cohort.model.layout, self.settings.personal_layers)
 
     def received(self) -> Tensor:
-        """What came, completed by the layers that are kept here."""
+        """Return the layers received, completed by the personal ones."""
         return self.completed(super().received())
 
     def completed(self, shared: Tensor) -> Tensor:
-        """Shared layers ``[clients, shared]`` with each client's own, ``[clients, parameters]``."""
+        """Join shared layers ``[clients, shared]`` with each client's personal ones to ``[clients, parameters]``."""
         return self.layers.join(shared, self._own) if self.layers.personal.names else shared
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

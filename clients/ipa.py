@@ -1,4 +1,4 @@
-"""IPA on the client: one peer trains, and pulls the others' parameters along (Gorbett et al. 2023, algorithm 1)."""
+"""IPA on the client: one peer trains, and moves the others' parameters along (Gorbett et al. 2023, algorithm 1)."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _PURPOSE = "alignment-optimiser"
 
 
 class IPAClient(CohortClient[IPASettings]):
-    """A request to train is the turn of one peer: its own parameters and the others' come, and all of them go back.
+    """Answers a request to train with the turn of one peer: all parameters are received, and all of them returned.
 
-    The optimiser's moments, those of the others' parameters too, stay on this node where ``[train] keep-optimizer``
-    says so; they are never sent. A peer is measured after its turn. When all train at once, only their own parameters
-    move, and they are measured before, as in other methods. Noise on shared parameters is not on what is measured, but
-    where it protects something.
+    The moments of the optimiser, including those of the others' parameters, stay on this node if ``[train]
+    keep-optimizer`` is set; they are never sent. A peer is evaluated after its turn. When all train at once, only their
+    own parameters move, and they are evaluated before training, as in other methods. Models are evaluated without the
+    noise on shared parameters, unless it protects privacy.
     """
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
-        """What leaves the node, in words, as ``clients.engine.disclosure`` asks for it."""
+        """Describe what leaves the node, see ``clients.engine.disclosure``."""
         table = experiment.method_table
         protection = ""
         if table.get("privacy") is not None:
@@ -43,7 +43,7 @@ class IPAClient(CohortClient[IPASettings]):
         return [f"the parameters of each client's model, and of others' models as its turn has moved them{protection}"]
 
     def reply(self) -> WorkReply:
-        """Train, then evaluate what came of it."""
+        """Train, then evaluate the result."""
         if not self.request.train or "peers" in self.request.shared:
             return super().reply()
         if len(self.request.clients) != 1:
@@ -52,7 +52,7 @@ class IPAClient(CohortClient[IPASettings]):
         return WorkReply(self.request.clients, stacked, {**self.evaluate(), **training})
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The peer's turn; returns its parameters and the others' as they may be shared."""
+        """Run the peer's turn; return its parameters and the others' as they may be shared."""
         release = UpdateRelease(self, self.settings.noise, self.settings.privacy)
         if "peers" in self.request.shared:
             stacked, training = super().train()
@@ -88,7 +88,7 @@ class IPAClient(CohortClient[IPASettings]):
         )
 
     def gradient_term(self) -> FixedAlignment:
-        """The term of those that train at once."""
+        """Return the term for peers that train at once."""
         device, trainable = self.uniform_cohort.device, self.uniform_cohort.model.layout.num_trainable
         peers, weights = self.request.shared["peers"].to(device), self.request.stacked["weights"].to(device)
         return FixedAlignment(peers[:, :trainable].contiguous(), weights, self._distance())
@@ -100,12 +100,12 @@ class IPAClient(CohortClient[IPASettings]):
 
     @property
     def _there(self) -> Tensor:
-        """Which of those that this peer may ever align with are among the others now: some join later."""
+        """Which of the peers that this one may ever align with are among the others now: some join later."""
         return self.request.shared["there"] > 0
 
     @cached_property
     def _moments(self) -> dict[str, Tensor]:
-        """Of the optimiser of all that this peer may ever align with, each with a leading axis of one client."""
+        """Moments of the optimiser for all peers that this one may ever align with, each with a client axis of 1."""
         cohort = self.uniform_cohort
         if not self.settings.moves_others:
             return {}

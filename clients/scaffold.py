@@ -17,10 +17,10 @@ _PURPOSE = "control-variates"
 
 
 class ScaffoldClient(CohortClient[S]):
-    """Steps along g_i(y) + c - c_i, then c_i <- c_i - c + (x - y_i) / (sum of the rates of its steps).
+    """Steps along g_i(y) + c - c_i, then c_i <- c_i - c + (x - y_i) / (sum of the learning rates of its steps).
 
-    With momentum the divisor is how much of its gradients a client's way adds up, so that c_i is still a mean of them;
-    with ``clip-norm`` it is a mean of clipped ones. A client that did not train, or diverged, keeps its c_i.
+    With momentum the divisor is the total weight of the gradients in ``x - y_i``, so that c_i is still a mean of
+    gradients; with ``clip-norm`` it is a mean of clipped ones. A client that did not train, or diverged, keeps its c_i.
     """
 
     sends: ClassVar[tuple[str, ...]] = (
@@ -35,17 +35,17 @@ class ScaffoldClient(CohortClient[S]):
         return self.recall(_PURPOSE, {"control": torch.zeros_like(c)})["control"]
 
     def gradient_term(self) -> GradientTerm:
-        """c - c_i."""
+        """Return c - c_i."""
         correction = (self.request.shared["control"] - self.controls).to(self.uniform_cohort.device)
         return lambda v, clients, batch_weight: correction[clients]
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Train from x; returns y_i and the next c_i."""
+        """Train from x; return y_i and the next c_i."""
         result = self.train_from(self.start(), self.gradient_term())
         return {"parameters": result.parameters, "control": self.control_on(result)}, {"loss": result.loss}
 
     def control_on(self, result: TrainResult) -> Tensor:
-        """The next c_i ``[clients, trainable]``, which are remembered."""
+        """Compute and remember the next c_i ``[clients, trainable]``."""
         x, c = self.models, self.request.shared["control"]
         weight = gradient_weight(self.cohort.settings, result.num_examples, result.steps, self.request.round)
         way = (x - result.parameters)[:, : len(c)]
@@ -57,14 +57,28 @@ class ScaffoldClient(CohortClient[S]):
 
 
 def gradient_weight(settings: TrainSettings, num_examples: Tensor, steps: Tensor, round: int) -> Tensor:
-    """How much of its gradients a client's way ``x - y`` in a round of SGD adds up, float64 ``[clients]``.
+    """Compute the total weight of the gradients in a client's change ``x - y`` in a round of SGD.
 
     ``x - y = sum_k w_k g_k`` is linear in the gradients, and ``sum_k w_k`` is returned: learning rate times ``||a||_1``
-    of Wang et al., Tackling the Objective Inconsistency Problem (NeurIPS 2020), section 4. The k-th velocity holds
+    of Wang et al., Tackling the Objective Inconsistency Problem (NeurIPS 2020), section 4. The k-th velocity is
     ``sum_(j <= k) momentum^(k - j) g_j``, whose weights add up to ``(1 - momentum^k) / (1 - momentum)``; Nesterov's
     method steps along ``g_k`` plus ``momentum`` times it. Moments must be fresh.
 
-    num_examples, steps : int64 ``[clients]``; steps are the minibatches that a client trained on.
+    Parameters
+    ----------
+    settings : TrainSettings
+        Local training.
+    num_examples : Tensor
+        Training examples, int64 ``[clients]``.
+    steps : Tensor
+        Minibatches that each client trained on, int64 ``[clients]``.
+    round : int
+        Round, for the learning rate.
+
+    Returns
+    -------
+    Tensor
+        float64 ``[clients]``.
     """
     number = torch.arange(1, int(steps.max()) + 1, dtype=torch.float64)[:, None]
     momentum = settings.momentum

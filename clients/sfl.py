@@ -18,22 +18,22 @@ class SFLClient(PersonalLayersClient[SomeSFLSettings]):
     """Minimises L_i(v) + lambda_1 R(v, w) + lambda_2 R(v, u_i).
 
     w is the global read-out, u_i the personalised model that client i received; R is the Euclidean norm of the
-    difference, or half its square. Layers that stay with the client do not count in it.
+    difference, or half its square. Layers that stay with the client are not part of it.
     """
 
     def start(self) -> Tensor:
-        """The personalised model u_i, or the read-out w for every client."""
+        """Return the personalised model u_i, or the read-out w for every client."""
         if self.settings.start == "read-out":
             w = self.request.shared["global"]
             return self.completed(w.expand_as(self.request.stacked["parameters"]).contiguous())
         return self.models
 
     def gradient_term(self) -> GradientTerm | None:
-        """lambda_1 (v - w) / ||v - w|| + lambda_2 (v - u) / ||v - u||, per client."""
+        """Return lambda_1 (v - w) / ||v - w|| + lambda_2 (v - u) / ||v - u||, per client."""
         to_global, to_personal = self.settings.lambda_global, self.settings.lambda_personal
         if to_global == 0 and to_personal == 0:
             return None
-        # Columns of what is trained and shared; in what the server sends, buffers lie behind them.
+        # Columns of trained and shared parameters; in what the server sends, buffers come after them.
         columns, trainable = self.layers.shared_trainable, self.layers.shared.num_trainable
         device = self.uniform_cohort.device
         w = self.request.shared["global"][:trainable].to(device)
@@ -46,7 +46,7 @@ class SFLClient(PersonalLayersClient[SomeSFLSettings]):
             shared = v[:, columns]
             gradient = to_global * distance_gradient(shared, w, squared)
             gradient += to_personal * distance_gradient(shared, u[clients], squared)
-            # The loss is a mean over the batch; lambda read on a summed loss is that many times smaller here.
+            # The loss is a mean over the batch: a lambda for the summed loss is divided by the batch size.
             if per_batch:
                 gradient = gradient / batch_weight.clamp(min=1)[:, None]
             if isinstance(columns, slice):
@@ -57,13 +57,13 @@ class SFLClient(PersonalLayersClient[SomeSFLSettings]):
 
 
 class SFLFineTuningClient(FineTuned[SFLFineTuningSettings], SFLClient[SFLFineTuningSettings]):
-    """Trains as SFL does, and measures copies of the personalised models fine-tuned without the distances."""
+    """Trains as SFL does, and evaluates copies of the personalised models fine-tuned without the distances."""
 
 
 def distance_gradient(v: Tensor, centre: Tensor, squared: bool) -> Tensor:
-    """Gradient of ||v - centre|| (or half its square) by v, per row; zero where they coincide.
+    """Compute the gradient of ||v - centre|| (or half its square) with respect to v, per row; zero where they coincide.
 
-    v : ``[clients, parameters]``; centre : the same or ``[parameters]``.
+    ``v`` is ``[clients, parameters]``, ``centre`` the same or ``[parameters]``.
     """
     difference = v - centre
     if squared:

@@ -1,4 +1,4 @@
-"""Cold clients of SFL choose among the models of their neighbourhood by the losses on what little data they have."""
+"""Cold clients of SFL choose among the models of their neighbourhood by the losses on their few examples."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fedgraph.training import cross_losses
 
 
 class SFLColdStartClient(SFLClient[SFLColdStartSettings]):
-    """Measures cold clients with the mean of the candidates weighed by graph and loss; trains the read-out, as SFL."""
+    """Evaluates cold clients with a mean of candidates weighted by graph and loss; trains the read-out, as SFL."""
 
     def measured(self) -> Tensor:
-        """The models received, with row i of every client that chooses replaced by its choice.
+        """Return the models received, with row i of every client that chooses replaced by its choice.
 
-        That is ``sum_j g_ij exp(-(l_ij / min_k l_ik - 1) / temperature) Theta_j`` over its weights: l_ij is the loss of
-        candidate j on client i's own training examples, g_ij what the server's ``prior`` says, where the rows of
-        clients that do not choose are zero.
+        The choice is ``sum_j g_ij exp(-(l_ij / min_k l_ik - 1) / temperature) Theta_j`` divided by the sum of its
+        weights: l_ij is the loss of candidate j on client i's own training examples, g_ij the server's ``prior``, whose
+        rows are zero for clients that do not choose.
         """
         if "candidates" not in self.request.shared:
             return self.models
@@ -30,9 +30,9 @@ class SFLColdStartClient(SFLClient[SFLColdStartSettings]):
 
 
 def choice(prior: Tensor, losses: Tensor, temperature: float) -> Tensor:
-    """Weights ``[clients, candidates]`` from graph weights and losses of that shape; rows sum to one.
+    """Compute weights ``[clients, candidates]`` from graph weights and losses of that shape; rows sum to one.
 
-    Candidates that could not be measured do not count; where none could, the graph alone decides.
+    Candidates without a finite loss do not count; where no candidate has one, only the graph decides.
     """
     best = losses.nan_to_num(torch.inf).amin(dim=1, keepdim=True)
     worse = torch.where(best > 0, losses / best, losses + 1) - 1

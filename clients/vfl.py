@@ -1,6 +1,6 @@
-"""The client class of vertical federated learning: an owner's model learns from gradients that the server sends back.
+"""The client class of vertical federated learning: owners' models are trained on gradients from the server.
 
-Rows L and M of table 2 of Ma, Hoang, Chen (UAI 2023). The last linear layer of a model takes no part.
+Rows L and M of table 2 of Ma, Hoang, Chen (UAI 2023). The last linear layer of a model is not used.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from fedgraph.training import Optimiser, clip_rows, fresh_state
 class VerticalClient(OwnersClient[VerticalSettings]):
     """Answers the request for embeddings as F3's owners do, then every step with an update and new embeddings.
 
-    The models start as the owners' pre-trained ones (row L), or as they are drawn (row M, ``pre-trained = false``). As
-    they are after a step, and the moments of their optimisers, they are kept in the node's state, back to the last step
-    that a resumed run may go on from. They are computed on the device of ``[train]``; what is sent or kept lies on the
+    The models start as the owners' pre-trained ones (row L), or from their initialisation (row M, ``pre-trained =
+    false``). Models and moments of their optimisers after each step are kept in the node's state, back to the last step
+    that a resumed run may continue from. They are computed on the device of ``[train]``; what is sent or kept is on the
     CPU.
     """
 
@@ -38,18 +38,24 @@ class VerticalClient(OwnersClient[VerticalSettings]):
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:
-        """Answer a message: the entry that the ClientApp calls."""
+        """Answer a message; called by the ClientApp."""
         if message.metadata.message_type != "train":
             return super().handle(message, node)
         request = StepRequest.unpack(message.content)
         return cls(node, EmbedRequest(request.client, request.experiment, request.run)).step(request).pack()
 
     def stage(self, data: OwnerData) -> LocalStage:
-        """See :class:`OwnersClient`."""
+        """Return how the owners obtain their models, pre-trained or not."""
         return replace(super().stage(data), pre_trained=self.settings.pre_trained)
 
     def embed(self, data: OwnerData) -> Embedded:
-        """Embeddings by the models as they start, which are kept for the steps to come."""
+        """Return embeddings by the initial models, which are kept for the next steps.
+
+        Raises
+        ------
+        ExperimentError
+            When owners have models that cannot be trained here, such as those of scikit-learn.
+        """
         groups = self._prepared().groups
         held = sum(len(group.rows) for group in groups)
         if held < len(data.owners):
@@ -63,9 +69,14 @@ class VerticalClient(OwnersClient[VerticalSettings]):
         return super().embed(data)
 
     def step(self, request: StepRequest) -> StepReply:
-        """One update of the owners' models by the gradient of their embeddings, then the embeddings asked for.
+        """Update the owners' models by the gradient of their embeddings, then return the embeddings asked for.
 
-        The server may have left out owners of this node; they learn nothing.
+        The server may have left out owners of this node; their models are not updated.
+
+        Raises
+        ------
+        IdentityError
+            For owners that this node does not host.
         """
         data, groups, rows = self._prepared()
         strangers = sorted(set(request.owners) - set(self.owners))
@@ -93,7 +104,7 @@ class VerticalClient(OwnersClient[VerticalSettings]):
         return StepReply(request.owners, embeddings[named, :, : int(sizes[named].max())])
 
     def _update(self, group: StackedOwners, kept: dict[str, Tensor], samples: Tensor, request: StepRequest) -> None:
-        """One step of every owner's optimiser along the gradient of the loss, ``kept`` in place."""
+        """Step every owner's optimiser along the gradient of the loss, ``kept`` in place."""
         layout, settings = group.cohort.model.layout, group.cohort.settings
         matrix = kept["parameters"]
         parameters = matrix.detach().clone().requires_grad_()
@@ -114,7 +125,7 @@ class VerticalClient(OwnersClient[VerticalSettings]):
     def _embed(
         self, group: StackedOwners, parameters: Tensor, samples: Tensor, step: int, training: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Embeddings ``[owners, samples, size]`` of some samples, and the buffers that changed."""
+        """Return embeddings ``[owners, samples, size]`` of some samples, and the buffers that changed."""
         inputs = group.inputs[:, samples].to(group.cohort.device)
         seed = derive_seed(self.assignment.seed, "vertical", group.cohort.data.names[0], step)
         with _own_draws(seed, parameters.device):
@@ -140,7 +151,7 @@ class VerticalClient(OwnersClient[VerticalSettings]):
         self.node.state(self.request.run, f"vertical-{number}").save(group.cohort.data.names, step, stacked, keep_from)
 
     def _prepared(self) -> _Prepared:
-        """The owners' data and models, made once per process."""
+        """Return the owners' data and models, built once per process."""
 
         def prepare() -> _Prepared:
             data = self.source.load_owners(self.owners)
@@ -151,7 +162,7 @@ class VerticalClient(OwnersClient[VerticalSettings]):
 
 
 class _Prepared(NamedTuple):
-    """The owners of a node: what they hold, their models by architecture, and the row of each sample key."""
+    """Owners of a node: their data, their models by architecture, and the row of each sample key."""
 
     data: OwnerData
     groups: list[StackedOwners]
@@ -159,7 +170,7 @@ class _Prepared(NamedTuple):
 
 
 def _known(rows: Mapping[str, int], keys: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Rows of those samples that an owner of this node has, and their places among ``keys``; others may have more."""
+    """Return the rows of the samples that this node has, and their places among ``keys``."""
     places = [place for place, key in enumerate(keys) if key in rows]
     found = torch.tensor([rows[keys[place]] for place in places], dtype=torch.int64)
     return found, torch.tensor(places, dtype=torch.int64)
@@ -167,7 +178,7 @@ def _known(rows: Mapping[str, int], keys: Sequence[str]) -> tuple[Tensor, Tensor
 
 @contextmanager
 def _own_draws(seed: int, device: torch.device) -> Iterator[None]:
-    """Draws of a forward pass start from a key of our own, so that it can be repeated, and leave no trace."""
+    """Seed the draws of a forward pass, so that it can be repeated, and restore the generators afterwards."""
     on_gpu = device.type == "cuda"
     with torch.random.fork_rng(devices=[torch.cuda.current_device()] if on_gpu else []):
         torch.default_generator.manual_seed(seed)

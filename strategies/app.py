@@ -31,7 +31,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment that the run config names; keys ``experiment, set, data-dir, output-dir, seed``."""
-    # Where no terminal shows this run, what happens goes where Flower's own log goes, so that it is streamed.
+    # Without a terminal, log messages go to the handlers of Flower's own log, so that they are streamed.
     handlers = logging.getLogger("flwr").handlers[:]
     for handler in handlers:
         log.addHandler(handler)
@@ -45,14 +45,14 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def serve(grid: Grid, run_config: Mapping[str, Any], listeners: Sequence[Callback] = ()) -> RunFolder:
-    """Run the experiment that a run config names; ``listeners`` are told of its rounds, such as a live display."""
+    """Run the experiment that a run config names; ``listeners``, such as a live display, follow its rounds."""
     experiment, data_dir = from_run_config(run_config)
     with pinned_threads(experiment.train.threads):
         return execute(grid, experiment, data_dir, listeners)
 
 
 def from_run_config(config: Mapping[str, Any]) -> tuple[Experiment, Path]:
-    """The experiment and the data folder that a Flower run config asks for."""
+    """Return the experiment and the data folder that a Flower run config asks for."""
     overrides = shlex.split(str(config.get("set", "")))
     if int(config.get("seed", -1)) >= 0:
         overrides.append(f"experiment.seed={int(config['seed'])}")
@@ -64,7 +64,7 @@ def from_run_config(config: Mapping[str, Any]) -> tuple[Experiment, Path]:
 
 
 def execute(grid: Grid, experiment: Experiment, data_dir: Path, listeners: Sequence[Callback] = ()) -> RunFolder:
-    """Run an experiment over a grid.
+    """Run an experiment over a grid, and return its run folder.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Centralised training: one model on everybody's data in one place. What federated methods are held against."""
+"""Centralised training: one model on the pooled data of all clients, as a reference for federated methods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from strategies.engine.global_model import GlobalModelStrategy
 
 
 class Centralised(GlobalModelStrategy):
-    """All clients live on one node, which pools their examples; the model is measured on each client's own."""
+    """Trains one model on one node that pools all clients' examples; it is evaluated on each client's own data.
+
+    Raises
+    ------
+    ExperimentError
+        When more than one node hosts clients.
+    """
 
     name = "centralised"
     title = "One model trained on the pooled data of all clients"
@@ -31,9 +37,9 @@ class Centralised(GlobalModelStrategy):
             )
 
     def update(self, server_round: int, replies: Replies) -> Tensor:
-        """The one model, which every client of the node has sent."""
+        """Return the one model, which every client of the node has sent."""
         return replies.parameters[0]
 
     def facts(self) -> dict[str, Any]:
-        """The clients cannot be apart, so that nothing can be said of what each of them would send."""
+        """Return None for the traffic per client: there are no separate clients whose messages could be counted."""
         return {"bytes_down_per_client": None, "bytes_up_per_client": None, "models_per_round": None}

@@ -1,4 +1,4 @@
-"""CGSV: clients keep models of their own, and receive a share of the aggregate in proportion to their contribution.
+"""CGSV: clients keep their own models, and receive a share of the aggregate in proportion to their contribution.
 
 Xu, Lyu, Ma, Miao, Foo, Low: Gradient Driven Rewards to Guarantee Fairness in Collaborative Machine Learning (NeurIPS
 2021). The cosine gradient Shapley value is the cosine of a client's update and the aggregate.
@@ -18,22 +18,25 @@ from fedgraph.support.files import State
 from strategies.engine.base import CohortStrategy, Replies
 
 _LEAST_IMPORTANCE = 1e-3
-"""Of the released program, before importances are scaled to add up to 1."""
+"""Lower bound of the released program, before importances are scaled to add up to 1."""
 
 
 class CGSV(CohortStrategy[CGSVSettings]):
-    """``w_i <- w_i + v_i``, where v_i is the share q_i of ``u_N = sum_i r_i u_i`` that is largest, zero elsewhere.
+    """``w_i <- w_i + v_i``, with v_i the largest entries, a share q_i, of ``u_N = sum_i r_i u_i``, and else zero.
 
-    ``u_i = Gamma D_i / ||D_i||`` is what client i's training changed in w_i, which v_i takes the place of;
-    ``r_i <- alpha r_i + (1 - alpha) cos(u_i, u_N)``, not below zero and scaled to add up to 1;
-    ``q_i = tanh(beta r_i) / max_j tanh(beta r_j)``.
+    ``u_i = Gamma D_i / ||D_i||`` is the change of w_i by client i's training, which v_i replaces; ``r_i <- alpha r_i +
+    (1 - alpha) cos(u_i, u_N)``, clamped to zero from below and scaled to add up to 1; ``q_i = tanh(beta r_i) / max_j
+    tanh(beta r_j)``.
 
-    Clients that are absent keep their model and their importance, and the others share out what is theirs anew; under
-    on-missing = "keep-last" too, since an earlier reply is no update of the model that its client has now. Clients
-    without training examples begin without importance, and contribute nothing. Running statistics are no update:
-    those of all present are averaged by importance, and go to all present.
+    Absent clients keep their model and their importance, and the others redistribute theirs; this also holds for
+    on-missing = "keep-last", since an earlier reply is not an update of the client's current model. Clients without
+    training examples start without importance, and contribute nothing. Running statistics are not part of an update:
+    those of all clients present are averaged by importance, and sent to all of them.
 
-    importance : r, float64 ``[clients]``, adds up to 1; at first the same for all that train.
+    Attributes
+    ----------
+    importance : Tensor
+        r, float64 ``[clients]``, adds up to 1; initially the same for all clients that train.
     """
 
     name = "cgsv"
@@ -47,10 +50,10 @@ class CGSV(CohortStrategy[CGSVSettings]):
         self.importance = weights / weights.sum().clamp(min=1)
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
-        """Every client's model with what it is given of the aggregate, ``[present, parameters]``."""
+        """Return every client's model with its share of the aggregate added, ``[present, parameters]``."""
         models, fresh, trainable = self.models[replies.positions], replies.fresh, self.layout.num_trainable
         weights = self.importance[replies.positions] * fresh
-        # Gamma changes no cosine and no order: it comes in at the end.
+        # Gamma changes neither cosines nor the order: it is applied at the end.
         updates = replies.parameters[:, :trainable] - models[:, :trainable]
         normalize(updates, dim=1, out=updates)
         aggregate = weighted_mean(updates, weights)
@@ -62,39 +65,39 @@ class CGSV(CohortStrategy[CGSVSettings]):
         return models
 
     def shares(self) -> Tensor:
-        """q, the share of the aggregate's numbers that a client is given, float64 ``[clients]``; 1 is the largest."""
+        """Return q, the share of the aggregate's entries that a client receives, float64 ``[clients]``, at most 1."""
         rewards = torch.tanh(self.settings.beta * self.importance)
         return rewards / rewards.max().clamp(min=torch.finfo(rewards.dtype).tiny)
 
     def _weigh(self, server_round: int, present: Tensor, contributions: Tensor) -> None:
-        """Share out the importance of the clients ``present`` anew, after their contributions ``[present]``."""
+        """Redistribute the importance of the clients ``present``, given their contributions ``[present]``."""
         released, alpha = self.settings.released, self.settings.alpha
         before = self.importance[present]
         total = before.sum()
         earlier = torch.zeros_like(before) if released and server_round == 1 else alpha * before / total
         after = (earlier + (1 - alpha) * contributions).clamp(min=_LEAST_IMPORTANCE if released else 0.0)
-        # Otherwise there is nothing to share out, or nobody contributed and nobody had before.
+        # Otherwise there is no importance to redistribute, or no client has contributed, now or before.
         if bool(total > 0) and bool(after.sum() > 0):
             self.importance = self.importance.index_copy(0, present, total * after / after.sum())
 
     def _places(self, aggregate: Tensor) -> Tensor:
-        """Of each number of the aggregate, what share of those it is ranked with is larger, float64 ``[trainable]``."""
+        """Return for each entry of the aggregate the share of larger ones in its ranking, float64 ``[trainable]``."""
         layers = self.layout.part(set(self.layout.names) - self.layout.buffers).sizes
         together = aggregate.abs().split(layers if self.settings.released else len(aggregate))
         return torch.cat([_ranked(magnitudes) for magnitudes in together])
 
     def state(self) -> State:
-        """Also the importance of every client."""
+        """Return what a resumed run needs, with the importance of all clients."""
         return {**super().state(), "importance": self.importance}
 
     def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave."""
+        """Restore what :meth:`state` returned."""
         super().load_state(state)
         self.importance = state["importance"]
 
 
 def _ranked(magnitudes: Tensor) -> Tensor:
-    """0 for the largest, then in steps of ``1 / numbers``; of equal ones the first counts as larger."""
+    """Rank from 0 for the largest, in steps of ``1 / numbers``; of equal ones the first counts as larger."""
     order = magnitudes.argsort(descending=True, stable=True)
     steps = torch.arange(len(order), dtype=torch.float64) / len(order)
     return torch.empty_like(steps).index_copy_(0, order, steps)

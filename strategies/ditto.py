@@ -12,7 +12,7 @@ from strategies.engine.global_model import GlobalModelStrategy
 
 
 class Ditto(GlobalModelStrategy[DittoSettings]):
-    """What the server sees is FedAvg; the clients' own models, which are what is measured, stay with them."""
+    """FedAvg at the server; the clients' own models, which are evaluated, stay with them."""
 
     name = "ditto"
     title = "FedAvg, and a personal model per client, regularised towards the global one (Ditto)"
@@ -25,5 +25,5 @@ class Ditto(GlobalModelStrategy[DittoSettings]):
 
     @property
     def restorable(self) -> bool:
-        """The clients' own models are not here."""
+        """False: the clients' own models are not at the server."""
         return False

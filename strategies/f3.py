@@ -45,25 +45,25 @@ _ENSEMBLES = ("vote", "threshold", "best-owner")
 
 
 class F3(OwnersStrategy[F3Settings]):
-    """Collects embeddings once and trains the fusion model on them; nothing goes back to the owners."""
+    """Collects embeddings once and trains the fusion model on them; nothing is sent back to the owners."""
 
     name = "f3"
     title = "Federated feature fusion: owners' frozen models, one exchange of embeddings, a learned graph"
 
     def check(self) -> None:
-        """See :class:`OwnersStrategy`."""
+        """Raise ExperimentError for a fusion model that cannot be built, or votes that would need noisy predictions."""
         if self.settings.fusion not in _ENSEMBLES:
             check_fusion(self.settings, self.plan.graph_given)
         elif self.settings.noise is not None:
             raise self._without_predictions()
 
     def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
-        """See :class:`OwnersStrategy`.
+        """Train the fusion model, or fuse the owners' predictions, and predict all samples.
 
         Raises
         ------
         FedgraphError
-            As ``samples``, and where the fusion cannot be trained on what came.
+            As ``samples``, and where the fusion cannot be trained on the answers.
         """
         joined = self.samples(grid)
         graph = self.plan.graph_of(joined.federation())
@@ -97,7 +97,7 @@ class F3(OwnersStrategy[F3Settings]):
         return self._outcome(joined, prediction, fusion.parameters, found.epoch, facts), arrays
 
     def _vote(self, joined: JoinedSamples) -> tuple[Outcome, ArrayRecord]:
-        """Rows B to D of table 2."""
+        """Fuse the owners' own predictions: rows B to D of table 2."""
         if not joined.predictions.shape[2]:
             raise self._without_predictions()
         validation = joined.of_split("validation")
@@ -139,7 +139,7 @@ class F3(OwnersStrategy[F3Settings]):
         return outcome_of(joined, metrics, parameters, rounds, {**facts, "bytes_per_owner": bytes_per_owner(joined)})
 
     def _write_learned(self, fusion: FittedFusion) -> None:
-        """The learned graph and the alignment, to be looked at."""
+        """Write the learned graph and the alignment to the run folder."""
         network, folder = fusion.network, self.plan.folder.path
         if not isinstance(network, GraphFusion):
             return
@@ -155,7 +155,7 @@ class F3(OwnersStrategy[F3Settings]):
 
 
 def warn_of_unaligned(settings: FusionSettings, joined: JoinedSamples) -> None:
-    """Name owners whose alignment nothing is learned of, although their samples are predicted by it."""
+    """Log a warning that names owners without training samples, whose alignment is random but used in predictions."""
     if settings.fusion == "concatenation" or settings.alignment == "none" or not settings.alignment_trained:
         return
     trained = joined.present[joined.of_split("train")].any(0)
@@ -169,7 +169,10 @@ def warn_of_unaligned(settings: FusionSettings, joined: JoinedSamples) -> None:
 
 
 def measured(joined: JoinedSamples, prediction: Prediction, splits: tuple[str, ...]) -> dict[str, Tensor]:
-    """``<split>/<metric>`` -> float64 ``[owners]``: of the prediction for all, and ``-local`` of each owner's own."""
+    """Return metrics as ``<split>/<metric>`` -> float64 ``[owners]``.
+
+    They are those of the joint prediction, the same for all owners, and with ``-local`` those of each owner's own.
+    """
     metrics: dict[str, Tensor] = {}
     for split in splits:
         rows = joined.of_split(split)
@@ -185,6 +188,6 @@ def measured(joined: JoinedSamples, prediction: Prediction, splits: tuple[str, .
 
 
 def bytes_per_owner(joined: JoinedSamples) -> int:
-    """Bytes of the arrays that the owner with the longest embedding sends: embeddings, predictions, what it lacks."""
+    """Return the bytes that the owner with the longest embedding sends: embeddings, predictions and mask."""
     samples = len(joined.keys)
     return samples * (4 * (int(joined.sizes.max()) + joined.predictions.shape[2]) + 1)

@@ -1,4 +1,4 @@
-"""Inference with a fusion model that a run of F3 has trained: owners send embeddings of new samples, and are answered.
+"""Inference with a fusion model that a run of F3 has trained: owners send embeddings of new samples.
 
 Ma, Hoang, Chen (UAI 2023), lines 8 to 11 of algorithm 1.
 """
@@ -30,9 +30,9 @@ SomeInference = TypeVar("SomeInference", bound=F3InferenceSettings)
 
 
 class F3Inference(OwnersStrategy[F3InferenceSettings]):
-    """One exchange: embeddings of the samples by the same frozen models, and what the fusion model says of them.
+    """One exchange: embeddings of the samples by the same frozen models, which the fusion model then predicts from.
 
-    Owners that are absent, or lack a sample, are masked; with ``[experiment] on-missing = "skip"`` a run goes on
+    Owners that are absent, or lack a sample, are masked; with ``[experiment] on-missing = "skip"`` a run continues
     without them.
     """
 
@@ -41,7 +41,7 @@ class F3Inference(OwnersStrategy[F3InferenceSettings]):
     needs = "[f3-inference] run, the folder of that run; `fedgraph predict` sees to it"
 
     def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
-        """See :class:`OwnersStrategy`.
+        """Ask for embeddings and predict their samples with the trained fusion model.
 
         Raises
         ------
@@ -52,7 +52,7 @@ class F3Inference(OwnersStrategy[F3InferenceSettings]):
         fusion = FittedFusion.read(fusion_file(settings.run))
         joined = self.samples(grid, (settings.samples,), owners=fusion.owners, fingerprints=fusion.models)
         check_unchanged(fusion, joined, sent=True)
-        # Where nobody with a long embedding answered, what came is shorter than the fusion model expects.
+        # Where no owner with a long embedding answered, embeddings are shorter than the fusion model expects.
         embeddings = pad(joined.embeddings, (0, int(fusion.sizes.max()) - joined.embeddings.shape[2]))
         average = fusion.settings.average
         prediction = predict(fusion.network, embeddings, joined.present, settings.draws, self.plan.seed, average)
@@ -66,7 +66,7 @@ def predicted(
     prediction: Prediction,
     facts: dict[str, Any],
 ) -> tuple[Outcome, ArrayRecord]:
-    """What inference ends with: writes the predictions, and measures them where their samples have labels."""
+    """Write the predictions, and return the outcome with metrics where the samples have labels."""
     path, settings = strategy.plan.folder.path / "predictions.csv", strategy.settings
     write_predictions(path, joined, prediction.probabilities, prediction.deviation)
     facts = {"predictions": len(joined.keys), **facts, **privacy_facts(settings.noise)}
@@ -75,7 +75,7 @@ def predicted(
 
 
 def fusion_file(run: str) -> Path:
-    """The fusion model in a run folder. Raises ExperimentError when the run has none."""
+    """Return the path of the fusion model in a run folder. Raises ExperimentError when the run has none."""
     path = RunFolder.open(run).path / "fusion.safetensors"
     if not path.is_file():
         raise ExperimentError(f"{run} has no fusion model: it is no finished run of f3, or one of a vote")
@@ -83,11 +83,10 @@ def fusion_file(run: str) -> Path:
 
 
 def check_unchanged(fusion: FittedFusion, joined: JoinedSamples, sent: bool = False) -> None:
-    """Raise DataError where what came is not what the fusion model was trained on.
+    """Raise DataError where answers do not fit the data that the fusion model was trained on.
 
-    Nodes refuse to answer with other models than those asked for; but answers are untrusted.
-
-    sent : whether embeddings were asked for, so that owners that sent none of their samples are refused too.
+    Nodes refuse to answer with other models than those asked for, but answers are untrusted. ``sent`` is whether
+    embeddings were asked for, so that owners that sent none for their samples are refused too.
     """
     if not joined.keys:
         raise DataError("no owner has a sample to predict; samples without a label are new, and `new-share` makes some")

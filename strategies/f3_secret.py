@@ -1,4 +1,4 @@
-"""Inference on secret shares: no aggregator and no server sees an embedding of the samples that are predicted.
+"""Inference on secret shares: neither an aggregator nor the server sees an embedding of the samples.
 
 Ma, Hoang, Chen (UAI 2023), section 5 and lines 8 to 11 of algorithm 1. What is and what is not protected:
 ``fedgraph.privacy``.
@@ -42,9 +42,9 @@ _POLL_SECONDS = 0.5
 
 
 class F3Secret(OwnersStrategy[F3SecretSettings]):
-    """Three exchanges: who is there; sealed shares from owners; shares of the first layer's outcome from aggregators.
+    """Three exchanges: introductions; sealed shares from owners; shares of the first layer's result from aggregators.
 
-    Aggregators that do not answer are done without as long as ``threshold`` do; more than those check one another.
+    Aggregators that do not answer are left out as long as at least ``threshold`` do; additional ones check each other.
     """
 
     name = "f3-secret"
@@ -53,13 +53,13 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
     default_client = "clients.f3_secret:SecretClient"
 
     def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
-        """See :class:`OwnersStrategy`. A run that was stopped begins anew.
+        """Predict the samples on secret shares. A run that was stopped starts again.
 
         Raises
         ------
         FedgraphError
-            As ``F3Inference``; when the fusion has no linear first stage or its outcome would give embeddings away;
-            when too few aggregators answer, or their answers contradict each other.
+            As ``F3Inference``; when the fusion has no linear first stage or its result would reveal embeddings; when
+            too few aggregators answer, or their answers contradict each other.
         """
         settings = self.settings
         fusion = FittedFusion.read(fusion_file(settings.run))
@@ -76,7 +76,7 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
         public = {name: answers[node].public for name, node in nodes.items()}
         for name, key in public.items():
             log.info("aggregator '%s' has the key with the fingerprint %s", name, fingerprint(key))
-        # Refused before anybody is asked to share anything.
+        # Refused before any owner is asked to share.
         stages = secret.stages(joined.present)
         request = secrets.token_hex(16)
         joined, sealed = self._sealed(grid, fusion, joined, public, request)
@@ -94,12 +94,12 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
         return predicted(self, fusion, joined, prediction, facts)
 
     def _introductions(self, grid: Grid) -> dict[int, Introduction]:
-        """The first exchange; asked anew when a further node connects, until there are enough aggregators."""
+        """Run the first exchange; repeated when another node connects, until there are enough aggregators."""
         plan = self.plan
         request = EmbedRequest(plan.client, plan.experiment, plan.folder.name, (self.settings.samples,), False)
         deadline = time.monotonic() + plan.roll_call.wait
         while True:
-            # Of the exchanges that this takes only the last counts, as of those of any opening query.
+            # Of these exchanges only the last one counts, as for any opening query.
             self.traffic, asked = Traffic(), set(grid.get_node_ids())
             answers = self.ask(grid, request.pack(), EMBED, Introduction.unpack)
             there = sum(answer.aggregator is not None for answer in answers.values())
@@ -113,7 +113,7 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
                 time.sleep(_POLL_SECONDS)
 
     def _aggregators(self, answers: Mapping[int, Introduction]) -> dict[str, int]:
-        """Node by aggregator, in the order of their names, which is that of their points."""
+        """Return the node of each aggregator, in the order of their names, which is that of their points."""
         nodes: dict[str, int] = {}
         for node, answer in answers.items():
             if answer.aggregator is None:
@@ -143,7 +143,7 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
     def _sealed(
         self, grid: Grid, fusion: FittedFusion, joined: JoinedSamples, public: Mapping[str, bytes], request: str
     ) -> tuple[JoinedSamples, dict[str, Tensor]]:
-        """The second exchange: sealed shares by owner, uint8 ``[aggregators, bytes]``, and the samples they are of."""
+        """Run the second exchange: sealed shares by owner, uint8 ``[aggregators, bytes]``, and their samples."""
         plan, ordered = self.plan, OrderedGrid(grid, joined.federation(), self.traffic)
         counts, sizes = joined.present.sum(0).tolist(), fusion.sizes.tolist()
         hosted = {node: [joined.owners[place] for place in places.tolist()] for node, places in joined.hosts.items()}
@@ -183,7 +183,7 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
         sealed: Mapping[str, Tensor],
         request: str,
     ) -> dict[str, Tensor]:
-        """The third exchange: shares of the first layer's outcome, ``Stages.shape``, by aggregator that answered."""
+        """Run the third exchange: shares of the first layer's result, ``Stages.shape``, by aggregator that answered."""
         plan, names = self.plan, tuple(nodes)
         hosts = {node: torch.tensor([place]) for place, node in enumerate(nodes.values())}
         ordered = OrderedGrid(grid, replace(joined.federation(), names=names, hosts=hosts), self.traffic)
@@ -224,7 +224,7 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
 
 
 def _without(joined: JoinedSamples, lost: Mapping[str, str]) -> JoinedSamples:
-    """The samples that are left when some owners have sent nothing usable, with their columns empty."""
+    """Return the remaining samples after some owners have sent nothing usable, with their columns empty."""
     stay = torch.tensor([owner not in lost for owner in joined.owners])
     present = joined.present & stay
     hosts = {node: columns[stay[columns]] for node, columns in joined.hosts.items()}

@@ -26,7 +26,7 @@ class FedAtt(GlobalModelStrategy[FedAttSettings]):
     paper = "https://arxiv.org/abs/1812.07108"
 
     def update(self, server_round: int, replies: Replies) -> Tensor:
-        """The next global model ``[parameters]``."""
+        """Return the next global model ``[parameters]``."""
         w = self.global_model()
         layers = (replies.parameters - w).split(self.layout.sizes, dim=1)
         distances = torch.stack([torch.linalg.vector_norm(layer, dim=1) for layer in layers])

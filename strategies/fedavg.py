@@ -1,4 +1,4 @@
-"""Federated averaging: Flower's own strategy, and what others are held against that differs from it by one step.
+"""Federated averaging: Flower's own strategy, and two variants as baselines.
 
 McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data (AISTATS 2017).
 """
@@ -16,7 +16,7 @@ from strategies.engine.global_model import GlobalModelStrategy
 
 
 class FedAvg(strategy.FedAvg):
-    """Flower's, as it is."""
+    """Flower's strategy, unchanged."""
 
     name = "fedavg"
     title = "Federated averaging, Flower's own strategy"
@@ -25,9 +25,9 @@ class FedAvg(strategy.FedAvg):
 
 
 class FedAvgOwnStart(GlobalModelStrategy):
-    """Federated averaging after a first round that every client begins with a model drawn for itself.
+    """Federated averaging in which every client starts the first round from its own initialisation.
 
-    Averages of models with different initialisations do not do well (Gorbett, Shirazi, Ray; IEEE Big Data 2023, section
+    Averages of models with different initialisations perform badly (Gorbett, Shirazi, Ray; IEEE Big Data 2023, section
     IV.B).
     """
 
@@ -35,24 +35,24 @@ class FedAvgOwnStart(GlobalModelStrategy):
     title = "Federated averaging of models that start from initialisations of their own"
 
     def initialise(self, initial_arrays: ArrayRecord) -> None:
-        """A model drawn for each client."""
+        """Draw a model for each client."""
         super().initialise(initial_arrays)
         self.models = self.plan.initial_models(self.federation.names)
 
     def outgoing(self, server_round: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Everybody's own model as long as they differ, which is in the first round, then the global one."""
+        """Return all clients' own models while they differ, which is in the first round, then the global one."""
         differ = bool((self.models != self.models[:1]).any())
         return ({"parameters": self.models}, {}) if differ else super().outgoing(server_round)
 
     def replace_models(self, models: Tensor) -> None:
-        """Go on with one model for all, or with those that they started from."""
+        """Continue with one model for all, or with the models that they started from."""
         self.models = models.expand(len(self.federation.names), -1)
 
 
 class FedAvgFineTuning(GlobalModelStrategy[FineTuningSettings]):
-    """FedAvg; fine-tuned copies are only measured, and the run folder holds the global model.
+    """FedAvg; fine-tuned copies are only evaluated, and the run folder contains the global model.
 
-    Wang et al., Federated Evaluation of On-device Personalization (2019), section 3; a usual baseline since.
+    Wang et al., Federated Evaluation of On-device Personalization (2019), section 3; a common baseline since.
     """
 
     name = "fedavg-ft"

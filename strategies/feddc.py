@@ -19,7 +19,7 @@ from strategies.engine.client_drift import ControlVariates, DriftStrategy
 class FedDC(DriftStrategy[FedDCSettings]):
     """Clients minimise ``L_i(v) + alpha/2 ||v + h_i - w||^2 + <v, c - c_i>`` with h_i their drift.
 
-    c_i is a mean of a client's gradients in its last round and c their mean, as the released program has them.
+    c_i is the mean of a client's gradients in its last round and c the mean of all c_i, as in the released program.
     """
 
     name = "feddc"
@@ -33,24 +33,24 @@ class FedDC(DriftStrategy[FedDCSettings]):
         self.controls = ControlVariates(federation, plan, self.layout.num_trainable, "feddc")
 
     def outgoing(self, server_round: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Also c for everybody."""
+        """Return w, the last rounds of the clients, and c."""
         stacked, shared = super().outgoing(server_round)
         return stacked, {**shared, "control": self.controls.mean()}
 
     def reply_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Also c_i."""
+        """Return the shapes of model and c_i."""
         return {**super().reply_shapes(), "control": (self.layout.num_trainable,)}
 
     def update(self, server_round: int, replies: Replies) -> Tensor:
-        """The next w ``[parameters]``."""
+        """Return the next w ``[parameters]``."""
         self.controls.take(replies)
         return super().update(server_round, replies)
 
     def state(self) -> State:
-        """Also every client's control variate."""
+        """Return what a resumed run needs, with all clients' control variates."""
         return {**super().state(), "controls": self.controls.rows}
 
     def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave."""
+        """Restore what :meth:`state` returned."""
         super().load_state(state)
         self.controls.rows = state["controls"]

@@ -1,4 +1,4 @@
-"""FedNGM: clients with tables of different features come to one probabilistic model of what they have in common.
+"""FedNGM: clients with tables of different features learn one probabilistic model of their common features.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, sections 2.1 to 2.6.
 """
@@ -52,16 +52,16 @@ from strategies.engine.phases import Outcome, PhasedStrategy
 log = logging.getLogger("fedgraph")
 
 _LOOKED_AT = 256
-"""Samples at which derivatives are taken."""
+"""Number of samples at which derivatives are computed."""
 
 
 class FedNGM(PhasedStrategy[FedNGMSettings]):
-    """Four phases: the features of clients, their graphs, their models, and the global model that they are given.
+    """Four phases: features of clients, their graphs, their models, and the global model that they receive.
 
-    After the first question, nothing is sent to anybody unless at least as many clients take part as ``min-clients`` of
-    ``[fedngm.merge]``, or of ``[experiment]`` if that is more: common features with their categories, ranges, the
-    consensus graph and the global model all tell of others. It is looked at again whenever clients are lost. A run that
-    was stopped goes on after its last whole phase.
+    After the first request, nothing is sent to any node unless at least as many clients take part as ``min-clients`` of
+    ``[fedngm.merge]``, or of ``[experiment]`` if that is larger: common features with their categories, ranges, the
+    consensus graph and the global model all reveal something about other clients. This is checked again whenever
+    clients are lost. A run that was stopped continues after its last whole phase.
     """
 
     name = "fedngm"
@@ -75,7 +75,7 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
     _common: Schema
 
     def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
-        """See :class:`PhasedStrategy`.
+        """Run all phases and write graph, model and dependencies to the run folder.
 
         Raises
         ------
@@ -130,7 +130,7 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
     # ---- phases ----------------------------------------------------------------------------------------------------
 
     def _scaling(self) -> Scaling:
-        """The ranges that all clients share, if any."""
+        """Return the ranges that all clients share, if any."""
         if "scaling" in self._kept:
             return Scaling.from_json(self._kept["scaling"])
         settings = self.settings.scaling
@@ -149,7 +149,7 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
         return scaling
 
     def _graph(self, scaling: Scaling) -> FeatureGraph:
-        """The consensus graph, or a full one where models find their own."""
+        """Return the consensus graph, or a complete one where models learn their own."""
         names = self._common.names
         if self.settings.model == "ngr":
             every = torch.ones(len(names), len(names), dtype=torch.bool).fill_diagonal_(False)
@@ -169,8 +169,10 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
         return graph
 
     def _joint_graph(self, scaling: Scaling) -> FeatureGraph:
-        """One graph of everybody's rows, from their sums. Clients that are lost take their masks with them: then the
-        others begin again."""
+        """Recover one graph of all clients' rows, from their sums.
+
+        Masks of clients that are lost do not cancel: the others then start again.
+        """
         settings, common = self.settings.recovery, self._common
         exact = self.settings.statistics.noise is None
 
@@ -185,14 +187,14 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
             found = self._phase(request, sums_of, sums=UnitSums.width(common))
             if not settings.masks or self._members.names == asked:
                 break
-        # Masks add up to nothing modulo 2^64, as int64 does.
+        # Masks add up to zero modulo 2^64, in the arithmetic of int64.
         sums = UnitSums.from_flat(torch.stack(list(found.values())).sum(0), common)
         if exact:
             sums.check(common, sum(self._members.num_rows))
         return recover_from_sums(settings, common, sums, self.settings.targets).graph
 
     def _global_model(self, scaling: Scaling, graph: FeatureGraph) -> tuple[Network, Tensor]:
-        """Its network, and its parameters ``[1, parameters]``."""
+        """Return the network, and its parameters ``[1, parameters]``."""
         settings = self.settings
         network = Network(self._common, graph.adjacency, settings.network)
         parameters: Tensor | None = self._kept.get("global")
@@ -246,7 +248,7 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
     # ---- what may not be ------------------------------------------------------------------------------------------
 
     def _check_present(self) -> None:
-        """After every answer, and so before whatever is sent next."""
+        """Check the number of members, after every answer and so before anything is sent next."""
         present = len(self._members.names)
         self.check_present(self._members.absent, present)
         least = max(self.plan.min_clients, self.settings.merge.min_clients)
@@ -279,9 +281,9 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
         return read_values(table, self._common, schema_settings(self._source))
 
     def _write_model(self, network: Network, parameters: Tensor, scaling: Scaling) -> dict[str, Any]:
-        """The global model as a file, and what ``summary.json`` says of it.
+        """Write the global model to a file, and return its entries of ``summary.json``.
 
-        Where clients have ranges of their own, it cannot tell of those numbers, but of all else.
+        Where clients have their own ranges, the file lacks the features that need these.
         """
         settings, name = self.settings.scaling, "graphical-model.safetensors"
         encoding = Encoding(self._common, scaling, settings.outside, settings.source == "own")
@@ -296,7 +298,7 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
         return {"model_file": name, "notes": [note]}
 
     def _write_dependencies(self, network: Network, parameters: Tensor) -> None:
-        """What the global model predicts each feature from, by its derivatives at samples of its own."""
+        """Write what the global model predicts each feature from, by its derivatives at samples of its own."""
         samples = draw(network, parameters, _LOOKED_AT, [SERVER], self.plan.seed, settings=self.settings.sampling)
         found = dependencies(network, parameters, derivatives(network, parameters, samples))
         write_dependencies(self._common.names, found[0], self.plan.folder.path / "dependencies")
@@ -304,7 +306,7 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
     # ---- what was kept ---------------------------------------------------------------------------------------------
 
     def _find_again(self) -> None:
-        """What a run that was stopped has kept; nothing when members or the experiment have changed."""
+        """Load what a run that was stopped has kept; nothing when members or the experiment have changed."""
         path, members = self.plan.folder.checkpoint, self._members
         texts = {name: schema_as_json(schema) for name, schema in members.schemas.items()}
         asked = json_digest([self.plan.client, self.plan.experiment, texts, members.num_rows])
@@ -324,7 +326,7 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
 
 
 def _lonely(graph: FeatureGraph, targets: Sequence[str]) -> list[str]:
-    """What a person should know of a graph in which targets, or all features, have no neighbour."""
+    """Return notes about a graph in which targets, or all features, have no neighbour."""
     advice = (
         'lower deviations or threshold of [fedngm.recovery], set source = "summed-statistics", or give them '
         "target-neighbours"
@@ -338,7 +340,7 @@ def _lonely(graph: FeatureGraph, targets: Sequence[str]) -> list[str]:
 
 
 def _stacked(scores: Sequence[Mapping[str, float]]) -> dict[str, Tensor]:
-    """``<split>/<metric>`` -> float64 ``[clients]``, NaN for clients without it."""
+    """Stack to ``<split>/<metric>`` -> float64 ``[clients]``, NaN for clients without it."""
     names = dict.fromkeys(name for one in scores for name in one)
     return {
         name: torch.tensor([one.get(name, torch.nan) for one in scores], dtype=torch.float64) for name in sorted(names)

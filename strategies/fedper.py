@@ -10,7 +10,7 @@ from strategies.engine.global_model import GlobalModelStrategy
 
 
 class FedPer(GlobalModelStrategy[FedPerSettings]):
-    """Shares the representation; every client has a last layer of its own."""
+    """FedAvg of the representation; every client has its own last layer."""
 
     name = "fedper"
     title = "FedAvg with a personal last layer (FedPer)"

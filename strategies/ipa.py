@@ -1,4 +1,4 @@
-"""IPA, iterative parameter alignment: peers keep models of their own and pull one another's together as they train.
+"""IPA, iterative parameter alignment: peers keep their own models and pull each other's together in training.
 
 Gorbett, Shirazi, Ray: Cross-Silo Federated Learning Across Divergent Domains with Iterative Parameter Alignment (IEEE
 Big Data 2023), algorithm 1.
@@ -27,13 +27,19 @@ from strategies.engine.nodes import Nodes
 
 
 class IPA(CohortStrategy[IPASettings]):
-    """Carries theta*, the parameters of all peers, from one to the next; the server computes nothing with them.
+    """Passes theta*, the parameters of all peers, from one peer to the next; the server computes nothing with them.
 
-    A round is one turn of every peer, each an exchange with its node alone; a peer is measured right after its turn, as
-    in the paper, and once more at the end, when the turns of others have moved it: the metrics of ``summary.json`` are
-    of the models that the run ends with, and those right after the last turn have names that end with ``-after-turn``.
-    One that does not answer keeps its parameters in theta*, where the others' turns go on moving them, and takes its
-    next turn when it is back; one that joins late enters with its own. With simultaneous turns a round is one exchange.
+    A round is one turn of every peer, each an exchange with its node alone. A peer is evaluated right after its turn,
+    as in the paper, and once more at the end, when the turns of others have moved it: the metrics of ``summary.json``
+    are those of the final models of the run, and those right after the last turn have names that end in
+    ``-after-turn``. A peer that does not answer keeps its parameters in theta*, where the turns of others continue to
+    move them, and takes its next turn when it is back; a peer that joins late enters with its own. With simultaneous
+    turns a round is one exchange.
+
+    Raises
+    ------
+    ExperimentError
+        For fewer than two clients, unknown clients in ``joins``, or settings that the run cannot follow.
     """
 
     name = "ipa"
@@ -58,7 +64,7 @@ class IPA(CohortStrategy[IPASettings]):
             self._check_privacy(self.settings.privacy)
 
     def _check_privacy(self, privacy: NoiseSettings) -> None:
-        """More turns than releases, and metrics of data that a client has for itself: those are without noise."""
+        """Raise ExperimentError for more turns than releases, and for metrics of clients' own data, without noise."""
         rounds = self.plan.rounds
         if privacy.releases < rounds:
             raise ExperimentError(
@@ -75,7 +81,7 @@ class IPA(CohortStrategy[IPASettings]):
 
     @cached_property
     def _known(self) -> Tensor:
-        """With whom each peer may align, bool ``[peers, peers]``."""
+        """Which peers each peer may align with, bool ``[peers, peers]``."""
         known = ~torch.eye(len(self.federation.names), dtype=torch.bool)
         if self.settings.neighbours_only:
             assert self.federation.graph is not None
@@ -83,14 +89,14 @@ class IPA(CohortStrategy[IPASettings]):
         return known
 
     def weights(self, server_round: int) -> Tensor:
-        """c_ij with which peer i aligns with peer j, ``[peers, peers]``; 0 for itself and whom it does not know."""
+        """Return c_ij with which peer i aligns with peer j, ``[peers, peers]``; 0 for itself and unknown peers."""
         there = (self._joins <= server_round).float()
         counts = self.federation.num_examples["train"] * there
         share = counts / counts.sum() if self.settings.weights == "examples" else there
         return share * self._known
 
     def initialise(self, initial_arrays: ArrayRecord) -> None:
-        """Give every peer a model drawn for itself, or all the same."""
+        """Draw a model for each peer, or one for all."""
         super().initialise(initial_arrays)
         names = self.federation.names
         if self.settings.initialisation == "own":
@@ -100,7 +106,7 @@ class IPA(CohortStrategy[IPASettings]):
             self.models = torch.stack([self._kaiming(row, key) for row, key in zip(self.models, keys, strict=True)])
 
     def _kaiming(self, row: Tensor, key: str) -> Tensor:
-        """A model ``[parameters]`` whose weights, all of two dimensions and more, are drawn anew (He et al. 2015)."""
+        """Redraw the weights with at least two dimensions of a model ``[parameters]`` (He et al. 2015)."""
         random, state = generator(self.plan.seed, "initial weights", key), self.layout.row_state(row)
         for name, value in state.items():
             if value.dim() > 1 and name not in self.layout.buffers:
@@ -108,7 +114,7 @@ class IPA(CohortStrategy[IPASettings]):
         return self.layout.row(state)
 
     def order(self, server_round: int) -> list[int]:
-        """Who takes its turn when, as positions of those who have joined."""
+        """Return the order of turns, as positions of the peers that have joined."""
         peers = (self._joins <= server_round).nonzero().flatten()
         if self.settings.order == "ring":
             return peers.tolist()
@@ -117,24 +123,24 @@ class IPA(CohortStrategy[IPASettings]):
 
     @property
     def moves_after_measuring(self) -> bool:
-        """The turns of the others, after a peer's own."""
+        """Whether the turns of other peers move a peer after its own."""
         return self.measures == "after" and self.settings.moves_others
 
     @property
     def measures(self) -> Literal["before", "after", "apart"]:
-        """A peer right after its turn, as in the paper."""
+        """``after`` for sequential turns, in which a peer is evaluated right after its turn, as in the paper."""
         return "after" if self.settings.turns == "sequential" else "before"
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
-        """Every peer goes on with its own: what it sent, or as the turns have left it."""
+        """Return every peer's own model: the one it sent, or as the turns have left it."""
         return self.models[replies.positions] if self.settings.turns == "sequential" else replies.parameters
 
     def facts(self) -> dict[str, Any]:
-        """What noise guarantees."""
+        """Return the privacy guarantee of the noise."""
         return dict(privacy_facts(self.settings.privacy))
 
     def train_round(self, server_round: int, nodes: Nodes) -> Replies:
-        """A turn of every peer, or one exchange in which each aligns with all others as they stand."""
+        """Run a turn of every peer, or one exchange in which each aligns with all others as of the last round."""
         if self.settings.turns == "sequential":
             self.models = self.models.clone()
             return self._joined([self._turn(position, server_round, nodes) for position in self.order(server_round)])
@@ -143,11 +149,11 @@ class IPA(CohortStrategy[IPASettings]):
         return nodes.ask(server_round, stacked, {"peers": self.models}, splits, self.reply_shapes())
 
     def _turn(self, position: int, server_round: int, nodes: Nodes) -> Replies:
-        """One peer trains; what came back is in ``models``."""
+        """Train one peer, and write the result to ``models``."""
         weights = self.weights(server_round)[position]
         peers = weights.nonzero().flatten()
         there = (weights[self._known[position]] != 0).float()
-        # In a turn also the parameters of the peers that one is aligned with come back.
+        # A turn also returns the parameters of the peers that are aligned with.
         others = {"others": (len(peers), self.layout.num_parameters)} if self.moves_after_measuring else {}
         replies = nodes.ask_one(
             position,
@@ -164,7 +170,7 @@ class IPA(CohortStrategy[IPASettings]):
         return replies
 
     def _joined(self, turns: Sequence[Replies]) -> Replies:
-        """The replies of all turns in the order of the peers' names, without parameters, which are in ``models``."""
+        """Join the replies of all turns in the order of the peers' names; parameters are in ``models`` already."""
         heard = sorted((turn for turn in turns if turn.names), key=lambda turn: int(turn.positions[0]))
         absent = {name: reason for turn in turns for name, reason in turn.absent.items()}
         names = {name for turn in heard for name in turn.metrics}

@@ -10,7 +10,7 @@ from strategies.engine.global_model import GlobalModelStrategy
 
 
 class LGFedAvg(GlobalModelStrategy[LGFedAvgSettings]):
-    """Shares the last layer; every client has a representation of its own."""
+    """FedAvg of the last layer; every client has its own representation."""
 
     name = "lg-fedavg"
     title = "FedAvg of the last layer, with personal representations (LG-FedAvg)"

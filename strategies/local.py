@@ -1,4 +1,4 @@
-"""Local-only training: every client goes on from its own model, nothing is shared. The floor of every comparison."""
+"""Local training only: every client continues from its own model, and nothing is shared. The usual baseline."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from strategies.engine.base import CohortStrategy, Replies
 
 
 class LocalOnly(CohortStrategy):
-    """Returns to each client what it sent."""
+    """Returns to each client the model it sent."""
 
     name = "local"
     title = "Local training only: nothing is shared"
     mixes_models = False
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
-        """The clients' own models, unchanged."""
+        """Return the clients' own models, unchanged."""
         return replies.parameters
 
     def global_model(self) -> None:
-        """There is none: the clients share nothing."""
+        """Return None: there is no global model."""
         return None

@@ -19,7 +19,7 @@ from strategies.engine.global_model import GlobalModelStrategy
 
 
 class Scaffold(GlobalModelStrategy[ScaffoldSettings]):
-    """x <- x + eta_g mean_i (y_i - x) over those present, c <- mean_i c_i over all, clients counting alike.
+    """x <- x + eta_g mean_i (y_i - x) over clients present, c <- mean_i c_i over all, with equal weights.
 
     Clients without training examples count in neither mean.
     """
@@ -35,15 +35,15 @@ class Scaffold(GlobalModelStrategy[ScaffoldSettings]):
         self.controls = ControlVariates(federation, plan, self.layout.num_trainable, "scaffold")
 
     def outgoing(self, server_round: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """x and c for everybody."""
+        """Return x and c for all clients."""
         return {}, {"parameters": self.global_model(), "control": self.controls.mean()}
 
     def reply_shapes(self) -> dict[str, tuple[int, ...]]:
-        """y_i and c_i."""
+        """Return the shapes of y_i and c_i."""
         return {**super().reply_shapes(), "control": (self.layout.num_trainable,)}
 
     def update(self, server_round: int, replies: Replies) -> Tensor:
-        """The next x ``[parameters]``; buffers are averaged, since they are no directions to go further in."""
+        """Return the next x ``[parameters]``; buffers are averaged, since ``eta_g`` only applies to directions."""
         self.controls.take(replies)
         mean = weighted_mean(replies.parameters, replies.num_examples > 0)
         trainable = self.layout.num_trainable
@@ -51,10 +51,10 @@ class Scaffold(GlobalModelStrategy[ScaffoldSettings]):
         return torch.cat([x[:trainable], mean[trainable:]])
 
     def state(self) -> State:
-        """Also every client's control variate."""
+        """Return what a resumed run needs, with all clients' control variates."""
         return {**super().state(), "controls": self.controls.rows}
 
     def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave."""
+        """Restore what :meth:`state` returned."""
         super().load_state(state)
         self.controls.rows = state["controls"]

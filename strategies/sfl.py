@@ -18,7 +18,13 @@ SomeSFLSettings = TypeVar("SomeSFLSettings", bound=SFLSettings, default=SFLSetti
 
 
 class SFL(CohortStrategy[SomeSFLSettings]):
-    """U = (1 - alpha) Theta + alpha A_hat^K Theta; row i is client i's next model, the mean of rows the read-out."""
+    """U = (1 - alpha) Theta + alpha A_hat^K Theta; row i is client i's next model, the mean of rows the read-out.
+
+    Raises
+    ------
+    ExperimentError
+        When the experiment gives no client graph, or one with negative weights where they are shares of a mean.
+    """
 
     name = "sfl"
     title = "Structured federated learning with a given client graph"
@@ -37,40 +43,40 @@ class SFL(CohortStrategy[SomeSFLSettings]):
         trained = torch.zeros(len(federation.names), self.layout.num_trainable)
         updates = self.settings.mixes == "updates"
         self._velocity = trained if updates else torch.zeros(0)
-        # What an absent client's last reply changed cannot be told from its model once the clients have moved on.
+        # The update in an absent client's last reply cannot be recovered from its model once the models have changed.
         self._updates = trained.clone() if updates and plan.on_missing == "keep-last" else torch.zeros(0)
 
     @property
     def takes_means(self) -> bool:
-        """Whether weights of the graph are shares of means, which may not be below zero."""
+        """Whether weights of the graph are shares of means, and therefore must not be negative."""
         return bool(self.settings.weighting == "examples" or self.settings.everybody)
 
     @property
     def self_loops(self) -> bool:
-        """Whether clients that do not listen to themselves in the client graph do so nevertheless."""
+        """Whether self loops are added for clients without one in the client graph."""
         return True
 
     def relations(self, server_round: int, replies: Replies) -> ClientGraph:
-        """The client graph of this round among those present: the given one."""
+        """Return the client graph of this round among the clients present: the given one."""
         assert replies.graph is not None
         return replies.graph
 
     def outgoing(self, server_round: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Every client's personalised model, and the read-out for all."""
+        """Return all clients' personalised models, and the read-out as shared tensor."""
         return {"parameters": self.models}, {"global": self.global_model()}
 
     def global_model(self) -> Tensor:
-        """The read-out w, ``[parameters]``: the mean of the personalised models, by examples where they count."""
+        """Return the read-out w, ``[parameters]``: the mean of the personalised models, weighted by examples if set."""
         if self.settings.weighting == "examples":
             return weighted_mean(self.models, self.federation.num_examples["train"])
         return self.models.mean(dim=0)
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
-        """One propagation over the graph among those present."""
+        """Propagate once over the graph among the clients present."""
         graph, settings = self.relations(server_round, replies), self.settings
         if settings.mixes == "models":
             return self.mixed(graph, replies.parameters, replies.num_examples)
-        # A running variance that moved on in some direction could end below zero.
+        # Momentum could make a running variance negative.
         theta, statistics = replies.parameters.tensor_split([self.layout.num_trainable], dim=1)
         mixed = self.mixed(graph, self.updates(theta, replies), replies.num_examples)
         velocity = self._velocity[replies.positions].mul_(settings.server_momentum).add_(mixed)
@@ -78,7 +84,7 @@ class SFL(CohortStrategy[SomeSFLSettings]):
         return torch.cat([theta + settings.server_learning_rate * velocity, statistics], dim=1)
 
     def updates(self, theta: Tensor, replies: Replies) -> Tensor:
-        """What training changed in ``theta`` ``[present, trainable]``; of absent clients, when they last replied."""
+        """Return the change of ``theta`` ``[present, trainable]`` by training; for absent clients the last one."""
         personalised = self.settings.start == "personalised"
         start = self.models[replies.positions] if personalised else self.global_model()
         updates = theta - start[..., : theta.shape[1]]
@@ -88,7 +94,7 @@ class SFL(CohortStrategy[SomeSFLSettings]):
         return self._updates[replies.positions]
 
     def mixed(self, graph: ClientGraph, rows: Tensor, num_examples: Tensor) -> Tensor:
-        """Rows ``[present, parameters]`` after aggregation over ``graph``."""
+        """Return rows ``[present, parameters]`` after aggregation over ``graph``."""
         settings = self.settings
         if settings.weighting == "none" and not settings.everybody:
             spread = graph.propagate(rows, settings.hops, settings.normalisation, self.self_loops)
@@ -99,31 +105,31 @@ class SFL(CohortStrategy[SomeSFLSettings]):
         )
 
     def state(self) -> State:
-        """Models, the velocity of their updates, and the last updates where absent clients take part with them."""
+        """Return models, the velocity of their updates, and last updates where absent clients take part with these."""
         return {**super().state(), "velocity": self._velocity, "updates": self._updates}
 
     def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave."""
+        """Restore what :meth:`state` returned."""
         super().load_state(state)
         self._velocity, self._updates = state["velocity"].clone(), state.get("updates", self._updates).clone()
 
 
 class SFLPer(SFL[SFLPerSettings]):
-    """The representation goes over the graph, the last layer does not (table 4)."""
+    """SFL of the representation; every client has its own last layer (table 4)."""
 
     name = "sfl-per"
     title = "SFL with a personal last layer (SFL+PER)"
 
 
 class SFLLG(SFL[SFLLGSettings]):
-    """The last layer goes over the graph, the representation does not (table 4)."""
+    """SFL of the last layer; every client has its own representation (table 4)."""
 
     name = "sfl-lg"
     title = "SFL of the last layer, with personal representations (SFL+LG)"
 
 
 class SFLFineTuning(SFL[SFLFineTuningSettings]):
-    """SFL beside FedAvg with fine-tuning: fine-tuned copies are only measured; the run folder holds SFL's models."""
+    """SFL with fine-tuning; fine-tuned copies are only evaluated, and the run folder contains SFL's models."""
 
     name = "sfl-ft"
     title = "SFL, measured after each client has fine-tuned its personalised model"

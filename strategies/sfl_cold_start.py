@@ -1,9 +1,9 @@
-"""SFL for federations in which some clients have hardly any data: sensors put up yesterday, or not trained on at all.
+"""SFL for federations in which some clients have hardly any data, such as new sensors, or take no part in training.
 
-Everybody trains from the read-out, as in FedAvg, because one model that has seen all data is what travels best to an
-unknown client. A cold client is then given the mean of the trained models of its neighbourhood in the client graph
-and, where it has examples, listens more to those models of it that do better on them. Clients with data keep the
-model they trained, mixed over the graph.
+All clients train from the read-out, as in FedAvg, because one model that has seen all data transfers best to an unknown
+client. A cold client then receives the mean of the trained models of its neighbourhood in the client graph; where it
+has examples, models with a smaller loss on them get more weight. Clients with data keep the model they trained, mixed
+over the graph.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class SFLColdStart(SFL[SFLColdStartSettings]):
 
     @property
     def takes_means(self) -> bool:
-        """Always."""
+        """True."""
         return True
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
-        """Warm clients by ``graph_mean``; cold ones from the warm models of their neighbourhood."""
+        """Aggregate warm clients by ``graph_mean``, and cold ones from the warm models of their neighbourhood."""
         graph, settings = self.relations(server_round, replies), self.settings
         theta, counts, cold = replies.parameters, replies.num_examples, self.cold[replies.positions]
         self._average = weighted_mean(theta, counts)
@@ -74,30 +74,30 @@ class SFLColdStart(SFL[SFLColdStartSettings]):
         return weights.to(theta) @ theta
 
     def global_model(self) -> Tensor:
-        """The read-out: the mean of the trained models by examples, from which everybody trains."""
+        """Return the read-out, from which all clients train: the mean of the trained models weighted by examples."""
         return self._average if len(self._average) else self.models[0]
 
     def outgoing(self, server_round: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """As SFL; also how much the clients that choose listen to each candidate by the graph."""
+        """Return the tensors of SFL, and the graph weights of all candidates for the clients that choose."""
         stacked, shared = super().outgoing(server_round)
         return ({**stacked, "prior": self._prior}, shared) if len(self._candidates) else (stacked, shared)
 
     def shared_with(self, positions: Tensor, measures: bool) -> dict[str, Tensor]:
-        """The warm models, for nodes with clients that choose and are about to be measured."""
+        """Return the warm models, for nodes with clients that choose and are about to be evaluated."""
         chooses = measures and len(self._candidates) > 0 and bool(self.chooses[positions].any())
         return {"candidates": self._candidates} if chooses else {}
 
     @property
     def restorable(self) -> bool:
-        """Not where cold clients choose: what they chose is not known here."""
+        """False where cold clients choose: their choice is not known at the server."""
         return not bool(self.chooses.any())
 
     def state(self) -> State:
-        """Also the read-out and what cold clients choose from."""
+        """Return what a resumed run needs, with the read-out and the candidates of cold clients."""
         own = {"average": self._average, "candidates": self._candidates, "prior": self._prior}
         return {**super().state(), **own}
 
     def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave."""
+        """Restore what :meth:`state` returned."""
         super().load_state(state)
         self._average, self._candidates, self._prior = (state[key] for key in ("average", "candidates", "prior"))

@@ -19,11 +19,11 @@ from strategies.sfl import SFL
 log = logging.getLogger("fedgraph")
 
 _LARGEST_NORM = 1e18
-"""Of what clients are compared by: squares of larger ones overflow in float32."""
+"""Largest norm of the features that clients are compared by: squares of larger ones overflow in float32."""
 
 
 class SFLStar(SFL[SFLStarSettings]):
-    """SFL over ``A = (1 - beta) A_given + beta A_learned``, or over A_learned alone where no graph is given."""
+    """SFL over ``A = (1 - beta) A_given + beta A_learned``, or over A_learned only where no graph is given."""
 
     name = "sfl-star"
     title = "Structured federated learning that learns the client graph (SFL*)"
@@ -42,16 +42,16 @@ class SFLStar(SFL[SFLStarSettings]):
 
     @property
     def takes_means(self) -> bool:
-        """A learned graph has no weights below zero, and goes with none."""
+        """True: a learned graph has no negative weights, and cannot be combined with any."""
         return True
 
     @property
     def self_loops(self) -> bool:
-        """As released, those that the given graph has are in the mixture already, and no other is added."""
+        """False for the released variant, whose mixture already contains the self loops of the given graph."""
         return not self.settings.released
 
     def relations(self, server_round: int, replies: Replies) -> ClientGraph:
-        """Learn from those who sent something this round; the given and the learned graph among all in ``replies``."""
+        """Learn a graph from the replies of this round, and mix it with the given one, for all in ``replies``."""
         if server_round < self.settings.learn_from:
             return ClientGraph.complete(replies.names) if replies.graph is None else replies.graph
         features, positions = self._features(replies)
@@ -63,30 +63,30 @@ class SFLStar(SFL[SFLStarSettings]):
             matrix = with_row_sums(learned, 1)
             matrix = matrix if walk is None else torch.lerp(walk, matrix, self.settings.beta)
         elif given is None or not bool((given - given.diag().diag()).any()):
-            # Beside a graph without edges there is no scale to bring the learned one to.
+            # A given graph without edges defines no scale for the learned one.
             matrix = with_row_sums(learned, self.settings.neighbours)
         else:
             matrix = beside_given(given, learned, self.settings.beta)
         return _graph(replies.names, matrix)
 
     def learned_graph(self) -> ClientGraph | None:
-        """What was learned last, by itself and unscaled; None before anything was."""
+        """Return the graph learned last, not mixed or scaled; None before the first one."""
         return _graph(self.federation.names, self._learner.weights) if bool(self._learner.seen.any()) else None
 
     def state(self) -> State:
-        """Also the encoder, and the graph learned last."""
+        """Return what a resumed run needs, with the state of the graph learner."""
         return {**super().state(), "learner": self._learner.state()}
 
     def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave."""
+        """Restore what :meth:`state` returned."""
         super().load_state(state)
         self._learner.load_state(state["learner"])
 
     def _features(self, replies: Replies) -> tuple[Tensor, Tensor]:
-        """What clients are compared by, ``[comparable, trained parameters]``, and their positions ``[comparable]``.
+        """Return features to compare clients by, ``[comparable, trained parameters]``, and positions ``[comparable]``.
 
-        Running statistics are not looked at, nor are replies of earlier rounds. Clients whose numbers are so large that
-        distances to them overflow, such as after a training that diverged, are left out.
+        Running statistics and replies of earlier rounds are not used. Clients with numbers so large that distances
+        overflow, for example after a training that diverged, are left out.
         """
         fresh, trained = replies.fresh, slice(0, self.layout.num_trainable)
         features, positions = replies.parameters[fresh, trained], replies.positions[fresh]

@@ -1,6 +1,6 @@
-"""Vertical federated learning with gradients: the server's fusion model and the owners' models learn together.
+"""Vertical federated learning with gradients: the server's fusion model and the owners' models are trained together.
 
-Rows L and M of table 2 of Ma, Hoang, Chen (UAI 2023), what F3 is to be compared with: an exchange for every minibatch.
+Rows L and M of table 2 of Ma, Hoang, Chen (UAI 2023), the baseline of F3: an exchange for every minibatch.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ from strategies.f3 import bytes_per_owner, measured, warn_of_unaligned
 
 @dataclass
 class _Learnt:
-    """How far learning together has come, beside the network as it stands.
+    """Progress of joint training, beside the current network.
 
-    epochs : so far, in order.
-    lowest : the lowest validation loss, of ``best_epoch``.
-    best, network : the prediction of all held-out samples, and the network's state, after that epoch.
+    ``epochs`` are in order; ``lowest`` is the lowest validation loss, that of ``best_epoch``; ``best`` and ``network``
+    are the prediction of all held-out samples, and the network's state, after that epoch.
     """
 
     epochs: list[FusionEpoch] = field(default_factory=list)
@@ -56,28 +55,28 @@ class _Learnt:
     network: dict[str, Tensor] = field(default_factory=dict)
 
     def take(self, epoch: FusionEpoch, prediction: Prediction, network: FusionNetwork) -> None:
-        """Take another epoch in."""
+        """Add another epoch."""
         self.epochs.append(epoch)
         if epoch.validation_loss < self.lowest:
             self.lowest, self.best_epoch, self.best = epoch.validation_loss, epoch.epoch, prediction
             self.network = {name: value.cpu().clone() for name, value in network.state_dict().items()}
 
     def state(self) -> State:
-        """Everything, to be saved."""
+        """Return everything, to be saved."""
         best = vars(self.best)
         return {**vars(self), "epochs": [astuple(each) for each in self.epochs], "best": best}
 
     @classmethod
     def of_state(cls, state: State) -> _Learnt:
-        """What was saved."""
+        """Restore what :meth:`state` returned."""
         epochs = [FusionEpoch(*each) for each in state["epochs"]]
         return cls(**{**state, "epochs": epochs, "best": Prediction(**state["best"])})
 
 
 class Vertical(OwnersStrategy[VerticalSettings]):
-    """Trains the fusion model on embeddings as they come, and sends their gradients back.
+    """Trains the fusion model on the owners' current embeddings, and sends their gradients back.
 
-    A run that was stopped goes on after its last whole epoch, from its checkpoint and from what the nodes have kept.
+    A run that was stopped continues after its last whole epoch, from its checkpoint and from what the nodes have kept.
     """
 
     name = "vfl"
@@ -86,15 +85,15 @@ class Vertical(OwnersStrategy[VerticalSettings]):
 
     @classmethod
     def steps_of(cls, settings: VerticalSettings, rounds: int) -> int:
-        """See :class:`MethodStrategy`: epochs; fewer when validation does not get better."""
+        """Return the number of epochs; a run takes fewer when validation does not improve."""
         return settings.epochs
 
     def check(self) -> None:
-        """See :class:`OwnersStrategy`."""
+        """Raise ExperimentError for a fusion model that cannot be built."""
         check_fusion(self.settings, self.plan.graph_given)
 
     def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
-        """See :class:`OwnersStrategy`.
+        """Train fusion model and owners' models together, and predict the held-out samples.
 
         Raises
         ------
@@ -103,7 +102,7 @@ class Vertical(OwnersStrategy[VerticalSettings]):
         """
         saved = self._saved()
         joined = self.samples(grid) if saved is None else self._found_again(grid, saved)
-        # Models change: of the embeddings that came first nothing but their sizes is used, and a view would keep them.
+        # Models change: only the sizes of the first embeddings are used, and a view would keep them in memory.
         joined = replace(joined, embeddings=joined.embeddings[..., :0].clone())
         graph = self.plan.graph_of(joined.federation())
         given = None if graph is None else graph.dense().float()
@@ -143,7 +142,7 @@ class Vertical(OwnersStrategy[VerticalSettings]):
             self.record_epoch(found)
             self._save(joined, network, optimizer, steps, learnt)
         whole, best = joined.only(held_out), learnt.best
-        # What owners predict alone they said of models that have changed since.
+        # The owners' own predictions are of models that have changed since.
         whole = replace(whole, predictions=whole.predictions[..., :0])
         write_predictions(self.plan.folder.path / "predictions.csv", whole, best.probabilities, best.deviation)
         epochs = len(learnt.epochs)
@@ -165,8 +164,10 @@ class Vertical(OwnersStrategy[VerticalSettings]):
         held_out: Tensor,
         weights: Tensor | None,
     ) -> tuple[float, Prediction]:
-        """One pass over the training samples, with classes weighted by ``weights``; the sum of their losses, and the
-        prediction of those held out."""
+        """Run one pass over the training samples; return the sum of their losses, and the prediction of those held out.
+
+        ``weights`` are weights of the classes.
+        """
         settings, seed = self.settings, self.plan.seed
         device = settings.torch_device()
         random = generator(seed, "fusion epoch", epoch)
@@ -182,7 +183,7 @@ class Vertical(OwnersStrategy[VerticalSettings]):
             steps.send_back(rows, embeddings.grad.cpu())
             seen.append(embeddings.detach())
             total += float(loss) * len(rows)
-        # Evaluated by embeddings of the same moment, so that nothing need be kept for the best epoch but these.
+        # Evaluated with current embeddings, so that only these need be kept for the best epoch.
         embeddings = steps.embed(held_out, training=False)
         network.settle(torch.cat(seen), joined.present[order].to(device))
         prediction = predict(network, embeddings, joined.present[held_out], settings.draws, seed, settings.average)
@@ -206,7 +207,7 @@ class Vertical(OwnersStrategy[VerticalSettings]):
         save_state(self.plan.folder.checkpoint, {"samples": joined.state(), "learning": learning, **self.counters()})
 
     def _saved(self) -> State | None:
-        """What a run that was stopped after an epoch or more goes on from; one without any begins anew."""
+        """Return the state of a run that was stopped after at least one epoch; a run without any starts again."""
         kept = self.plan.folder.checkpoint
         saved = load_state(kept) if kept.exists() else {}
         if "learning" not in saved:
@@ -224,7 +225,10 @@ class Vertical(OwnersStrategy[VerticalSettings]):
             ) from None
 
     def _found_again(self, grid: Grid, saved: State) -> JoinedSamples:
-        """The samples of a run that was stopped, and where their owners live now: one exchange, without embeddings."""
+        """Return the samples of a run that was stopped, with the current nodes of their owners.
+
+        Takes one exchange, without embeddings.
+        """
         before = JoinedSamples.of_state(saved["samples"])
         self.count_on(saved)
         now = self.samples(grid, embeddings=False, owners=before.owners)

@@ -1,4 +1,4 @@
-"""What all client classes stand on: the node and whom it hosts, training of its cohort, and what leaves a node.
+"""Base classes of all clients: the node and the clients it hosts, training of its cohort, and what leaves a node.
 
-:mod:`clients.engine.base` is what the client of a method of rounds overrides, :mod:`clients.engine.node` the node.
+Clients of methods of rounds subclass that of :mod:`clients.engine.base`; :mod:`clients.engine.node` is the node.
 """

@@ -1,4 +1,4 @@
-"""The client class behind every cohort method: evaluate the models received, train them, send them back."""
+"""Base class of clients of methods of rounds: evaluate the models received, train them, send them back."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedgraph.training import AnyCohort, Cohort, GradientTerm, TrainResult, Trai
 def evaluate_splits(
     assignment: Assignment, cohort: AnyCohort, models: Tensor, splits: Iterable[SplitName]
 ) -> dict[str, Tensor]:
-    """Metrics of models ``[clients, parameters]`` as ``<split>/<metric>``, each ``[clients]``."""
+    """Evaluate models ``[clients, parameters]``; return metrics as ``<split>/<metric>``, each ``[clients]``."""
     horizons = assignment.horizons_of(cohort.data.task)
     return {
         f"{split}/{metric}": values
@@ -42,10 +42,10 @@ def train_cohort(
     gradient_term: GradientTerm | None,
     purpose: str = "optimiser",
 ) -> TrainResult:
-    """Train from ``start`` ``[clients, parameters]``; optimiser moments survive where the experiment keeps them.
+    """Train from ``start`` ``[clients, parameters]``; moments of the optimiser survive where the experiment keeps them.
 
-    They stay on the node, as they were after each round that a resumed run may go back to (``keep_from``), under
-    ``purpose``: trainings with moments of their own need a purpose each.
+    The moments stay on the node, under ``purpose``, for each round that a resumed run may return to (``keep_from``).
+    Trainings with moments of their own need a purpose each.
     """
     if not cohort.settings.keep_optimizer:
         return cohort.train(start, server_round, gradient_term)
@@ -64,12 +64,24 @@ def train_cohort(
 
 
 class CohortClient(Configured[S]):
-    """Serves the clients of one node for one request. A method overrides what differs, mostly ``gradient_term``.
+    """Serves the clients of one node for one request; a method overrides what differs, mostly ``gradient_term``.
 
-    request  : what is asked, with the tensors that came along.
-    cohort   : the clients asked for. Those of an experiment with several architectures are a ``MixedCohort``, whose
-               models are filled up with zeros to one width; code that takes its sizes from tensors works with both.
-    settings : of the method, as far as the class in brackets knows them: ``CohortClient[SFLSettings]``.
+    Parameters
+    ----------
+    node : Node
+        The node.
+    request : WorkRequest
+        The request, with its tensors.
+
+    Attributes
+    ----------
+    cohort : Cohort or MixedCohort
+        The clients asked for. Clients with different architectures form a ``MixedCohort``, whose models are padded with
+        zeros to one width; code that takes its sizes from tensors works with both.
+    settings : Settings
+        Settings of the method that the class in brackets defines: ``CohortClient[SFLSettings]``.
+    sends, keeps : tuple of str
+        Descriptions of what the server receives, and of what stays on the node, shown by ``fedgraph node``.
     """
 
     sends: ClassVar[tuple[str, ...]] = ("the parameters of each client's model, whenever it has trained",)
@@ -84,7 +96,13 @@ class CohortClient(Configured[S]):
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:
-        """Answer a message: the entry that the ClientApp calls."""
+        """Answer a message; called by the ClientApp.
+
+        Raises
+        ------
+        ReplyError
+            When clients are asked for that this node does not host, or one more than once.
+        """
         request = WorkRequest.unpack(message.content)
         if len(set(request.clients)) < len(request.clients):
             raise ReplyError(f"asked for a client more than once: {', '.join(request.clients)}")
@@ -95,7 +113,7 @@ class CohortClient(Configured[S]):
         return cls(node, request).reply().pack()
 
     def reply(self) -> WorkReply:
-        """Evaluate, then train, or predict, whatever the request asks for."""
+        """Evaluate, then train, or predict, as the request asks for."""
         if self.request.predict:
             return WorkReply(self.request.clients, self.predict())
         metrics = self.evaluate()
@@ -106,38 +124,38 @@ class CohortClient(Configured[S]):
 
     @property
     def uniform_cohort(self) -> Cohort:
-        """The cohort, for a method that refuses experiments with several architectures."""
+        """The cohort, for methods that refuse experiments with several architectures."""
         assert isinstance(self.cohort, Cohort)
         return self.cohort
 
     @cached_property
     def models(self) -> Tensor:
-        """The clients' models ``[clients, parameters]`` as they stand before this request's training."""
+        """The clients' models ``[clients, parameters]`` before the training of this request."""
         return self.received()
 
     def received(self) -> Tensor:
-        """The models that came with the request: a row for each client, or one model for all."""
+        """Return the models that came with the request: a row for each client, or one model for all."""
         if "parameters" in self.request.stacked:
             return self.request.stacked["parameters"]
         return self.request.shared["parameters"].expand(len(self.request.clients), -1)
 
     def evaluate(self) -> dict[str, Tensor]:
-        """Metrics of the models as ``<split>/<metric>``, each ``[clients]``."""
+        """Return metrics of the models as ``<split>/<metric>``, each ``[clients]``."""
         if not self.request.evaluate:
             return {}
         return evaluate_splits(self.assignment, self.cohort, self.measured(), self.request.evaluate)
 
     def measured(self) -> Tensor:
-        """What is measured, ``[clients, parameters]``: the models as they stand."""
+        """Return the models to evaluate, ``[clients, parameters]``; by default the current ones."""
         return self.models
 
     def predict(self) -> dict[str, Tensor]:
-        """What is measured says of the test examples, and what they are: classes, int32 ``[clients, examples]``."""
+        """Return predicted and true classes of the test examples, int32 ``[clients, examples]``."""
         predicted, targets = self.uniform_cohort.classify(self.measured(), "test")
         return {"predicted": predicted.int(), "targets": targets.int()}
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Train; returns tensors ``[clients, ...]`` to send back and numbers per client."""
+        """Train; return tensors ``[clients, ...]`` to send back, and numbers per client."""
         result = self.train_from(self.start(), self.gradient_term())
         return {"parameters": result.parameters}, {"loss": result.loss}
 
@@ -148,10 +166,18 @@ class CohortClient(Configured[S]):
         cohort: Cohort | None = None,
         purpose: str = "optimiser",
     ) -> TrainResult:
-        """One round of local training from ``start`` ``[clients, parameters]``.
+        """Run one round of local training.
 
-        cohort  : who trains in place of the clients asked for, such as they with other settings.
-        purpose : see ``train_cohort``.
+        Parameters
+        ----------
+        start : Tensor
+            Initial models, ``[clients, parameters]``.
+        gradient_term : GradientTerm, optional
+            Term added to the gradient of the local loss.
+        cohort : Cohort, optional
+            Cohort to train instead of the clients asked for, for example the same with other settings.
+        purpose : str, optional
+            Name under which moments of the optimiser are kept, see :func:`train_cohort`.
         """
         request = self.request
         trained = self.cohort if cohort is None else cohort
@@ -160,38 +186,38 @@ class CohortClient(Configured[S]):
         )
 
     def start(self) -> Tensor:
-        """Where training starts from, ``[clients, parameters]``: the models as they stand."""
+        """Return the models from which training starts, ``[clients, parameters]``; by default the current ones."""
         return self.models
 
     def recall(self, purpose: str, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What these clients remember for ``purpose``, ``{name: [clients, ...]}``.
+        """Return what these clients remember for ``purpose``, ``{name: [clients, ...]}``.
 
-        A request to train sees what was remembered after an earlier round, one to evaluate also what was after this
-        one. A client that remembers nothing gets ``empty``, tensors without a client axis.
+        A request to train gets the state after an earlier round, one to evaluate also the state after this one. A
+        client without state gets ``empty``, tensors without a client axis.
         """
         request = self.request
         before = request.round if request.train else request.round + 1
         return self.node.state(request.run, purpose).load(request.clients, before, empty)
 
     def remember(self, purpose: str, stacked: Mapping[str, Tensor]) -> None:
-        """Keep tensors ``[clients, ...]`` on this node, as they are after this round."""
+        """Keep tensors ``[clients, ...]`` on this node, as the state after this round."""
         request = self.request
         self.node.state(request.run, purpose).save(request.clients, request.round, stacked, request.keep_from)
 
     def gradient_term(self) -> GradientTerm | None:
-        """What the method adds to the gradient of the local loss; nothing by default."""
+        """Return the term that the method adds to the gradient of the local loss; None by default."""
         return None
 
 
 def cohort_with(cohort: Cohort, settings: TrainSettings, seed: int) -> Cohort:
-    """The same clients as they train by other settings, or in another order; kept as long as ``cohort`` is."""
+    """Return the same clients with other settings, or another order; cached as long as ``cohort`` exists."""
     if (settings, seed) == (cohort.settings, cohort.seed):
         return cohort
     return derived(cohort, (settings, seed), lambda: Cohort(cohort.model, cohort.data, settings, seed))
 
 
 def derived(cohort: Cohort, key: Hashable, build: Callable[[], Cohort]) -> Cohort:
-    """What ``build`` makes of ``cohort``, made once per ``key`` and kept as long as ``cohort`` is."""
+    """Return what ``build`` makes, once per ``key`` and cached as long as ``cohort`` exists."""
     made = _derived.setdefault(cohort, {})
     if key not in made:
         made[key] = build()

@@ -1,4 +1,4 @@
-"""What leaves a node in a run of an experiment, and what stays, in words: read off the client class that answers."""
+"""Plain descriptions of what leaves a node in a run of an experiment, and what stays, taken from the client class."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _NEVER = ("rows, series and images", "paths of files and folders on this machine
 
 @dataclass(frozen=True)
 class Disclosure:
-    """What the server gets to see of a node's data, and what it does not, a line each."""
+    """What the server sees of a node's data, and what stays on the node, in sentences."""
 
     leaves: tuple[str, ...]
     stays: tuple[str, ...]
 
 
 def disclosure(experiment: Experiment, client: str, node: Node) -> Disclosure:
-    """That of an experiment whose client class has the dotted path ``client``.
+    """Describe what leaves a node for an experiment whose client class has the dotted path ``client``.
 
-    A client class says it with ``sends`` and ``keeps``, texts; ``sends_as`` where it depends on settings or on what the
-    node consents to.
+    A client class declares it with ``sends`` and ``keeps``, texts, or with ``sends_as`` where it depends on settings or
+    on the node's consent.
     """
     client_class = load_object(client, "[experiment] client")
     if hasattr(client_class, "sends_as"):
@@ -44,7 +44,7 @@ def disclosure(experiment: Experiment, client: str, node: Node) -> Disclosure:
 
 
 def _asked_for(experiment: Experiment) -> list[str]:
-    """What other tables of the experiment have nodes tell."""
+    """Return what other tables of the experiment make nodes send."""
     told = []
     if experiment.graph.source == "labels":
         told.append('how many examples of each class each client has ([graph] source = "labels")')

@@ -1,4 +1,4 @@
-"""The node a ClientApp runs on: where its data and state lie, whom it hosts, and their cohorts."""
+"""The node that a ClientApp runs on: its data and state, the clients it hosts, and their cohorts."""
 
 from __future__ import annotations
 
@@ -34,10 +34,24 @@ _PREPARED_KEPT = 4
 
 @dataclass(frozen=True)
 class Assignment:
-    """The part of an experiment that a node gets to see.
+    """The part of an experiment that a node receives.
 
-    method : the settings of the method, as the strategy resolved them.
-    expect : the clients that the run is for; None: whoever is hosted.
+    Attributes
+    ----------
+    seed : int
+        Seed of the run.
+    data : Settings
+        The data set and its settings.
+    model : dict
+        The table ``[model]`` as given.
+    train : TrainSettings
+        Local training.
+    method : dict
+        Settings of the method, as the strategy resolved them.
+    horizons : tuple of int or None
+        Forecast steps that are reported separately.
+    expect : tuple of str or None
+        Clients that the run is for; None for whichever clients nodes host.
     """
 
     seed: int
@@ -49,13 +63,13 @@ class Assignment:
     expect: tuple[str, ...] | None = None
 
     def method_as(self, kind: type[S]) -> S:
-        """The settings of the method that ``kind`` knows; what is the server's alone is left out."""
+        """Return the settings of the method that ``kind`` defines; settings that only the server needs are left out."""
         return part_of(kind, self.method, "the settings of the method")
 
     @classmethod
     @lru_cache(maxsize=64)
     def of(cls, text: str) -> Assignment:
-        """Parse the JSON that travels in a request."""
+        """Parse the JSON of a request."""
         tables = json.loads(text)
         return cls(
             seed=int(tables["seed"]),
@@ -68,7 +82,13 @@ class Assignment:
         )
 
     def horizons_of(self, task: TaskSpec) -> tuple[int, ...]:
-        """Forecast steps to report: those asked for, else the usual ones that a forecast of this task reaches."""
+        """Return the forecast steps to report: those asked for, else the default ones within the forecast.
+
+        Raises
+        ------
+        ExperimentError
+            When a step is beyond the forecasts of this task.
+        """
         steps = task.output_shape[0] if task.kind == "forecast" else 0
         if self.horizons is not None:
             beyond = [step for step in self.horizons if step > steps]
@@ -83,12 +103,20 @@ class Assignment:
 class Node:
     """A node as its node config describes it.
 
-    data_dir  : node config ``data-dir``, else ``FEDGRAPH_DATA``, else run config ``data-dir``, else the user's cache.
-    own       : node config ``data``, absolute or relative to ``data_dir``, with the clients that the node config names.
-    state_dir : node config ``state-dir``, else ``FEDGRAPH_STATE``, else a folder in the user's home.
-    model_dir : node config ``model-dir``, else ``FEDGRAPH_MODELS``, else a folder in ``state_dir``: frozen models that
-                clients have trained for themselves, for every run that asks for the same; and in ``graphical``, by run,
-                the personal graphical models of clients.
+    Attributes
+    ----------
+    config : mapping
+        The node config.
+    data_dir : Path
+        Node config ``data-dir``, else ``FEDGRAPH_DATA``, else run config ``data-dir``, else the user's cache.
+    state_dir : Path
+        Node config ``state-dir``, else ``FEDGRAPH_STATE``, else a folder in the user's home.
+    model_dir : Path
+        Node config ``model-dir``, else ``FEDGRAPH_MODELS``, else a folder in ``state_dir``. Contains frozen models that
+        clients have trained for themselves, for every run that asks for the same; and in ``graphical``, by run, the
+        personal graphical models of clients.
+    own : OwnData or None
+        Node config ``data``, absolute or relative to ``data_dir``, with the clients that the node config names.
     """
 
     config: Mapping[str, Any]
@@ -99,7 +127,7 @@ class Node:
 
     @classmethod
     def of(cls, context: Context) -> Node:
-        """The node that a message reached."""
+        """Build the node that a message reached."""
         config = dict(context.node_config)
         folder = config.get("data-dir") or os.environ.get("FEDGRAPH_DATA") or context.run_config.get("data-dir")
         state = config.get("state-dir") or os.environ.get("FEDGRAPH_STATE") or Path.home() / ".fedgraph" / "state"
@@ -115,24 +143,24 @@ class Node:
 
     @property
     def released_dir(self) -> Path:
-        """Where this node keeps what clients have released of their samples, beside the frozen models that made it."""
+        """Folder of what clients have released of their samples, beside the frozen models that computed it."""
         return self.model_dir / "released"
 
     @property
     def aggregator(self) -> str | None:
-        """The name under which this node aggregates secret shares (node config ``aggregator``); None when it does not.
+        """Name under which this node aggregates secret shares (node config ``aggregator``); None when it does not.
 
         It may host clients too. Without ``clients`` and ``partition-id`` it hosts none.
         """
         return str(self.config["aggregator"]) if self.config.get("aggregator") else None
 
     def prove(self, challenge: str, node: int, clients: Sequence[str]) -> bytes:
-        """That this node, which Flower knows as ``node``, may host ``clients``: a signature with its ``private-key``.
+        """Sign with the node's ``private-key`` that this node, with Flower's id ``node``, may host ``clients``.
 
         Raises
         ------
         IdentityError
-            When the node config names no key of use.
+            When the node config names no usable key.
         """
         if not self.config.get("private-key"):
             raise IdentityError(
@@ -143,31 +171,31 @@ class Node:
 
     @property
     def tells_all(self) -> bool:
-        """Whether the server may read errors in full: the node config ``full-errors``, else ``FEDGRAPH_FULL_ERRORS``.
+        """Whether the server may read errors in full: node config ``full-errors``, else ``FEDGRAPH_FULL_ERRORS``.
 
-        By default it may not, because they name folders of this machine, or hold values that a computation met.
+        By default it may not, because they name folders of this machine, or contain values from a computation.
         """
         return bool(self.config.get("full-errors") or os.environ.get(_FULL))
 
     def without_places(self, text: str) -> str:
-        """``text`` without paths of this machine: those that the node config names become its key in angle brackets."""
+        """Return ``text`` without paths of this machine; those in the node config become its key in angle brackets."""
         if self.own is not None:
             for path in {str(self.own.path).replace(CLIENT, name) for name in (*self.own.clients, CLIENT)}:
-                # Files in a folder of one's own may be called as patients are, with blanks: all up to the suffix goes.
+                # Files in an own folder may have names of patients, with blanks: all up to the suffix is removed.
                 own = re.escape(path)
                 text = re.sub(rf"{own}(/(?:(?!{own})[^\n:])*{_SUFFIX}|/[^\s'\"),:;\]]+)?", "<data>", text)
         places = {key: str(self.config[key]) for key in _PLACES if self.config.get(key)}
         places |= {"data-dir": str(self.data_dir), "state-dir": str(self.state_dir), "model-dir": str(self.model_dir)}
-        # A folder in another one first.
+        # Inner folders first.
         for key, place in sorted(places.items(), key=lambda item: -len(item[1])):
             text = text.replace(str(Path(place).expanduser().absolute()), f"<{key}>")
-            # A relative one without a slash is a word like others, or a dot, unless it leads somewhere.
+            # A relative path without a slash is an ordinary word, or a dot, unless a slash follows.
             own = re.escape(place) if "/" in place else rf"(?<![\w./-]){re.escape(place)}(?=/)"
             text = re.sub(own, f"<{key}>", text)
         return _PATH.sub(lambda found: f"{found[1]}<path>", text)
 
     def hosted(self, assignment: Assignment) -> tuple[str, ...]:
-        """Clients of this node that the run is for. Raises IdentityError when the node config does not say."""
+        """Return the clients of this node that the run is for. Raises IdentityError for an incomplete node config."""
         if self._only_aggregates:
             return ()
         known = self.source(assignment).client_names()
@@ -175,7 +203,7 @@ class Node:
         return names if assignment.expect is None else tuple(name for name in names if name in set(assignment.expect))
 
     def partition(self) -> tuple[int, int] | None:
-        """``(partition-id, num-partitions)`` of a node that clients are dealt out to; None for one that names them."""
+        """Return ``(partition-id, num-partitions)`` of a node; None for one that names its clients."""
         if "clients" in self.config or self._only_aggregates or self._hosts_all_of_its_own:
             return None
         return int(self.config["partition-id"]), int(self.config["num-partitions"])
@@ -186,22 +214,22 @@ class Node:
 
     @property
     def _hosts_all_of_its_own(self) -> bool:
-        """Whether the node's own data says by itself whom the node hosts, as its config does not."""
+        """Whether the node hosts all clients of its own data, because its config names none."""
         return self.own is not None and not {"clients", "partition-id"} & set(self.config)
 
     def given_models(self, hosted: Sequence[str]) -> dict[str, str]:
-        """Models that clients of this node have already, by client, as the node config says.
+        """Return the models that clients of this node have already, by client, according to the node config.
 
-        ``model`` is one for all of them; ``models`` is a list ``client=model`` with commas between its entries.
+        ``model`` is one for all of them; ``models`` is a comma-separated list of ``client=model``.
 
         Raises
         ------
         IdentityError
-            When an entry names nobody of ``hosted``, or no model.
+            When an entry names no client of ``hosted``, or no model.
         """
         given = dict.fromkeys(hosted, str(self.config["model"])) if self.config.get("model") else {}
         for entry in listed(str(self.config.get("models", ""))):
-            # Names and paths may hold "=" too: meant is the longest name that is hosted here.
+            # Names and paths may contain "=" too: the longest hosted name counts.
             ways = [(entry[:at].strip(), entry[at + 1 :].strip()) for at, letter in enumerate(entry) if letter == "="]
             client, model = next((way for way in reversed(ways) if way[0] in hosted), ("", ""))
             if not model:
@@ -213,12 +241,12 @@ class Node:
         return given
 
     def source(self, assignment: Assignment) -> DataSource:
-        """The data set of the experiment, read from this node's data folder, or from its own data.
+        """Open the data set of the experiment, from this node's data folder or from its own data.
 
         Raises
         ------
         IdentityError
-            When clients of a data set that all nodes have are to be dealt out, and this node has data of its own.
+            When the node config has both ``partition-id``, for clients of a common data set, and own ``data``.
         """
         if self.own is not None and "clients" not in self.config and "partition-id" in self.config:
             raise IdentityError(
@@ -228,11 +256,11 @@ class Node:
         return _source(assignment.data.model_dump_json(), self.data_dir, self.own)
 
     def cohort(self, experiment: str, clients: tuple[str, ...]) -> AnyCohort:
-        """The named clients, ready to train; built once per process."""
+        """Return the named clients, ready to train; built once per process."""
         return _cohort(experiment, clients, self.data_dir, self.own)
 
     def prepared(self, key: Hashable, build: Callable[[], Prepared]) -> Prepared:
-        """What ``build`` makes for an experiment's next messages to this process; made once per ``key`` and node."""
+        """Return what ``build`` makes, cached per ``key`` and node for later messages to this process."""
         place = (key, self.data_dir, self.own, self.model_dir)
         if place not in _prepared:
             if len(_prepared) >= _PREPARED_KEPT:
@@ -242,7 +270,7 @@ class Node:
         return found
 
     def state(self, run: str, purpose: str) -> ClientState:
-        """Where this node keeps what its clients must remember during a run for one purpose, e.g. ``optimiser``."""
+        """Return the state that clients of this node keep during a run for one purpose, such as ``optimiser``."""
         return ClientState(self.state_dir, run, purpose)
 
 
@@ -250,7 +278,7 @@ _prepared: dict[Hashable, Any] = {}
 
 
 def forget_cohorts() -> None:
-    """Let go of the clients and models of every experiment that this process has seen; data sets stay."""
+    """Release the clients and models of every experiment that this process has seen; data sets stay."""
     _cohort.cache_clear()
     _prepared.clear()
 

@@ -1,4 +1,4 @@
-"""What a node would do for its clients, tried out before it joins: on its own data, without a server."""
+"""Rehearsal of a node before it joins a run: what it would do for its clients, on its own data, without a server."""
 
 from __future__ import annotations
 
@@ -25,10 +25,16 @@ from fedgraph.training import AnyCohort
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What came of it.
+    """Result of a rehearsal.
 
-    clients : of the node that the run is for.
-    data    : what data they have, a line each. It tells of the data, and is for its owner.
+    Attributes
+    ----------
+    clients : tuple of str
+        Clients of the node that the run is for.
+    data : tuple of str
+        Descriptions of their data, which are for its owner only.
+    disclosure : Disclosure
+        What will leave the node, and what stays.
     """
 
     clients: tuple[str, ...]
@@ -39,15 +45,23 @@ class Rehearsal:
 def rehearse(
     experiment: Experiment, client: str, method: Mapping[str, Any], node_config: Mapping[str, Any]
 ) -> Rehearsal:
-    """Read the data of a node as a run of the experiment would, and say what it is and what will leave.
+    """Read the data of a node as a run of the experiment would, and describe it and what will leave the node.
 
-    client : dotted path of the client class.
-    method : the settings of the method, as the strategy resolved them.
+    Parameters
+    ----------
+    experiment : Experiment
+        The experiment.
+    client : str
+        Dotted path of the client class.
+    method : mapping
+        Settings of the method, as the strategy resolved them.
+    node_config : mapping
+        The node config.
 
     Raises
     ------
     FedgraphError
-        For everything that would keep the node from taking part: whom it hosts, what its data lacks.
+        For everything that would keep the node from taking part: clients that it does not host, data that it lacks.
     """
     node = Node.of(Context(0, 0, dict(node_config), RecordDict(), {}))
     part = experiment.client_part(method)
@@ -70,7 +84,7 @@ def rehearse(
 
 
 def _of_cohort(cohort: AnyCohort, assignment: Assignment) -> Iterator[str]:
-    """Examples of each client, and what they are."""
+    """Yield the number and kind of examples of each client."""
     data = cohort.data
     assignment.horizons_of(data.task)
     shape = " x ".join(map(str, data.task.input_shape))
@@ -90,7 +104,7 @@ def _of_cohort(cohort: AnyCohort, assignment: Assignment) -> Iterator[str]:
 
 
 def _of_owners(source: OwnerSource, clients: tuple[str, ...]) -> Iterator[str]:
-    """Samples of each owner, and what it knows of them."""
+    """Yield the samples of each owner, and how many it lacks."""
     data = source.load_owners(clients)
     yield f"samples from '{data.keys[0]}' to '{data.keys[-1]}'; all owners must name them alike"
     for row, name in enumerate(data.owners):
@@ -104,7 +118,7 @@ def _of_owners(source: OwnerSource, clients: tuple[str, ...]) -> Iterator[str]:
 
 
 def _of_tables(source: ClientTableSource, clients: tuple[str, ...]) -> Iterator[str]:
-    """Rows and features of each client, with the shares that are missing."""
+    """Yield the rows and features of each client, with shares of missing values."""
     settings = schema_settings(source)
     for name in clients:
         held = source.load_table(name)

@@ -1,8 +1,8 @@
-"""The client class for stock Flower strategies: one global model in, its clients' weighted mean out.
+"""The client class for stock Flower strategies: receives one global model, returns its clients' weighted mean.
 
 A node that hosts several clients answers as one Flower client would, so that every strategy of
-``flwr.serverapp.strategy`` works as it is: one ArrayRecord, one MetricRecord with ``num-examples``. What belongs to
-single clients travels beside them in a ConfigRecord, which those strategies ignore.
+``flwr.serverapp.strategy`` works unchanged: one ArrayRecord, one MetricRecord with ``num-examples``. Results of single
+clients are sent beside them in a ConfigRecord, which those strategies ignore.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from fedgraph.training import GradientTerm
 
 
 class StockClient:
-    """Serves a node's clients for a message of a stock strategy."""
+    """Serves a node's clients for a message of a stock strategy.
+
+    Raises
+    ------
+    ReplyError
+        When the arrays received are not those of the model.
+    """
 
     sends: ClassVar[tuple[str, ...]] = (
         "the mean of the parameters of its clients' models, weighted by their training examples; where it hosts one "
@@ -47,13 +53,19 @@ class StockClient:
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:
-        """Answer a message: the entry that the ClientApp calls."""
+        """Answer a message; called by the ClientApp."""
         config = message.content.config_records["config"]
         served = cls(node, config, next(iter(message.content.array_records.values())))
         return served.train() if message.metadata.message_type == "train" else served.evaluate()
 
     def train(self) -> RecordDict:
-        """Train every client from the global model; reply with the mean, weighted by training examples."""
+        """Train all clients from the global model; reply with their mean, weighted by training examples.
+
+        Raises
+        ------
+        ReplyError
+            When the training of all clients with examples diverged.
+        """
         start = self.model.expand(len(self.clients), -1)
         result = train_cohort(
             self.node,
@@ -69,7 +81,7 @@ class StockClient:
         if not usable.any() or (self.weights.any() and not weights.any()):
             raise ReplyError(f"training diverged at {', '.join(self.clients)}: NaN or infinite parameters")
         parameters = result.parameters if usable.all() else torch.where(usable[:, None], result.parameters, 0.0)
-        # A node whose clients have no examples answers with what it got, at weight 0.
+        # A node whose clients have no examples returns the model it received, with weight 0.
         mean = (weights / weights.sum()) @ parameters if weights.any() else self.model[0]
         layout = self.cohort.model.layout
         failed = {
@@ -86,13 +98,13 @@ class StockClient:
         )
 
     def evaluate(self) -> RecordDict:
-        """Measure the global model on every client."""
+        """Evaluate the global model on every client."""
         models = self.model.expand(len(self.clients), -1)
         metrics = evaluate_splits(self.assignment, self.cohort, models, self.config["evaluate"])
         return RecordDict({"metrics": self._means(metrics, self.weights), "config": self._per_client(metrics, {})})
 
     def proximal_term(self) -> GradientTerm | None:
-        """FedProx: mu (v - w), when the strategy put ``proximal-mu`` into the config (Li et al. 2020, eq. 2)."""
+        """Return FedProx's mu (v - w), if the strategy put ``proximal-mu`` into the config (Li et al. 2020, eq. 2)."""
         mu = float(self.config.get("proximal-mu", 0.0))
         if mu == 0:
             return None
@@ -105,7 +117,7 @@ class StockClient:
             known = ~values.isnan()
             shares = torch.where(known, weights, 0.0).double()
             total = (shares * values.double().nan_to_num()).sum() / shares.sum()
-            # Without any weight the number counts for nothing, but NaN would spoil the mean over nodes all the same.
+            # Without any weight the number is ignored, but NaN would make the mean over nodes NaN all the same.
             record[name] = float(total) if weights.any() else 0.0
         return record
 

@@ -1,4 +1,4 @@
-"""The tables of a node's clients as rows for graphical models, each of them read once."""
+"""Tables of a node's clients as rows for graphical models, each of them read once."""
 
 from __future__ import annotations
 
@@ -19,20 +19,29 @@ _SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Rows:
-    """A client's rows of one schema: values ``[rows, features]`` by split."""
+    """A client's rows under one schema: values ``[rows, features]`` by split."""
 
     encoding: Encoding
     values: Mapping[str, Floats]
 
     def units(self, split: str) -> Tensor:
-        """``[rows, units]``, NaN for missing."""
+        """Return ``[rows, units]``, NaN for missing values."""
         return self.encoding.encode(self.values[split])
 
 
 class TableRows:
-    """What the clients of a node hold.
+    """Tables of the clients of a node.
 
-    scaling : the ranges that all clients share; of other numbers each has those of its own training rows.
+    Parameters
+    ----------
+    source : ClientTableSource
+        The data set.
+    clients : sequence of str
+        The node's clients.
+    settings : ScalingSettings
+        Scaling of numbers.
+    scaling : Scaling or None
+        Ranges that all clients share; other numbers are scaled by the range in the client's own training rows.
     """
 
     def __init__(
@@ -45,19 +54,19 @@ class TableRows:
 
     @cached_property
     def tables(self) -> dict[str, ClientTable]:
-        """As they are in files."""
+        """Tables as they are in files, by client."""
         return {name: self._source.load_table(name) for name in self._clients}
 
     def schema(self, name: str) -> Schema:
-        """Of all features of a client."""
+        """Infer the schema of all features of a client."""
         return infer_schema(self.tables[name].table, schema_settings(self._source), partial=True)
 
     def whole(self, name: str, common: Schema) -> Schema:
-        """The common features, and behind them the client's private ones."""
+        """Return a schema with the common features, followed by the client's private ones."""
         return with_own_features(common, self.schema(name))
 
     def rows(self, name: str, schema: Schema) -> Rows:
-        """Of the features of ``schema``."""
+        """Return a client's rows for the features of ``schema``."""
         if (name, schema) not in self._rows:
             held, settings = self.tables[name], self._settings
             values = read_values(held.table, schema, schema_settings(self._source))
@@ -68,7 +77,7 @@ class TableRows:
         return self._rows[name, schema]
 
     def public(self, schema: Schema) -> Floats | None:
-        """Values ``[rows, features]`` of the rows that everybody may see, if there are any."""
+        """Return values ``[rows, features]`` of the public rows, None without any."""
         if schema not in self._public:
             table = self._source.public_table()
             values = None if table is None else read_values(table, schema, schema_settings(self._source))

@@ -1,4 +1,4 @@
-"""How well a client's graphical models, and simpler models beside them, predict the values of its table."""
+"""Scores of a client's graphical models, and of simpler models, in predicting the values of its table."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class TableScores:
         return scores
 
     def _of_model(self, split: str, suffix: str, model: GraphicalModel, values: Floats) -> dict[str, float]:
-        """Scores of one model. In public rows those of the global one are computed once for clients of equal ranges."""
+        """Score one model; in public rows the global one is scored once for all clients with equal ranges."""
         targets = self._targets(model.encoding.schema)
         if split != "public" or suffix:
             return _named(split, suffix, score_model(model, values, targets))
@@ -91,7 +91,7 @@ class TableScores:
         return self._public_scores[scaling]
 
     def _of_yardsticks(self, name: str, split: str, prefix: str, values: Floats) -> dict[str, float]:
-        """Scores of linear models and trees, where the settings ask for them."""
+        """Score linear models and trees, where the settings ask for them."""
         targets = [each for each in self._targets(self._common) if self._common[each].kind != "embedding"]
         scores: dict[str, float] = {}
         for yardstick in get_args(Yardstick) if self._settings.yardsticks else ():
@@ -104,7 +104,7 @@ class TableScores:
     def _of_questions(
         self, name: str, split: str, models: Mapping[str, GraphicalModel], values: Floats
     ) -> dict[str, float]:
-        """Scores where a share of the values is hidden, of models of the common features."""
+        """Score models of the common features where a share of the values is hidden."""
         targets = self._targets(self._common)
         asked = some_hidden(self._common, values, targets, self._settings.hidden, self._seed)
         scores = self._of_yardsticks(name, split, "hidden-", asked)
@@ -115,18 +115,18 @@ class TableScores:
         return scores
 
     def _yardstick_rows(self, name: str) -> Floats:
-        """Training rows of the client, or of all clients where models are pooled."""
+        """Return training rows of the client, or of all clients where models are pooled."""
         names = self._clients if self._settings.global_model == "pooled" else [name]
         return np.concatenate([self._held.rows(each, self._common).values["train"] for each in names])
 
     def _targets(self, schema: Schema) -> list[str]:
-        """The targets of the settings, and all features that are private to the client."""
+        """Return the targets of the settings, and all features that are private to the client."""
         common = self._common.names
         private = [name for name in schema.names if name not in common]
         return [*(name for name in self._settings.targets or common if name in common), *private]
 
     def _with_private(self, name: str, schema: Schema, split: str, values: Floats) -> Floats:
-        """Rows of a schema with the client's private features, which are missing in public rows."""
+        """Return rows of a schema with the client's private features, which are missing in public rows."""
         if split != "public":
             return self._held.rows(name, schema).values[split]
         more = np.full((len(values), schema.num_values), np.nan)

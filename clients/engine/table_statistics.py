@@ -1,6 +1,6 @@
-"""What clients tell of the values of their tables, as far as their node consents: ranges, and sums over rows.
+"""Statistics of clients' tables that their node consents to send: ranges, and sums over rows.
 
-With noise, the same is told whenever the same is asked of the same rows: an average over fresh noise takes it away.
+Noise is drawn once per request and rows, and repeated afterwards: averaging over fresh noise would remove it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _CONSENT = "FEDGRAPH_CONSENT"
 
 
 def consent_of(node: Node) -> Consent:
-    """What a node lets its clients tell of their values (node config ``consent``, else ``FEDGRAPH_CONSENT``).
+    """Return which statistics a node consents to send (node config ``consent``, else ``FEDGRAPH_CONSENT``).
 
-    A list of what is told, by default empty; an empty one in the node config is nothing, whatever the environment
-    says. There are ``ranges`` and ``sums``. ``consent-epsilon``, ``consent-delta`` and ``consent-rows`` are the
-    limits of :class:`fedgraph.graphical.statistics.Consent`.
+    ``consent`` is a comma-separated list of ``ranges`` and ``sums``, by default empty; an empty one in the node config
+    overrides the environment. ``consent-epsilon``, ``consent-delta`` and ``consent-rows`` are the limits of
+    :class:`fedgraph.graphical.statistics.Consent`.
 
     Raises
     ------
     IdentityError
-        For anything else.
+        For other entries, and limits that are not finite numbers above 0.
     """
     given = [entry.strip() for entry in listed(str(node.config.get("consent", os.environ.get(_CONSENT, ""))))]
     unknown = [entry for entry in given if entry not in ("", "ranges", "sums")]
@@ -51,7 +51,7 @@ def consent_of(node: Node) -> Consent:
     limits = {"consent-epsilon": "max_epsilon", "consent-delta": "max_delta", "consent-rows": "least_rows"}
     try:
         numbers = {name: float(node.config[key]) for key, name in limits.items() if key in node.config}
-        # No epsilon is above one that is not a number: it would be no limit at all.
+        # NaN would be no limit, because no epsilon is larger.
         fit = all(0 < number < math.inf for number in numbers.values())
     except (TypeError, ValueError):
         fit = False
@@ -64,7 +64,7 @@ def consent_of(node: Node) -> Consent:
 
 @dataclass(frozen=True)
 class TableStatistics:
-    """Of the common features of ``clients``, in answer to a request."""
+    """Statistics of the common features of ``clients``, in answer to a request."""
 
     node: Node
     request: PhaseRequest
@@ -74,11 +74,11 @@ class TableStatistics:
     held: TableRows
 
     def ranges(self) -> list[str]:
-        """Of each client: low, high and perhaps median of its numbers."""
+        """Return low, high and possibly median of each client's numbers, as JSON."""
         return [self._told(name).as_json() for name in self.clients]
 
     def keys(self) -> list[str]:
-        """Of each client: a public key, made for the next sums alone."""
+        """Create a public key for each client, in hexadecimal digits, for the next sums only."""
         consent_of(self.node).check(self.settings.statistics.noise, "sums")
         pairs = [KeyPair.create() for _ in self.clients]
         private = torch.tensor([list(pair.private_bytes()) for pair in pairs], dtype=torch.uint8)
@@ -86,9 +86,9 @@ class TableStatistics:
         return [pair.public.hex() for pair in pairs]
 
     def sums(self) -> Tensor:
-        """Over the training rows of each client, as far as this node consents, ``[clients, numbers]``.
+        """Return sums over the training rows of each client, as far as this node consents, ``[clients, numbers]``.
 
-        With masks, where the experiment wants them, for which the keys are used up.
+        They are masked where the experiment asks for it, which uses up the keys.
         """
         found = [self._summed(name) for name in self.clients]
         if not self.settings.recovery.masks:
@@ -102,9 +102,9 @@ class TableStatistics:
         return torch.stack([masked(sums, name, pair, self.request.keys, self.request.run) for sums, name, pair in told])
 
     def _told(self, name: str) -> SharedStatistics:
-        """A client's ranges."""
+        """Return a client's ranges."""
         settings, consent = self.settings, consent_of(self.node)
-        # What was told once may be no longer.
+        # Consent that was given once may have been withdrawn.
         check_consent(settings.scaling, settings.statistics, consent)
         values = self.held.rows(name, self.common).values["train"]
         kept = self._released(name, values, settings.scaling.as_table())
@@ -116,7 +116,7 @@ class TableStatistics:
         return told
 
     def _summed(self, name: str) -> Tensor:
-        """Sums over a client's rows, ``[numbers]``."""
+        """Return sums over a client's rows, ``[numbers]``."""
         noise, consent = self.settings.statistics.noise, consent_of(self.node)
         consent.check(noise, "sums")
         units = self.held.rows(name, self.common).units("train")
@@ -134,7 +134,7 @@ class TableStatistics:
         return load_state(kept)["sums"]
 
     def _released(self, name: str, values: NDArray[Any], purpose: Any) -> Path:
-        """Where what was told of a client's values with noise is kept."""
+        """Return the file in which statistics of a client's values are kept, once sent with noise."""
         rows = hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
         asked = [name, rows, schema_as_json(self.common), purpose, self.settings.statistics.as_table()]
         return self.node.released_dir / "statistics" / f"{json_digest(asked)}.json"

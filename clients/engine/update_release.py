@@ -1,4 +1,4 @@
-"""What leaves a node of a client's update: as it is, with a little noise, or with noise that guarantees something."""
+"""What leaves a node of a client's update: unchanged, with a little noise, or with differentially private noise."""
 
 from __future__ import annotations
 
@@ -25,12 +25,17 @@ _PURPOSE = "releases"
 class UpdateRelease:
     """Releases of the clients that one request asks for.
 
-    Buffers, such as running statistics, leave as they came wherever there is noise: noise would break them.
+    Buffers, such as running statistics, are sent as they were received wherever there is noise, which would break them.
 
-    noise   : deviation of the noise on a client's own parameters; repeatable, for a simulation.
-    privacy : as :class:`NoiseSettings`; a vector is everything that a client changed. Noise comes from the operating
-              system, and the node counts what its clients have released in the run. What :mod:`fedgraph.privacy` says
-              of updates holds.
+    Attributes
+    ----------
+    client : CohortClient
+        The client class that answers the request.
+    noise : float
+        Standard deviation of the noise on a client's own parameters; reproducible, for simulations.
+    privacy : NoiseSettings or None
+        Differentially private noise; a vector is everything that a client changed. Noise comes from the operating
+        system, and the node counts what its clients have released in the run. See :mod:`fedgraph.privacy` for updates.
     """
 
     client: CohortClient[Any]
@@ -38,9 +43,9 @@ class UpdateRelease:
     privacy: NoiseSettings | None
 
     def __call__(self, before: Tensor, after: Tensor) -> Tensor:
-        """What may leave of ``after`` ``[clients, models, parameters]``, of which the first model is a client's own.
+        """Return what may leave of ``after`` ``[clients, models, parameters]``, whose first model is the client's own.
 
-        Raises ReplyError when a client has released as often as it may.
+        Raises ReplyError when a client has no release left.
         """
         if not self.noise and self.privacy is None:
             return after
@@ -49,7 +54,7 @@ class UpdateRelease:
         return torch.cat([with_noise(before[..., :trained], after[..., :trained]), before[..., trained:]], dim=2)
 
     def publishable(self, numbers: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Numbers per client of which the server may know; none of them where there is something to protect."""
+        """Return the numbers per client that the server may see; all NaN where privacy is to be protected."""
         return numbers if self.privacy is None else {name: torch.full_like(v, torch.nan) for name, v in numbers.items()}
 
     def _noisy(self, before: Tensor, after: Tensor) -> Tensor:
@@ -71,13 +76,13 @@ class UpdateRelease:
         return before + release(update.where(finite[:, None], torch.zeros(())), self.privacy).view_as(before)
 
     def _count(self) -> None:
-        """Remember that all of them release now; what a round that is repeated released before counts too."""
+        """Count a release for all clients; a round that is repeated counts again."""
         assert self.privacy is not None
         node, request = self.client.node, self.client.request
         node.state_dir.mkdir(parents=True, exist_ok=True)
         with locked(node.state_dir / f"{_PURPOSE}.lock"):
             state = node.state(request.run, _PURPOSE)
-            # Not the state after a round: a counter never goes back.
+            # Not the state after a round: a counter is never set back.
             spent = state.load(request.clients, 1, {"spent": torch.zeros(1)})["spent"]
             over = [name for name, count in zip(request.clients, spent, strict=True) if count >= self.privacy.releases]
             if over:

@@ -1,4 +1,4 @@
-"""What people type.
+"""Commands of the command line.
 
 One module for each command, and :mod:`fedgraph.commands.deployment` for those that start Flower's programs::
 

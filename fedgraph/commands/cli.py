@@ -51,7 +51,7 @@ def run(
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run folder.")] = None,
 ) -> None:
-    """Run an experiment, or go on with one that was stopped."""
+    """Run an experiment, or continue one that was stopped."""
     console = Console()
     with messages_for_people():
         if grid not in ("local", "flower"):
@@ -102,7 +102,7 @@ def methods() -> None:
     table = Table()
     for column in ("method", "what it is", "needs", "paper"):
         table.add_column(column, overflow="fold")
-    # First what the project is for, then what it is held against.
+    # Methods for graphs first, then the baselines.
     for name, found in sorted(built_ins().items(), key=lambda item: item[0].split("-")[0] not in _OURS):
         told: list[str] = [getattr(found, key) for key in ("title", "needs", "paper")]
         table.add_row(name, *map(escape, told))
@@ -159,7 +159,7 @@ def data(
 
 
 def _where(entry: CatalogueEntry, folder: Path) -> list[str]:
-    """Where the files of a data set are, or where they are looked for and how to get them."""
+    """Return where the files of a data set are, or where they are looked for and how to get them."""
     if not entry.alternatives:
         return ["needs no files"]
     found = find(entry, folder)
@@ -207,7 +207,7 @@ def _download(name: str, folder: Path, console: Console) -> None:
 
 
 def _check_writable(file: Path | None, suffixes: tuple[str, ...] | None) -> None:
-    """Find out before a run, not after it, that its results have nowhere to go."""
+    """Check before a run that its results can be written."""
     if file is None:
         return
     try:

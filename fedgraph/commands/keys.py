@@ -1,4 +1,4 @@
-"""Every table of an experiment, or of a published table, and its keys, read off the settings classes."""
+"""All tables of an experiment, or of a published table, and their keys, read from the settings classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedgraph.training import TrainSettings
 
 
 def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
-    """A short name -> heading and settings class of every table that ``fedgraph keys`` explains."""
+    """Return heading and settings class of every table that ``fedgraph keys`` explains, by short name."""
     tables: dict[str, tuple[str, type[Settings]]] = {
         "experiment": ("[experiment]", ExperimentTable),
         "clients": ("[clients]", ClientsTable),
@@ -46,7 +46,7 @@ def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
 
 
 def inner_tables(kind: type[Settings]) -> dict[str, type[Settings]]:
-    """The keys of a table that are tables of their own."""
+    """Return the keys of a table that are tables of their own."""
     found = {}
     for key, field in zip(kind.keys(), kind.model_fields.values(), strict=True):
         for part in (field.annotation, *get_args(field.annotation)):
@@ -56,9 +56,9 @@ def inner_tables(kind: type[Settings]) -> dict[str, type[Settings]]:
 
 
 def describe(kind: type[Settings], name: str = "") -> list[str]:
-    """One line per key (name, type, default), then what the class says of them, with keys as in TOML.
+    """Return one line per key (name, type, default), then the docstrings of the class, with keys as in TOML.
 
-    name : of the table, by which tables in it are referred to.
+    ``name`` is that of the table, by which its inner tables are referred to.
     """
     lines, inner = [], inner_tables(kind)
     for key, field in zip(kind.keys(), kind.model_fields.values(), strict=True):
@@ -79,7 +79,7 @@ def describe(kind: type[Settings], name: str = "") -> list[str]:
 
 
 def _type(annotation: Any) -> str:
-    """As it is written in Python, without what checks it."""
+    """Format a type as in Python, without validators."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _type(arguments[0])

@@ -1,4 +1,4 @@
-"""The command ``fedgraph peers``: how far the final models of a run differ, in numbers and as a picture."""
+"""The command ``fedgraph peers``: differences between the final models of a run, in numbers and as a picture."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def peers(
 ) -> None:
     """Print how far the final models of a run differ, as means over pairs of peers, and draw peers.png in its folder.
 
-    The picture shows of each two peers how many test examples they predict differently.
+    The picture shows for each pair of peers how many test examples they predict differently.
     """
     console = Console()
     with messages_for_people():

@@ -1,4 +1,4 @@
-"""The command ``fedgraph predict``: what the fusion model of a finished run of F3 says of other samples."""
+"""The command ``fedgraph predict``: predictions for other samples by the fusion model of a finished run of F3."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEPT = (*LocalModelSettings.keys(), "noise", "draws")
 """Keys of ``[f3]`` that an inference needs too."""
 
 _USEFUL_BOUND = 0.5
-"""A guaranteed bound on the error of probabilities above this says nothing."""
+"""A guaranteed bound on the error of probabilities above this is useless."""
 
 
 def predict(
@@ -41,12 +41,12 @@ def predict(
 ) -> None:
     """Predict samples with the fusion model of a run: one exchange of embeddings by the same frozen models.
 
-    Writes predictions.csv (probabilities, and their deviation over graph draws) into a run folder of its own, in the
+    Writes predictions.csv (probabilities, and their deviation over graph draws) to a run folder of its own, in the
     folder `predictions` of the run.
 
     With --secret, embeddings are split into shares and the first layer is computed on those, in three exchanges: no
-    other node and not the server sees an owner's embedding. Here the nodes of owners play the aggregators, to try it
-    out; how independent nodes do it, and what stays hidden, is told by `python -m pydoc fedgraph.privacy`.
+    other node and not the server sees an owner's embedding. Here the nodes of owners also act as aggregators, for a
+    trial; how independent nodes do it, and what stays hidden, is described by `python -m pydoc fedgraph.privacy`.
     """
     console = Console()
     with messages_for_people():
@@ -70,7 +70,7 @@ def predict(
         overrides += [f"output.dir={json.dumps(str(trained.path / 'predictions'))}", *(set_ or [])]
         experiment = load_experiment(trained.path / "experiment.toml", overrides, method)
         folder = RunFolder.create(experiment, Path(experiment.output.dir), trained.plugins)
-        # Gone on with as any other run, it would look for the frozen models in its own folder.
+        # Resumed like any other run, it would look for the frozen models in its own folder.
         advice = "once that is mended, predict again"
         summary = run_one(folder, grid, nodes, data_dir, console, model_dir=_models_of(trained), advice=advice)
     console.print(f"{summary['predictions']} samples predicted; data: {summary['data']}", soft_wrap=True)
@@ -90,13 +90,13 @@ def predict(
 
 
 def _models_of(trained: RunFolder) -> Path | None:
-    """Where the run has kept the owners' frozen models: in its folder, or (None) where ``FEDGRAPH_MODELS`` says."""
+    """Return the folder of the owners' frozen models if the run has one; None for that of ``FEDGRAPH_MODELS``."""
     own = trained.path / "nodes" / "local-models"
     return own if own.is_dir() or not os.environ.get("FEDGRAPH_MODELS") else None
 
 
 def _k_of_n(text: str) -> tuple[int, int]:
-    """``2-of-3`` -> ``(2, 3)``."""
+    """Parse ``2-of-3`` to ``(2, 3)``."""
     found = re.fullmatch(r"(\d+)-of-(\d+)", text)
     k, n = (int(part) for part in found.groups()) if found else (0, 0)
     if not 2 <= k <= n:

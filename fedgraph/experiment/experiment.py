@@ -1,4 +1,4 @@
-"""The experiment: one TOML file, validated, overridable key by key, the same for every grid."""
+"""The experiment: one TOML file, validated, with overrides for single keys, the same for every grid."""
 
 from __future__ import annotations
 
@@ -28,17 +28,37 @@ _PATHS = (
     ("fairness", "stand-alone", Path.is_dir),
     ("clients", "public-keys", Path.is_dir),
 )
-"""Keys that hold the path of a file or folder."""
+"""Keys whose value is the path of a file or folder."""
 
 
 @dataclass(frozen=True)
 class Experiment:
     """A validated experiment.
 
-    model         : the table as given, checked; empty for methods that have models of their own.
-    clients       : whoever is there, where the file has no such table.
-    method_tables : as given; the keys of each are known to its method, which checks them when it runs.
-    fairness      : None where the file has no such table.
+    Attributes
+    ----------
+    experiment : ExperimentTable
+        What is run.
+    data : Settings
+        The data set and its settings.
+    model : dict
+        The table as given, checked; empty for methods that have models of their own.
+    train : TrainSettings
+        Local training.
+    graph : GraphTable
+        The client graph.
+    evaluation : EvaluationTable
+        What is measured, and when.
+    output : OutputTable
+        Where results are written.
+    method : Method
+        The method that runs.
+    method_tables : dict of str to dict
+        Tables of methods as given; each is checked when its method runs.
+    fairness : FairnessTable or None
+        None where the file has no such table.
+    clients : ClientsTable
+        Expected clients; whichever clients nodes host, where the file has no such table.
     """
 
     experiment: ExperimentTable
@@ -59,11 +79,14 @@ class Experiment:
         return self.method_tables.get(self.method.name, {})
 
     def roll_call(self) -> RollCall:
-        """Whom a run waits for. Raises ExperimentError when public keys cannot be read."""
+        """Return the clients that a run waits for. Raises ExperimentError when public keys cannot be read."""
         return RollCall.of(self.clients, self.experiment.min_clients, self.experiment.wait)
 
     def as_dict(self) -> dict[str, Any]:
-        """The resolved experiment: every table with every default filled in, fit to be written as TOML."""
+        """Return the resolved experiment: all tables with all defaults filled in, ready to be written as TOML.
+
+        ``[output] resume`` is left out.
+        """
         return {
             "experiment": self.experiment.as_table(),
             "data": self.data.as_table(),
@@ -78,14 +101,14 @@ class Experiment:
         }
 
     def as_toml(self) -> str:
-        """The resolved experiment as TOML text."""
+        """Return the resolved experiment as TOML text."""
         return tomli_w.dumps(self.as_dict())
 
     def client_part(self, method_settings: Mapping[str, Any]) -> str:
-        """What a node needs to know, as JSON: no output folders, no graph, nothing of other clients.
+        """Return the part that nodes need, as JSON: no output folders, no graph, nothing about other clients.
 
-        Only the names in ``[clients] expect``, the names and patterns in ``[[model.variants]]``, and the names and
-        scales in ``[data]``, are seen by every node.
+        The exceptions are the names in ``[clients] expect``, the names and patterns in ``[[model.variants]]``, and the
+        names and scales in ``[data]``, which every node sees.
         """
         expected = {} if self.clients.expect is None else {"expect": self.clients.expect}
         return json.dumps(
@@ -104,6 +127,8 @@ class Experiment:
 
 def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
     """Validate the tables of an experiment file.
+
+    Tables of methods are checked later, when the method runs.
 
     Raises
     ------
@@ -165,16 +190,24 @@ def _fairness(table: Mapping[str, Any], evaluation: EvaluationTable) -> Fairness
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = (), method: str | None = None) -> Experiment:
-    """Read an experiment file and apply overrides such as ``train.learning-rate=0.05``.
+    """Read an experiment file and apply overrides.
 
-    ``method`` runs another method, by short name or dotted path, in place of the one the file names. The path of a
-    graph file, of a stand-alone run, or of the folder of public keys is looked for beside the experiment, then from the
-    current folder, and made absolute where it is found.
+    The path of a graph file, of a stand-alone run, or of the folder of public keys is looked for beside the experiment,
+    then from the current folder, and made absolute where it is found.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, as for :func:`find_experiment`.
+    overrides : iterable of str
+        Values such as ``train.learning-rate=0.05``, as for :func:`apply_overrides`.
+    method : str, optional
+        Another method, by short name or dotted path, that runs in place of the one in the file.
 
     Raises
     ------
     ExperimentError
-        When the file is missing or is no TOML, and as ``parse_experiment``.
+        When the file is missing or not TOML, and as for :func:`parse_experiment`.
     """
     found = find_experiment(path)
     try:
@@ -197,7 +230,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = (), method: str
 
 
 def _with_method(tables: dict[str, Any], method: str) -> dict[str, Any]:
-    """The tables with another method, and without the table that only the file's own method knows."""
+    """Return the tables with another method, and without the table that only the file's own method knows."""
     head = {key: value for key, value in _table(tables, "experiment").items() if key not in _METHOD_KEYS}
     own = _table(tables, "experiment").get("strategy")
     own_table = str(own).rpartition(":")[2] if own else None
@@ -206,7 +239,12 @@ def _with_method(tables: dict[str, Any], method: str) -> dict[str, Any]:
 
 
 def find_experiment(path: str | Path) -> Path:
-    """The experiment file: as given from the current folder, or one of those that come with the project.
+    """Find an experiment file: as given from the current folder, or among those that come with the project.
+
+    Returns
+    -------
+    Path
+        Absolute path.
 
     Raises
     ------
@@ -222,9 +260,9 @@ def find_experiment(path: str | Path) -> Path:
 
 
 def apply_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """``tables`` with each ``table.key=value`` applied; values are TOML, or plain text where they are not.
+    """Return ``tables`` with each ``table.key=value`` applied; values are TOML, or plain text where they are not.
 
-    ``table={key = value}`` replaces a whole table.
+    ``table={key = value}`` replaces a whole table. ``tables`` is not changed.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The tables of an experiment file that are about the run itself."""
+"""Tables of an experiment file that describe the run itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from fedgraph.support.settings import Settings
 class ExperimentTable(Settings):
     """``[experiment]``: what is run and how strict the run is about absent clients.
 
-    name        : run folders are called after it.
+    Attributes
+    ----------
+    name        : run folders are named after it.
     method      : a built-in method; or strategy and client by dotted path (the client's default fits the strategy).
     rounds, seed : communication rounds, of which methods over owners of different features (f3, vfl) have none;
                   everything random follows from the seed.
@@ -39,18 +41,21 @@ class ExperimentTable(Settings):
 class EvaluationTable(Settings):
     """``[evaluation]``: what is measured, how often, and when measuring ends the run.
 
+    Attributes
+    ----------
     splits   : which of each client's splits are measured.
-    every    : after every so many rounds, and at the end.
+    every    : rounds between evaluations; there is also one at the end.
     restore_best : end with the models of the best evaluation, when early stopping is on.
-    average_last : end with the mean of each client's models of the last so many rounds; what the last models themselves
-               measured is in ``summary.json`` under names that end in ``-last``. A run that ends early keeps its last.
-    horizons : forecast steps reported on their own, counted from 1; by default 3, 6 and 12, as far as a forecast goes.
+    average_last : end with the mean of each client's models over this many last rounds; the metrics of the last models
+               themselves are in ``summary.json`` under names that end in ``-last``. A run that ends early keeps its
+               last.
+    horizons : forecast steps reported separately, counted from 1; by default 3, 6 and 12, as far as a forecast goes.
     monitor  : metric watched for early stopping as ``<split>/<metric>``, e.g. ``validation/mae``; needs ``patience``,
                the number of evaluations without a better mean over clients after which the run ends.
-    targets  : value by metric, e.g. ``{"test/accuracy" = 0.98}``; ``rounds_to_target`` in ``summary.json`` tells after
-               how many rounds the mean over clients reached it, and after how many the first client did;
-               ``bytes_to_target`` and ``seconds_to_target`` what each client was sent and sent for that, and how long
-               it took.
+    targets  : value by metric, e.g. ``{"test/accuracy" = 0.98}``; ``rounds_to_target`` in ``summary.json`` contains
+               after how many rounds the mean over clients reached it, and after how many the first client did;
+               ``bytes_to_target`` and ``seconds_to_target`` the bytes sent to and from each client until then, and the
+               time.
     stop_at_targets : end the run once all targets are reached, by the ``mean`` or by the ``first`` client.
     compare_peers : compare the models that the run ends with, pair by pair: their parameters, and the classes that
                they predict for the test examples, which must be the same for all clients (``[data] test = "shared"``)
@@ -91,11 +96,13 @@ class EvaluationTable(Settings):
 
 
 class FairnessTable(Settings):
-    """``[fairness]``: whether clients that are ahead when each trains alone are ahead in the federation too.
+    """``[fairness]``: whether clients that are ahead when each trains alone are also ahead in the federation.
 
     Fairness is 100 times the correlation, over clients, of what they reach alone and here (Gorbett, Shirazi, Ray; IEEE
     Big Data 2023, section IV.D): ``fairness`` in ``summary.json``, and by round in ``metrics.jsonl``.
 
+    Attributes
+    ----------
     stand_alone : the folder of a finished run with the same [data] in which each client trains alone (method
                   ``local``); looked for beside the experiment, and from the current folder.
     metric      : what is correlated, as ``<split>/<metric>``.
@@ -111,9 +118,11 @@ class FairnessTable(Settings):
 class OutputTable(Settings):
     """``[output]``: where the run folder goes and how often a checkpoint is written.
 
-    dir    : run folders are made in this folder.
+    Attributes
+    ----------
+    dir    : folder in which run folders are created.
     checkpoint_every : rounds between checkpoints.
-    resume : a run folder to go on with, instead of starting a new one.
+    resume : run folder to continue, instead of starting a new one.
     """
 
     dir: str = "runs"

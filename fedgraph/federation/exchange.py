@@ -1,4 +1,4 @@
-"""The server's side of every exchange: the opening query, and a grid whose nodes and replies come in a fixed order."""
+"""The server's side of every exchange: the opening query, and a grid with a fixed order of nodes and replies."""
 
 from __future__ import annotations
 
@@ -22,21 +22,34 @@ log = logging.getLogger("fedgraph")
 _POLL_SECONDS = 0.5
 _REMIND_SECONDS = 10.0
 _ANSWER_SECONDS = 300.0
-"""How long a node that is connected may take to load its libraries and its data before it answers the opening query."""
+"""Seconds in which a connected node may load its libraries and data before it answers the opening query."""
 
 _ONCE_PER_NODE = frozenset({"shared", "arrays"})
-"""Records of which a node gets or gives one for all its clients: in the others, every client has arrays of its own."""
+"""Records that a node receives or sends once for all its clients; all other records have arrays per client."""
 
 SomeReply = TypeVar("SomeReply")
 
 
 class OrderedGrid(Grid):
-    """A grid seen through a federation: only nodes that host clients, in the order of their first client's name.
+    """Flower grid restricted to the nodes that host clients, in the order of their first client's name.
 
-    Node ids are random per run and replies come as they arrive; a sum over them in that order is not reproducible.
-    Exchanges and array bytes are counted here, because everything after the opening query passes here.
+    Node ids are random in every run and replies arrive in any order, so that sums over replies in order of arrival
+    would not be reproducible. All traffic after the opening query passes through this grid, which counts exchanges and
+    array bytes.
 
-    traffic : goes on counting from there; by default from nothing.
+    Parameters
+    ----------
+    grid : Grid
+        Grid that delivers the messages.
+    federation : Federation
+        Clients of the run and the nodes that host them.
+    traffic : Traffic, optional
+        Counter to continue; a new one by default.
+
+    Attributes
+    ----------
+    traffic : Traffic
+        What was sent so far.
     """
 
     def __init__(self, grid: Grid, federation: Federation, traffic: Traffic | None = None) -> None:
@@ -48,7 +61,7 @@ class OrderedGrid(Grid):
         }
 
     def set_run(self, run: Any) -> None:
-        """Pass on Flower's description of the run."""
+        """Pass Flower's description of the run on to the grid below."""
         self._grid.set_run(run)
 
     @property
@@ -63,7 +76,7 @@ class OrderedGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Nodes that host clients and are connected, in order."""
+        """Return the ids of the connected nodes that host clients, in order."""
         connected = set(self._grid.get_node_ids())
         return [node for node in self._rank if node in connected]
 
@@ -72,11 +85,14 @@ class OrderedGrid(Grid):
         return self._grid.push_messages(messages)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Pull replies from the grid below, in order."""
+        """Return the replies to the given messages, in the order of the nodes."""
         return self._ordered(self._grid.pull_messages(message_ids))
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """One exchange; replies in the order of the nodes, whichever came first."""
+        """Run one exchange and return the replies in the order of the nodes, whichever came first.
+
+        Replies of nodes that host no client are dropped. ``timeout`` is in seconds.
+        """
         outgoing = list(messages)
         if not outgoing:
             return []
@@ -101,7 +117,7 @@ def _count(
 ) -> None:
     """Add the requests and replies of an exchange to ``traffic``.
 
-    hosted : how many clients a node has; a request that names clients speaks to those alone.
+    ``hosted`` returns the number of clients of a node. A request that names clients counts for these only.
     """
     asked: dict[int, int] = {}
     for message in sent:
@@ -123,7 +139,7 @@ def _clients_named(message: Message) -> int:
 
 
 def _array_bytes(message: Message) -> tuple[int, int]:
-    """Bytes of the arrays that the node's clients have in common, and of those that each has for itself."""
+    """Return the bytes of the arrays that a node's clients share, and of the arrays that each client has for itself."""
     once = own = 0
     for name, record in message.content.items() if message.has_content() else ():
         if isinstance(record, ArrayRecord):
@@ -135,12 +151,27 @@ def _array_bytes(message: Message) -> tuple[int, int]:
 def split_replies(
     replies: Iterable[Message], asked: Iterable[int], read: Callable[[int, RecordDict], SomeReply]
 ) -> tuple[dict[int, SomeReply], dict[int, str]]:
-    """What the nodes asked have replied, by node, and why there is nothing usable from the others, by node too.
+    """Take in the replies of the nodes that were asked, and separate usable ones from problems.
 
-    The one place where replies are taken in: whatever is wrong with one of them is a problem of its node alone. Replies
-    of nodes that were not asked, or have replied already, are ignored.
+    This is the only place where replies are read: whatever is wrong with a reply is a problem of its node alone.
+    Replies of nodes that were not asked, and second replies of a node, are ignored.
 
-    read : checks and unpacks the content of a node's reply; raises ReplyError or IdentityError.
+    Parameters
+    ----------
+    replies : iterable of Message
+        Replies in any order.
+    asked : iterable of int
+        Ids of the nodes that were asked.
+    read : callable
+        Checks and unpacks the content of a reply, given the node id and the content. May raise ReplyError or
+        IdentityError; any other exception is reported as a malformed reply.
+
+    Returns
+    -------
+    found : dict of int to SomeReply
+        Usable replies by node id.
+    problems : dict of int to str
+        Reasons by node id, for all nodes asked that have no usable reply.
     """
     found: dict[int, SomeReply] = {}
     problems = dict.fromkeys(asked, "no reply in time")
@@ -160,7 +191,7 @@ def split_replies(
             except (ReplyError, IdentityError) as error:
                 problem = str(error)
             except Exception as error:
-                # Replies are untrusted: whatever one of them trips over must not end the run.
+                # Replies are untrusted: no exception that one of them causes may end the run.
                 problem = f"malformed reply ({type(error).__name__}: {error})"
         if problem is not None:
             problems[node] = problem
@@ -179,7 +210,37 @@ def identify(
     on_wait: Callable[[str], None] = lambda text: None,
     traffic: Traffic | None = None,
 ) -> Federation:
-    """The opening query: ask every node whom it hosts, and wait until all are there; see ``ask_everybody``."""
+    """Run the opening query: ask all nodes whom they host, and wait until all clients are there.
+
+    Parameters
+    ----------
+    grid : Grid
+        Grid whose nodes are asked.
+    client : str
+        Dotted path of the client class.
+    experiment : str
+        Part of the experiment that nodes get, as JSON.
+    roll_call : RollCall
+        Clients to wait for, and how long.
+    label_counts : bool
+        Whether nodes also report the number of examples per class of each client.
+    on_wait : callable, optional
+        Called with a sentence about the clients that are missing, see :func:`ask_everybody`.
+    traffic : Traffic, optional
+        Counter that the exchange is added to.
+
+    Returns
+    -------
+    Federation
+        All clients and the nodes that host them.
+
+    Raises
+    ------
+    IdentityError
+        As for :func:`ask_everybody`, and when a client is hosted twice or nodes host no client at all.
+    DataError
+        When clients disagree on the task, or a client has no training examples although it should.
+    """
     config = ConfigRecord({CLIENT_KEY: client, EXPERIMENT_KEY: experiment, "label-counts": label_counts})
     content = RecordDict({"config": config})
     identities = ask_everybody(
@@ -199,23 +260,45 @@ def ask_everybody(
     on_wait: Callable[[str], None] = lambda text: None,
     traffic: Traffic | None = None,
 ) -> dict[int, SomeAnswer]:
-    """One exchange with every node, those that connect in time included; answers by node.
+    """Run one exchange with all nodes, including those that connect in time, and return their answers.
 
-    It ends when everybody has answered whom the roll call waits for: all expected clients, or every partition that
-    nodes speak of and ``min_clients`` clients. What it takes is added to ``traffic``.
+    The exchange ends when all clients that the roll call waits for have answered: all expected clients, or every
+    partition that nodes report and at least ``min_clients`` clients.
 
-    read     : checks and unpacks an answer; raises ReplyError.
-    timeout  : seconds that a node may take to answer, at least those that the roll call waits.
-    tolerate : go on without nodes whose answer is unusable or missing, as long as there are ``min_clients``. Where
-               clients are expected by name, a node with an unusable answer may be nobody's concern: it is asked again
-               every ten seconds while others are waited for.
-    on_wait  : told whom the run waits for and how long yet, whenever that changes, and every ten seconds.
+    Parameters
+    ----------
+    grid : Grid
+        Grid whose nodes are asked.
+    content : RecordDict
+        The request; where the roll call has keys, a challenge is added to its record ``config``.
+    message_type : str
+        Flower message type of the request.
+    read : callable
+        Checks and unpacks the content of an answer; raises ReplyError.
+    roll_call : RollCall
+        Clients to wait for, how long, and the public keys that prove them.
+    timeout : float, default 300
+        Seconds in which a node must answer; never less than ``roll_call.wait``.
+    tolerate : bool, default False
+        Continue without nodes whose answer is missing or unusable, if at least ``min_clients`` clients remain. Where
+        clients are expected by name, an unusable answer does not end the run at once: the node is asked again every ten
+        seconds while other clients are waited for.
+    on_wait : callable, optional
+        Called with a sentence that names the missing clients and the time left, when the clients change and at least
+        every ten seconds.
+    traffic : Traffic, optional
+        Counter that the exchange is added to.
+
+    Returns
+    -------
+    dict of int to SomeAnswer
+        Answers by node id.
 
     Raises
     ------
     IdentityError
-        When a node cannot say whom it hosts (with its own words) or does not prove it where the roll call has keys, or
-        clients are still missing when time is up.
+        When a node cannot name its clients (with the node's own message), does not prove that it may host them although
+        the roll call has keys, or when clients are still missing after ``roll_call.wait`` seconds.
     """
     answers: dict[int, SomeAnswer] = {}
     failed: dict[int, str] = {}
@@ -239,7 +322,7 @@ def ask_everybody(
             replies = list(grid.send_and_receive(messages, timeout=max(wait, timeout)))
             _count(traffic, messages, replies)
             silent -= {reply.metadata.src_node_id for reply in replies}
-            # A node that ended is listed for a while yet; its clients may come back on another.
+            # A node that has ended is listed for a while; its clients may come back on another one.
             heard = [reply for reply in replies if not is_unreachable(reply)]
             sources = {reply.metadata.src_node_id for reply in heard}
             asked = [node for node in unknown if node in sources]
@@ -269,7 +352,7 @@ def ask_everybody(
 def _admitted(
     read: Callable[[RecordDict], SomeAnswer], roll_call: RollCall, challenged: str, node: int, content: RecordDict
 ) -> SomeAnswer:
-    """The answer of a node that may host whom it says it hosts. Raises ReplyError or IdentityError."""
+    """Return the answer of a node that may host the clients it names. Raises ReplyError or IdentityError."""
     answer = read(content)
     roll_call.check_expected(answer.clients)
     if roll_call.keys is not None:
@@ -278,7 +361,7 @@ def _admitted(
 
 
 class _News:
-    """Says whom a run waits for when that changes, and now and then when it does not."""
+    """Reports which clients a run waits for when that changes, and every ten seconds when it does not."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell

@@ -1,4 +1,6 @@
-"""The federation of a run: its clients in the order of their names, where each lives, and what is sent to and fro."""
+"""The federation of a run: its clients in the order of their names, the nodes that host them, and the traffic
+between.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,24 @@ from fedgraph.support.errors import DataError, IdentityError
 
 @dataclass
 class Traffic:
-    """What went between the server and its nodes, and what would have gone with a node for every client.
+    """Traffic between server and nodes, as it was and as it would be with a node for every client.
 
-    exchanges  : the opening query is one, however often it had to be asked.
-    bytes_down : bytes of the arrays in all requests as Flower encodes them: the numbers, and about 128 bytes per array.
-    bytes_up   : the same of all replies that came, usable or not; label counts in the opening query are among them.
-    bytes_down_alone, bytes_up_alone : the same if every client had a node of its own, whatever the nodes of this run
-                 were: a model that a node gets once for all its clients counts for each of them, as does the one mean
-                 that a node of a stock strategy answers with. It is what a method takes; what a run took depends on who
-                 shares a node too. Candidates of ``sfl-cold-start``, which not all clients need, count for each.
+    An array sent to several nodes counts for each of them. Names, settings and metrics (a few kilobytes per node) and
+    the overhead of the transport are not counted, so that all runs of an experiment report the same numbers.
 
-    An array that goes to several nodes counts for each of them. Names, settings and metrics (a few kilobytes per node)
-    and what the transport adds are not counted, so that runs of the same experiment have the same numbers.
+    Attributes
+    ----------
+    exchanges : int
+        Requests with their replies; the opening query counts once, however often it had to be asked.
+    bytes_down : int
+        Bytes of the arrays in all requests as Flower encodes them: the numbers, and about 128 bytes per array.
+    bytes_up : int
+        The same for all replies that came, usable or not, including label counts in the opening query.
+    bytes_down_alone, bytes_up_alone : int
+        The same if every client had a node of its own, whatever the nodes of this run were: a model that a node gets
+        once for all its clients counts for each of them, as does the one mean that a node of a stock strategy returns.
+        These numbers describe the method; ``bytes_down`` and ``bytes_up`` also depend on which clients share a node.
+        Candidates of ``sfl-cold-start``, which not all clients need, count for each client.
     """
 
     exchanges: int = 0
@@ -39,11 +47,11 @@ class Traffic:
     bytes_up_alone: int = 0
 
     def since(self, before: Traffic) -> Traffic:
-        """What was added since it was ``before``."""
+        """Return the traffic added since the counter was ``before``."""
         return Traffic(**{name: value - getattr(before, name) for name, value in vars(self).items()})
 
     def per_client(self, clients: int) -> dict[str, float]:
-        """Entries of ``summary.json``: mean bytes per client, each on a node of its own."""
+        """Return the mean bytes per client, each on a node of its own, as entries of ``summary.json``."""
         return {
             "bytes_down_per_client": self.bytes_down_alone / clients,
             "bytes_up_per_client": self.bytes_up_alone / clients,
@@ -52,14 +60,30 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Federation:
-    """Who takes part in a run. Everything indexed by client follows ``names``, which is sorted.
+    """Clients that take part in a run; everything indexed by client follows ``names``, which is sorted.
 
-    hosts        : node id -> positions of its clients in ``names``.
-    num_examples : per split, int64 ``[clients]``.
-    label_counts : int64 ``[clients, classes]`` where the run asked for it.
-    graph        : the given client graph over ``names``; None when the experiment gives none.
-    groups       : a word per client, where the data of all nodes knows groups.
-    moments      : float64 ``[clients, 5]`` as in :class:`fedgraph.data.base.CohortData`, where all nodes give them.
+    Attributes
+    ----------
+    names : tuple of str
+        Names of the clients, sorted.
+    hosts : mapping of int to Tensor
+        By node id the positions of its clients in ``names``, int64.
+    task : TaskSpec
+        The task that all clients have in common.
+    data : str
+        Description of the data.
+    num_examples : mapping of str to Tensor
+        Number of examples by split, int64 ``[clients]``.
+    label_counts : Tensor or None
+        Examples per class, int64 ``[clients, classes]``; None unless the run asked for them.
+    graph : ClientGraph or None
+        The given client graph over ``names``; None when the experiment gives none.
+    groups : tuple of str or None
+        The group of each client, where the data of all nodes defines groups.
+    moments : Tensor or None
+        float64 ``[clients, 5]`` as in :class:`fedgraph.data.base.CohortData`, where all nodes give them.
+    positions : mapping of str to int
+        Position of each client in ``names``.
     """
 
     names: tuple[str, ...]
@@ -78,14 +102,14 @@ class Federation:
 
     @classmethod
     def of(cls, identities: Mapping[int, Identity]) -> Federation:
-        """Join what the nodes said of themselves.
+        """Build the federation from the nodes' answers to the opening query.
 
         Raises
         ------
         IdentityError
-            When a client is hosted twice, or when nobody hosts a client.
+            When a client is hosted twice, or when nodes host no client at all.
         DataError
-            When clients disagree on the task, or one has no training examples that is not meant to be without.
+            When clients disagree on the task, or a client has no training examples although it should.
         """
         node_of = nodes_of({node: identity.clients for node, identity in identities.items()})
         if not node_of:
@@ -115,16 +139,29 @@ class Federation:
         )
 
     def clients_of(self, node: int) -> tuple[str, ...]:
-        """Names of the clients of a node."""
+        """Return the names of the clients of a node."""
         return tuple(self.names[position] for position in self.hosts[node].tolist())
 
 
 def nodes_of(hosted: Mapping[int, Sequence[str]], word: str = "client") -> dict[str, int]:
-    """The node of every client, from the clients that each node says it hosts.
+    """Return the node of every client.
 
-    word : what clients are called in this method.
+    Parameters
+    ----------
+    hosted : mapping of int to sequence of str
+        Names of the clients that each node hosts, by node id.
+    word : str, default "client"
+        Name for a client in error messages, for example "owner".
 
-    Raises IdentityError for one that is hosted twice.
+    Returns
+    -------
+    dict of str to int
+        Node id by client name.
+
+    Raises
+    ------
+    IdentityError
+        When a client is hosted twice.
     """
     node_of: dict[str, int] = {}
     for node, names in hosted.items():
@@ -139,7 +176,20 @@ def nodes_of(hosted: Mapping[int, Sequence[str]], word: str = "client") -> dict[
 
 
 def hosts_of(names: Sequence[str], node_of: Mapping[str, int]) -> dict[int, Tensor]:
-    """Node -> positions in ``names`` of its clients, int64; names that are in no ``node_of`` live nowhere."""
+    """Group the positions of clients by the node that hosts them.
+
+    Parameters
+    ----------
+    names : sequence of str
+        All clients, in order.
+    node_of : mapping of str to int
+        Node id by client name; names that are missing here are left out.
+
+    Returns
+    -------
+    dict of int to Tensor
+        By node id the positions of its clients in ``names``, int64.
+    """
     hosts: dict[int, list[int]] = defaultdict(list)
     for position, name in enumerate(names):
         if name in node_of:
@@ -148,13 +198,18 @@ def hosts_of(names: Sequence[str], node_of: Mapping[str, int]) -> dict[int, Tens
 
 
 def _stacked(located: Sequence[tuple[Tensor | None, int]]) -> Tensor | None:
-    """``[clients, ...]``, from what the node of each gave and its place there; None unless all nodes gave it."""
+    """Stack a value per client to ``[clients, ...]``; return None unless all nodes gave it.
+
+    ``located`` has, for each client, the values of its node and the client's row in them.
+    """
     known = [values[row] for values, row in located if values is not None]
     return torch.stack(known) if len(known) == len(located) else None
 
 
 def _groups(located: Sequence[tuple[tuple[str, ...] | None, int]]) -> tuple[str, ...] | None:
-    """The group of each client, from the groups of its node and its place among them."""
+    """Return the group of each client, given the groups of its node and its place there; None unless all nodes gave
+    them.
+    """
     known = [groups[row] for groups, row in located if groups is not None]
     return tuple(known) if len(known) == len(located) else None
 

@@ -15,16 +15,30 @@ from fedgraph.support.randomness import generator
 def given_graph(
     table: GraphTable, federation: Federation, source: Callable[[], DataSource], data_dir: Path
 ) -> ClientGraph | None:
-    """Build the graph that ``[graph]`` describes; None for ``source = "none"``.
+    """Build the client graph that ``[graph]`` describes, over the clients of the federation.
 
-    ``source`` opens the experiment's data set at the server, and is called only for ``source = "data"``. A relative
-    ``path`` is looked for from the current folder, then in the data folder (and before, beside the experiment file).
+    Parameters
+    ----------
+    table : GraphTable
+        The table ``[graph]``.
+    federation : Federation
+        Clients that take part.
+    source : callable
+        Opens the experiment's data set at the server; called only for ``source = "data"``.
+    data_dir : Path
+        Data folder. A relative ``path`` is looked up from the current folder, then here. (A file beside the experiment
+        file comes before both: its path is made absolute when the experiment is loaded.)
+
+    Returns
+    -------
+    ClientGraph or None
+        Graph over ``federation.names``; None for ``source = "none"``.
 
     Raises
     ------
     GraphError
-        When the data has no published graph or no labels, the file is missing or unusable, or its clients are not
-        those of the federation (naming them).
+        When the data has no published graph or no labels, the file is missing or unusable, or its clients are not those
+        of the federation (naming them).
     """
     if table.source == "none":
         return None

@@ -1,8 +1,9 @@
-"""Which clients a node hosts, from its node config, and how it proves that it may.
+"""Which clients a node hosts according to its node config, and how it proves that it may host them.
 
-It signs what it says with a key that the run knows by their names: ECDSA over SHA-256 with keys as ``ssh-keygen -t
-ecdsa`` makes them, which are also those with which Flower's SuperNodes authenticate themselves. What is signed holds
-the run's challenge and Flower's id of the node, so that a signature is of use in one run and from one node only.
+A node signs the list of its clients with ECDSA over SHA-256. The keys are those that ``ssh-keygen -t ecdsa`` makes,
+with which Flower's SuperNodes authenticate themselves too; the run knows the public keys by client name. The signed
+text contains the challenge of the run and Flower's id of the node, so that a signature is valid in one run and from one
+node only.
 """
 
 from __future__ import annotations
@@ -24,25 +25,38 @@ from fedgraph.support.errors import ExperimentError, IdentityError
 
 
 def listed(text: str) -> list[str]:
-    """The entries of a list in a node config; as in a CSV file, one with a comma in it stands in double quotes."""
+    """Split a comma-separated list of a node config; as in CSV, an entry with a comma is put in double quotes.
+
+    Returns
+    -------
+    list of str
+        The entries; empty for an empty text.
+    """
     return next(csv.reader([text], skipinitialspace=True), [])
 
 
 def named_clients(node_config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The clients that a node config names, ``clients = "a,b"``."""
+    """Return the clients that a node config names with ``clients = "a,b"``.
+
+    Returns
+    -------
+    tuple of str
+        Names without surrounding blanks; empty if the node config has no ``clients``.
+    """
     return tuple(name.strip() for name in listed(str(node_config.get("clients", ""))) if name.strip())
 
 
 def hosted_clients(node_config: Mapping[str, Any], known: Sequence[str]) -> tuple[str, ...]:
-    """The clients of a node, a subset of the data set's ``known`` clients.
+    """Return the clients that a node hosts, a subset of the data set's ``known`` clients.
 
-    Node config ``clients = "a,b"`` names them; otherwise ``partition-id`` of ``num-partitions`` deals the known
-    clients out in contiguous blocks whose sizes differ by at most one.
+    Node config ``clients = "a,b"`` names them. Otherwise ``partition-id`` and ``num-partitions`` divide the known
+    clients into contiguous blocks whose sizes differ by at most one.
 
     Raises
     ------
     IdentityError
-        When the node config has neither, names an unknown client or one twice, or counts partitions wrongly.
+        When the node config has neither, names no client, an unknown one or one twice, or when its partition numbers
+        are not whole or out of range.
     """
     if "clients" in node_config:
         names = named_clients(node_config)
@@ -87,17 +101,33 @@ PublicKeys: TypeAlias = Mapping[str, ec.EllipticCurvePublicKey]
 
 
 def challenge() -> str:
-    """What nobody can have signed before."""
+    """Return a random text, different in every run, to be signed by nodes."""
     return secrets.token_hex(16)
 
 
 def prove(private_key: Path, challenge: str, node: int, clients: Iterable[str]) -> bytes:
-    """The signature of a node with the id ``node`` under what it says of its ``clients``.
+    """Sign the list of clients that a node hosts.
+
+    Parameters
+    ----------
+    private_key : Path
+        Private key as ``ssh-keygen -t ecdsa`` writes it, without a passphrase.
+    challenge : str
+        Challenge of the run.
+    node : int
+        Flower's id of the node.
+    clients : iterable of str
+        Names of the clients, in any order.
+
+    Returns
+    -------
+    bytes
+        The signature.
 
     Raises
     ------
     IdentityError
-        When the file is not there or holds no such key.
+        When the file cannot be read or contains no such key.
     """
     try:
         key = load_ssh_private_key(private_key.expanduser().read_bytes(), password=None)
@@ -128,12 +158,17 @@ def check_proof(keys: PublicKeys, proof: bytes | None, challenge: str, node: int
 
 
 def read_public_keys(folder: Path) -> PublicKeys:
-    """Public keys by client, from the files NAME.pub of a folder.
+    """Read the public key of each client from the files ``NAME.pub`` of a folder.
+
+    Returns
+    -------
+    mapping of str to EllipticCurvePublicKey
+        Keys by client name; names are percent-decoded file names.
 
     Raises
     ------
     ExperimentError
-        When there are none, or one is no such key.
+        When the folder contains no such file, or a file is not a key of ``ssh-keygen -t ecdsa``.
     """
     keys: dict[str, ec.EllipticCurvePublicKey] = {}
     for file in sorted(folder.glob("*.pub")):

@@ -1,4 +1,4 @@
-"""What all owners sent, joined by sample key into tensors ``[samples, owners, ...]``; what is missing is masked."""
+"""Answers of all owners, joined by sample key into tensors ``[samples, owners, ...]``; missing parts are masked."""
 
 from __future__ import annotations
 
@@ -20,19 +20,38 @@ from fedgraph.support.files import State
 
 @dataclass(frozen=True)
 class JoinedSamples:
-    """The samples of a federation of owners, owners in the order of their names, samples in that of their keys.
+    """Samples of a federation of owners, owners in the order of their names, samples in the order of their keys.
 
-    hosts        : node id -> positions of its owners.
-    split        : int8 ``[samples]``, index into ``SAMPLE_SPLITS``.
-    labels       : int64 ``[samples]``, -1 where unknown.
-    embeddings   : float32 ``[samples, owners, size]``; 0 where an owner lacks the sample, and beyond its own size.
-    present      : bool ``[samples, owners]``.
-    predictions  : float32 ``[samples, owners, classes]``, probabilities by the owners' own models; 0 where lacking.
-                   ``[samples, owners, 0]`` unless all nodes sent some.
-    sizes        : int64 ``[owners]``, length of each owner's embedding.
-    fingerprints : what tells each owner's frozen model from others.
-    absent       : owners that were expected and did not answer, or sent nothing usable, and why. They have no column
-                   unless ``owners`` names them.
+    Attributes
+    ----------
+    owners : tuple of str
+        Names of the owners.
+    keys : tuple of str
+        Keys of the samples.
+    classes : tuple of str
+        Names of the classes.
+    data : str
+        Description of the data.
+    hosts : mapping of int to Tensor
+        By node id the positions of its owners, int64.
+    split : Tensor
+        int8 ``[samples]``, index into ``SAMPLE_SPLITS``.
+    labels : Tensor
+        int64 ``[samples]``, -1 where unknown.
+    embeddings : Tensor
+        float32 ``[samples, owners, size]``; 0 where an owner lacks the sample, and beyond the owner's own size.
+    present : Tensor
+        bool ``[samples, owners]``, whether an owner has the sample.
+    predictions : Tensor
+        float32 ``[samples, owners, classes]``, probabilities by the owners' own models; 0 where an owner lacks the
+        sample; ``[samples, owners, 0]`` unless all nodes sent some.
+    sizes : Tensor
+        int64 ``[owners]``, length of each owner's embedding.
+    fingerprints : tuple of str
+        Fingerprint of each owner's frozen model.
+    absent : mapping of str to str
+        Expected owners that did not answer or sent nothing usable, and why. They have no column unless ``owners`` names
+        them.
     """
 
     owners: tuple[str, ...]
@@ -50,17 +69,17 @@ class JoinedSamples:
     absent: Mapping[str, str] = field(default_factory=dict)
 
     def of_split(self, name: str) -> Tensor:
-        """Positions of the samples of a split, int64."""
+        """Return the positions of the samples of a split, int64."""
         return (self.split == SAMPLE_SPLITS.index(name)).nonzero().flatten()
 
     def only(self, rows: Tensor) -> JoinedSamples:
-        """Some of the samples, by position or bool ``[samples]``."""
+        """Return some of the samples, selected by position or by a bool mask ``[samples]``."""
         places = torch.arange(len(self.keys))[rows].tolist()
         kept: dict[str, Any] = {name: getattr(self, name)[rows] for name in _OF_SAMPLES}
         return replace(self, keys=tuple(self.keys[place] for place in places), **kept)
 
     def federation(self) -> Federation:
-        """The owners as a federation: who they are, where they live, how many labelled samples each has."""
+        """Return the owners as a federation: names, nodes, and the number of labelled samples of each owner."""
         counts: dict[str, Tensor] = {name: self.present[self.of_split(name)].sum(0) for name in SPLITS}
         training = self.of_split("train")
         one_hot = torch.nn.functional.one_hot(self.labels[training], len(self.classes))
@@ -74,14 +93,14 @@ class JoinedSamples:
         )
 
     def state(self) -> State:
-        """Everything but who lives where, to be saved."""
+        """Return everything except ``hosts``, to be saved."""
         named = {name: getattr(self, name) for name in _TENSORS}
         texts = {name: list(getattr(self, name)) for name in _TEXTS}
         return {**named, **texts, "data": self.data, "absent": dict(self.absent)}
 
     @classmethod
     def of_state(cls, state: State) -> JoinedSamples:
-        """What was saved; nobody lives anywhere."""
+        """Restore samples from :meth:`state`; ``hosts`` is empty."""
         texts: dict[str, Any] = {name: tuple(state[name]) for name in _TEXTS}
         tensors: dict[str, Any] = {name: state[name] for name in _TENSORS}
         return cls(hosts={}, data=state["data"], absent=state["absent"], **texts, **tensors)
@@ -95,12 +114,12 @@ _SAID: dict[str, Callable[[EmbedReply], Tensor]] = {
     "split": lambda answer: answer.split.long(),
     "label": lambda answer: answer.labels,
 }
-"""What all owners must say alike of a sample."""
+"""What all owners must agree on for a sample."""
 
 _ALIKE = "all need the same labels, shares and split-seed"
 
 _MOST_NUMBERS = 1 << 32
-"""Numbers that embeddings may come to, 16 GiB: one owner that claims a long embedding must not fill the memory."""
+"""Most numbers in all embeddings, 16 GiB, so that an owner that claims a long embedding cannot fill the memory."""
 
 
 def join(
@@ -109,13 +128,27 @@ def join(
     tolerant: bool = False,
     embedded: bool = True,
 ) -> JoinedSamples:
-    """Join the answers of all nodes.
+    """Join the answers of all nodes by sample key.
 
-    Owners whose numbers cannot be used are left out and named in ``absent``. With ``owners`` the result has a column
-    for each of these, empty for those who did not answer, and for nobody else.
+    Owners whose numbers cannot be used are left out and named in ``absent``. Samples that no other owner has are left
+    out too.
 
-    tolerant : leave out owners that contradict most of those that have a sample, too.
-    embedded : embeddings were asked for, so that owners without any are left out.
+    Parameters
+    ----------
+    answers : mapping of int to EmbedReply
+        Answers by node id.
+    owners : sequence of str, optional
+        Owners that get a column, in this order; the column of an owner that did not answer is empty, and other owners
+        are ignored. By default all owners with usable answers, sorted by name.
+    tolerant : bool, default False
+        Also leave out owners that contradict most of the owners that have a sample.
+    embedded : bool, default True
+        Whether embeddings were asked for, so that owners without any are left out.
+
+    Returns
+    -------
+    JoinedSamples
+        All samples that an owner with a column has.
 
     Raises
     ------
@@ -123,7 +156,7 @@ def join(
         When an owner is hosted twice, or no owner sent anything usable.
     DataError
         When owners disagree on the classes, or on the split or label of a sample; if ``tolerant``, only where no value
-        is that of more than half of the owners that have the sample. When the embeddings would fill the memory.
+        is that of more than half of the owners that have the sample. When the embeddings would take more than 16 GiB.
     """
     answers = {node: answer for node, answer in answers.items() if answer.clients}
     node_of = nodes_of({node: answer.clients for node, answer in answers.items()}, "owner")
@@ -145,7 +178,7 @@ def join(
         names = names if owners is not None else tuple(name for name in names if name not in absent)
     position = {name: place for place, name in enumerate(names)}
     used = _rows_of(answers, set(names) - set(absent))
-    # What a node says of samples that none of its owners in use has does not count.
+    # Splits and labels of samples that none of a node's owners in use has do not count.
     held_by = {node: answer.present[used[node]].any(0) for node, answer in answers.items()}
     split, labels = (
         _agreed(
@@ -164,7 +197,7 @@ def join(
             "layer before the last one, or leave it out"
         )
     embeddings = torch.zeros(len(keys), len(names), size)
-    # A vote of owners of whom some have said nothing would count those as votes for the first class.
+    # In a vote, owners without predictions would count as votes for the first class.
     predicted_classes = min(answers[node].predictions.shape[2] for node in longest)
     predictions = torch.zeros(len(keys), len(names), predicted_classes)
     present = torch.zeros(len(keys), len(names), dtype=torch.bool)
@@ -174,7 +207,7 @@ def join(
         rows = used[node]
         columns = torch.tensor([position[answer.clients[row]] for row in rows], dtype=torch.int64)
         there = answer.present[rows]
-        # Whatever a node wrote where it has nothing, the fusion model sees zeros.
+        # Where an owner lacks a sample the fusion model gets zeros, whatever the node sent.
         inside = torch.arange(answer.embeddings.shape[2]) < answer.sizes[rows, None]
         known = torch.where(there[..., None] & inside[:, None], answer.embeddings[rows], 0.0)[..., :size]
         index = (places[node][:, None], columns[None])
@@ -200,12 +233,12 @@ def join(
         absent=absent,
     )
     held = present.any(1)
-    # Of samples that only owners without a column have there is nothing to learn.
+    # Samples that only owners without a column have are of no use.
     return joined if bool(held.all()) else joined.only(held)
 
 
 def _rows_of(answers: Mapping[int, EmbedReply], names: Collection[str]) -> dict[int, list[int]]:
-    """Which rows of each answer are those of ``names``."""
+    """Return the rows of each answer that belong to ``names``."""
     return {node: [row for row, name in enumerate(answer.clients) if name in names] for node, answer in answers.items()}
 
 
@@ -221,7 +254,8 @@ def _common_classes(answers: Mapping[int, EmbedReply]) -> tuple[str, ...]:
 
 
 def _agreed(parts: Mapping[int, tuple[Tensor, Tensor]], keys: Sequence[str], what: str) -> Tensor:
-    """The value of every sample, int64 ``[samples]``, from places and values by node; unknown labels agree with all.
+    """Merge the values of all nodes to int64 ``[samples]``, given places and values by node; unknown labels agree with
+    all.
 
     Raises DataError naming a sample on which two nodes disagree.
     """
@@ -244,9 +278,10 @@ def _outvoted(
     places: Mapping[int, Tensor],
     keys: Sequence[str],
 ) -> dict[str, str]:
-    """Owners that contradict most of those that have a sample, and how, from the one that does so most often on.
+    """Return the owners that contradict most of the owners that have a sample, with the reason.
 
-    Without it others may be right who were outvoted with its help, so that owners are left out one after the other.
+    Owners are removed one after the other, the most contradictory one first, and the majorities are taken again without
+    its votes: owners that it helped to outvote may be right.
     """
     names = [answers[node].clients[row] for node, rows in used.items() for row in rows]
     votes = {word: torch.full((len(keys), len(names)), NO_LABEL) for word in _SAID}
@@ -275,7 +310,9 @@ def _outvoted(
 
 
 def _minority(votes: Tensor) -> Tensor:
-    """Which votes ``[samples, owners]`` contradict more than half of those on a sample; ``NO_LABEL`` is no vote."""
+    """Return which votes ``[samples, owners]`` contradict more than half of a sample's votes; ``NO_LABEL`` is no
+    vote.
+    """
     cast = votes != NO_LABEL
     if not bool(cast.any()):
         return cast

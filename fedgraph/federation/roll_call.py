@@ -1,4 +1,4 @@
-"""Whom a run waits for before it starts, and who may say that they host them."""
+"""Which clients a run waits for before it starts, and which nodes may host them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ _SHOWN = 8
 class ClientsTable(Settings):
     """``[clients]``: who takes part, by name.
 
+    Attributes
+    ----------
     expect : the clients of the run. It starts when nodes host them all, at most [experiment] wait seconds after it was
              submitted; other clients that nodes host are left out. Every node that is asked learns these names. By
              default whoever is there takes part, [experiment] min-clients of them at least.
@@ -39,25 +41,31 @@ class ClientsTable(Settings):
 
 
 class Answer(Protocol):
-    """A node's answer to a question that goes to all nodes: it says whom the node hosts."""
+    """Answer of a node to a question that goes to all nodes; it names the clients that the node hosts."""
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """The clients of the node."""
+        """Names of the clients of the node."""
 
     @property
     def partition(self) -> tuple[int, int] | None:
-        """``(partition-id, num-partitions)`` for a node that clients are dealt out to, else None."""
+        """``(partition-id, num-partitions)`` of a node that clients are assigned to by number, else None."""
 
 
 @dataclass(frozen=True)
 class RollCall:
-    """Whom a run waits for, and how long.
+    """Clients that a run waits for, and how long.
 
-    min_clients : fewest clients that must be hosted.
-    wait        : seconds for nodes to connect.
-    expect      : all of these; None: whoever is there.
-    keys        : public keys by client; None: nodes are taken at their word.
+    Attributes
+    ----------
+    min_clients : int
+        Fewest clients that must be hosted.
+    wait : float
+        Seconds that nodes have to connect.
+    expect : tuple of str or None
+        Clients that must all be there; None for whichever clients nodes host.
+    keys : mapping of str to EllipticCurvePublicKey or None
+        Public keys by client; None if nodes need not prove which clients they host.
     """
 
     min_clients: int = 1
@@ -67,7 +75,20 @@ class RollCall:
 
     @classmethod
     def of(cls, table: ClientsTable, min_clients: int, wait: float) -> RollCall:
-        """As an experiment has it. Raises ExperimentError when the public keys cannot be read."""
+        """Build the roll call of an experiment.
+
+        Parameters
+        ----------
+        table : ClientsTable
+            The table ``[clients]``.
+        min_clients, wait : int, float
+            The keys of ``[experiment]``; ``wait`` in seconds.
+
+        Raises
+        ------
+        ExperimentError
+            When the public keys cannot be read, or lack that of an expected client.
+        """
         keys = None if table.public_keys is None else read_public_keys(Path(table.public_keys))
         without = [name for name in table.expect or () if keys is not None and name not in keys]
         if without:
@@ -77,20 +98,25 @@ class RollCall:
         return cls(min_clients, wait, table.expect, keys)
 
     def check_expected(self, clients: Iterable[str]) -> None:
-        """Raise IdentityError when a node speaks for clients that are not expected."""
+        """Raise IdentityError when a node hosts clients that are not expected."""
         strangers = sorted(set(clients) - set(self.expect)) if self.expect is not None else []
         if strangers:
             raise IdentityError(f"it answers for {_some(strangers)}, whom [clients] expect does not name")
 
     def missing(self, answers: Iterable[Answer], silent: Iterable[int]) -> str | None:
-        """Whom the run still waits for, in words; None when all are there.
+        """Return in words which clients are still missing, or None when all are there.
 
-        silent : nodes that are connected and have not answered.
+        Parameters
+        ----------
+        answers : iterable of Answer
+            Usable answers so far.
+        silent : iterable of int
+            Ids of the nodes that are connected and have not answered.
 
         Raises
         ------
         IdentityError
-            When waiting is in vain.
+            When waiting is in vain, because nodes disagree on ``num-partitions``.
         """
         known = list(answers)
         here = {name for answer in known for name in answer.clients}
@@ -126,6 +152,6 @@ class RollCall:
 
 
 def _some(names: Sequence[object]) -> str:
-    """The first few of them, and how many more."""
+    """Join the first few names, and the number of those left out."""
     more = len(names) - _SHOWN
     return ", ".join(map(str, names[:_SHOWN])) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""Tensors to and from Flower's array records; those of an untrusted record are checked before they are decoded."""
+"""Conversion of tensors to and from Flower's array records; arrays of untrusted records are checked before decoding."""
 
 from __future__ import annotations
 
@@ -19,30 +19,54 @@ _NUMPY = "numpy.ndarray"
 """Flower's name for arrays encoded as ``numpy.save`` writes them."""
 
 _NUMPY_HEADER = 4096
-"""More bytes than the header of a serialised array ever takes."""
+"""Upper bound on the bytes of the header of a serialised array."""
 
 
 def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Tensors on any device -> an ArrayRecord, in Flower's own encoding with a single copy."""
+    """Convert tensors on any device to an ArrayRecord in Flower's own encoding, with a single copy.
+
+    Returns
+    -------
+    ArrayRecord
+        Arrays under the names of the tensors.
+    """
     return ArrayRecord({name: _encode(tensor) for name, tensor in tensors.items()})
 
 
 def from_record(record: ArrayRecord) -> dict[str, Tensor]:
-    """An ArrayRecord -> tensors in memory that PyTorch allocated (aligned alike on every grid), a single copy."""
+    """Convert an ArrayRecord to tensors, with a single copy.
+
+    Returns
+    -------
+    dict of str to Tensor
+        Writable tensors in memory that PyTorch allocated, so that their alignment is the same on every grid.
+    """
     return {name: _decoded(array).clone() for name, array in record.items()}
 
 
 def checked_arrays(
     record: ArrayRecord, expected: Mapping[str, tuple[int, ...]], types: Mapping[str, str] | None = None
 ) -> dict[str, Tensor]:
-    """The arrays of an untrusted record; exactly those ``expected``, in exactly those shapes, float32 or of ``types``.
+    """Decode the arrays of an untrusted record after checking names, shapes, types and sizes.
 
-    They are views of the record's bytes, not to be written to.
+    Parameters
+    ----------
+    record : ArrayRecord
+        Record of a reply.
+    expected : mapping of str to tuple of int
+        Shapes by name; the record must contain exactly these arrays.
+    types : mapping of str to str, optional
+        NumPy types by name, ``float32`` for names that are missing.
+
+    Returns
+    -------
+    dict of str to Tensor
+        Views of the record's bytes, not to be written to.
 
     Raises
     ------
     ReplyError
-        For missing or additional arrays, other shapes or types, and sizes beyond what the shapes need.
+        For missing or additional arrays, other shapes or types, and more bytes than the shapes need.
     """
     if set(record) != set(expected):
         raise ReplyError(f"the reply holds the arrays {sorted(record)}, expected {sorted(expected)}")
@@ -51,7 +75,7 @@ def checked_arrays(
 
 
 def _checked(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> Tensor:
-    """One array of a reply as a tensor; refused before decoding when it is not what was asked for."""
+    """Decode one array of a reply; refuse it before decoding when it is not what was asked for."""
     if tuple(array.shape) != shape:
         raise ReplyError(f"array '{name}' has the shape {tuple(array.shape)}, expected {shape}")
     if array.dtype != dtype:
@@ -66,7 +90,7 @@ def _checked(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> Ten
 
 @lru_cache(maxsize=1024)
 def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """What ``numpy.save`` writes before the numbers."""
+    """Return what ``numpy.save`` writes before the numbers."""
     stream = io.BytesIO()
     description = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, description)
@@ -81,7 +105,7 @@ def _encode(tensor: Tensor) -> Array:
 
 
 def _decoded(array: Array) -> Tensor:
-    """The numbers where they lie, not to be written to.
+    """Return the numbers without a copy, not to be written to.
 
     Raises ValueError for anything but plain numbers as ``numpy.save`` writes them.
     """

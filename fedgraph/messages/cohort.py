@@ -1,8 +1,8 @@
-"""Typed requests and replies, to and from Flower records; everything a node sends is checked before it is used.
+"""Request and reply of a round, and the answer to the opening query; everything a node sends is checked before use.
 
-A request to a node carries the records ``config`` (what to do, for which clients), ``stacked`` (tensors
-``[clients, ...]``) and ``shared`` (tensors without a client axis). A reply carries ``config`` (whose reply this is),
-``stacked`` and ``metrics`` (numbers per client).
+A request to a node has the records ``config`` (what to do, for which clients), ``stacked`` (tensors ``[clients, ...]``)
+and ``shared`` (tensors without a client axis). A reply has ``config`` (whose reply this is), ``stacked`` and
+``metrics`` (numbers per client).
 """
 
 from __future__ import annotations
@@ -25,21 +25,34 @@ from fedgraph.support.errors import ReplyError
 
 _TASK: TypeAdapter[TaskSpec | None] = TypeAdapter(TaskSpec | None)
 _LARGEST_MOMENT = 1e30
-"""Beyond which no scale may lie that a node is given (``[data] scales``)."""
+"""Bound on the scales that a node may be given (``[data] scales``)."""
 
 _MOST_READINGS = 1e12
-"""More than a client can have: a number beyond it would make the scale of all its own."""
+"""Bound on the number of readings of a client; larger numbers would let it alone determine the common scale."""
 
 
 @dataclass(frozen=True)
 class WorkRequest(Request):
-    """What a node is asked to do for (some of) its clients in one round.
+    """Request to a node to evaluate and train (some of) its clients in one round.
 
-    clients  : names, in the order of the rows of ``stacked``.
-    evaluate : splits on which the received models are evaluated, before training.
-    train    : whether they are trained afterwards.
-    predict  : in place of all that, each client's ``predicted`` and true (``targets``) classes of its test examples.
-    keep_from: rounds before this one will never be asked for again; client state of theirs may be dropped.
+    Attributes
+    ----------
+    clients : tuple of str
+        Names, in the order of the rows of ``stacked``.
+    round : int
+        Round of the run.
+    stacked : mapping of str to Tensor
+        Tensors ``[clients, ...]``.
+    shared : mapping of str to Tensor
+        Tensors that all clients have in common.
+    evaluate : tuple of str
+        Splits on which the received models are evaluated, before training.
+    train : bool
+        Whether the models are trained afterwards.
+    keep_from : int
+        Rounds before this one will never be asked for again; client state of these may be dropped.
+    predict : bool
+        Instead of all that, return ``predicted`` and true classes (``targets``) of each client's test examples.
     """
 
     clients: tuple[str, ...]
@@ -52,7 +65,7 @@ class WorkRequest(Request):
     predict: bool = False
 
     def pack(self, shared: ArrayRecord | None = None) -> RecordDict:
-        """The request as Flower records; ``shared`` is the record of that name where the caller has it already."""
+        """Convert to Flower records; pass ``shared`` if the record of that name exists already."""
         config = ConfigRecord(
             {
                 **self.header(),
@@ -70,7 +83,7 @@ class WorkRequest(Request):
 
     @classmethod
     def unpack(cls, content: RecordDict) -> WorkRequest:
-        """The request a node received. Raises ReplyError when a part is missing."""
+        """Read the request that a node received. Raises ReplyError when a part is missing."""
         with unpacking_request():
             config: Any = content.config_records["config"]
             return cls(
@@ -88,10 +101,19 @@ class WorkRequest(Request):
 
 @dataclass(frozen=True)
 class WorkReply:
-    """What a node sends back: tensors ``[clients, ...]`` and numbers per client, in the order of ``clients``.
+    """Reply of a node: tensors and numbers per client.
 
-    The tensors of a reply that was unpacked are views of the message's bytes: read them, or copy them, as stacking the
-    replies of all nodes does once.
+    Tensors of an unpacked reply are views of the message's bytes: do not write to them. Stacking the replies of all
+    nodes copies them once.
+
+    Attributes
+    ----------
+    clients : tuple of str
+        Names, in the order of the rows.
+    stacked : mapping of str to Tensor
+        Tensors ``[clients, ...]``.
+    metrics : mapping of str to Tensor
+        Numbers per client, ``[clients]``.
     """
 
     clients: tuple[str, ...]
@@ -99,7 +121,7 @@ class WorkReply:
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
 
     def pack(self) -> RecordDict:
-        """The reply as Flower records."""
+        """Convert to Flower records."""
         return RecordDict(
             {
                 "config": ConfigRecord({"clients": list(self.clients)}),
@@ -118,15 +140,25 @@ class WorkReply:
     ) -> WorkReply:
         """Check a reply from ``clients`` and unpack it.
 
-        ``expected`` gives the tensors that must be there and their shapes without the client axis; no others may be.
-        They are float32 or of ``types``.
-        Values are not checked here, because one client's bad numbers must not cost the other clients of its node
-        their part in the round: see ``unusable``.
+        Values are not checked here, because invalid numbers of one client must not exclude the other clients of its
+        node from the round: see :meth:`unusable`.
+
+        Parameters
+        ----------
+        content : RecordDict
+            Content of the reply.
+        clients : sequence of str
+            Clients that were asked.
+        expected : mapping of str to tuple of int
+            Shapes of the tensors without the client axis, by name; the reply must contain exactly these tensors.
+        types : mapping of str to str, optional
+            NumPy types by name, ``float32`` for names that are missing.
 
         Raises
         ------
         ReplyError
-            For other clients, missing or additional tensors, other shapes or types, sizes beyond what was asked.
+            For other clients, missing or additional tensors, other shapes or types, more bytes than the shapes need,
+            and metrics that are not one number per client.
         """
         try:
             config: Any = content.config_records["config"]
@@ -147,7 +179,7 @@ class WorkReply:
         return cls(tuple(clients), stacked, metrics)
 
     def unusable(self) -> dict[str, str]:
-        """Clients whose tensors hold values that are not finite, with the reason."""
+        """Return the clients whose tensors contain NaN or infinite values, with the reason."""
         problems: dict[str, str] = {}
         for name, tensor in self.stacked.items():
             for position in (~finite_rows(tensor)).nonzero().flatten().tolist():
@@ -161,14 +193,28 @@ class WorkReply:
 
 @dataclass(frozen=True)
 class Identity:
-    """A node's answer to the opening query: whom it hosts and what data they have.
+    """A node's answer to the opening query: the clients that it hosts and the data they have.
 
-    num_examples : per split, int64 ``[clients]``.
-    label_counts : int64 ``[clients, classes]``, only when it was asked for.
-    partition    : ``(partition-id, num-partitions)`` for a node that clients are dealt out to, else None.
-    groups       : a word per client, where the data knows groups.
-    untrained    : those of ``clients`` that are meant to have no training examples.
-    moments      : float64 ``[clients, 5]`` as in :class:`fedgraph.data.base.CohortData`, where the data gives them.
+    Attributes
+    ----------
+    clients : tuple of str
+        Names of the clients.
+    task : TaskSpec or None
+        The task that they have in common; None for a node without clients.
+    data : str
+        Description of the data.
+    num_examples : mapping of str to Tensor
+        Number of examples by split, int64 ``[clients]``.
+    label_counts : Tensor or None
+        Examples per class, int64 ``[clients, classes]``; None unless they were asked for.
+    partition : tuple of (int, int) or None
+        ``(partition-id, num-partitions)`` of a node that clients are assigned to by number, else None.
+    groups : tuple of str or None
+        Group of each client, where the data defines groups.
+    untrained : tuple of str
+        Clients that have no training examples on purpose.
+    moments : Tensor or None
+        float64 ``[clients, 5]`` as in :class:`fedgraph.data.base.CohortData`, where the data gives them.
     """
 
     clients: tuple[str, ...]
@@ -182,7 +228,7 @@ class Identity:
     moments: Tensor | None = None
 
     def pack(self) -> RecordDict:
-        """The answer as Flower records."""
+        """Convert to Flower records."""
         config = ConfigRecord(
             {
                 "clients": list(self.clients),
@@ -204,13 +250,13 @@ class Identity:
 
     @classmethod
     def unpack(cls, content: RecordDict) -> Identity:
-        """Check a node's answer. Raises ReplyError for anything that is not one."""
+        """Check and unpack a node's answer. Raises ReplyError for anything else."""
         with unpacking_reply("the answer to the opening query"):
             config: Any = content.config_records["config"]
             task = _TASK.validate_json(str(config["task"]))
             counts = content.metric_records["metrics"]
             num_examples: dict[str, Tensor] = {
-                # Whole numbers only: one NaN would spoil every mean by examples.
+                # Whole numbers only: one NaN would make every mean weighted by examples NaN.
                 split: torch.tensor(list(map(index, counts[split])), dtype=torch.int64)  # type: ignore[arg-type]
                 for split in SPLITS
             }
@@ -235,10 +281,11 @@ class Identity:
 
 
 def _are_moments(moments: Tensor, clients: int) -> bool:
-    """Whether these are two means of each client, each with its standard deviation, and a count.
+    """Check that these are two means of each client, each with its standard deviation, and a count.
 
-    A mean and its deviation are both finite or both NaN. No larger than a scale may be that a node is given, since
-    others' may be inferred from them. The count is a whole number, above 0 exactly where the second mean is known.
+    A mean and its deviation are both finite or both NaN. Neither may be larger than a scale that a node is given, since
+    scales of other clients may be derived from them. The count is a whole number, above 0 exactly where the second mean
+    is known.
     """
     if moments.dtype != torch.float64 or moments.shape != (clients, 5):
         return False

@@ -1,7 +1,7 @@
-"""The one exchange of F3: the request for embeddings, and what a node answers for the owners it hosts.
+"""The one exchange of F3: the request for embeddings, and a node's answer for the owners it hosts.
 
-Ma, Hoang, Chen (UAI 2023), algorithm 1. An answer holds sample keys, splits, labels, embeddings, a mask of what owners
-lack and the predictions of their local models. It has no room for models or features.
+Ma, Hoang, Chen (UAI 2023), algorithm 1. An answer contains sample keys, splits, labels, embeddings, a mask of the
+samples that owners have and the predictions of their local models. It has no room for models or features.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EMBED = "query.embed"
 
 _LARGEST_EMBEDDING = 1 << 20
 _LARGEST_PROBABILITY = 1 + 1e-4
-"""But for rounding, 1."""
+"""1, up to rounding."""
 
 _LARGEST_VALUE = 1e30
 """Embeddings beyond this would overflow in the fusion model."""
@@ -33,11 +33,17 @@ _LARGEST_VALUE = 1e30
 
 @dataclass(frozen=True)
 class EmbedRequest(Request):
-    """What all nodes are asked.
+    """Request to all nodes for embeddings of their owners' samples.
 
-    splits       : the splits whose samples are asked for, of ``SAMPLE_SPLITS``.
-    embeddings   : whether embeddings are asked for, or only who has which samples.
-    fingerprints : the frozen model that each owner must use, by owner; of those not named whichever they have.
+    Attributes
+    ----------
+    splits : tuple of str
+        Splits whose samples are asked for, of ``SAMPLE_SPLITS``.
+    embeddings : bool
+        Whether embeddings are asked for, or only which owner has which samples.
+    fingerprints : mapping of str to str
+        By owner the fingerprint of the frozen model that it must use; owners that are not named use the model they
+        have.
     """
 
     splits: tuple[str, ...] = ("train", "validation", "test")
@@ -45,7 +51,7 @@ class EmbedRequest(Request):
     fingerprints: Mapping[str, str] = field(default_factory=dict)
 
     def pack(self) -> RecordDict:
-        """The request as Flower records."""
+        """Convert to Flower records."""
         return RecordDict(
             {
                 "config": ConfigRecord(
@@ -62,7 +68,7 @@ class EmbedRequest(Request):
 
     @classmethod
     def unpack(cls, content: RecordDict) -> EmbedRequest:
-        """The request a node received. Raises ReplyError when a part is missing."""
+        """Read the request that a node received. Raises ReplyError when a part is missing."""
         with unpacking_request():
             config: Any = content.config_records["config"]
             return cls(
@@ -75,21 +81,35 @@ class EmbedRequest(Request):
 
 @dataclass(frozen=True)
 class EmbedReply:
-    """What a node answers for its owners.
+    """A node's answer for its owners.
 
-    clients      : the owners.
-    partition    : ``(partition-id, num-partitions)`` for a node that owners are dealt out to, else None.
-    data         : what data this is, in words.
-    classes      : names of the classes.
-    keys         : sorted, all different: every sample that one of the owners has.
-    split        : int8 ``[samples]``, index into ``SAMPLE_SPLITS``.
-    labels       : int64 ``[samples]``, -1 for samples without one.
-    present      : bool ``[owners, samples]``; where it is False, embeddings and predictions are 0.
-    sizes        : int64 ``[owners]``, length of each owner's embedding.
-    embeddings   : float32 ``[owners, samples, size]``, 0 beyond an owner's own size.
-    predictions  : float32 ``[owners, samples, classes]``, probabilities by the owners' local models; ``[owners,
-                   samples, 0]`` with noise on embeddings, and where no embeddings were asked for.
-    fingerprints : what tells each owner's frozen model from others.
+    Attributes
+    ----------
+    clients : tuple of str
+        The owners.
+    partition : tuple of (int, int) or None
+        ``(partition-id, num-partitions)`` of a node that owners are assigned to by number, else None.
+    data : str
+        Description of the data.
+    classes : tuple of str
+        Names of the classes.
+    keys : tuple of str
+        Keys of all samples that at least one of the owners has, sorted and unique.
+    split : Tensor
+        int8 ``[samples]``, index into ``SAMPLE_SPLITS``.
+    labels : Tensor
+        int64 ``[samples]``, -1 for samples without one.
+    present : Tensor
+        bool ``[owners, samples]``; where it is False, embeddings and predictions are 0.
+    sizes : Tensor
+        int64 ``[owners]``, length of each owner's embedding.
+    embeddings : Tensor
+        float32 ``[owners, samples, size]``, 0 beyond an owner's own size.
+    predictions : Tensor
+        float32 ``[owners, samples, classes]``, probabilities by the owners' local models; ``[owners, samples, 0]`` with
+        noise on embeddings, and where no embeddings were asked for.
+    fingerprints : tuple of str
+        Fingerprint of each owner's frozen model.
     """
 
     clients: tuple[str, ...]
@@ -107,7 +127,7 @@ class EmbedReply:
 
     @classmethod
     def of_nobody(cls, partition: tuple[int, int] | None) -> EmbedReply:
-        """The answer of a node that hosts no owner."""
+        """Return the answer of a node that hosts no owner."""
         none = torch.zeros(0, dtype=torch.int64)
         return cls(
             (), partition, "", (), (), none.to(torch.int8), none, torch.zeros(0, 0, dtype=torch.bool), none,
@@ -115,7 +135,7 @@ class EmbedReply:
         )  # fmt: skip
 
     def pack(self) -> RecordDict:
-        """The answer as Flower records."""
+        """Convert to Flower records."""
         config = ConfigRecord(
             {
                 "clients": list(self.clients),
@@ -135,9 +155,10 @@ class EmbedReply:
 
     @classmethod
     def unpack(cls, content: RecordDict) -> EmbedReply:
-        """Check a node's answer.
+        """Check and unpack a node's answer.
 
-        Values of single owners are not judged here, see ``unusable``: one owner's bad numbers must not cost the others.
+        Values of single owners are not checked here, because invalid numbers of one owner must not exclude the others:
+        see :meth:`unusable`.
 
         Raises
         ------
@@ -199,13 +220,16 @@ class EmbedReply:
         )
 
     def unusable(self, embedded: bool = True) -> dict[str, str]:
-        """Owners whose numbers cannot be used, with the reason; ``embedded``: embeddings were asked for."""
+        """Return the owners whose numbers cannot be used, with the reason.
+
+        ``embedded`` is whether embeddings were asked for, so that owners without any are unusable.
+        """
         problems: dict[str, str] = {}
         for name, values in (("embeddings", self.embeddings), ("predictions", self.predictions)):
             if not values.numel():
                 continue
             low, high = values.flatten(1).aminmax(dim=1)
-            # NaN and infinity are passed on, and lie in no range.
+            # aminmax propagates NaN and infinity, which lie outside the range.
             fine = (low >= -_LARGEST_VALUE) & (high <= _LARGEST_VALUE)
             for position in (~fine).nonzero().flatten().tolist():
                 problems.setdefault(self.clients[position], f"its {name} hold NaN, infinite or huge values")

@@ -1,4 +1,4 @@
-"""What every request and every reply has: who answers it, whom it speaks for, an error in place of an answer."""
+"""What all requests and replies have in common: client class, clients hosted, and an error instead of an answer."""
 
 from __future__ import annotations
 
@@ -26,12 +26,24 @@ _MOST_PARTITIONS = 1 << 20
 
 
 def error_content(text: str) -> RecordDict:
-    """The content of a reply that says why there is none."""
+    """Build the content of a reply that reports an error.
+
+    Returns
+    -------
+    RecordDict
+        A record ``config`` with the text under ``error``, read by :func:`error_of`.
+    """
     return RecordDict({"config": ConfigRecord({"error": text})})
 
 
 def error_of(message: Message) -> str | None:
-    """Why a message is no usable reply: the client side's own words, or Flower's; None for a usable one."""
+    """Return why a message is not a usable reply.
+
+    Returns
+    -------
+    str or None
+        The message of the client side, or the last line of Flower's; None for a usable reply.
+    """
     if message.has_error():
         reason = (message.error.reason or f"error code {message.error.code}").strip()
         return reason.splitlines()[-1] if reason else "no reason given"
@@ -42,25 +54,41 @@ def error_of(message: Message) -> str | None:
 
 
 def proof_of(content: RecordDict) -> bytes | None:
-    """The proof in an answer that its node may host its clients (``fedgraph.federation.identity``); None without
-    one."""
+    """Return the proof in an answer that its node may host its clients (:func:`fedgraph.federation.prove`).
+
+    Returns
+    -------
+    bytes or None
+        The signature; None for an answer without one.
+    """
     config = content.config_records.get("config")
     proof = None if config is None else config.get(PROOF_KEY)
     return proof if isinstance(proof, bytes) else None
 
 
 def is_unreachable(message: Message) -> bool:
-    """Whether Flower, not the node, answered that the node or its answer is not to be had."""
+    """Check whether Flower, not the node, replied that the node or its answer is unavailable.
+
+    Returns
+    -------
+    bool
+        True for Flower's error codes 3, 4 and 5.
+    """
     return message.has_error() and message.error.code in _UNREACHABLE
 
 
 @dataclass(frozen=True)
 class Request:
-    """What every request to a node says.
+    """What every request to a node contains.
 
-    client     : dotted path of the client class that answers it.
-    experiment : the part of the experiment that nodes get, as JSON.
-    run        : the name of the run folder.
+    Attributes
+    ----------
+    client : str
+        Dotted path of the client class that answers it.
+    experiment : str
+        Part of the experiment that nodes get, as JSON.
+    run : str
+        Name of the run folder.
     """
 
     client: str
@@ -68,19 +96,25 @@ class Request:
     run: str
 
     def header(self) -> dict[str, Any]:
-        """That as entries of the record ``config``."""
+        """Return these fields as entries of the record ``config``."""
         return {CLIENT_KEY: self.client, EXPERIMENT_KEY: self.experiment, RUN_KEY: self.run}
 
     @staticmethod
     def header_of(config: Mapping[str, Any]) -> dict[str, str]:
-        """The fields from those entries."""
+        """Read the fields from the entries of the record ``config``."""
         known = {"client": CLIENT_KEY, "experiment": EXPERIMENT_KEY, "run": RUN_KEY}
         return {field: str(config[key]) for field, key in known.items()}
 
 
 @contextmanager
 def unpacking_request() -> Iterator[None]:
-    """Unpack a request in this block; raises ReplyError when a part is missing."""
+    """Turn a missing part of a request into an error, in a ``with`` block.
+
+    Raises
+    ------
+    ReplyError
+        When the block raises KeyError: server and node run different versions.
+    """
     try:
         yield
     except KeyError as error:
@@ -89,7 +123,18 @@ def unpacking_request() -> Iterator[None]:
 
 @contextmanager
 def unpacking_reply(what: str) -> Iterator[None]:
-    """Unpack a reply in this block: replies are untrusted, and whatever trips over one raises ReplyError."""
+    """Turn any exception into a ReplyError, in a ``with`` block that reads an untrusted reply.
+
+    Parameters
+    ----------
+    what : str
+        Description of the reply, in error messages.
+
+    Raises
+    ------
+    ReplyError
+        When the block raises anything.
+    """
     try:
         yield
     except Exception as error:
@@ -97,8 +142,27 @@ def unpacking_reply(what: str) -> Iterator[None]:
 
 
 def told_hosts(config: Mapping[str, Any], who: str = "client") -> tuple[tuple[str, ...], tuple[int, int] | None]:
-    """Whom a node says in the record ``config`` that it hosts, and ``(partition-id, num-partitions)``, None for a node
-    that names its clients. Raises ReplyError for anything else; ``who`` they are, in messages."""
+    """Read from an answer which clients its node hosts.
+
+    Parameters
+    ----------
+    config : mapping
+        Record ``config`` of the answer.
+    who : str, default "client"
+        Name for a client in error messages, for example "owner".
+
+    Returns
+    -------
+    clients : tuple of str
+        Names of the clients.
+    partition : tuple of (int, int) or None
+        ``(partition-id, num-partitions)``; None for a node that names its clients.
+
+    Raises
+    ------
+    ReplyError
+        When the clients are not given or not unique, or the partition is out of range.
+    """
     try:
         clients = tuple(str(name) for name in config["clients"])
         dealt = [int(part) for part in config["partition"]]

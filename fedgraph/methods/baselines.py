@@ -1,4 +1,4 @@
-"""The settings of the methods that others are held against, and the second local training that some of them have."""
+"""Settings of the baseline methods, and the second local training that some of them have."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from fedgraph.training import TrainSettings
 
 
 class FineTuningSettings(Settings):
-    """``[fedavg-ft]``, and part of ``[sfl-ft]``: how a copy of a model is fine-tuned before it is measured.
+    """``[fedavg-ft]``, and part of ``[sfl-ft]``: how a copy of a model is fine-tuned before it is evaluated.
 
+    Attributes
+    ----------
     local_epochs, local_steps : passes over a client's examples, or minibatches; by default those of ``[train]``.
     learning_rate : the same after every round; by default that of ``[train]`` in the round to come.
     """
@@ -21,7 +23,10 @@ class FineTuningSettings(Settings):
     learning_rate: float | None = Field(default=None, gt=0)
 
     def training(self, train: TrainSettings, where: str) -> TrainSettings:
-        """How a copy is trained beside ``train``. Raises ExperimentError, naming ``where``, if it cannot be."""
+        """Return the settings of fine-tuning, those of ``train`` where these give none.
+
+        Raises ExperimentError, naming ``where``, if the two do not fit together.
+        """
         return second_training(train, where, self.local_epochs, self.local_steps, self.learning_rate)
 
 
@@ -40,7 +45,9 @@ class LGFedAvgSettings(PersonalLayersSettings):
 class FedAttSettings(Settings):
     """``[fedatt]``.
 
-    step : epsilon, how far the server goes; with 1 each layer becomes the attentive mean of the clients' layers.
+    Attributes
+    ----------
+    step : epsilon, the step size of the server; with 1 each layer becomes the attentive mean of the clients' layers.
     """
 
     step: float = Field(default=1.0, gt=0)
@@ -49,10 +56,12 @@ class FedAttSettings(Settings):
 class DittoSettings(Settings):
     """``[ditto]``.
 
-    lambda_personal : weight of half the squared distance between a client's own model and the global one; 0 leaves
-                      the clients on their own. The paper searches 0.05 to 2.
-    personal_epochs, personal_steps : passes over a client's examples, or minibatches, on which its own model is
-                      trained in a round; by default those of ``[train]``.
+    Attributes
+    ----------
+    lambda_personal : weight of half the squared distance between a client's own model and the global one; 0 trains each
+                      client on its own. The paper searches 0.05 to 2.
+    personal_epochs, personal_steps : passes over a client's examples, or minibatches, on which its own model is trained
+                      in each round; by default those of ``[train]``.
     """
 
     lambda_personal: float = Field(default=0.1, ge=0)
@@ -60,7 +69,10 @@ class DittoSettings(Settings):
     personal_steps: int | None = Field(default=None, ge=0)
 
     def training(self, train: TrainSettings) -> TrainSettings:
-        """How the own models are trained beside ``train``. Raises ExperimentError if they cannot be."""
+        """Return the settings for training the own models, those of ``train`` where these give none.
+
+        Raises ExperimentError if the two do not fit together.
+        """
         return second_training(train, "[ditto]", self.personal_epochs, self.personal_steps)
 
     @model_validator(mode="after")
@@ -74,16 +86,18 @@ class ScaffoldSettings(Settings):
     """``[scaffold]``; ``[train] optimizer`` must be sgd, without momentum that is kept from round to round.
 
     Control variates are a round old. Where clients differ much and train long, the corrected steps can diverge at a
-    rate that FedAvg takes; a smaller ``learning-rate`` keeps them together.
+    learning rate that works for FedAvg; choose a smaller ``learning-rate`` then.
 
-    server_learning_rate : eta_g, how far the global model goes towards the mean of the clients' models.
+    Attributes
+    ----------
+    server_learning_rate : eta_g, step size of the global model towards the mean of the clients' models.
     """
 
     server_learning_rate: float = Field(default=1.0, gt=0)
 
 
 class DriftSettings(Settings):
-    """What clients know that are held to the global model by how far they have drifted from it."""
+    """Settings of methods that penalise how far clients have drifted from the global model."""
 
     alpha: float = Field(default=0.01, gt=0)
 
@@ -91,16 +105,20 @@ class DriftSettings(Settings):
 class FedDynSettings(DriftSettings):
     """``[feddyn]``.
 
-    alpha : weight of the pull towards the global model, and of the drift that is held against it. The smaller, the
-            further clients go in a round, and the global model moves by the drift too: 0.01 to 0.1 in the paper.
+    Attributes
+    ----------
+    alpha : weight of the pull towards the global model, and of the accumulated drift. The smaller it is, the further
+            clients move in a round, and the global model moves by the drift too: 0.01 to 0.1 in the paper.
     """
 
 
 class FedDCSettings(DriftSettings):
     """``[feddc]``; ``[train] optimizer`` must be sgd, without momentum that is kept from round to round.
 
-    alpha : weight of the penalty that holds a client's model, less its drift, to the global one; 0.1 in the paper, and
-            0.01 on CIFAR.
+    Attributes
+    ----------
+    alpha : weight of the penalty on the distance of a client's model, less its drift, from the global one; 0.1 in the
+            paper, and 0.01 on CIFAR.
     """
 
     alpha: float = Field(default=0.1, gt=0)
@@ -109,14 +127,17 @@ class FedDCSettings(DriftSettings):
 class CGSVSettings(Settings):
     """``[cgsv]``.
 
+    Attributes
+    ----------
     alpha       : weight of a client's earlier importance beside 1 - alpha for this round's contribution.
-    beta        : degree of altruism: the larger, the less the given shares differ, noticeably so where it comes near
-                  the number of clients. The authors' program has 0.5 to 2, and 1e7, with which all are given all.
-    update_norm : Gamma, the length that every client's update is scaled to; the authors' program has 0.5 for MNIST and
+    beta        : degree of altruism: the larger it is, the less the shares that clients receive differ, noticeably so
+                  near the number of clients. The authors' program has 0.5 to 2, and 1e7, with which all clients receive
+                  everything.
+    update_norm : Gamma, the norm that every client's update is scaled to; the authors' program has 0.5 for MNIST and
                   0.15 for CIFAR-10.
-    released    : as in the authors' program. In the first round clients count by their training examples, and their
-                  importance is what they contribute in it; it stays above zero; and a client is given its share of the
-                  largest numbers of every layer, not of the whole model.
+    released    : as in the authors' program. In the first round clients are weighted by their training examples, and
+                  their importance is their contribution in it; it stays above zero; and a client receives its share of
+                  the largest numbers of every layer, not of the whole model.
     """
 
     alpha: float = Field(default=0.95, ge=0, lt=1)
@@ -132,10 +153,9 @@ def second_training(
     local_steps: int | None = None,
     learning_rate: float | None = None,
 ) -> TrainSettings:
-    """``train`` with another length or rate where one is given; a rate that is given holds in every round.
+    """Return ``train`` with another length or learning rate where one is given; a given rate holds in every round.
 
-    Raises ExperimentError, naming ``where`` (``[ditto]``), when both lengths are given or ``train`` does not go with
-    them.
+    Raises ExperimentError, naming ``where`` (``[ditto]``), when both lengths are given or do not fit ``train``.
     """
     table = train.as_table()
     if local_epochs is not None or local_steps is not None:

@@ -1,4 +1,4 @@
-"""F3, what both sides agree on: how owners' embeddings are fused, and predictions asked for (Ma, Hoang, Chen 2023)."""
+"""F3, what both sides agree on: fusion of owners' embeddings, and requests for predictions (Ma, Hoang, Chen 2023)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ Fusion = Literal["graph", "mean-pooling", "transformer", "concatenation", "vote"
 
 
 class EmbeddingSettings(LocalModelSettings):
-    """What owners need to know: how they come to their models, and what becomes of embeddings before they leave.
+    """Settings that owners need: how they obtain their models, and noise on embeddings.
 
+    Attributes
+    ----------
     noise : Gaussian noise on embeddings before they leave their owner, a table ``noise``; none by default. With noise,
             owners do not send predictions.
     """
@@ -27,9 +29,11 @@ class EmbeddingSettings(LocalModelSettings):
 class F3Settings(FusionSettings, EmbeddingSettings):
     """``[f3]``: how the server fuses what owners send, and the owners' own models.
 
+    Attributes
+    ----------
     fusion : beside the fusion models, ``vote``, ``threshold`` and ``best-owner`` fuse the predictions of the owners'
-             own models: by majority; by the share of owners that vote for the second of two classes, above a threshold
-             that is best in validation; by the single owner that is best in validation.
+             own models: by majority; by whether the share of owners that vote for the second of two classes exceeds the
+             threshold that is best in validation; by the single owner that is best in validation.
     vote   : an owner's vote counts as one ``share``, or by its ``sharpened`` probabilities as in the released program.
     """
 
@@ -40,9 +44,11 @@ class F3Settings(FusionSettings, EmbeddingSettings):
 class F3InferenceSettings(EmbeddingSettings):
     """``[f3-inference]``; the keys about the owners' own models are those of the run that trained the fusion model.
 
+    Attributes
+    ----------
     run     : the folder of that run.
     samples : the samples to predict: ``new`` ones, which no model has seen, or those of a split.
-    draws   : graphs over which predictions are averaged, and over which their deviation is taken.
+    draws   : number of graphs over which predictions are averaged, and their deviation is computed.
     """
 
     run: str

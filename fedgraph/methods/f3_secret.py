@@ -1,7 +1,7 @@
 """F3 on secret shares, what both sides agree on: settings, and the messages of three exchanges.
 
-F3 (Ma, Hoang, Chen; UAI 2023), section 5 and line 9 of algorithm 1. The first request is that for embeddings, without
-any (``EmbedRequest``); owners are then asked for shares, and aggregators to compute on them.
+F3 (Ma, Hoang, Chen; UAI 2023), section 5 and line 9 of algorithm 1. The first request is the one for embeddings, but
+without any (``EmbedRequest``); owners are then asked for shares, and aggregators to compute on them.
 """
 
 from __future__ import annotations
@@ -36,24 +36,26 @@ STEP = "query"
 class F3SecretSettings(F3InferenceSettings, ShareSettings):
     """``[f3-secret]``: the keys of ``[f3-inference]``, with noise before embeddings are split, and those of the shares.
 
-    simulated_aggregators : so many of the nodes that owners are dealt out to play aggregators too. For trying out only:
-              such a node sees the embeddings of its own owners. Otherwise nodes aggregate whose node config says so
-              (``aggregator``).
+    Attributes
+    ----------
+    simulated_aggregators : this many of the nodes that owners are divided among act as aggregators too. For trials
+              only: such a node sees the embeddings of its own owners. Otherwise nodes aggregate that have
+              ``aggregator`` in their node config.
     """
 
     simulated_aggregators: int = Field(default=0, ge=0)
 
 
 def sealed_bytes(samples: int, size: int) -> int:
-    """Length of a sealed share of so many embeddings."""
+    """Return the length in bytes of a sealed share of ``samples`` embeddings of ``size`` numbers."""
     return 8 * samples * size + OVERHEAD
 
 
 def binding(request: str, settings: ShareSettings, keys: Sequence[str], size: int, fingerprint: str) -> str:
-    """What a sealed share is bound to beside its sender and receiver.
+    """Return what a sealed share is bound to besides its sender and receiver.
 
-    It opens for these samples, this model and these settings only: the server cannot tell an aggregator of others than
-    the owner has used.
+    It opens for these samples, this model and these settings only: the server cannot make an aggregator use others than
+    the owner did.
     """
     return json_digest([request, settings.as_table(), list(keys), size, fingerprint])
 
@@ -62,8 +64,14 @@ def binding(request: str, settings: ShareSettings, keys: Sequence[str], size: in
 class Introduction:
     """A node's first answer: which samples its owners have, without embeddings, and whether it aggregates.
 
-    aggregator : its name as an aggregator, None when it is none.
-    public     : its public key, 32 bytes; empty when it is none.
+    Attributes
+    ----------
+    owners : EmbedReply
+        Owners and their samples.
+    aggregator : str or None
+        Its name as an aggregator, None when it is none.
+    public : bytes
+        Its public key, 32 bytes; empty when it is no aggregator.
     """
 
     owners: EmbedReply
@@ -72,23 +80,23 @@ class Introduction:
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """The owners of the node."""
+        """Owners of the node."""
         return self.owners.clients
 
     @property
     def partition(self) -> tuple[int, int] | None:
-        """``(partition-id, num-partitions)`` for a node that owners are dealt out to, else None."""
+        """``(partition-id, num-partitions)`` of a node that owners are assigned to by number, else None."""
         return self.owners.partition
 
     def pack(self) -> RecordDict:
-        """The answer as Flower records."""
+        """Convert to Flower records."""
         content = self.owners.pack()
         content["aggregator"] = ConfigRecord({"name": self.aggregator or "", "public": self.public})
         return content
 
     @classmethod
     def unpack(cls, content: RecordDict) -> Introduction:
-        """Check a node's answer. Raises ReplyError for anything that is not one, and for embeddings in the clear."""
+        """Check and unpack a node's answer. Raises ReplyError for anything else, and for embeddings in the clear."""
         owners = EmbedReply.unpack(content)
         if owners.embeddings.shape[2] or owners.predictions.shape[2]:
             raise ReplyError("the answer holds embeddings or predictions in the clear, which were not asked for")
@@ -103,12 +111,18 @@ class Introduction:
 
 @dataclass(frozen=True)
 class ShareRequest(Request):
-    """What nodes with owners are asked: shares of embeddings, sealed for the aggregators.
+    """Request to nodes with owners: shares of embeddings, sealed for the aggregators.
 
-    request      : a word that no other request has.
-    split        : the samples, one of ``SAMPLE_SPLITS``.
-    fingerprints : the owners asked, and the frozen model that each must use.
-    aggregators  : names and public keys; the j-th, counted from 1, gets the share at point j.
+    Attributes
+    ----------
+    request : str
+        Identifier that no other request has.
+    split : str
+        The samples, one of ``SAMPLE_SPLITS``.
+    fingerprints : mapping of str to str
+        By owner asked the fingerprint of the frozen model that it must use.
+    aggregators : mapping of str to bytes
+        Public keys by name; the j-th aggregator, counted from 1, gets the share at point j.
     """
 
     request: str
@@ -117,7 +131,7 @@ class ShareRequest(Request):
     aggregators: Mapping[str, bytes]
 
     def pack(self) -> RecordDict:
-        """The request as Flower records."""
+        """Convert to Flower records."""
         config = {
             **self.header(),
             "step": "share",
@@ -132,7 +146,7 @@ class ShareRequest(Request):
 
     @classmethod
     def unpack(cls, content: RecordDict) -> ShareRequest:
-        """The request a node received. Raises ReplyError when a part is missing."""
+        """Read the request that a node received. Raises ReplyError when a part is missing."""
         with unpacking_request():
             config: Any = content.config_records["config"]
             return cls(
@@ -146,12 +160,12 @@ class ShareRequest(Request):
 
 @dataclass(frozen=True)
 class ShareReply:
-    """Sealed shares by owner, uint8 ``[aggregators, bytes]``: of the samples that the owner has, in order of keys."""
+    """Sealed shares by owner, uint8 ``[aggregators, bytes]``, of the owner's samples in the order of their keys."""
 
     sealed: Mapping[str, Tensor]
 
     def pack(self) -> RecordDict:
-        """The reply as Flower records."""
+        """Convert to Flower records."""
         config = ConfigRecord({"owners": list(self.sealed)})
         numbered = {str(row): sealed for row, sealed in enumerate(self.sealed.values())}
         return RecordDict({"config": config, "sealed": to_record(numbered)})
@@ -174,17 +188,30 @@ class ShareReply:
 
 @dataclass(frozen=True)
 class ComputeRequest(Request):
-    """What an aggregator is asked: the first stage on its shares.
+    """Request to an aggregator: the first stage on its shares.
 
-    aggregator   : its name.
-    owners, keys : the rows and samples of what is computed.
-    sizes        : int64 ``[owners]``, length of each owner's embedding.
-    fingerprints : of the frozen models.
-    present      : bool ``[owners, samples]``, which samples owners have shared.
-    patterns     : int64 ``[samples]``, which graphs a sample meets.
-    mixing       : int64 ``[patterns, draws, owners, owners]``, see ``FirstStage``.
-    projections  : int64 ``[owners, hidden, size]``.
-    sealed       : this aggregator's sealed shares, uint8 ``[bytes]`` by owner, of those that sent some.
+    Attributes
+    ----------
+    request : str
+        Identifier that no other request has.
+    aggregator : str
+        Its name.
+    owners, keys : tuple of str
+        Owners and samples of the result.
+    sizes : Tensor
+        int64 ``[owners]``, length of each owner's embedding.
+    fingerprints : tuple of str
+        Fingerprints of the frozen models.
+    present : Tensor
+        bool ``[owners, samples]``, which samples owners have shared.
+    patterns : Tensor
+        int64 ``[samples]``, index of a sample's graphs in ``mixing``.
+    mixing : Tensor
+        int64 ``[patterns, draws, owners, owners]``, see ``FirstStage``.
+    projections : Tensor
+        int64 ``[owners, hidden, size]``.
+    sealed : mapping of str to Tensor
+        This aggregator's sealed shares, uint8 ``[bytes]`` by owner, of the owners that sent some.
     """
 
     request: str
@@ -200,7 +227,7 @@ class ComputeRequest(Request):
     sealed: Mapping[str, Tensor]
 
     def pack(self) -> RecordDict:
-        """The request as Flower records."""
+        """Convert to Flower records."""
         config = {
             **self.header(),
             "step": "compute",
@@ -223,7 +250,7 @@ class ComputeRequest(Request):
 
     @classmethod
     def unpack(cls, content: RecordDict) -> ComputeRequest:
-        """The request an aggregator received. Raises ReplyError when a part is missing or shapes do not fit."""
+        """Read the request that an aggregator received. Raises ReplyError when parts are missing or do not fit."""
         with unpacking_request():
             config: Any = content.config_records["config"]
             public = from_record(content.array_records["public"])
@@ -247,7 +274,7 @@ class ComputeRequest(Request):
         return request
 
     def _fits(self) -> bool:
-        """Whether shapes fit, and maps are of whole numbers: what others would reveal is not known."""
+        """Check shapes, and that maps are of whole numbers: what others would reveal is not known."""
         owners, samples, sizes = len(self.owners), len(self.keys), self.sizes
         return (
             all(each.dtype == torch.int64 for each in (sizes, self.patterns, self.mixing, self.projections))
@@ -271,12 +298,12 @@ class ComputeReply:
     shares: Tensor
 
     def pack(self) -> RecordDict:
-        """The reply as Flower records."""
+        """Convert to Flower records."""
         return RecordDict({"config": ConfigRecord({}), "shares": to_record({"shares": self.shares})})
 
     @classmethod
     def unpack(cls, content: RecordDict, shape: tuple[int, ...]) -> ComputeReply:
-        """Check a reply. Raises ReplyError for another array or shape, and numbers that are no shares."""
+        """Check a reply. Raises ReplyError for another array or shape, and for numbers outside the field."""
         record = content.array_records.get("shares")
         if record is None:
             raise ReplyError("the reply holds no shares")

@@ -1,7 +1,4 @@
-"""FedNGM, what both sides agree on: its settings, and the exchanges of each phase.
-
-What the server asks in each phase, and what a node answers.
-"""
+"""FedNGM, what both sides agree on: its settings, and request and reply of each phase."""
 
 from __future__ import annotations
 
@@ -39,10 +36,12 @@ from fedgraph.support.settings import Settings
 
 
 class FedNGMScaling(ScalingSettings):
-    """How numbers become units in a federation; the other keys as for one table.
+    """How numbers are scaled to units in a federation; the other keys as for one table.
 
+    Attributes
+    ----------
     source : beside ``given``, ``own`` and ``shared-ranges``, for which nodes have to consent, ``public``: quantiles of
-             the rows that everybody may see.
+             the public rows.
     """
 
     source: Literal["given", "own", "shared-ranges", "public"] = "own"  # type: ignore[assignment]
@@ -51,15 +50,17 @@ class FedNGMScaling(ScalingSettings):
 class FedNGMRecovery(RecoverySettings):
     """How the graph of the common features is found; the other keys as for one table.
 
+    Attributes
+    ----------
     source : ``own-rows``: every client recovers a graph, and the server merges them, as in the paper;
              ``summed-statistics``: the server recovers one graph from sums over the rows of all clients
-             (:mod:`fedgraph.graphical.recovery.summed`), for which nodes have to consent, and which finds what is
-             rare at each of many small clients. It is that of the rows pooled. ``[fedngm.statistics] noise`` is on
-             each client's sums.
-    masks  : the server gets nothing but the sum over all clients: each adds to its own what the others take away
-             (:mod:`fedgraph.privacy.secret.masks`), for an exchange more.
-    target_neighbours : of the targets that ``[fedngm]`` names; 0, as in the paper, leaves a target of small tables
-             without any neighbour, to be predicted by its mean.
+             (:mod:`fedgraph.graphical.recovery.summed`), for which nodes have to consent, and which finds dependencies
+             that are rare at each of many small clients. It equals the graph of the pooled rows. ``[fedngm.statistics]
+             noise`` is added to each client's sums.
+    masks  : the server learns only the sum over all clients: their masks cancel in it
+             (:mod:`fedgraph.privacy.secret.masks`). Takes one more exchange.
+    target_neighbours : fewest neighbours of the targets that ``[fedngm]`` names; with 0, as in the paper, a target of
+             small tables may have none, and is then predicted by its mean.
     """
 
     source: Literal["own-rows", "summed-statistics"] = "own-rows"
@@ -78,26 +79,29 @@ class FedNGMRecovery(RecoverySettings):
 class FedNGMSettings(Settings):
     """``[fedngm]``: graphs, models, and how the clients' models become one.
 
-    model        : ``ngm``: neural graphical models over a consensus graph; ``ngr``: neural graph revealers, which find
-                   their graphs as they are trained.
-    global_model : what the clients' models become: ``distilled``, a model of samples from all of them, as in the paper;
-                   ``average``, the mean of their parameters, trained on by the clients in further rounds if ``rounds``
-                   says so (FedAvg); ``pooled``, no federation at all but one model of all rows, for comparison, with
+    Attributes
+    ----------
+    model        : ``ngm``: neural graphical models over a consensus graph; ``ngr``: neural graph revealers, which learn
+                   their graphs in training.
+    global_model : how the clients' models are combined: ``distilled``, a model of samples from all of them, as in the
+                   paper; ``average``, the mean of their parameters, trained further by the clients if ``rounds`` is
+                   above 1 (FedAvg); ``pooled``, no federation at all but one model of all rows, for comparison, with
                    all clients on one node.
-    personal     : what each client makes of it: ``stitched`` to new units for its private features, with none of the
-                   global model's weights changed, as in the paper; ``fine-tuned``, trained on with the client's rows;
-                   ``none``.
-    rounds       : of an average.
-    targets      : features that are predicted from all others to measure models; by default every common one.
-    yardsticks   : measure what gradient-boosted trees, with classes weighted or not, and linear models predict too,
-                   which each client trains on its own rows for every target; with ``global-model = "pooled"`` they are
-                   trained on everybody's rows.
+    personal     : the model of each client: ``stitched``, the global model with its weights unchanged and new units for
+                   private features, as in the paper; ``fine-tuned``, the global model trained further on the client's
+                   rows; ``none``.
+    rounds       : rounds of ``average``.
+    targets      : features that are predicted from all others to evaluate models; by default every common one.
+    yardsticks   : also evaluate gradient-boosted trees, with and without class weights, and linear models, which each
+                   client trains on its own rows for every target; with ``global-model = "pooled"`` they are trained on
+                   all rows.
     sample_quality : compare samples of the global model with each client's test rows, and with public rows.
-    hidden       : if above 0, measure as ``hidden-<target>`` too how well targets are predicted where this share of the
-                   other values is hidden at random, the same for all models, in 1,000 rows at most. Graphical models
-                   then answer as :class:`fedgraph.graphical.model.GraphicalModel` does, over all that is unknown.
-    disputes     : features that clients do not agree on are an error, or private to each (``private``).
-    statistics   : what nodes are asked to tell, a table ``[fedngm.statistics]``.
+    hidden       : if above 0, also measure (as ``hidden-<target>``) how well targets are predicted where this share of
+                   the other values is hidden at random, the same for all models, in 1,000 rows at most. Graphical
+                   models then predict as :class:`fedgraph.graphical.model.GraphicalModel` does, over all unknown
+                   values.
+    disputes     : features that clients define differently are an ``error``, or ``private`` to each.
+    statistics   : statistics that nodes are asked for, a table ``[fedngm.statistics]``.
     ngm, ngr, recovery, merge, scaling, distillation, sampling : tables of their own.
     """
 
@@ -127,15 +131,18 @@ class FedNGMSettings(Settings):
 
     @property
     def network(self) -> NGMSettings:
-        """Of the networks: ``ngm`` or ``ngr``."""
+        """The settings of the networks, ``ngm`` or ``ngr``."""
         return self.ngr if self.model == "ngr" else self.ngm
 
 
 Phase = Literal["schema", "statistics", "graph", "keys", "sums", "fit", "finish"]
-"""``schema``: features and rows of every client. ``statistics``: what it consents to tell of the common ones.
-``graph``: its feature graph; or, where one is recovered for all, ``sums`` over its rows, and before them the ``keys``
-of masks that hide them. ``fit``: a model of its rows. ``finish``: a model of its own from the global one, and how well
-all of them predict."""
+"""What a node is asked for, of each of its clients.
+
+``schema``: features and number of rows. ``statistics``: the statistics of common features that it consents to send.
+``graph``: its feature graph; or, where one graph is recovered for all, ``sums`` over its rows, and before them the
+``keys`` of masks that hide them. ``fit``: a model of its rows. ``finish``: its own model, made from the global one, and
+how well all of them predict.
+"""
 
 MESSAGE = "query"
 """The message type of all requests."""
@@ -147,14 +154,24 @@ _MOST_ROWS = 1 << 40
 
 @dataclass(frozen=True)
 class PhaseRequest(Request):
-    """What all nodes are asked in one phase. What is not known yet, or not needed, is None.
+    """Request to all nodes in one phase; parts that are not known yet, or not needed, are None.
 
-    round      : of a phase that is repeated, from 1.
-    common     : the common features.
-    scaling    : their ranges, as far as they are common.
-    graph      : the consensus graph over them.
-    parameters : the global model, float32 ``[1, parameters]``.
-    keys       : of masks: by client its public key, in hexadecimal digits.
+    Attributes
+    ----------
+    phase : str
+        The phase.
+    round : int
+        Round of a phase that is repeated, from 1.
+    common : Schema or None
+        The common features.
+    scaling : Scaling or None
+        Their ranges, as far as these are common.
+    graph : FeatureGraph or None
+        Consensus graph over the common features.
+    parameters : Tensor or None
+        The global model, float32 ``[1, parameters]``.
+    keys : mapping of str to str or None
+        Public keys for masks by client, in hexadecimal digits.
     """
 
     phase: Phase
@@ -166,7 +183,7 @@ class PhaseRequest(Request):
     keys: Mapping[str, str] | None = None
 
     def pack(self) -> RecordDict:
-        """The request as Flower records."""
+        """Convert to Flower records."""
         known = {
             "common": None if self.common is None else schema_as_json(self.common),
             "scaling": None if self.scaling is None else self.scaling.as_json(),
@@ -182,7 +199,7 @@ class PhaseRequest(Request):
 
     @classmethod
     def unpack(cls, content: RecordDict) -> PhaseRequest:
-        """The request a node received. Raises ReplyError when a part is missing."""
+        """Read the request that a node received. Raises ReplyError when a part is missing or the phase is unknown."""
         with unpacking_request():
             config: Any = content.config_records["config"]
             phase = str(config["phase"])
@@ -203,15 +220,25 @@ class PhaseRequest(Request):
 
 @dataclass(frozen=True)
 class PhaseReply:
-    """What a node answers for its clients.
+    """A node's answer for its clients.
 
-    partition  : ``(partition-id, num-partitions)`` for a node that clients are dealt out to, else None.
-    data       : what data this is, in words.
-    num_rows   : of each client, for training.
-    texts      : for each client what the phase asks for, as JSON.
-    parameters : of the clients' models, float32 ``[clients, parameters]``; ``[clients, 0]`` where none are asked for.
-    sums       : over each client's rows (:class:`fedgraph.graphical.recovery.summed.UnitSums`), int64 ``[clients,
-                 numbers]``; None where none are asked for.
+    Attributes
+    ----------
+    clients : tuple of str
+        Names of the clients.
+    partition : tuple of (int, int) or None
+        ``(partition-id, num-partitions)`` of a node that clients are assigned to by number, else None.
+    data : str
+        Description of the data.
+    num_rows : tuple of int
+        Training rows of each client.
+    texts : tuple of str
+        What the phase asks for, as JSON, for each client.
+    parameters : Tensor
+        Parameters of the clients' models, float32 ``[clients, parameters]``; ``[clients, 0]`` where none are asked for.
+    sums : Tensor or None
+        Sums over each client's rows (:class:`fedgraph.graphical.recovery.summed.UnitSums`), int64 ``[clients,
+        numbers]``; None where none are asked for.
     """
 
     clients: tuple[str, ...]
@@ -224,11 +251,11 @@ class PhaseReply:
 
     @classmethod
     def of_nobody(cls, partition: tuple[int, int] | None) -> PhaseReply:
-        """The answer of a node that hosts no client."""
+        """Return the answer of a node that hosts no client."""
         return cls((), partition, "", (), (), torch.zeros(0, 0))
 
     def pack(self) -> RecordDict:
-        """The answer as Flower records."""
+        """Convert to Flower records."""
         config = ConfigRecord(
             {
                 "clients": list(self.clients),
@@ -243,10 +270,16 @@ class PhaseReply:
 
     @classmethod
     def unpack(cls, content: RecordDict, width: int = 0, sums: int = 0) -> PhaseReply:
-        """Check a node's answer; ``texts`` are not looked into, nor what sums say.
+        """Check and unpack a node's answer, except for the content of ``texts`` and ``sums``.
 
-        width : parameters of a model.
-        sums  : numbers of a client's sums.
+        Parameters
+        ----------
+        content : RecordDict
+            Content of the reply.
+        width : int
+            Number of parameters of a model.
+        sums : int
+            Number of sums of a client.
 
         Raises
         ------
@@ -274,7 +307,7 @@ class PhaseReply:
 
 
 def graph_from_text(text: str, common: Schema) -> FeatureGraph:
-    """The feature graph that a client sent. Raises ReplyError when it is none over common features."""
+    """Read the feature graph that a client sent. Raises ReplyError unless it is a graph over the common features."""
     check_length(text, "the feature graph")
     try:
         graph = FeatureGraph.from_json(json.loads(text))
@@ -286,7 +319,7 @@ def graph_from_text(text: str, common: Schema) -> FeatureGraph:
 
 
 def keys_from_text(text: str) -> dict[str, str]:
-    """By client its public key. Raises ReplyError when it is none of that."""
+    """Read public keys by client. Raises ReplyError for anything else."""
     keys = _read(text, "the keys of clients")
     if not isinstance(keys, dict) or not all(isinstance(key, str) for key in keys.values()):
         raise ReplyError("the keys of clients are not text by name")
@@ -294,7 +327,7 @@ def keys_from_text(text: str) -> dict[str, str]:
 
 
 def scores_from_text(text: str) -> dict[str, float]:
-    """``<split>/<metric>`` -> value, NaN where it is not defined. Raises ReplyError when it is none of that."""
+    """Read scores, ``<split>/<metric>`` -> value, NaN where undefined. Raises ReplyError for anything else."""
     table = _read(text, "the scores of a client")
     if not isinstance(table, dict) or not all(_is_score(name, value) for name, value in table.items()):
         raise ReplyError("the scores of a client are not numbers by name")
@@ -302,7 +335,7 @@ def scores_from_text(text: str) -> dict[str, float]:
 
 
 def _read(text: str, what: str) -> Any:
-    """What JSON says, none too long of it."""
+    """Parse JSON of limited length."""
     check_length(text, what)
     try:
         return json.loads(text)
@@ -311,7 +344,7 @@ def _read(text: str, what: str) -> Any:
 
 
 def scores_as_text(scores: Mapping[str, float]) -> str:
-    """One line, read by ``scores_from_text``."""
+    """Return scores as one line of JSON, read by :func:`scores_from_text`."""
     return json.dumps({name: value if math.isfinite(value) else None for name, value in scores.items()})
 
 

@@ -12,15 +12,21 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
 
 PACKAGE = "strategies"
-"""Built-in methods are the classes in its modules that have a ``name``; name, title, needs and paper stand on them."""
+"""Built-in methods are the classes in its modules that have a ``name``, and a title, needs and paper beside it."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """What an experiment asks for.
+    """A method that an experiment names.
 
-    strategy : dotted path of the strategy.
-    client   : dotted path of the client class; empty: the one that the strategy names.
+    Attributes
+    ----------
+    name : str
+        Short name of a built-in method, or class name of a strategy.
+    strategy : str
+        Dotted path of the strategy.
+    client : str
+        Dotted path of the client class; empty for the default of the strategy.
     """
 
     name: str
@@ -29,17 +35,23 @@ class Method:
 
     @property
     def strategy_class(self) -> Any:
-        """The strategy. Raises ExperimentError when it cannot be found."""
+        """The class of the strategy. Raises ExperimentError when it cannot be found."""
         return load_object(self.strategy, "[experiment] strategy")
 
     @property
     def title(self) -> str:
-        """What it is, in words."""
+        """Title of the method; its name where the strategy has none."""
         return getattr(self.strategy_class, "title", "") or self.name
 
 
 def built_in(name: str) -> type | None:
-    """The strategy of a built-in method: ``sfl-per`` is looked for in ``sfl_per.py``, then in ``sfl.py``."""
+    """Find the strategy of a built-in method; ``sfl-per`` is looked for in ``sfl_per.py``, then in ``sfl.py``.
+
+    Returns
+    -------
+    type or None
+        The strategy class; None when no built-in method has this name.
+    """
     words = name.split("-")
     for module in ("_".join(words[:end]) for end in range(len(words), 0, -1)):
         found = _named(module).get(name) if module in _modules() else None
@@ -49,17 +61,32 @@ def built_in(name: str) -> type | None:
 
 
 def built_ins() -> dict[str, type]:
-    """The strategies of all built-in methods by name."""
+    """Return the strategies of all built-in methods.
+
+    Returns
+    -------
+    dict of str to type
+        Strategy classes by the name of the method.
+    """
     return {name: found for module in _modules() for name, found in _named(module).items()}
 
 
 def resolve(method: str | None, strategy: str | None, client: str | None) -> Method:
-    """The method an experiment names, by short name, by dotted paths, or by a short name with one side replaced.
+    """Find the method that an experiment names.
+
+    Parameters
+    ----------
+    method : str or None
+        Short name of a built-in method.
+    strategy : str or None
+        Dotted path of a strategy, in place of that of ``method``.
+    client : str or None
+        Dotted path of a client class, in place of the default.
 
     Raises
     ------
     ExperimentError
-        When nothing or an unknown short name is given.
+        When neither method nor strategy is given, or the short name is unknown.
     """
     known = None if method is None else built_in(method)
     if method is not None and known is None:

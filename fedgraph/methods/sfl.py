@@ -13,6 +13,8 @@ from fedgraph.models import PersonalLayersSettings
 class SFLSettings(PersonalLayersSettings):
     """``[sfl]``, ``[sfl-per]`` and ``[sfl-lg]``.
 
+    Attributes
+    ----------
     alpha           : share of the graph in the aggregation; 0 leaves every client its own model.
     hops            : K, how often the normalised adjacency is applied.
     normalisation   : ``random-walk``: rows sum to one, so that equal models stay as they are; ``symmetric`` (GCN): also
@@ -21,19 +23,19 @@ class SFLSettings(PersonalLayersSettings):
                       A client then keeps its trained model and moves on in the direction in which its neighbourhood
                       moved: V = server-momentum V + mix of updates, U = Theta + server-learning-rate V. Running
                       statistics stay those of its own model.
-    server_learning_rate, server_momentum : used with mixes = ``updates`` alone.
-    weighting       : ``examples``: clients count by their training examples, so that those with few listen to others
-                      and are hardly listened to; ``none``: all count alike.
+    server_learning_rate, server_momentum : used only with mixes = ``updates``.
+    weighting       : ``examples``: clients are weighted by their training examples, so that those with few rely on
+                      others and contribute little; ``none``: all have the same weight.
     everybody       : weight of all clients together in the mean, beside 1 for a client's own neighbourhood, so that
-                      clients whom the graph leaves alone hear somebody too.
+                      clients without neighbours receive something too.
     lambda_global   : weight of the distance to the read-out w in the local objective.
     lambda_personal : weight of the distance to the personalised model u_i.
     distance        : ``euclidean`` norm, or half of it ``squared``.
-    lambda_scale    : ``batch-sum``: the lambdas weigh against the loss summed over a batch, as lambda / batch size does
-                      against its mean; ``batch-mean``: against the mean.
+    lambda_scale    : ``batch-sum``: the lambdas are relative to the loss summed over a batch, like lambda / batch size
+                      to its mean; ``batch-mean``: relative to the mean.
     start           : clients train from their ``personalised`` model, or all from the ``read-out``.
-    released        : behave like the authors' released program, whose distance terms have no gradient and whose
-                      clients start from the read-out; takes the place of both lambdas and of start.
+    released        : behave like the authors' released program, whose distance terms have no gradient and whose clients
+                      start from the read-out; replaces both lambdas and start.
     """
 
     alpha: float = Field(default=1.0, ge=0, le=1)
@@ -76,8 +78,10 @@ class SFLLGSettings(SFLSettings):
 
 
 class SFLFineTuningSettings(SFLSettings, FineTuningSettings):
-    """``[sfl-ft]``: the keys of ``[sfl]``, and how a copy of each personalised model is fine-tuned to be measured.
+    """``[sfl-ft]``: the keys of ``[sfl]``, and how a copy of each personalised model is fine-tuned for evaluation.
 
+    Attributes
+    ----------
     local_epochs, local_steps : passes over a client's examples, or minibatches; by default those of ``[train]``.
     learning_rate : the same after every round; by default that of ``[train]`` in the round to come.
     """
@@ -86,23 +90,25 @@ class SFLFineTuningSettings(SFLSettings, FineTuningSettings):
 class SFLStarSettings(SFLSettings):
     """``[sfl-star]``: the keys of ``[sfl]``, and how the client graph is learned. A given graph is not needed.
 
-    learner     : ``smoothness``: the sparse graph on which the models are smoothest, with nobody left alone (Kalofolias
-                  2016); ``kernel``: a Gaussian kernel of the distances to the nearest; ``encoder``: trained embeddings
-                  of the clients, as in the paper, fitted to that kernel.
-    features    : what is near or far: the trained ``parameters``, or the ``updates``, what training changed in them.
-    neighbours  : about how many others a client listens to.
-    beta        : with a given graph its share is 1 - beta and that of the learned graph beta, both on one scale: rows
-                  of the learned one are scaled to the mean row sum of the given one, self loops left out. Without a
-                  given graph the learned one is alone, its rows scaled to add up to neighbours, so that a client
-                  counts as much as a neighbour does on average; beta is then not used.
-    momentum    : share of earlier rounds in the distances, below 1; 0 looks at this round alone.
-    learn_from  : the first round in which the graph is learned, anew in every round. In those before it is the given
-                  graph or, without one, everybody listens to everybody.
+    Attributes
+    ----------
+    learner     : ``smoothness``: the sparse graph without isolated clients on which the models are smoothest
+                  (Kalofolias 2016); ``kernel``: a Gaussian kernel of the distances to the nearest; ``encoder``: trained
+                  embeddings of the clients, as in the paper, fitted to that kernel.
+    features    : what distances are measured on: the trained ``parameters``, or their ``updates`` by training.
+    neighbours  : approximate number of neighbours of a client.
+    beta        : weight of the learned graph beside 1 - beta for the given graph, both on one scale: rows of the
+                  learned one are scaled to the mean row sum of the given one, without self loops. Without a given graph
+                  only the learned one is used, its rows scaled to add up to neighbours, so that a client counts as much
+                  as a neighbour does on average; beta is then not used.
+    momentum    : share of earlier rounds in the distances, below 1; 0 uses this round only.
+    learn_from  : the first round in which the graph is learned, anew in every round. Earlier rounds use the given graph
+                  or, without one, the complete graph.
     released    : as for ``[sfl]``; and the graph is what the released program learns: every round a new encoder takes
                   ten steps towards the *distances*, which leaves it random. Its rows are divided by their sum, as are
                   those of the given graph with self loops, and beta of it is mixed in. The learned graph has no self
-                  loops: without a given graph a client hears others alone, or itself where it hears nobody. Takes the
-                  place of all keys above but beta, and of normalisation.
+                  loops: without a given graph a client receives the models of others only, or its own where it has no
+                  neighbour. Replaces all keys above except beta, and normalisation.
     """
 
     learner: Literal["smoothness", "kernel", "encoder"] = "smoothness"
@@ -119,13 +125,15 @@ class SFLStarSettings(SFLSettings):
 
 
 class SFLColdStartSettings(SFLSettings):
-    """``[sfl-cold-start]``: the keys of ``[sfl]`` with other defaults, and how cold clients listen.
+    """``[sfl-cold-start]``: the keys of ``[sfl]`` with other defaults, and how cold clients use the models of others.
 
-    everybody   : as for ``[sfl]``, but for cold clients alone; to warm ones only their neighbourhood counts.
+    Attributes
+    ----------
+    everybody   : as for ``[sfl]``, but for cold clients only; warm ones use their neighbourhood only.
     cold_below  : clients with fewer training examples than this share of the median are cold.
-    temperature : how much worse a model may do on a cold client's own examples. One whose loss there is above the best
-                  one's by this share of it (0.06: by 6 %) keeps 1 / e of the weight that the graph gives it; 0 leaves
-                  the weights to the graph. The models travel to that client, its losses stay there.
+    temperature : tolerance for models with a larger loss on a cold client's own examples. A model whose loss there is
+                  above the best one's by this share of it (0.06: by 6 %) keeps 1 / e of the weight that the graph gives
+                  it; 0 leaves the weights to the graph. The models travel to that client, its losses stay there.
     """
 
     alpha: float = Field(default=0.3, ge=0, le=1)

@@ -32,10 +32,12 @@ from fedgraph.support.errors import ReplyError
 class VerticalSettings(FusionSettings, LocalModelSettings):
     """``[vfl]``: the fusion model at the server as in ``[f3]``, with one learning rate, and the owners' own models.
 
-    Embeddings change as they are learned, so that there is no scaling of them.
+    Embeddings change during training, and are therefore not scaled.
 
+    Attributes
+    ----------
     pre_trained : whether the owners' models start as they trained them alone (row L), or as they are drawn (row M).
-    epochs, patience : of learning together; a run takes an exchange per minibatch and one more per epoch.
+    epochs, patience : of joint training; a run takes an exchange per minibatch and one more per epoch.
     """
 
     scaling: Literal["none"] = "none"
@@ -48,15 +50,24 @@ class VerticalSettings(FusionSettings, LocalModelSettings):
 
 @dataclass(frozen=True)
 class StepRequest(Request):
-    """What a node is asked in one step.
+    """Request to a node in one step.
 
-    owners   : of this node, in the order of the rows of ``gradient``.
-    step     : counted from 1.
-    update   : keys of the samples that ``gradient`` belongs to; none in the first step.
-    gradient : float32 ``[owners, len(update), size]``, of the loss by the embeddings that were sent last.
-    embed    : keys of the samples whose embeddings are wanted after the update.
-    training : whether these are a minibatch of training.
-    keep_from : steps before this one will never be asked for again; what owners kept for them may be dropped.
+    Attributes
+    ----------
+    owners : tuple of str
+        Owners of this node, in the order of the rows of ``gradient``.
+    step : int
+        Number of the step, counted from 1.
+    update : tuple of str
+        Keys of the samples that ``gradient`` belongs to; none in the first step.
+    gradient : Tensor
+        Gradient of the loss with respect to the embeddings sent last, float32 ``[owners, len(update), size]``.
+    embed : tuple of str
+        Keys of the samples whose embeddings are wanted after the update.
+    training : bool
+        Whether these are a minibatch of training.
+    keep_from : int
+        Steps before this one will never be asked for again; what owners kept for them may be dropped.
     """
 
     owners: tuple[str, ...]
@@ -68,7 +79,7 @@ class StepRequest(Request):
     keep_from: int
 
     def pack(self) -> RecordDict:
-        """The request as Flower records."""
+        """Convert to Flower records."""
         config = ConfigRecord(
             {
                 **self.header(),
@@ -84,7 +95,7 @@ class StepRequest(Request):
 
     @classmethod
     def unpack(cls, content: RecordDict) -> StepRequest:
-        """The request a node received. Raises ReplyError when a part is missing."""
+        """Read the request that a node received. Raises ReplyError when a part is missing."""
         with unpacking_request():
             config: Any = content.config_records["config"]
             return cls(
@@ -101,19 +112,19 @@ class StepRequest(Request):
 
 @dataclass(frozen=True)
 class StepReply:
-    """The embeddings asked for, float32 ``[owners, samples, size]``; 0 where an owner lacks the sample."""
+    """Requested embeddings, float32 ``[owners, samples, size]``; 0 where an owner lacks the sample."""
 
     owners: tuple[str, ...]
     embeddings: Tensor
 
     def pack(self) -> RecordDict:
-        """The reply as Flower records."""
+        """Convert to Flower records."""
         config = ConfigRecord({"owners": list(self.owners)})
         return RecordDict({"config": config, "stacked": to_record({"embeddings": self.embeddings})})
 
     @classmethod
     def unpack(cls, content: RecordDict, owners: tuple[str, ...], shape: tuple[int, int, int]) -> StepReply:
-        """Check the reply of the node that hosts ``owners``, of embeddings in this ``shape``, and unpack it.
+        """Check the reply of the node that hosts ``owners``, with embeddings of this ``shape``, and unpack it.
 
         Raises
         ------

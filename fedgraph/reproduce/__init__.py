@@ -1,6 +1,6 @@
 """Tables and figures of papers as data: every cell is an experiment, run once, shown beside the published value.
 
-What a table says is in its TOML file, and one command runs it::
+A table is described by its TOML file, and run with one command::
 
     fedgraph reproduce sfl-table2 --profile small
 """

@@ -20,19 +20,31 @@ _WITHOUT_EFFECT = {
     "f3": ("workers",),
     "vfl": ("workers",),
 }
-"""Keys that say how a run is called or how fast it is, not what comes out."""
+"""Keys that change the name or speed of a run, but not its results."""
 
 
 @dataclass(frozen=True)
 class Cell:
     """One run of a table.
 
-    experiment : resolved, down to the defaults of its method; None where it cannot be, and ``problem`` says why.
-    path       : its run folder, whether or not it is there.
-    nodes      : how many nodes its clients are dealt out to, where that is not up to the command.
-    pending    : what it waits for, in words, where its settings are still to be chosen; ``experiment`` is then that of
-                 a trial.
-    chosen     : which of its settings were chosen from what, in words.
+    Attributes
+    ----------
+    row, column : str
+        Label of the row and key of the column.
+    seed : int
+        Seed of the run.
+    experiment : Experiment or None
+        Resolved, with the defaults of its method; None if it is invalid, which ``problem`` explains.
+    path : Path
+        Its run folder, whether it exists or not.
+    problem : str
+        Why there is no experiment.
+    nodes : int or None
+        Number of nodes among which its clients are divided; None if the command decides.
+    pending : str
+        What it waits for, if its settings are still to be chosen; ``experiment`` is then that of a trial.
+    chosen : str
+        Description of the settings that were chosen, and from which values.
     """
 
     row: str
@@ -50,9 +62,18 @@ class Cell:
 class CellMaker:
     """Makes the cells of a table in a profile.
 
-    overrides : those of the command line, which come last.
-    cells_dir : the folder of all cells, of whatever table.
-    beside    : experiment files are looked for in this folder first.
+    Attributes
+    ----------
+    table : PublishedTable
+        The table.
+    profile : ProfileTable
+        The profile.
+    overrides : tuple of str
+        Overrides of the command line, which come last.
+    cells_dir : Path
+        Folder of all cells, of all tables.
+    beside : Path
+        Folder in which experiment files are looked for first.
     """
 
     table: PublishedTable
@@ -62,13 +83,12 @@ class CellMaker:
     beside: Path
 
     def places(self) -> list[tuple[RowTable, ColumnTable]]:
-        """The rows and columns that are run, column by column."""
+        """Return the rows and columns that are run, column by column."""
         columns = self.table.columns_in(self.profile)
         return [(row, column) for column in columns for row in self.table.rows if row.runs_in(column.key)]
 
     def cell(self, row: RowTable, column: ColumnTable, seed: int, chosen: Sequence[str] = ()) -> Cell:
-        """Later overrides win: those of the table, the column, the profile, the row, what was ``chosen`` for it, the
-        seed, the command line."""
+        """Make a cell. Later overrides win: those of table, column, profile, row, ``chosen``, seed, command line."""
         every = [*self.table.set_in(column, self.profile), *row.set, *row.set_for.get(column.key, ())]
         every += [*chosen, "experiment.seed={seed}", *self.overrides]
         file = self.profile.experiment_file(column, self.beside)
@@ -83,7 +103,7 @@ class CellMaker:
 
 
 def resolved(experiment: Experiment) -> Experiment:
-    """The experiment with the table of its method alone, every default filled in.
+    """Return the experiment with only the table of its method, and all defaults filled in.
 
     Raises
     ------
@@ -91,13 +111,13 @@ def resolved(experiment: Experiment) -> Experiment:
         When the method cannot be found, or its table does not fit.
     """
     chosen = ChosenMethod(experiment)
-    # The keys of a stock strategy are known to its constructor alone.
+    # The keys of a stock strategy are the arguments of its constructor.
     own = chosen.settings.as_table() or experiment.method_table
     return replace(experiment, method_tables={experiment.method.name: own} if own else {})
 
 
 def digest(experiment: Experiment) -> str:
-    """Name of what a resolved experiment computes, whatever it is called and wherever it is written."""
+    """Return a digest of what a resolved experiment computes, independent of its name and output folder."""
     tables = {
         name: {key: value for key, value in table.items() if key not in _WITHOUT_EFFECT.get(name, ())}
         for name, table in experiment.as_dict().items()
@@ -107,21 +127,21 @@ def digest(experiment: Experiment) -> str:
 
 
 def text_digest(*texts: str) -> str:
-    """Twelve hexadecimal digits that stand for texts."""
+    """Return a digest of texts, twelve hexadecimal digits."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
 
 
 def overrides_that_count(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Those of the command line that change what an experiment computes."""
+    """Return the overrides of the command line that change what an experiment computes."""
     idle = {f"{table}.{key}" for table, keys in _WITHOUT_EFFECT.items() for key in keys}
     keys = ((override, override.partition("=")[0].strip()) for override in overrides)
     return tuple(override for override, key in keys if key not in idle and key.partition(".")[0] != "output")
 
 
 def _folder(experiment: Experiment, cells_dir: Path) -> Path:
-    """The run folder of an experiment: the one that has it already, whatever its name, else the one it shall have.
+    """Return the run folder of an experiment: an existing one of the same content, else the path of a new one.
 
-    A folder made before a key existed is found by reading its experiment anew, which fills in the key's default.
+    A folder made before a key existed is found by reading its experiment again, which fills in the key's default.
     """
     data = getattr(experiment.data, "set", "data")
     stem = f"{data}-{experiment.method.name}-seed{experiment.experiment.seed}"

@@ -1,7 +1,8 @@
-"""The cells of a table whose rows may have settings that are chosen on validation data, for every row alike.
+"""Cells of rows whose settings are chosen on validation data, in the same way for every row.
 
-Every combination of values is a run of its own, a trial, with the seeds of ``choose-seeds``. The one that is best on
-validation data is the row's, with all seeds; its trial is then the cell of its seed, and is not run twice.
+Every combination of values is a run of its own, a trial, with the seeds of ``choose-seeds``. The row gets the
+combination that is best on validation data, with all seeds; its trials are then the cells of their seeds, and are not
+run twice.
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ from fedgraph.support.files import as_csv
 class Trial:
     """One candidate of a row in a column.
 
-    settings : the values tried, by key.
-    cells    : its runs, one per seed.
-    quantity : on validation data, by which it is compared.
+    ``settings`` are the values tried, by key; ``cells`` are its runs, one per seed; ``quantity``, on validation data,
+    is what it is compared by.
     """
 
     settings: tuple[tuple[str, Any], ...]
@@ -43,12 +43,12 @@ class Trial:
 
     @property
     def is_over(self) -> bool:
-        """Whether every run has come to its end or failed."""
+        """Whether all runs have finished or failed."""
         return all(RunFolder(cell.path).is_finished or failure(cell) is not None for cell in self.cells)
 
     @property
     def value(self) -> float | None:
-        """The mean over seeds; None where a run failed or has no finite value, such as one that diverged."""
+        """Mean over seeds; None where a run failed or has no finite value, for example because it diverged."""
         if any(failure(cell) is not None for cell in self.cells):
             return None
         values = [value_of(RunFolder(cell.path).summary(), self.quantity) for cell in self.cells]
@@ -58,10 +58,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Choice:
-    """What there is to choose for a row in a column.
-
-    tried : by key, the values there were.
-    """
+    """Candidates for the settings of a row in a column; ``tried`` are the values by key."""
 
     row: RowTable
     column: ColumnTable
@@ -70,7 +67,7 @@ class Choice:
 
     @property
     def waits_for(self) -> str:
-        """Which trials are still to come, in words; empty when all are over."""
+        """Which trials are still missing, in words; empty when all are over."""
         over = sum(trial.is_over for trial in self.trials)
         if over == len(self.trials):
             return ""
@@ -78,7 +75,7 @@ class Choice:
 
     @property
     def missing(self) -> list[Cell]:
-        """The runs that the choice waits for."""
+        """Runs that the choice waits for."""
         return [cell for trial in self.trials if not trial.is_over for cell in trial.cells]
 
     @property
@@ -91,7 +88,7 @@ class Choice:
         return choose(having, key=lambda each: each[0])[1]
 
     def words(self, best: Trial) -> str:
-        """What was chosen from what; whether a number is at the end of those tried: there may be better."""
+        """Describe what was chosen from which values, and whether a number is at the end of those tried."""
         parts = []
         for key, value in best.settings:
             numbers = [one for one in self.tried[key] if isinstance(one, int | float) and not isinstance(one, bool)]
@@ -103,12 +100,12 @@ class Choice:
 
 
 def plan_choices(maker: CellMaker, seeds: Sequence[int]) -> list[Choice]:
-    """Everything that there is to choose; ``seeds`` are those of the table, of which the first is tried by default."""
+    """Return all choices of a table; ``seeds`` are those of the table, of which the first is tried by default."""
     return [_choice(maker, row, column, seeds) for row, column in maker.places() if row.choose]
 
 
 def plan_cells(maker: CellMaker, seeds: Sequence[int], choices: Sequence[Choice] = ()) -> list[Cell]:
-    """Every cell of a table, all rows of the first seed first; those with settings yet to be chosen are pending."""
+    """Return all cells of a table, all rows of the first seed first; those with settings to be chosen are pending."""
     by_place = {(choice.row.label, choice.column.key): choice for choice in choices}
     return [
         _settled(maker, row, column, seed, by_place.get((row.label, column.key)))
@@ -118,7 +115,7 @@ def plan_cells(maker: CellMaker, seeds: Sequence[int], choices: Sequence[Choice]
 
 
 def trials_csv(choices: Sequence[Choice]) -> str:
-    """One line per trial and seed, with its value on validation data."""
+    """Format trials as CSV, a line per trial and seed, with its value on validation data."""
     lines: list[tuple[Any, ...]] = [("row", "column", "settings", "seed", "by", "value", "chosen", "run")]
     for choice in choices:
         best = None if choice.waits_for else choice.best
@@ -134,7 +131,7 @@ def trials_csv(choices: Sequence[Choice]) -> str:
 def _choice(maker: CellMaker, row: RowTable, column: ColumnTable, seeds: Sequence[int]) -> Choice:
     table = maker.table
     quantity = table.choice_quantity(row, column)
-    # What the command line says is not to be chosen.
+    # Settings of the command line are not chosen.
     given = {override.partition("=")[0].strip() for override in maker.overrides}
     tried = {key: values for key, values in row.choose.items() if key not in given}
     trials = []

@@ -1,4 +1,4 @@
-"""What a run has reached: over its clients, and each of them at the end, round by round, and on average over rounds."""
+"""Results of a run: over its clients, and of each of them at the end, round by round, and averaged over rounds."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fedgraph.reproduce.quantity import PEERS, RUN, TO_TARGET, Quantity
 from fedgraph.runs import RunFolder
 
 ClientValues = dict[str, float | None]
-"""By client; None where one has no value."""
+"""Values by client; None for a client without one."""
 
 
 def value_of(summary: Mapping[str, Any] | None, quantity: Quantity) -> float | None:
-    """A number of a run's summary; None where the run has not measured it."""
+    """Read a number from a run's summary; None if the run has not measured it."""
     split, name, statistic, group, client = quantity
     if summary is None:
         return None
@@ -39,7 +39,7 @@ def value_of(summary: Mapping[str, Any] | None, quantity: Quantity) -> float | N
 
 
 def _took(summary: Mapping[str, Any], what: str) -> float | None:
-    """Of ``quantity.TOOK``; None where a run, or one of an earlier version, does not say."""
+    """Return one of ``quantity.TOOK``; None where the run, or one of an earlier version, does not report it."""
     if what == "bytes":
         return float(summary["bytes_down"] + summary["bytes_up"])
     if what == "bytes-per-client":
@@ -52,13 +52,13 @@ def _took(summary: Mapping[str, Any], what: str) -> float | None:
 
 
 def at_the_end(summary: Mapping[str, Any], quantity: Quantity) -> ClientValues:
-    """As a run's summary has it; empty where it was not measured."""
+    """Read each client's value from a run's summary; empty if it was not measured."""
     values: ClientValues = summary.get("per_client", {}).get(quantity.split, {}).get(quantity.metric, {})
     return values
 
 
 def by_round(path: Path, quantity: Quantity) -> dict[int, ClientValues]:
-    """After each round of the run in folder ``path`` in which it was measured."""
+    """Read each client's value after each evaluation of the run in folder ``path``."""
     lines = RunFolder(path).evaluations(quantity.split)
     return {
         line["round"]: line["per_client"][quantity.metric] for line in lines if quantity.metric in line["per_client"]
@@ -67,9 +67,9 @@ def by_round(path: Path, quantity: Quantity) -> dict[int, ClientValues]:
 
 @lru_cache(maxsize=1024)
 def averaged(path: Path, quantity: Quantity, rounds: tuple[int, int]) -> ClientValues:
-    """Each client's mean over those rounds, from the first to the last of them, in which it has a value.
+    """Average each client's values over the evaluations from the first to the last of ``rounds``.
 
-    Of a finished run, whose numbers change no more.
+    Results are cached: the run must be finished.
     """
     first, last = rounds
     found: dict[str, list[float]] = {}

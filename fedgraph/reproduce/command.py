@@ -53,7 +53,7 @@ def reproduce(
 ) -> None:
     """Run the rows of a published table, each cell once, and print ours beside the published values; or make a study.
 
-    The command can be stopped and given again: finished runs are not run again, others go on from their last
+    The command can be stopped and given again: finished runs are not repeated, others continue from their last
     checkpoint. Several processes may share one --out. `fedgraph keys` explains the files of tables.
     """
     console = Console()
@@ -134,21 +134,21 @@ def reproduce(
 
 
 def _check_study_options(name: str, **given: object) -> None:
-    """Options that speak of cells mean nothing to a study."""
+    """Raise an error for options about cells, which a study does not have."""
     for option, value in given.items():
         if value:
             raise ExperimentError(f"{name} is a study: it has no runs, so --{option.replace('_', '-')} means nothing")
 
 
 def _write(results: Results, target: Path) -> None:
-    """Table and numbers of everything that is finished, whatever was chosen for this command."""
+    """Write table and numbers of everything that is finished, whatever was selected for this command."""
     write_atomically(target / "table.md", markdown(results).encode())
     write_atomically(target / "table.csv", long_csv(results).encode())
     write_atomically(target / "summary.csv", summary_csv(results).encode())
 
 
 def _conclude(console: Console, results: Results, selected: Sequence[Cell], files: Sequence[Path]) -> None:
-    """Say what is missing and why, and where the files are; exit status 1 when a run failed."""
+    """Print what is missing and why, and the files written; exit with status 1 when a run failed."""
     chosen = {(cell.row, cell.column, cell.seed) for cell in selected}
     unfinished: dict[tuple[str, str, str], list[Cell]] = {}
     for outcome in results.outcomes:
@@ -170,7 +170,7 @@ def _conclude(console: Console, results: Results, selected: Sequence[Cell], file
 
 
 def _progress(results: Results, labels: Sequence[str], keys: Sequence[str]) -> Table:
-    """Rows and columns with the number of finished runs of all seeds."""
+    """Return a table with the number of finished runs of all seeds by row and column."""
     table = Table(title=escape(results.table.table.title), title_justify="left", caption="runs finished, of all seeds")
     table.add_column("row")
     shown = [column for column in results.columns if column.key in keys]
@@ -218,7 +218,7 @@ def _seed(text: str) -> int:
 
 
 def _chosen(wanted: list[str] | None, known: list[str], what: str, table: str) -> list[str]:
-    """The names asked for as they are written in the table; upper and lower case do not matter."""
+    """Return the names asked for as they are written in the table; case is ignored."""
     if wanted is None:
         return known
     by_name = {name.casefold(): name for name in known}

@@ -1,4 +1,4 @@
-"""Run the cells of a table, each once, by as many processes as share the folder."""
+"""Run the cells of a table, each once, with any number of processes that share the folder."""
 
 from __future__ import annotations
 
@@ -29,12 +29,18 @@ _FAILURE = "failure.txt"
 
 @dataclass(frozen=True)
 class Execution:
-    """How cells are run.
+    """Settings for running cells.
 
-    nodes       : nodes that the clients of each run are dealt out to, unless its cell has its own number.
-    data_dir    : the data folder.
-    keep_models : leave the final models in the run folders; they can be large.
-    plugins     : folders whose modules experiments may name.
+    Attributes
+    ----------
+    nodes : int
+        Number of nodes among which the clients of each run are divided, unless its cell has its own number.
+    data_dir : Path
+        The data folder.
+    keep_models : bool
+        Keep the final models in the run folders; they can be large.
+    plugins : sequence of str
+        Folders whose modules experiments may name.
     """
 
     nodes: int
@@ -46,11 +52,11 @@ class Execution:
 def run_cells(
     cells: Sequence[Cell], how: Execution, console: Console, on_end: Callable[[Cell], None] = lambda cell: None
 ) -> None:
-    """Bring every cell to its end, unless its data are not there; ``on_end`` is told of each that this process ran.
+    """Run all cells whose data are there; ``on_end`` is called for each that this process ran.
 
-    A finished cell is left alone, a killed one goes on from its checkpoint. One that fails leaves its reason in its
-    folder (see :func:`failure`) and does not stop the others; it is tried again by the next command. Cells on which
-    another process works are waited for at the end.
+    A finished cell is left alone, a killed one continues from its checkpoint. A cell that fails stores its reason in
+    its folder (see :func:`failure`) and does not stop the others; the next command tries it again. Cells that another
+    process is running are waited for at the end.
     """
     began = time.time()
     waiting, number = list(cells), 0
@@ -72,7 +78,7 @@ def run_cells(
 
 
 def failure(cell: Cell) -> str | None:
-    """Why a cell did not come to its end when it was last tried; None when it did, or was never tried."""
+    """Return why a cell failed when it was last tried; None when it did not, or was never tried."""
     if cell.experiment is None:
         return cell.problem.splitlines()[-1].partition("; known")[0]  # the lines before name the file
     file = cell.path / _FAILURE
@@ -80,7 +86,7 @@ def failure(cell: Cell) -> str | None:
 
 
 def missing_data(experiment: Experiment, data_dir: Path) -> str | None:
-    """What is missing in the data folder for an experiment, in words; None when its data are there."""
+    """Describe what is missing in the data folder for an experiment; None when its data are there."""
     name = getattr(experiment.data, "set", "")
     entry = next((entry for entry in catalogue_entries() if entry.name == name), None)
     if entry is not None and entry.alternatives and find(entry, data_dir) is None:
@@ -93,7 +99,7 @@ def missing_data(experiment: Experiment, data_dir: Path) -> str | None:
 
 
 def _is_due(cell: Cell, how: Execution, since: float) -> bool:
-    """Whether a cell, whose lock is held, is still to be run by a command that began at ``since``."""
+    """Check whether a cell, whose lock is held, must still be run by a command that began at ``since``."""
     if cell.experiment is None or cell.pending or missing_data(cell.experiment, how.data_dir) is not None:
         return False
     if RunFolder(cell.path).is_finished:
@@ -121,7 +127,7 @@ def _run(cell: Cell, how: Execution, console: Console, label: str) -> None:
 
 
 def _folder(cell: Cell, plugins: Sequence[str]) -> RunFolder:
-    """The cell's run folder, made where it is not there; its experiment is what marks it as whole."""
+    """Return the cell's run folder, created if missing; the file of its experiment marks it as complete."""
     assert cell.experiment is not None
     if not (cell.path / "experiment.toml").exists():
         about = {**environment(), "plugins": list(plugins)}
@@ -131,18 +137,18 @@ def _folder(cell: Cell, plugins: Sequence[str]) -> RunFolder:
 
 
 def _tidy(cell: Cell, how: Execution) -> None:
-    """Remove what only a run that goes on needs: it can be a thousand times as large as the results."""
+    """Remove what only a resumed run needs: it can be a thousand times as large as the results."""
     folder = RunFolder(cell.path)
     shutil.rmtree(cell.path / "nodes", ignore_errors=True)
     (cell.path / _FAILURE).unlink(missing_ok=True)
     if not how.keep_models:
         folder.models.unlink(missing_ok=True)
-    # Last: where a kill leaves it, the next command tidies up again.
+    # Written last: after a kill, the next command tidies up again.
     folder.checkpoint.unlink(missing_ok=True)
 
 
 def _reason(error: Exception) -> str:
-    """The line of an error that says most; errors from a node end with the exception's own line."""
+    """Return the most informative line of an error; errors from a node end with the exception's own line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("Run folder: ")]
     if not lines:
         return type(error).__name__
@@ -151,7 +157,7 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _lock(cell: Cell) -> Iterator[bool]:
-    """Whether the cell is ours for the block."""
+    """Try to lock a cell for the block; yield whether it succeeded."""
     folder = cell.path.parent / ".locks"
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as held:

@@ -1,4 +1,4 @@
-"""The files that ``fedgraph reproduce`` takes: those that come along by name, one's own by path."""
+"""Files for ``fedgraph reproduce``: those of the project by name, any other by path."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ Profile = Literal["small", "full"]
 class TableFile(NamedTuple):
     """A file of a table or of a study.
 
-    name    : ``sfl-table1`` for one that comes along, else the file's own.
-    content : as TOML has it, unchecked.
+    Attributes
+    ----------
+    name : str
+        ``sfl-table1`` for a file of the project, else the stem of the file.
+    path : Path
+        The file.
+    content : dict
+        Its TOML, unchecked.
     """
 
     name: str
@@ -25,23 +31,23 @@ class TableFile(NamedTuple):
 
     @property
     def is_study(self) -> bool:
-        """Whether a function is named in it that makes a page, in place of experiments."""
+        """Whether the file names a function that makes a page, instead of experiments."""
         return "study" in self.content
 
 
 def files_that_come_along() -> dict[str, Path]:
-    """Tables and studies by name: ``sfl-table1`` is ``simulations/sfl/tables/table1.toml``."""
+    """Return the project's tables and studies by name: ``sfl-table1`` is ``simulations/sfl/tables/table1.toml``."""
     found = sorted(Path(str(files("simulations"))).glob("*/tables/*.toml"))
     return {f"{path.parent.parent.name}-{path.stem}": path for path in found}
 
 
 def read_file(name: str) -> TableFile:
-    """A file by name, or by the path of one of your own.
+    """Read a file by name or by path.
 
     Raises
     ------
     ExperimentError
-        When there is no such file (naming those there are), or it is no TOML.
+        When there is no such file (naming those there are), or it is not TOML.
     """
     known = files_that_come_along()
     path = known.get(name, Path(name))

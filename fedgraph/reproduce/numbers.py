@@ -1,4 +1,4 @@
-"""Lines of numbers as CSV, in full, and as Markdown and on the terminal, rounded."""
+"""Tables of numbers as CSV, with all digits, and as Markdown and on the terminal, rounded."""
 
 from __future__ import annotations
 
@@ -13,18 +13,30 @@ from fedgraph.support.files import as_csv
 
 
 def markdown_line(entries: Collection[str]) -> str:
-    """One line of a Markdown table."""
+    """Format one line of a Markdown table.
+
+    Returns
+    -------
+    str
+        The line; pipes in entries are escaped, line breaks become blanks.
+    """
     return "| " + " | ".join(entry.replace("|", "\\|").replace("\n", " ") for entry in entries) + " |"
 
 
 @dataclass(frozen=True)
 class NumberTable:
-    """Numbers and words under headings.
+    """Numbers and texts under headings.
 
-    name     : what its CSV file is called, without the suffix.
-    title    : what it shows.
-    headings : one per column.
-    lines    : text, numbers, truth values, or None where there is nothing.
+    Attributes
+    ----------
+    name : str
+        Name of its CSV file, without the suffix.
+    title : str
+        Title for people.
+    headings : tuple of str
+        One per column.
+    lines : tuple of tuple
+        Texts, numbers, truth values, or None for empty entries.
     """
 
     name: str
@@ -33,17 +45,17 @@ class NumberTable:
     lines: tuple[tuple[Any, ...], ...]
 
     def csv(self) -> str:
-        """With its headings, every number in full."""
+        """Format as CSV with headings; numbers have all their digits."""
         return as_csv([self.headings, *self.lines])
 
     def markdown(self) -> str:
-        """As a Markdown table, numbers to the right."""
+        """Format as a Markdown table, with numbers aligned to the right."""
         sides = ["---:" if self._is_number(column) else "---" for column in range(len(self.headings))]
         body = (markdown_line([_rounded(entry) for entry in line]) for line in self.lines)
         return "\n".join([markdown_line(self.headings), markdown_line(sides), *body])
 
     def for_terminal(self) -> Table:
-        """The same for the terminal."""
+        """Format for the terminal."""
         table = Table(title=escape(self.title), title_justify="left")
         for column, heading in enumerate(self.headings):
             table.add_column(escape(heading), justify="right" if self._is_number(column) else "left", overflow="fold")
@@ -59,7 +71,7 @@ class NumberTable:
 
 
 def _rounded(entry: Any) -> str:
-    """Four digits that count, for a number that has more."""
+    """Format an entry; floats have four significant digits."""
     if entry is None:
         return "-"
     if isinstance(entry, bool):

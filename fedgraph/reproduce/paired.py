@@ -1,4 +1,4 @@
-"""How far rows of a table are from one of them, seed by seed: paired differences with an interval.
+"""Paired differences between one row of a table and the others, seed by seed, with confidence intervals.
 
 Nadeau, Bengio: Inference for the Generalization Error (Machine Learning 52, 2003), where seeds split one data set anew.
 """
@@ -21,10 +21,18 @@ _LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Difference:
-    """The reference row less another one, over the seeds that both have.
+    """The reference row minus another one, over the seeds that both have.
 
-    margin : half the width of the 95 % interval of the mean; None for a single seed.
-    above  : seeds for which the reference has the larger value.
+    Attributes
+    ----------
+    values : dict of int to float
+        Differences by seed.
+    mean : float
+        Their mean.
+    margin : float or None
+        Half the width of the 95 % interval of the mean; None for a single seed.
+    above : int
+        Number of seeds for which the reference has the larger value.
     """
 
     values: dict[int, float]
@@ -34,7 +42,7 @@ class Difference:
 
     @classmethod
     def between(cls, reference: Spread, other: Spread, overlap: float) -> Difference | None:
-        """By Student's t; the variance of the mean is that of a difference times ``1 / seeds + overlap``.
+        """Compute differences with Student's t; the variance of their mean is theirs times ``1 / seeds + overlap``.
 
         None where no seed has both.
         """
@@ -50,7 +58,7 @@ class Difference:
         return cls(values, float(every.mean()), margin, int((every > 0).sum()))
 
     def __str__(self) -> str:
-        """``+0.012 [-0.003, +0.027] 4/5``: the mean, its interval, and how often the reference is above."""
+        """Format as ``+0.012 [-0.003, +0.027] 4/5``: mean, interval, and how often the reference is above."""
         interval = ""
         if self.margin is not None:
             interval = f" [{self.mean - self.margin:+.3f}, {self.mean + self.margin:+.3f}]"
@@ -58,7 +66,7 @@ class Difference:
 
 
 def difference(results: Results, row: RowTable, column: ColumnTable, metric: MetricTable) -> Difference | None:
-    """The reference row less ``row``; None for the reference itself, and where no seed has both."""
+    """Return the reference row minus ``row``; None for the reference itself, and where no seed has both."""
     reference = results.table.reference
     if reference is None or reference.label == row.label:
         return None
@@ -69,7 +77,7 @@ def difference(results: Results, row: RowTable, column: ColumnTable, metric: Met
 
 
 def differences(results: Results, column: ColumnTable) -> Iterator[tuple[RowTable, list[Difference | None]]]:
-    """The rows that can be compared, each with a difference for every metric of the column."""
+    """Yield the rows that can be compared, each with a difference for every metric of the column."""
     for row in results.rows(column):
         found = [difference(results, row, column, metric) for metric in results.table.metrics_of(column)]
         if any(found):
@@ -77,7 +85,7 @@ def differences(results: Results, column: ColumnTable) -> Iterator[tuple[RowTabl
 
 
 def explanation(results: Results) -> str:
-    """What differences are, in words."""
+    """Explain the differences in words."""
     overlap = results.table.table.overlap
     wider = (
         " Seeds split the same samples anew, so that they are not independent: intervals are widened for it (Nadeau "
@@ -92,7 +100,7 @@ def explanation(results: Results) -> str:
 
 
 def paired_csv(results: Results) -> str:
-    """One line per row, column and metric."""
+    """Format differences as CSV, a line per row, column and metric."""
     lines: list[tuple[object, ...]] = [
         ("table", "profile", "column", "metric", "reference", "row", "mean", "low", "high", "above", "seeds", "values")
     ]

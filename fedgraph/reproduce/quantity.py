@@ -1,4 +1,4 @@
-"""What a metric of a table reads from a run: a split, a name, a statistic over clients, a group of them or one."""
+"""What a metric of a table reads from a run: split, name, statistic over clients, and possibly a group or a client."""
 
 from __future__ import annotations
 
@@ -22,28 +22,37 @@ TO_TARGET = {
     "seconds": ("seconds_to_target", "mean"),
     "first-seconds": ("seconds_to_target", "first"),
 }
-"""Statistics of what it took to reach a target: where ``summary.json`` has them, and who must reach it."""
+"""Statistics of the cost to reach a target: their key in ``summary.json``, and who must reach it."""
 
 FAIRNESS = "fairness"
-"""The statistic that correlates clients with what they reach in the stand-alone row."""
+"""Statistic that correlates clients with their values in the stand-alone row."""
 
 PEERS = "peers"
-"""Stands in place of a split before what two peers differ by, the mean over all pairs."""
+"""Pseudo split for differences between peers, as means over all pairs."""
 
 RUN = "run"
-"""Stands in place of a split before what a whole run took."""
+"""Pseudo split for the cost of a whole run."""
 
 TOOK = ("rounds", "minibatches", "passes", "bytes", "bytes-per-client", "models-per-round")
-"""Rounds; minibatches of all clients, and how often those are all that everybody has (``LocalWork``); bytes that went
-down to the nodes of the run and came up from them, which depends on who shares a node (``Traffic``); bytes down and up
-of a client that has a node to itself, and models that a round of training moves then, which are the method's."""
+"""Costs of a run: rounds; minibatches of all clients, and passes over all data (``LocalWork``); traffic.
+
+``bytes`` were sent to the nodes of the run and received from them, which depends on which clients share a node
+(``Traffic``). ``bytes-per-client`` and ``models-per-round`` count a client on a node of its own, and are those of the
+method.
+"""
 
 
 class Quantity(NamedTuple):
     """What a metric of a table reads from a run's summary.
 
-    group  : the clients that count; all of them when None.
-    client : the one whose value counts, where it is not all of them.
+    Attributes
+    ----------
+    split, metric, statistic : str
+        The split, the name of the metric, and the statistic over clients.
+    group : str or None
+        Group of clients that the statistic is over; None for all.
+    client : str or None
+        The only client whose value counts; None for all.
     """
 
     split: str
@@ -54,7 +63,7 @@ class Quantity(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Quantity:
-        """Read ``<split>/<metric>[:statistic][@group]``, ``peers/<measure>`` or ``run/<what it took>``.
+        """Parse ``<split>/<metric>[:statistic][@group]``, ``peers/<measure>`` or ``run/<cost>``.
 
         Raises ValueError for anything else.
         """
@@ -81,9 +90,9 @@ class Quantity(NamedTuple):
         return cls(found["split"], found["metric"], found["statistic"] or "mean", found["group"])
 
     def at(self, client: str | None, suffix: str) -> Quantity:
-        """The same of one client, and of the model whose metrics end with ``suffix``; what a run took is of all.
+        """Return the same quantity for one client, and for the model whose metrics end with ``suffix``.
 
-        Raises ValueError where there is no such thing.
+        The cost of a run is the same for all. Raises ValueError where there is no such quantity.
         """
         if self.split == RUN:
             return self
@@ -99,26 +108,26 @@ class Quantity(NamedTuple):
         return found._replace(client=client)
 
     def __str__(self) -> str:
-        """As it is written in a table; with its client, where it is of one."""
+        """Format as in a table, with the client if it is that of one."""
         statistic = "" if self.statistic == "mean" else f":{self.statistic}"
         group = f"@{self.group}" if self.group else ""
         return f"{self.split}/{self.metric}{statistic}{group}{f' of {self.client}' if self.client else ''}"
 
     @property
     def has_course(self) -> bool:
-        """Whether a run has a value of it after every round that it measured, and not one in the end alone."""
+        """Whether a run has a value after every evaluation, and not only at its end."""
         return self.split not in (PEERS, RUN) and self.statistic not in (*TO_TARGET, FAIRNESS)
 
     @property
     def is_count(self) -> bool:
-        """Whether a run has a whole number of it: rounds, minibatches, or examples."""
+        """Whether values of a run are whole numbers: rounds, minibatches, or examples."""
         if self.split == RUN:
             return self.metric in ("rounds", "minibatches")
         return self.statistic in ("rounds", "first-rounds") or (self.split == PEERS and self.metric in COUNTS)
 
     @property
     def better(self) -> Literal["higher", "lower"] | None:
-        """Which values are the better ones; None for a quantity that has no better and worse."""
+        """Which values are better; None for a quantity without an order of merit."""
         if self.split in (PEERS, RUN) or self.statistic == "std":
             return None
         if self.statistic in TO_TARGET:

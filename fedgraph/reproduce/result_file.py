@@ -1,9 +1,9 @@
-"""Result files: what the runs of a table measured, seed by seed, as a small CSV file that is kept with the project.
+"""Result files: measurements of the runs of a table, seed by seed, as a small CSV file that is kept with the project.
 
 ``fedgraph reproduce sfl-table1 --results simulations/sfl/results`` writes ``simulations/sfl/results/table1-small.csv``,
-or adds to it: a line for every row, column, metric and seed. Runs of other seeds or rows can be made another day or
-elsewhere; lines that are there stay, unless the same is measured anew or the settings of their row have changed. Pages
-take their numbers from these files (``python -m simulations.pages``).
+or adds to it: a line for every row, column, metric and seed. Runs of other seeds or rows can be made later or
+elsewhere; existing lines stay, unless the same is measured again or the settings of their row have changed. Pages take
+their numbers from these files (``python -m simulations.pages``).
 """
 
 from __future__ import annotations
@@ -31,19 +31,27 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import as_csv, json_digest, write_atomically
 
 PUBLISHED = "published"
-"""The source of a line that is printed in the paper, of a file that belongs to no table."""
+"""Source of a line that is printed in the paper, in a file that belongs to no table."""
 
 
 @dataclass(frozen=True)
 class ResultLine:
     """A line of a result file, as text.
 
-    seed      : of the run; empty for a number that is known over several seeds alone.
-    value     : in the unit of the table: of the run, or the mean.
-    deviation : sample deviation over seeds, and
-    seeds     : which seeds, with blanks between them; both of a number over several seeds alone.
-    settings  : a name of what the table said of the row when it was run.
-    source    : the commit that the run was started with, or in words where else the number comes from.
+    Attributes
+    ----------
+    row, column, metric : str
+        Label of the row, key of the column, title of the metric.
+    seed : str
+        Seed of the run; empty for a number that is only known over several seeds.
+    value : str
+        In the unit of the table: of the run, or the mean over seeds.
+    deviation, seeds : str
+        Sample deviation over seeds, and the seeds, separated by blanks; only for a number over several seeds.
+    settings : str
+        Digest of what the table contained for the row when it was run.
+    source : str
+        Commit that the run was started with, or a description of where else the number comes from.
     """
 
     row: str
@@ -66,10 +74,25 @@ _HEADINGS = tuple(field.name for field in fields(ResultLine))
 
 
 class ResultFile:
-    """What a result file says, and the published values of the table that it belongs to.
+    """A result file, with the published values of the table that it belongs to.
 
     ``simulations/sfl/results/table1-small.csv`` belongs to ``simulations/sfl/tables/table1.toml``; a file without such
     a table may have published values in lines of its own, whose source is ``published``.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Attributes
+    ----------
+    lines : list of ResultLine
+        Its lines, in order.
+
+    Raises
+    ------
+    ExperimentError
+        When the file cannot be read or is not a result file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -85,11 +108,11 @@ class ResultFile:
 
     @property
     def rows(self) -> list[str]:
-        """The labels of all rows, in the order of the file."""
+        """Labels of all rows, in the order of the file."""
         return list(dict.fromkeys(line.row for line in self.lines))
 
     def spread(self, row: str, column: str, metric: str) -> Spread | None:
-        """Mean and deviation over seeds; None where nothing was measured. ``values`` is empty without single seeds."""
+        """Return mean and deviation over seeds; None without measurements. ``values`` is empty without single seeds."""
         lines = self._measured.get((row, column, metric), [])
         by_seed = {int(line.seed): float(line.value) for line in lines if line.seed}
         if by_seed:
@@ -99,7 +122,7 @@ class ResultFile:
         return None
 
     def check_known(self, row: str, column: str, metric: str) -> None:
-        """Raises ExperimentError for a place that neither the file nor its table knows, naming those they do."""
+        """Raise ExperimentError for a place that neither the file nor its table has, naming those they have."""
         for what, name, known in zip(("row", "column", "metric"), (row, column, metric), self._known, strict=True):
             if name not in known:
                 raise ExperimentError(f"{self.path} has no {what} '{name}'; it has: {'; '.join(known)}")
@@ -114,13 +137,13 @@ class ResultFile:
         return list(dict.fromkeys(rows)), list(dict.fromkeys(columns)), list(dict.fromkeys(metrics))
 
     def num_seeds(self, row: str, column: str, metric: str) -> int:
-        """How many seeds a number is over."""
+        """Return the number of seeds that a number is measured over."""
         lines = self._measured.get((row, column, metric), [])
         single = sum(bool(line.seed) for line in lines)
         return single or max((len(line.seeds.split()) for line in lines), default=0)
 
     def compared(self, row: str, column: str, metric: str) -> Difference | None:
-        """By how much the row that the table compares with is above; None without one, or without seeds of both."""
+        """Return by how much the table's reference row is above this one; None without one, or without common seeds."""
         about = None if self._table is None else self._table.table
         if about is None or not about.compare:
             return None
@@ -128,7 +151,7 @@ class ResultFile:
         return None if reference is None or other is None else Difference.between(reference, other, about.overlap)
 
     def published(self, row: str, column: str, metric: str) -> PublishedValue | None:
-        """What the paper prints, where it prints something."""
+        """Return the value printed in the paper, None without one."""
         if self._table is not None:
             found = next((each for each in self._table.rows if each.label == row), None)
             columns = next((each for each in self._table.columns if each.key == column), None)
@@ -152,7 +175,7 @@ class ResultFile:
 
 
 def read_lines(path: Path) -> list[ResultLine]:
-    """The lines of a result file. Raises ExperimentError where it is none, naming the line."""
+    """Read the lines of a result file. Raises ExperimentError for an invalid file, naming the line."""
     try:
         found = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
     except (OSError, UnicodeDecodeError) as error:
@@ -180,17 +203,30 @@ def _is_number(text: str) -> bool:
 
 
 def export(results: Results, cells: Iterable[Cell], beside: Path, folder: Path) -> Path:
-    """Merge what the finished ones of ``cells`` measured into the result file of their table and profile.
+    """Merge the measurements of the finished ``cells`` into the result file of their table and profile.
 
-    Other finished runs of the table are left alone: one new seed would take the place of a mean over several. Returns
-    the path of the file.
+    Other finished runs of the table are ignored: one new seed would replace a mean over several.
 
-    beside : the folder of the table's file.
+    Parameters
+    ----------
+    results : Results
+        Outcomes of all cells of the table.
+    cells : iterable of Cell
+        Cells to export.
+    beside : Path
+        Folder of the table's file.
+    folder : Path
+        Folder of the result file.
+
+    Returns
+    -------
+    Path
+        The result file.
 
     Raises
     ------
     ExperimentError
-        Where the file is there and is no result file, or cannot be written.
+        When an existing file is not a result file, or the file cannot be written.
     """
     paper = f"{beside.parent.name}-"
     path = folder / f"{results.name.removeprefix(paper)}-{results.profile_name}.csv"
@@ -212,10 +248,10 @@ def _write(path: Path, lines: Iterable[ResultLine]) -> None:
 def export_study(
     name: str, profile: str, page: StudyPage, seeds: Sequence[int], commit: str | None, folder: Path
 ) -> Path:
-    """The same of a study, whose result file is written anew: the numbers of its page's tables.
+    """Write the result file of a study from the tables of its page, and return its path.
 
-    A line of such a table is a row, called by the words in it, and of one seed where it has a number of that heading;
-    the table's name is the column, and a heading the metric.
+    An existing file is replaced. Each line of a table is a row, labelled by its texts, and belongs to one seed if it
+    has a number under that heading; the table's name is the column, and a heading the metric.
     """
     path = folder / f"{name}-{profile}.csv"
     every, source = " ".join(map(str, seeds)), f"commit {commit[:12]}" if commit else "commit unknown"
@@ -238,7 +274,7 @@ def export_study(
 
 
 def check_no_overrides(overrides: Sequence[str]) -> None:
-    """Raises ExperimentError for settings of the command line, of which a result file would say nothing."""
+    """Raise ExperimentError for settings of the command line, which a result file would not mention."""
     if overrides:
         raise ExperimentError(
             f"--results goes with the settings of the table alone, without --set {overrides[0]}: a result file says no "
@@ -249,10 +285,10 @@ def check_no_overrides(overrides: Sequence[str]) -> None:
 def merged(
     old: Sequence[ResultLine], new: Sequence[ResultLine], order: Sequence[tuple[str, str, str]] = ()
 ) -> list[ResultLine]:
-    """Lines of both; of one row, column and metric those of ``old`` that are of other seeds and of the same settings.
+    """Merge lines: of a row, column and metric in both, keep old lines of other seeds with the same settings.
 
-    A number over several seeds makes way for the first of a single seed. ``order`` is that of rows, columns and
-    metrics; those that are not in it come last, as they came.
+    A number over several seeds is replaced by the first of a single seed. ``order`` is that of rows, columns and
+    metrics; lines that are not in it come last, in their given order.
     """
     settings = {line.place: line.settings for line in new}
     anew = {(line.place, line.seed) for line in new}
@@ -299,9 +335,10 @@ def _commit(folder: Path) -> str:
 
 
 def declared(results: Results, row: RowTable, column: ColumnTable, metric: MetricTable, beside: Path) -> str:
-    """A name of all that the table and its experiment file say of a value, seeds, labels and remarks left out.
+    """Return a digest of everything that the table and its experiment file set for a value.
 
-    It is that of what is written, not of what it is resolved to, so that a new key with a default changes nothing.
+    Seeds, labels and remarks are left out. The digest is that of the text, not of resolved settings, so that a new key
+    with a default does not change it.
     """
     profile = results.profile
     file = find_experiment(profile.experiment_file(column, beside))

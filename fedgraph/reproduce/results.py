@@ -1,4 +1,4 @@
-"""What the runs of a table have measured, read from their run folders, beside the published values."""
+"""Measurements of the runs of a table, read from their run folders, beside the published values."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from fedgraph.support.files import as_csv
 from fedgraph.training import EXTREMES
 
 State = Literal["finished", "failed", "no data", "not run"]
-"""How far a cell has come; ``not run`` also while it is being run."""
+"""Progress of a cell; ``not run`` also while it is being run."""
 
 
 class Spread(NamedTuple):
     """A number over seeds.
 
-    deviation : the sample deviation (divided by one less than their number); None for a single seed.
-    values    : by seed.
+    ``deviation`` is the sample deviation (divided by the number of seeds minus one), None for a single seed; ``values``
+    are by seed, and may be empty.
     """
 
     mean: float
@@ -48,17 +48,16 @@ class Spread(NamedTuple):
 
     @classmethod
     def over(cls, values: dict[int, float]) -> Spread:
-        """Of at least one value, by seed."""
+        """Compute mean and deviation of at least one value, by seed."""
         every = np.array(list(values.values()))
         return cls(float(every.mean()), float(every.std(ddof=1)) if len(every) > 1 else None, values)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far a cell has come.
+    """Progress of a cell.
 
-    reason  : why it failed, or which data are missing, in words.
-    summary : of a finished run.
+    ``reason`` describes why it failed, or which data are missing; ``summary`` is that of a finished run.
     """
 
     cell: Cell
@@ -71,9 +70,8 @@ class Outcome:
 class Results:
     """A table in a profile, with the outcome of every cell.
 
-    name, profile_name : e.g. ``sfl-table1``, ``small``.
-    seeds     : those that cells were planned for.
-    overrides : of the command line.
+    ``name`` and ``profile_name`` are for example ``sfl-table1`` and ``small``; ``seeds`` are those that cells were
+    planned for; ``overrides`` are those of the command line.
     """
 
     name: str
@@ -86,11 +84,11 @@ class Results:
 
     @property
     def columns(self) -> list[ColumnTable]:
-        """The columns that the profile has."""
+        """Columns that the profile has."""
         return self.table.columns_in(self.profile)
 
     def rows(self, column: ColumnTable) -> list[RowTable]:
-        """The rows that have something to show in a column."""
+        """Return the rows that have something to show in a column."""
         return [row for row in self.table.rows if row.runs_in(column.key) or column.key in row.published]
 
     @cached_property
@@ -101,11 +99,11 @@ class Results:
         return places
 
     def at(self, row: RowTable, column: ColumnTable) -> list[Outcome]:
-        """The outcomes of a row in a column, one per seed; none for a row that is only published."""
+        """Return the outcomes of a row in a column, one per seed; empty for a row that is only published."""
         return self._by_place.get((row.label, column.key), [])
 
     def ours(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> Spread | None:
-        """What our runs measured, in the unit of the published value; None where no seed has a value."""
+        """Return what our runs measured, in the unit of the published value; None where no seed has a value."""
         values = {}
         for outcome in self.at(row, column):
             value = self.measured(outcome, row, column, metric)
@@ -114,7 +112,7 @@ class Results:
         return Spread.over(values) if values else None
 
     def measured(self, outcome: Outcome, row: RowTable, column: ColumnTable, metric: MetricTable) -> float | None:
-        """What a run of a row in a column measured, in the unit of the published value; None where it has no value."""
+        """Return what one run measured, in the unit of the published value; None where it has no value."""
         quantity = self.table.quantity(row, column, metric)
         if quantity.statistic == FAIRNESS:
             return self._fairness(outcome, quantity, metric)
@@ -122,7 +120,7 @@ class Results:
         return None if found is None else found * metric.factor
 
     def _fairness(self, outcome: Outcome, quantity: Quantity, metric: MetricTable) -> float | None:
-        """Against the stand-alone row; None for that row itself."""
+        """Compute fairness against the stand-alone row; None for that row itself."""
         cell, alone = outcome.cell, self.stand_alone(outcome.cell)
         if cell.row == self.table.table.stand_alone or alone is None or outcome.summary is None:
             return None
@@ -134,19 +132,18 @@ class Results:
         return None if math.isnan(found) else found * metric.factor
 
     def stand_alone(self, cell: Cell) -> dict[str, Any] | None:
-        """The summary of the stand-alone row in a cell's column and with its seed; None while there is none."""
+        """Return the summary of the stand-alone row in a cell's column and with its seed; None without one."""
         outcomes = self._by_place.get((self.table.table.stand_alone, cell.column), [])
         return next((outcome.summary for outcome in outcomes if outcome.cell.seed == cell.seed), None)
 
     def published(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> PublishedValue | None:
-        """What the paper prints, where it prints something."""
+        """Return the value printed in the paper, None without one."""
         printed = row.published.get(column.key)
         value = NOT_PRINTED if printed is None else printed[self.table.metrics_of(column).index(metric)]
         return None if isinstance(value, str) else value
 
     def heading(self, column: ColumnTable, metric: MetricTable) -> str:
-        """What stands above ours: the title, over how many clients where they are few, over how many nodes where it
-        matters."""
+        """Return the heading of our values: title, number of clients where few, and number of nodes if relevant."""
         summaries = [
             outcome.summary for row in self.rows(column) for outcome in self.at(row, column) if outcome.summary
         ]
@@ -159,7 +156,7 @@ class Results:
         return metric.title
 
     def published_of(self, column: ColumnTable) -> str:
-        """What the paper measured, where it is not known to be what our runs did; empty where it is the same."""
+        """Describe the data of the published values, if not known to be ours; empty where they are the same."""
         data = column.published_data
         if not data:
             return ""
@@ -167,15 +164,15 @@ class Results:
         return "" if found and all(is_same_data(data, text) for text in found) else data
 
     def published_heading(self, column: ColumnTable) -> str:
-        """What stands above published values."""
+        """Return the heading of published values."""
         return ", ".join(filter(None, ("published", self.published_of(column))))
 
     def has_published(self, column: ColumnTable) -> bool:
-        """Whether the paper prints anything for a column."""
+        """Check whether the paper prints anything for a column."""
         return any(column.key in row.published for row in self.table.rows)
 
     def differs(self, row: RowTable, column: ColumnTable) -> str:
-        """In plain words, how our runs differ from the published row; empty for a row that is only published."""
+        """Describe how our runs differ from the published row; empty for a row that is only published."""
         if not row.runs_in(column.key):
             return ""
         remarks = dict.fromkeys((outcome.summary or {}).get("remark", "") for outcome in self.at(row, column))
@@ -184,17 +181,17 @@ class Results:
         )
 
     def chosen(self, row: RowTable, column: ColumnTable) -> str:
-        """Which settings of a row were chosen from what, in words."""
+        """Describe which settings of a row were chosen, and from which values."""
         return "; ".join(dict.fromkeys(outcome.cell.chosen for outcome in self.at(row, column) if outcome.cell.chosen))
 
     def differs_as_a_whole(self, column: ColumnTable) -> str:
-        """In plain words, how all our runs of a column differ from the published."""
+        """Describe how all our runs of a column differ from the published ones."""
         about = self.profile.differs_for.get(column.key, column.differs)
         data = " / ".join(dict.fromkeys(text.partition(":")[0] for text in self.descriptions(column)))
         return "; ".join(filter(None, (self.profile.differs, about.replace("{data}", data))))
 
     def trouble(self, row: RowTable, column: ColumnTable) -> str:
-        """Why values are missing, in words; empty when all seeds have come to their end."""
+        """Describe why values are missing; empty when all seeds have finished."""
         outcomes = self.at(row, column)
         unfinished = [outcome for outcome in outcomes if outcome.state != "finished"]
         if not unfinished:
@@ -213,7 +210,7 @@ class Results:
         return f"{worst.state}{some if len(unfinished) < len(outcomes) else ''}{reason}"
 
     def _without(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> str | None:
-        """Which runs lack a value, in words: all of them, or some seeds; None when every one has it."""
+        """Describe which runs lack a value: all of them, or some seeds; None when every one has it."""
         outcomes = self.at(row, column)
         lacking = [outcome.cell.seed for outcome in outcomes if self.measured(outcome, row, column, metric) is None]
         if not lacking:
@@ -221,12 +218,12 @@ class Results:
         return "" if len(lacking) == len(outcomes) else f" with seed {', '.join(map(str, lacking))}"
 
     def descriptions(self, column: ColumnTable) -> list[str]:
-        """What the runs of a column say their data was."""
+        """Return the descriptions of their data in the runs of a column."""
         summaries = [outcome.summary for row in self.rows(column) for outcome in self.at(row, column)]
         return list(dict.fromkeys(summary["data"] for summary in summaries if summary))
 
     def best(self, column: ColumnTable, metric: MetricTable) -> str | None:
-        """The label of the row with the best mean of ours; None for a quantity that has no better and worse."""
+        """Return the label of the row with our best mean; None for a quantity without an order of merit."""
         means = {row.label: ours.mean for row in self.rows(column) if (ours := self.ours(row, column, metric))}
         better = metric.quantity.better
         if not means or better is None:
@@ -235,16 +232,16 @@ class Results:
 
 
 def is_same_data(published: str, ours: str) -> bool:
-    """Whether a run that describes its data as ``ours`` had what a paper measured, all of it.
+    """Check whether a run that describes its data as ``ours`` used all of the data of a paper.
 
-    published : the beginning of such a description, see ``published-data`` of ``[[columns]]``.
+    ``published`` is the beginning of such a description, see ``published-data`` of ``[[columns]]``.
     """
     begins = re.match(rf"{re.escape(published)}(?![\w-])", ours) is not None
     return begins and "not comparable" not in ours and re.search(r"\d of [\d,]+ ", ours) is None
 
 
 def look(cells: Sequence[Cell], data_dir: Path) -> tuple[Outcome, ...]:
-    """The outcome of every cell as its folder has it now."""
+    """Read the current outcome of every cell from its folder."""
     return tuple(_outcome(cell, data_dir) for cell in cells)
 
 
@@ -262,7 +259,7 @@ def _outcome(cell: Cell, data_dir: Path) -> Outcome:
 
 
 def long_csv(results: Results) -> str:
-    """Every number that the runs have in their summaries, one per line: all metrics, statistics and groups."""
+    """Format all numbers in the summaries of all runs as CSV, one per line: all metrics, statistics and groups."""
     lines: list[tuple[Any, ...]] = [
         ("table", "profile", "row", "column", "seed", "split", "metric", "group", "statistic", "value", "run")
     ]
@@ -286,7 +283,7 @@ def _numbers(summary: dict[str, Any]) -> Iterator[tuple[str, str, str, str, floa
 
 
 def summary_csv(results: Results) -> str:
-    """One line per row, column and metric: ours over seeds beside the published value."""
+    """Format as CSV with a line per row, column and metric: our values over seeds beside the published one."""
     lines: list[tuple[Any, ...]] = [
         ("table", "profile", "row", "column", "metric", "value", "factor", "mean", "deviation", "seeds",
          "published", "published deviation", "published data", "differs", "missing because")
@@ -310,7 +307,7 @@ def summary_csv(results: Results) -> str:
 
 
 def commits(results: Results) -> list[str]:
-    """The commits of this project that the finished runs were started with."""
+    """Return the commits of this project that the finished runs were started with."""
     found: dict[str, None] = {}
     for outcome in results.outcomes:
         file = outcome.cell.path / "environment.json"

@@ -1,4 +1,4 @@
-"""A study as one TOML file: what a paper proves rather than measures, worked out by a function that makes a page."""
+"""A study as one TOML file: a result that a paper proves, not measures, worked out by a function that makes a page."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ _Seeds = tuple[Annotated[int, Field(ge=0)], ...]
 class StudyTable(Settings):
     """``[study]``, in place of ``[table]``, ``[[columns]]`` and ``[[rows]]``.
 
+    Attributes
+    ----------
     title, paper, caption : what the study shows, a link to where it was published, and how to read ours.
     run     : ``package.module:function``; given a :class:`StudyContext`, it returns a :class:`StudyPage`.
-    seeds   : of what is drawn at random.
-    options : what the function is told; which there are is its own business. ``--set options.key=value`` comes last.
+    seeds   : seeds of random numbers.
+    options : options of the function, which defines them. ``--set options.key=value`` comes last.
     """
 
     title: str
@@ -40,8 +42,10 @@ class StudyTable(Settings):
 class StudyProfileTable(Settings):
     """``[profiles.small]`` or ``[profiles.full]`` of a study.
 
+    Attributes
+    ----------
     seeds   : in place of the study's.
-    options : beside the study's, and before them.
+    options : additional options, which override the study's.
     differs : how the profile differs from what the paper does, in plain words.
     """
 
@@ -51,13 +55,13 @@ class StudyProfileTable(Settings):
 
 
 class Study(Settings):
-    """The whole file."""
+    """The whole file of a study."""
 
     study: StudyTable
     profiles: dict[Profile, StudyProfileTable] = Field(min_length=1)
 
     def profile(self, wanted: str, name: str) -> StudyProfileTable:
-        """A profile by name; raises ExperimentError, naming those there are."""
+        """Return a profile by name. Raises ExperimentError, naming those there are."""
         found = next((profile for known, profile in self.profiles.items() if known == wanted), None)
         if found is None:
             known = [known for known in get_args(Profile) if known in self.profiles]
@@ -69,18 +73,25 @@ STUDY_EXPLAINED: dict[str, tuple[str, type[Settings]]] = {
     "reproduce.study": ("[study] of a study for `fedgraph reproduce`", StudyTable),
     "reproduce.study-profiles": ("[profiles.small] and [profiles.full] there", StudyProfileTable),
 }
-"""A short name -> heading and settings class of every part of a study's file, for ``fedgraph keys``."""
+"""Heading and settings class of every part of a study's file by short name, for ``fedgraph keys``."""
 
 
 @dataclass(frozen=True)
 class StudyContext:
-    """What the function of a study is given.
+    """Argument of the function of a study.
 
-    folder   : for its pictures; it is there.
-    seeds    : of what is drawn at random.
-    options  : those of the study, the profile and the command line in one, unchecked; see :meth:`parsed_options`.
-    data_dir : the data folder.
-    console  : to say how far it has come.
+    Attributes
+    ----------
+    folder : Path
+        Existing folder for its pictures.
+    seeds : tuple of int
+        Seeds of random numbers.
+    options : mapping
+        Options of the study, the profile and the command line together, unchecked; see :meth:`parsed_options`.
+    data_dir : Path
+        The data folder.
+    console : Console
+        Terminal on which the function may report its progress.
     """
 
     folder: Path
@@ -90,17 +101,22 @@ class StudyContext:
     console: Console
 
     def parsed_options(self, kind: type[S]) -> S:
-        """The options as an instance of ``kind``, a Settings class; raises ExperimentError for those it lacks."""
+        """Return the options as an instance of ``kind``, a Settings class. Raises ExperimentError for unknown ones."""
         return parse(kind, self.options, "[study] options")
 
 
 @dataclass(frozen=True)
 class StudyPage:
-    """What the function of a study returns.
+    """Result of the function of a study.
 
-    text    : Markdown below the title; pictures in it are files of the study's folder.
-    summary : what came out, for the terminal and the top of the page.
-    tables  : all other numbers; each becomes a CSV file beside the page, as the summary does.
+    Attributes
+    ----------
+    text : str
+        Markdown below the title; pictures in it are files of the study's folder.
+    summary : NumberTable
+        The results, for the terminal and the top of the page.
+    tables : sequence of NumberTable
+        All other numbers; each becomes a CSV file beside the page, as the summary does.
     """
 
     text: str
@@ -112,7 +128,7 @@ StudyFunction = Callable[[StudyContext], StudyPage]
 
 
 def parse_study(file: TableFile) -> Study:
-    """What the file of a study says. Raises ExperimentError for every wrong key or value in it."""
+    """Validate the file of a study. Raises ExperimentError for every wrong key or value in it."""
     profiles = file.content.get("profiles")
     try:
         # Part by part, so that a message says which part is wrong and which keys are known there.
@@ -127,7 +143,7 @@ def parse_study(file: TableFile) -> Study:
 
 
 def merged_options(study: Study, profile: StudyProfileTable, overrides: Sequence[str]) -> dict[str, Any]:
-    """Options of the study, then of the profile, then ``options.key=value`` of the command line; later ones win."""
+    """Return options of the study, the profile and ``options.key=value`` of the command line; later ones win."""
     tables = apply_overrides({"options": {**study.study.options, **profile.options}}, overrides)
     if set(tables) != {"options"} or not isinstance(tables["options"], dict):
         raise ExperimentError("--set of a study is options.key=value; it has no experiments whose keys could be set")
@@ -136,7 +152,7 @@ def merged_options(study: Study, profile: StudyProfileTable, overrides: Sequence
 
 
 def study_function(study: Study) -> StudyFunction:
-    """The function that a study names. Raises ExperimentError where there is none."""
+    """Return the function that a study names. Raises ExperimentError where there is none."""
     function: StudyFunction = load_object(study.study.run, "[study] run")
     if not callable(function):
         raise ExperimentError(f"[study] run = '{study.study.run}' is no function")

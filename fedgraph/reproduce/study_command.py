@@ -1,4 +1,4 @@
-"""``fedgraph reproduce`` of a study: call its function, write its page and print what came out."""
+"""``fedgraph reproduce`` for a study: call its function, write its page and print its summary."""
 
 from __future__ import annotations
 
@@ -33,14 +33,22 @@ _PAGE = "page.md"
 
 @dataclass(frozen=True)
 class StudyCall:
-    """What the command line says of a study.
+    """Options of the command line for a study.
 
-    profile   : ``small`` or ``full``.
-    seeds     : in place of its own; None leaves those.
-    overrides : ``options.key=value``.
-    out       : the folder that the page's own folder is in.
-    only_list : say what there is, and make nothing.
-    results   : the folder whose result file gets the numbers of the page; None: none does.
+    Attributes
+    ----------
+    profile : str
+        ``small`` or ``full``.
+    seeds : tuple of int or None
+        Seeds in place of the study's own.
+    overrides : sequence of str
+        ``options.key=value``.
+    out : Path
+        Folder that contains the page's own folder.
+    only_list : bool
+        List profiles and pages, and run nothing.
+    results : Path or None
+        Folder of the result file for the numbers of the page; None for no such file.
     """
 
     profile: str
@@ -53,7 +61,7 @@ class StudyCall:
 
 
 def reproduce_study(file: TableFile, call: StudyCall, console: Console) -> None:
-    """Make the page of a study anew and print its summary.
+    """Run a study, write its page and print its summary.
 
     Raises
     ------
@@ -81,7 +89,7 @@ def reproduce_study(file: TableFile, call: StudyCall, console: Console) -> None:
     page = function(StudyContext(folder, seeds, options, call.data_dir, console))
     seconds = time.process_time() - began
     about = _about(file.name, call, profile, seeds, seconds)
-    # Last, so that a page never speaks of numbers that are not there.
+    # Written last, so that a page never refers to missing files.
     for table in (page.summary, *page.tables):
         write_atomically(folder / f"{table.name}.csv", table.csv().encode())
     write_atomically(folder / _PAGE, _markdown(study, page, about).encode())
@@ -95,7 +103,7 @@ def reproduce_study(file: TableFile, call: StudyCall, console: Console) -> None:
 
 
 def _markdown(study: Study, page: StudyPage, about: Sequence[str]) -> str:
-    """Title, caption, what came out, what the function has to say, and how it was made."""
+    """Return title, caption, summary, the function's text, and how the page was made."""
     head = study.study
     parts = [f"# {head.title}", f"Published at <{head.paper}>." if head.paper else "", head.caption]
     parts += [page.summary.markdown(), page.text.strip(), "## About these numbers"]
@@ -116,7 +124,7 @@ def _about(name: str, call: StudyCall, profile: StudyProfileTable, seeds: tuple[
 
 
 def _progress(name: str, study: Study, out: Path) -> Table:
-    """Every profile with its page, where it has been made as it is."""
+    """Return a table of all profiles with their pages, if these are up to date."""
     table = Table(title=escape(study.study.title), title_justify="left", caption="pages made, without any --set")
     for heading in ("profile", "page"):
         table.add_column(heading, overflow="fold")

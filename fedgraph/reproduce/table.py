@@ -16,7 +16,7 @@ PublishedValue = float | tuple[float, float]
 """A number, or a number and its deviation, as printed in the paper."""
 
 NOT_PRINTED = "-"
-"""Stands for a number that the paper leaves out."""
+"""Placeholder for a number that the paper leaves out."""
 
 
 def _readable(text: str) -> str:
@@ -32,7 +32,7 @@ def _of_validation(text: str) -> str:
 
 
 TomlValue = bool | int | float | str | list[Any]
-"""What a setting can be given as: all but tables."""
+"""Values that a setting can have: all but tables."""
 
 _ChooseBy = Annotated[str, AfterValidator(lambda text: _of_validation(text) if text else text)]
 _Override = Annotated[str, StringConstraints(pattern=r"^[^.=]+(\.[^.=]+)+$")]
@@ -44,21 +44,22 @@ _Label = Annotated[str, StringConstraints(pattern=r"^[^,|\n]+$")]
 class MetricTable(Settings):
     """One entry of ``metrics``.
 
+    Attributes
+    ----------
     title  : its heading.
     value  : ``<split>/<metric>``, e.g. ``test/mae-60min``: the mean over clients; with ``:std``, ``:best5`` or
              ``:worst5`` another statistic over clients, with ``@group`` over the clients of one group. With ``:rounds``
-             the rounds until the mean over clients reached its target (``[evaluation] targets``), with ``:bytes`` what
-             each client, with a node to itself, got and sent to be trained for that, with ``:seconds`` how long it
-             took; with ``:first-rounds``, ``:first-bytes`` and ``:first-seconds`` until the first client did. With
-             ``:fairness`` 100 times the correlation, over clients, with what they reach in the row that
-             ``stand-alone`` names, at the end of a run of the same seed.
-             Or, of runs with ``[evaluation] compare-peers``, the mean over pairs of peers: ``peers/l1``, ``peers/l2``
-             (distances of their parameters), ``peers/hamming``, ``peers/both-right`` or ``peers/both-wrong`` (test
-             examples that they predict differently, right, wrong). Or what a run took: ``run/rounds``,
-             ``run/minibatches`` (of all clients), ``run/passes`` (over everybody's examples), ``run/bytes`` (down and
-             up, of all nodes, which depends on who shares one), ``run/bytes-per-client`` or ``run/models-per-round``
-             (with a node for each client).
-    factor : what a run's value is multiplied with to be in the unit of the published one, e.g. 100 for per cent.
+             the rounds until the mean over clients reached its target (``[evaluation] targets``), with ``:bytes`` the
+             traffic for training per client, each on a node of its own, until then, with ``:seconds`` the time; with
+             ``:first-rounds``, ``:first-bytes`` and ``:first-seconds`` until the first client did. With ``:fairness``
+             100 times the correlation, over clients, with what they reach in the row that ``stand-alone`` names, at the
+             end of a run of the same seed. Or, of runs with ``[evaluation] compare-peers``, the mean over pairs of
+             peers: ``peers/l1``, ``peers/l2`` (distances of their parameters), ``peers/hamming``, ``peers/both-right``
+             or ``peers/both-wrong`` (test examples that they predict differently, right, wrong). Or what a run took:
+             ``run/rounds``, ``run/minibatches`` (of all clients), ``run/passes`` (over everybody's examples),
+             ``run/bytes`` (down and up, of all nodes, which depends on who shares one), ``run/bytes-per-client`` or
+             ``run/models-per-round`` (with a node for each client).
+    factor : factor from a run's value to the unit of the published one, e.g. 100 for per cent.
     rounds : ``[first, last]``: for fairness each client's mean over those of these rounds in which it was measured; by
              default its value at the end.
     """
@@ -78,7 +79,7 @@ class MetricTable(Settings):
 
     @property
     def quantity(self) -> Quantity:
-        """``value``, taken apart."""
+        """``value``, parsed."""
         return Quantity.of(self.value)
 
 
@@ -90,20 +91,22 @@ Figure = Literal[
 class TableTable(Settings):
     """``[table]``.
 
+    Attributes
+    ----------
     title, paper, caption : what the table shows, a link to where it was published, and how to read ours.
     figure  : the picture: ``bars`` or ``dots`` (the first metric of every row; bars start at 0), ``curves`` (it, by
-              round), ``adjacency`` (given and learned client graphs), ``entropies`` (how far the clients' own
-              predictions disagree), ``permutations`` (learned alignment matrices), ``peers`` (how many test
-              examples each two peers predict differently), ``fairness`` (every client and the fairness of all by
-              round; of the highlighted rows, where there are any) or ``none``.
+              round), ``adjacency`` (given and learned client graphs), ``entropies`` (disagreement of the clients' own
+              predictions), ``permutations`` (learned alignment matrices), ``peers`` (how many test examples each two
+              peers predict differently), ``fairness`` (every client and the fairness of all by round; of the
+              highlighted rows, where there are any) or ``none``.
     method  : the name of the paper's own method; bars and dots of rows whose label begins with one of ``highlight``
               are drawn in its colour, their curves thicker.
     metrics : those of every column that has none of its own.
     set     : overrides of every experiment, ``table.key=value``; ``{seed}`` in one stands for the seed.
-    seeds   : every row is run with each of them.
+    seeds   : every row is run with each of these.
     stand_alone : the label of the row in which each client trains alone; the other rows' fairness is against it.
     compare : the label of the row that all others are compared with, seed by seed, with 95 % intervals.
-    overlap : where seeds split one data set anew, test samples per training sample; widens those intervals.
+    overlap : where each seed splits one data set anew, test samples per training sample; widens those intervals.
     choose_by    : what the settings of rows with ``choose`` are compared by, a value on validation data, e.g.
               ``validation/accuracy``.
     choose_seeds : they are compared with these seeds, on average; by default with the first of ``seeds`` (or of those
@@ -129,13 +132,15 @@ class TableTable(Settings):
 class ColumnTable(Settings):
     """One ``[[columns]]``.
 
+    Attributes
+    ----------
     key, title : its short name, and its heading.
     experiment : the experiment file, found as ``fedgraph run`` finds it.
     set        : overrides.
-    metrics    : what is read from its runs.
+    metrics    : metrics that are read from its runs.
     client     : the name of the client whose values count; by default the mean over all clients.
-    differs    : how its data or setting differ from the published, in plain words; ``{data}`` in it stands for what
-                 the runs say their data was.
+    differs    : how its data or setting differ from the published, in plain words; ``{data}`` in it stands for the data
+                 that the runs report.
     choose_by  : in place of the table's.
     published_data : what the paper measured, in the words with which a run on the same data describes its own, as far
                  as they say which it is: ``CIFAR-10``, ``METR-LA, 207 sensors``. Where ours are of other data, or of a
@@ -156,12 +161,14 @@ class ColumnTable(Settings):
 class RowTable(Settings):
     """One ``[[rows]]``.
 
+    Attributes
+    ----------
     label     : its name, without commas.
     method    : a built-in method or a strategy by dotted path; none for a row that is only published.
     set       : overrides.
     set_for   : more overrides by column key.
     columns   : the keys of the columns that it is run for; all when not given.
-    nodes     : how many nodes the clients are dealt out to, whatever the command line says.
+    nodes     : number of nodes among which clients are divided, whatever the command line sets.
     client    : the name of the client whose values count, in place of the column's.
     suffix    : which model of a run that measures several: what the names of metrics end with, e.g. ``-local`` for
                 ``test/weight-mae-local`` where the column has ``test/weight-mae``. Rows that differ in ``client`` and
@@ -170,8 +177,8 @@ class RowTable(Settings):
                 ``[number, deviation]``, or ``"-"`` where there is none. Shown beside ours, used in no computation.
     differs   : how it differs from the published row, or what its settings were chosen on, in plain words.
     choose    : settings that are chosen, by ``table.key`` the values to try. Every combination is run with the seeds of
-                ``choose-seeds``, and the one that is best by ``choose-by`` is the row's, with all seeds. What was
-                chosen from what is told with ``differs``.
+                ``choose-seeds``, and the one that is best by ``choose-by`` is the row's, with all seeds. The
+                choice is reported with ``differs``.
     """
 
     label: _Label
@@ -187,13 +194,15 @@ class RowTable(Settings):
     choose: dict[_Override, Annotated[tuple[TomlValue, ...], Field(min_length=1)]] = Field(default_factory=dict)
 
     def runs_in(self, column: str) -> bool:
-        """Whether this row is run for a column."""
+        """Check whether this row is run for a column."""
         return self.method is not None and (self.columns is None or column in self.columns)
 
 
 class ProfileTable(Settings):
     """``[profiles.small]`` or ``[profiles.full]``.
 
+    Attributes
+    ----------
     set         : overrides of every experiment.
     set_for     : more overrides by column key.
     seeds       : in place of the table's.
@@ -212,13 +221,13 @@ class ProfileTable(Settings):
     differs_for: dict[str, str] = Field(default_factory=dict)
 
     def experiment_file(self, column: ColumnTable, beside: Path) -> Path:
-        """That of a column: one in the folder of the table, or as ``fedgraph run`` finds it."""
+        """Return the experiment file of a column: one in the folder of the table, or as ``fedgraph run`` finds it."""
         name = self.experiments.get(column.key, column.experiment)
         return beside / name if (beside / name).is_file() else Path(name)
 
 
 class PublishedTable(Settings):
-    """The whole file."""
+    """The whole file of a table."""
 
     table: TableTable
     columns: tuple[ColumnTable, ...] = Field(min_length=1)
@@ -275,30 +284,33 @@ class PublishedTable(Settings):
 
     @property
     def reference(self) -> RowTable | None:
-        """The row that others are compared with; None where none is."""
+        """The row that others are compared with; None without a comparison."""
         return next((row for row in self.rows if row.label == self.table.compare), None)
 
     def columns_in(self, profile: ProfileTable) -> list[ColumnTable]:
-        """The columns that a profile has."""
+        """Return the columns that a profile has."""
         return [column for column in self.columns if profile.columns is None or column.key in profile.columns]
 
     def set_in(self, column: ColumnTable, profile: ProfileTable) -> list[str]:
-        """The overrides of all rows; later ones win."""
+        """Return the overrides of all rows; later ones win."""
         return [*self.table.set, *column.set, *profile.set, *profile.set_for.get(column.key, ())]
 
     def metrics_of(self, column: ColumnTable) -> tuple[MetricTable, ...]:
-        """The metrics of a column."""
+        """Return the metrics of a column."""
         return column.metrics or self.table.metrics
 
     def choice_quantity(self, row: RowTable, column: ColumnTable) -> Quantity:
-        """What the settings of a row are compared by in a column. Raises ValueError where the table does not say."""
+        """Return the quantity by which settings of a row are chosen in a column.
+
+        Raises ValueError where the table gives none.
+        """
         text = column.choose_by or self.table.choose_by
         if not text:
             raise ValueError(f"row '{row.label}' has settings to choose; [table] choose-by must say by what")
         return Quantity.of(text).at(row.client or column.client, row.suffix)
 
     def quantity(self, row: RowTable, column: ColumnTable, metric: MetricTable) -> Quantity:
-        """What a metric reads from the runs of a row in a column."""
+        """Return the quantity that a metric reads from the runs of a row in a column."""
         return metric.quantity.at(row.client or column.client, row.suffix)
 
 
@@ -311,13 +323,20 @@ EXPLAINED: dict[str, tuple[str, type[Settings]]] = {
     "reproduce.rows": ("[[rows]] there", RowTable),
     "reproduce.profiles": ("[profiles.small] and [profiles.full] there", ProfileTable),
 }
-"""A short name -> heading and settings class of every part of a table file, for ``fedgraph keys``."""
+"""Heading and settings class of every part of a table file by short name, for ``fedgraph keys``."""
 
 
 def load_table(name: str) -> tuple[str, PublishedTable, Path]:
-    """A table by name (``sfl-table1`` is ``simulations/sfl/tables/table1.toml``), or by the path of one of your own.
+    """Load a table by name (``sfl-table1`` is ``simulations/sfl/tables/table1.toml``) or by path.
 
-    Returns its short name, what it says, and its file.
+    Returns
+    -------
+    name : str
+        Its short name.
+    table : PublishedTable
+        Its content.
+    path : Path
+        Its file.
 
     Raises
     ------
@@ -333,7 +352,7 @@ def load_table(name: str) -> tuple[str, PublishedTable, Path]:
 
 
 def _check_parts(content: dict[str, Any]) -> None:
-    """Part by part, so that a message says which row or column is wrong and which keys are known there."""
+    """Parse part by part, so that a message names the wrong row or column and the keys that are known there."""
     for key, kind in _PARTS.items():
         entries = content.get(key, [])
         for number, entry in enumerate(entries if isinstance(entries, list) else [entries]):

@@ -1,4 +1,4 @@
-"""A table in words and numbers: as Markdown for a file, and for the terminal."""
+"""Texts of a table: Markdown for a file, and tables for the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedgraph.reproduce.table import ColumnTable, PublishedValue, RowTable
 
 
 def markdown(results: Results) -> str:
-    """The whole table: a section per column, ours beside the published values, what differs, and how to run it."""
+    """Return the whole table: a section per column, our values beside published ones, remarks, how to run it."""
     about = results.table.table
     lines = [f"# {about.title}", ""]
     lines += [f"`{results.name}`, profile `{results.profile_name}`. {_paper(results)}", ""]
@@ -88,7 +88,7 @@ def _footer(results: Results) -> Iterator[str]:
 
 
 def command(results: Results) -> str:
-    """The command that makes the table, without those of its options that change no number."""
+    """Return the command that makes the table, without options that change no number."""
     parts = ["fedgraph", "reproduce", results.name, "--profile", results.profile_name]
     if results.seeds != (results.profile.seeds or results.table.table.seeds):
         parts += ["--seeds", ",".join(map(str, results.seeds))]
@@ -98,7 +98,7 @@ def command(results: Results) -> str:
 
 
 def terminal_tables(results: Results, rows: Collection[str], columns: Collection[str]) -> Iterator[Table]:
-    """A table per column for the terminal, of the named rows and columns."""
+    """Yield a table per column for the terminal, with the named rows and columns."""
     for column in results.columns:
         if column.key in columns:
             yield _terminal_table(results, column, rows)
@@ -119,7 +119,7 @@ def _terminal_table(results: Results, column: ColumnTable, rows: Collection[str]
     table.add_column("what differs", style="dim")
     for row in results.rows(column):
         if row.label in rows:
-            # Reasons are told below the tables.
+            # Reasons are given below the tables.
             remark = "; ".join(
                 filter(
                     None, (results.trouble(row, column).partition(": ")[0], row.differs, results.chosen(row, column))
@@ -138,18 +138,18 @@ def _terminal_differences(
     for metric in results.table.metrics_of(column):
         table.add_column(escape(metric.title), justify="right", no_wrap=True)
     for row, found in compared:
-        # Brackets of an interval are no markup.
+        # Brackets of an interval are not markup.
         table.add_row(escape(row.label), *("-" if each is None else escape(str(each)) for each in found))
     return table
 
 
 def _folded(heading: str) -> str:
-    """A line per part, since numbers below are narrow."""
+    """Break a heading into a line per part, since numbers below are narrow."""
     return escape(heading.replace(", ", ",\n"))
 
 
 def number(ours: Spread | None, decimals: int = 3) -> str:
-    """``4.880 ± 0.012``; without a deviation for one seed."""
+    """Format as ``4.880 ± 0.012``; without a deviation for one seed."""
     if ours is None:
         return "-"
     deviation = "" if ours.deviation is None else f" ± {ours.deviation:.{decimals}f}"
@@ -157,14 +157,14 @@ def number(ours: Spread | None, decimals: int = 3) -> str:
 
 
 def printed(value: PublishedValue | None, decimals: int = 2) -> str:
-    """A published value, about as the paper has it."""
+    """Format a published value, approximately as the paper does."""
     if value is None:
         return "-"
     return " ± ".join(f"{part:.{decimals}f}" for part in (value if isinstance(value, tuple) else (value,)))
 
 
 def _entries(results: Results, row: RowTable, column: ColumnTable, bold: str) -> Iterator[str]:
-    """Ours and the published value of each metric; ``bold`` has a place for the best of ours."""
+    """Yield our and the published value of each metric; ``bold`` is the format of our best one."""
     for metric in results.table.metrics_of(column):
         every = [spread for each in results.rows(column) if (spread := results.ours(each, column, metric))]
         decimals = 3 if max((spread.mean for spread in every), default=0) < 10 else 2

@@ -1,6 +1,6 @@
-"""What a run leaves behind: its folder, checkpoints, metrics and models; and what watches it.
+"""What a run leaves behind: its folder, checkpoints, metrics and models; and the callbacks that watch it.
 
-What starts a run, :mod:`fedgraph.runs.running`, is a program and stands above the methods::
+Starting a run is up to :mod:`fedgraph.runs.running`, a program above the methods::
 
     from fedgraph.runs import RunFolder
 

@@ -1,4 +1,4 @@
-"""One small protocol for everything that watches a run: metric files, checkpoints, early stopping, displays."""
+"""A small protocol for everything that watches a run: metric files, checkpoints, early stopping, displays."""
 
 from __future__ import annotations
 
@@ -18,13 +18,24 @@ from fedgraph.training import LAST, TrainSettings, direction, num_steps, steps_p
 
 @dataclass(frozen=True)
 class Training:
-    """One round of training.
+    """Result of one round of training.
 
-    loss    : mean training loss of each client, ``[clients]``, NaN for those who are absent.
-    absent  : clients without a usable reply and why.
-    seconds : wall-clock time of the exchange and the aggregation.
-    traffic : what went in that exchange.
-    models  : ``[clients, parameters]`` as the round left them.
+    Attributes
+    ----------
+    round : int
+        Number of the round, from 1.
+    names : tuple of str
+        Clients of the run.
+    loss : Tensor
+        Mean training loss of each client, ``[clients]``, NaN for absent clients.
+    absent : mapping of str to str
+        Clients without a usable reply, and why.
+    seconds : float
+        Wall-clock time of the exchange and the aggregation.
+    traffic : Traffic
+        Traffic of that exchange.
+    models : Tensor or None
+        ``[clients, parameters]`` after the round.
     """
 
     round: int
@@ -38,15 +49,24 @@ class Training:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The models that stand after ``round`` rounds, measured on every client.
+    """Metrics of every client with the models after ``round`` rounds.
 
-    metrics : ``<split>/<metric>`` -> ``[clients]``, NaN where a client did not answer or has nothing to measure.
-    models  : ``[clients, parameters]``, what was measured; with turns one after the other (IPA), as the round left
-              them, and a client's metrics are of its model right after its turn.
-    absent  : clients without a usable reply and why.
-    restored : the run has come to its end and the models that it ends with are measured once more, since they are not
-              those that were measured after ``round``: the best of the run, the mean of the last, or what turns one
-              after the other have left.
+    Attributes
+    ----------
+    round : int
+        Number of rounds that were trained.
+    names : tuple of str
+        Clients of the run.
+    metrics : mapping of str to Tensor
+        By ``<split>/<metric>`` the values ``[clients]``, NaN where a client did not answer or has no data for it.
+    models : Tensor
+        The models that were evaluated, ``[clients, parameters]``. With sequential turns (IPA) these are the models
+        after the round, and the metrics of a client are those of its model right after its turn.
+    absent : mapping of str to str
+        Clients without a usable reply, and why.
+    restored : bool
+        Whether this is the additional evaluation at the end of a run whose final models are not those evaluated after
+        ``round``: the best of the run, the mean of the last ones, or the models after all sequential turns.
     """
 
     round: int
@@ -58,7 +78,7 @@ class Evaluation:
 
 
 class Callback:
-    """Override what is of interest."""
+    """Base class of everything that watches a run; override the methods of interest."""
 
     @property
     def stopped(self) -> bool:
@@ -66,49 +86,62 @@ class Callback:
         return False
 
     def on_training(self, training: Training) -> None:
-        """After a round was trained and aggregated."""
+        """Handle a round that was trained and aggregated."""
 
     def on_epoch(self, phase: str, epoch: int) -> None:
-        """After an epoch, counted from 1, of a ``phase`` in which a server without rounds learns."""
+        """Handle an epoch, counted from 1, of a ``phase`` in which a server without rounds trains."""
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
-        """After models were measured; True ends the run."""
+        """Handle an evaluation; return True to end the run."""
         return False
 
     def on_round_end(self, server_round: int, state: Callable[[], State]) -> None:
-        """When a round is finished; ``state`` gives everything a resumed run needs from the strategy."""
+        """Handle the end of a round; ``state()`` returns everything that a resumed run needs from the strategy."""
 
     def final_models(self) -> Tensor | None:
-        """Models ``[clients, parameters]`` the run shall end with instead of the last ones; None for the last ones."""
+        """Return the models ``[clients, parameters]`` with which the run shall end; None for the last ones."""
         return None
 
     @property
     def beside(self) -> str:
-        """What the names of the last models' metrics end with in the summary, beside the final ones'; empty: no."""
+        """Suffix under which the summary also has the last models' metrics, beside the final ones; empty for none."""
         return ""
 
     @property
     def final_round(self) -> int:
-        """The round after which the models of ``final_models`` stood, so that they are measured as they were then."""
+        """Round of the models that :meth:`final_models` returns, so that they are evaluated as after that round."""
         raise NotImplementedError
 
     def summary(self) -> dict[str, Any]:
-        """Entries for ``summary.json`` at the end of the run."""
+        """Return entries for ``summary.json`` at the end of the run."""
         return {}
 
     def state(self) -> State:
-        """What this callback must remember over a resume."""
+        """Return what this callback needs when the run is resumed."""
         return {}
 
     def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave."""
+        """Restore what :meth:`state` returned."""
 
 
 class EarlyStopping(Callback):
-    """Ends the run when the monitored metric's mean over clients has not improved for ``patience`` evaluations.
+    """Callback that ends the run when a metric's mean over clients has stopped improving.
 
-    monitor      : ``<split>/<metric>``.
-    restore_best : end with the best models instead of the last.
+    Parameters
+    ----------
+    monitor : str
+        ``<split>/<metric>``.
+    patience : int
+        Number of evaluations without a better mean after which the run ends.
+    restore_best : bool, default True
+        End with the best models instead of the last.
+
+    Attributes
+    ----------
+    best, best_round, best_models : float or None, int, Tensor or None
+        Best mean so far, its round, and its models ``[clients, parameters]`` if they are to be restored.
+    waited : int
+        Number of evaluations since then.
     """
 
     def __init__(self, monitor: str, patience: int, restore_best: bool = True) -> None:
@@ -122,11 +155,11 @@ class EarlyStopping(Callback):
 
     @property
     def stopped(self) -> bool:
-        """Whether there was no better value for as long as ``patience`` allows."""
+        """Whether there was no better value for ``patience`` evaluations."""
         return self.waited >= self.patience
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
-        """Compare with the best so far; an evaluation that nobody answered is no improvement."""
+        """Compare with the best value so far; an evaluation without any answer is no improvement."""
         if evaluation.restored:
             return self.stopped
         value = self._value(evaluation)
@@ -143,33 +176,42 @@ class EarlyStopping(Callback):
         return math.nan if values is None else float(torch.nanmean(values.double()))
 
     def final_models(self) -> Tensor | None:
-        """The best models, where they shall be restored."""
+        """Return the best models if they are to be restored, else None."""
         return self.best_models
 
     @property
     def final_round(self) -> int:
-        """The round of the best models."""
+        """Round of the best models."""
         return self.best_round
 
     def state(self) -> State:
-        """The best so far and how long ago it was."""
+        """Return the best value so far and how long ago it was."""
         models = {} if self.best_models is None else {"best-models": self.best_models}
         return {"best": self.best, "best-round": self.best_round, "waited": self.waited, **models}
 
     def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave."""
+        """Restore what :meth:`state` returned."""
         self.best, self.best_round, self.waited = state["best"], state["best-round"], state["waited"]
         self.best_models = state.get("best-models")
 
 
 class AverageLast(Callback):
-    """Ends the run with the mean of each client's models of the last rounds, running statistics too.
+    """Callback that ends the run with the mean of each client's last models, including running statistics.
 
-    Models that go to and fro between what different clients want have a mean that is nearer to all of them (Izmailov et
-    al., UAI 2018). A run that ends before its last round keeps its last models.
+    Where models oscillate between what different clients need, their mean is closer to all of them (Izmailov et al.,
+    UAI 2018). A run that ends before its last round keeps its last models.
 
-    count  : over so many rounds.
-    rounds : how many the run has.
+    Parameters
+    ----------
+    count : int
+        Number of rounds to average over.
+    rounds : int
+        Number of rounds of the run.
+
+    Raises
+    ------
+    ExperimentError
+        When ``count`` is larger than ``rounds``.
     """
 
     def __init__(self, count: int, rounds: int) -> None:
@@ -180,41 +222,46 @@ class AverageLast(Callback):
         self._added = 0
 
     def on_training(self, training: Training) -> None:
-        """Add the models of one of the last rounds."""
+        """Add the models if this is one of the last rounds."""
         if training.models is None or training.round <= self.rounds - self.count:
             return
         self._sum = training.models.clone() if self._sum is None else self._sum + training.models
         self._added += 1
 
     def final_models(self) -> Tensor | None:
-        """The mean, once all rounds have been."""
+        """Return the mean after the last round, None before."""
         return self._sum / self.count if self._sum is not None and self._added == self.count else None
 
     @property
     def beside(self) -> str:
-        """The last models are of interest too."""
+        """Suffix of the last models' own metrics."""
         return LAST
 
     @property
     def final_round(self) -> int:
-        """The last."""
+        """The last round."""
         return self.rounds
 
     def state(self) -> State:
-        """The sum so far."""
+        """Return the sum so far."""
         return {"added": self._added, **({} if self._sum is None else {"sum": self._sum})}
 
     def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave."""
+        """Restore what :meth:`state` returned."""
         self._added, self._sum = state["added"], state.get("sum")
 
 
 class LocalWork(Callback):
-    """Counts the minibatches that clients train on as ``[train]`` asks for.
+    """Callback that counts the minibatches that clients train on according to ``[train]``.
 
-    What a method trains beside it (Ditto's own models, a fine-tuning for an evaluation) is not among them.
+    Further training of a method (Ditto's own models, fine-tuning for an evaluation) is not counted.
 
-    num_examples : training examples of each client, int64 ``[clients]``.
+    Parameters
+    ----------
+    num_examples : Tensor
+        Training examples of each client, int64 ``[clients]``.
+    settings : TrainSettings
+        The table ``[train]``.
     """
 
     def __init__(self, num_examples: Tensor, settings: TrainSettings) -> None:
@@ -223,31 +270,40 @@ class LocalWork(Callback):
         self.minibatches = 0
 
     def on_training(self, training: Training) -> None:
-        """Those of the clients that took part."""
+        """Add the minibatches of the clients that took part."""
         taking_part = torch.tensor([name not in training.absent for name in training.names])
         self.minibatches += int(self._steps[taking_part].sum())
 
     def summary(self) -> dict[str, Any]:
-        """``minibatches`` of all clients, and ``passes``: how often those are all that everybody has."""
+        """Return ``minibatches`` of all clients, and ``passes``.
+
+        ``passes`` is ``minibatches`` divided by the minibatches of one pass over all training data.
+        """
         return {"training": {"minibatches": self.minibatches, "passes": self.minibatches / self._one_pass}}
 
     def state(self) -> State:
-        """What was counted."""
+        """Return the count."""
         return {"minibatches": self.minibatches}
 
     def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave."""
+        """Restore what :meth:`state` returned."""
         self.minibatches = state["minibatches"]
 
 
 class RoundsToTarget(Callback):
-    """Notes after how many rounds metrics reached their targets, what was sent until then and how long it took.
+    """Callback that records when metrics reach their targets, in rounds, bytes and seconds.
 
-    targets : value by ``<split>/<metric>``; an error reaches it from above.
-    stop_at : end the run once all are reached by the ``mean`` over clients, or by the ``first`` client; None: go on.
-    seconds : what the run has taken so far.
+    Gorbett, Shirazi, Ray (IEEE Big Data 2023), table I, count the rounds of the first client.
 
-    Gorbett, Shirazi, Ray (IEEE Big Data 2023), table I, count rounds of the first.
+    Parameters
+    ----------
+    targets : mapping of str to float
+        Value by ``<split>/<metric>``; an error reaches it from above.
+    stop_at : {"mean", "first"}, optional
+        End the run once all targets are reached by the mean over clients, or by the first client. By default it
+        continues.
+    seconds : callable, optional
+        Returns the seconds that the run has taken so far.
     """
 
     def __init__(
@@ -265,11 +321,11 @@ class RoundsToTarget(Callback):
 
     @property
     def stopped(self) -> bool:
-        """Whether all targets are reached that end the run."""
+        """Whether all targets that end the run are reached."""
         return self.stop_at is not None and all(self.stop_at in found for found in self._reached.values())
 
     def on_training(self, training: Training) -> None:
-        """Add up what rounds take. A round is measured after this call, or just before it (IPA)."""
+        """Add up traffic and time. A round is evaluated after this call, or just before it (IPA)."""
         before, sent = self._spent.get(training.round - 1, (0.0, 0.0))[0], training.traffic
         per_client = (sent.bytes_down_alone + sent.bytes_up_alone) / len(training.names)
         needed = {training.round - 1, *(number for found in self._reached.values() for number in found.values())}
@@ -277,7 +333,7 @@ class RoundsToTarget(Callback):
         self._spent[training.round] = (before + per_client, self._seconds())
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
-        """Note what is reached for the first time; clients that did not answer count for nothing."""
+        """Record targets that are reached for the first time; clients that did not answer are ignored."""
         if evaluation.restored:
             return self.stopped
         for name, target in self.targets.items():
@@ -291,10 +347,11 @@ class RoundsToTarget(Callback):
         return self.stopped
 
     def summary(self) -> dict[str, Any]:
-        """By metric: the ``target``, and after how many rounds ``mean`` and ``first`` reached it; None for never.
+        """Return for each metric when the ``mean`` and the ``first`` client reached its target, None for never.
 
-        ``bytes_to_target``: what each client, on a node of its own, got and sent to be trained in these rounds, without
-        what only measures models; ``seconds_to_target``: what they took, with all measuring until then.
+        ``rounds_to_target`` also contains the ``target``. ``bytes_to_target`` is the traffic for training in these
+        rounds per client, each on a node of its own, without requests that only evaluate models. ``seconds_to_target``
+        includes all evaluations until then.
         """
         rounds = {name: {who: self._reached[name].get(who) for who in ("mean", "first")} for name in self.targets}
         spent = {
@@ -312,23 +369,23 @@ class RoundsToTarget(Callback):
         }
 
     def state(self) -> State:
-        """What was reached so far, and what it took."""
+        """Return what was reached so far, and what it took."""
         spent = {str(number): list(taken) for number, taken in self._spent.items()}
         return {"reached": self._reached, "spent": spent}
 
     def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave, for those targets that still are."""
+        """Restore what :meth:`state` returned, for targets that this run still has."""
         self._reached = {name: dict(state["reached"].get(name, {})) for name in self.targets}
         self._spent = {int(number): (sent, seconds) for number, (sent, seconds) in state.get("spent", {}).items()}
 
 
 def _sign(name: str) -> float:
-    """1 where more of ``<split>/<metric>`` is better, else -1."""
+    """Return 1 where larger values of ``<split>/<metric>`` are better, else -1."""
     return 1.0 if direction(name.partition("/")[2]) == "higher" else -1.0
 
 
 def measured(evaluation: Evaluation, name: str, key: str) -> Tensor | None:
-    """The metric that ``key`` of the experiment names, ``[clients]``; None when nobody answered.
+    """Return the metric that the experiment's ``key`` names, ``[clients]``; None when no client answered.
 
     Raises ExperimentError when it was not measured.
     """

@@ -1,4 +1,4 @@
-"""Fairness: are clients that are ahead when each trains alone ahead in the federation too?
+"""Fairness: whether clients that are ahead when each trains alone are also ahead in the federation.
 
 Gorbett, Shirazi, Ray: Cross-Silo Federated Learning Across Divergent Domains with Iterative Parameter Alignment (IEEE
 Big Data 2023), section IV.D, table II and Fig. 4.
@@ -24,14 +24,21 @@ from fedgraph.support.files import State
 log = logging.getLogger("fedgraph")
 
 _ROUNDING = 1e-6
-"""Values that differ by no more than this share of the largest are the same but for rounding in float32 models."""
+"""Values that differ by at most this share of the largest are equal up to rounding in float32 models."""
 
 
 def fairness(stand_alone: Mapping[str, float | None], federated: Mapping[str, float | None]) -> float:
-    """``100 rho(stand_alone, federated)``, Pearson's correlation over clients, in [-100, 100].
+    """Compute fairness, ``100 rho(stand_alone, federated)``, with Pearson's correlation rho over clients.
 
-    Both are values of the same metric by client. Clients without a finite value in either do not count. NaN with fewer
-    than two clients, and where all have the same value.
+    Parameters
+    ----------
+    stand_alone, federated : mapping of str to float or None
+        Values of the same metric by client. Clients without a finite value in either are ignored.
+
+    Returns
+    -------
+    float
+        In [-100, 100]; NaN with fewer than two clients, and where all clients have the same value.
     """
     names = [name for name in stand_alone if name in federated]
     values = np.array([[values[name] for name in names] for values in (stand_alone, federated)], dtype=np.float64)
@@ -48,7 +55,21 @@ def fairness(stand_alone: Mapping[str, float | None], federated: Mapping[str, fl
 
 
 def stand_alone_values(table: FairnessTable, experiment: Experiment, names: Sequence[str]) -> dict[str, float | None]:
-    """What each client reached at the end of the stand-alone run.
+    """Read what each client reached at the end of the stand-alone run.
+
+    Parameters
+    ----------
+    table : FairnessTable
+        The table ``[fairness]``.
+    experiment : Experiment
+        The experiment that is compared with the stand-alone run.
+    names : sequence of str
+        Its clients.
+
+    Returns
+    -------
+    dict of str to float or None
+        Value of the metric by client.
 
     Raises
     ------
@@ -83,13 +104,28 @@ def stand_alone_values(table: FairnessTable, experiment: Experiment, names: Sequ
 
 
 class Fairness(Callback):
-    """Follows how fair a run is, and ends it when it was fair and is no more.
+    """Callback that follows the fairness of a run, and ends the run when it was fair and no longer is.
 
-    metric      : ``<split>/<metric>``.
-    stand_alone : its value by client when each trains alone.
-    stop_below  : the run ends when fairness has been at or above this value and falls below it, with the models of the
-                  last evaluation at or above it; None: it goes on. The paper stops early too, and leaves open when.
-    write       : called with a line for ``metrics.jsonl`` after each evaluation.
+    The paper stops early too, but does not describe when.
+
+    Parameters
+    ----------
+    metric : str
+        ``<split>/<metric>``.
+    stand_alone : mapping of str to float or None
+        Its value by client when each trains alone.
+    stop_below : float, optional
+        The run ends when fairness has been at or above this value and falls below it, with the models of the last
+        evaluation at or above it. By default it never ends.
+    write : callable, optional
+        Called with a line for ``metrics.jsonl`` after each evaluation.
+
+    Attributes
+    ----------
+    last : float or None
+        Fairness of the last evaluation; None where it is undefined.
+    best, best_round : float or None, int or None
+        Largest fairness so far, and its round.
     """
 
     def __init__(
@@ -116,7 +152,10 @@ class Fairness(Callback):
         return self._fell
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
-        """Correlate, note, and compare; an evaluation without a correlation, as of equal models, says nothing."""
+        """Compute and write fairness, and return whether it ends the run.
+
+        Evaluations without a defined correlation, for example of equal models, are not compared with ``stop_below``.
+        """
         values = measured(evaluation, self.metric, "[fairness] metric")
         if values is None:
             return self.stopped
@@ -126,8 +165,7 @@ class Fairness(Callback):
         restored = {"restored": True} if evaluation.restored else {}
         self._write({"round": evaluation.round, "phase": "fairness", "split": split, "metric": metric,
                      "fairness": self.last, **restored})  # fmt: skip
-        # A run that was killed after it had stopped is measured once more; models that nobody has trained are not fair
-        # by merit.
+        # A run that was killed after it had stopped is measured once more; untrained models are not considered fair.
         if self.last is None or evaluation.restored or self.stopped or evaluation.round == 0:
             return self.stopped
         log.info("after round %d: fairness %.1f", evaluation.round, self.last)
@@ -141,21 +179,21 @@ class Fairness(Callback):
         return self.stopped
 
     def final_models(self) -> Tensor | None:
-        """The last fair models, where fairness fell."""
+        """Return the last fair models if fairness fell, else None."""
         return self._fair_models if self._fell else None
 
     @property
     def final_round(self) -> int:
-        """The round of the last fair models."""
+        """Round of the last fair models."""
         return self._fair_round
 
     def summary(self) -> dict[str, Any]:
-        """Fairness of the models that the run ends with, and the best of all evaluations."""
+        """Return fairness of the models that the run ends with, and the best of all evaluations."""
         best = {"best": self.best, "best_round": self.best_round}
         return {"fairness": {"metric": self.metric, "last": self.last, **best}}
 
     def state(self) -> State:
-        """What was noted, and the models to come back to."""
+        """Return all values, and the models to return to."""
         models = {} if self._fair_models is None else {"fair-models": self._fair_models}
         return {
             "last": self.last, "best": self.best, "best-round": self.best_round,
@@ -163,7 +201,7 @@ class Fairness(Callback):
         }  # fmt: skip
 
     def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave."""
+        """Restore what :meth:`state` returned."""
         self.last, self.best, self.best_round = state["last"], state["best"], state["best-round"]
         self._fair_round, self._fell = state["fair-round"], state["fell"]
         self._fair_models = state.get("fair-models")

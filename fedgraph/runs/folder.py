@@ -1,4 +1,4 @@
-"""The run folder: everything a run leaves behind, written so that a killed run can go on."""
+"""The run folder: everything a run leaves behind, written so that a killed run can be continued."""
 
 from __future__ import annotations
 
@@ -19,21 +19,39 @@ from fedgraph.support.files import State, load_state, locked, save_state, write_
 
 
 class RunFolder:
-    """A folder ``<name>-<time>``. Its name is also the name under which nodes keep their clients' state."""
+    """Folder ``<name>-<time>`` of a run; nodes keep their clients' state under the same name.
+
+    Parameters
+    ----------
+    path : Path
+        The folder. Use :meth:`create` for a new one and :meth:`open` to check that it is a run folder.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def name(self) -> str:
-        """The run's name."""
+        """Name of the run."""
         return self.path.name
 
     @classmethod
     def create(cls, experiment: Experiment, under: Path, plugins: Sequence[str] = ()) -> RunFolder:
-        """Make a new run folder with the resolved experiment and the environment in it.
+        """Create a new run folder with the resolved experiment and the environment.
 
-        ``plugins`` are folders whose modules the experiment may name; a resumed run needs them again.
+        Parameters
+        ----------
+        experiment : Experiment
+            The experiment.
+        under : Path
+            Folder in which the run folder is created.
+        plugins : sequence of str, optional
+            Folders whose modules the experiment may name; a resumed run needs them again.
+
+        Raises
+        ------
+        RunError
+            When the folder cannot be created.
         """
         stem = f"{experiment.experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         for attempt in range(1000):
@@ -45,14 +63,14 @@ class RunFolder:
             except OSError as error:
                 raise RunError(f"cannot make the run folder {path}: {error}") from None
             write_atomically(path / "environment.json", _json({**environment(), "plugins": list(plugins)}))
-            # The last: a folder that has it is whole.
+            # Written last: a folder with this file is complete.
             write_atomically(path / "experiment.toml", experiment.as_toml().encode())
             return cls(path)
         raise RunError(f"cannot make a new run folder under {under}")
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
-        """A run folder to go on with. Raises RunError when it is none."""
+        """Open an existing run folder. Raises RunError when it has no ``experiment.toml``."""
         folder = Path(path).resolve()
         if not (folder / "experiment.toml").is_file():
             raise RunError(f"{folder} is no run folder: it has no experiment.toml")
@@ -66,27 +84,27 @@ class RunFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """Where the checkpoint lies."""
+        """Path of the checkpoint."""
         return self.path / "checkpoint.safetensors"
 
     @property
     def models(self) -> Path:
-        """Where the final models lie; see :mod:`fedgraph.runs.result_files`."""
+        """Path of the final models; see :mod:`fedgraph.runs.result_files`."""
         return self.path / "models.safetensors"
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has come to its end."""
+        """Whether the run has finished."""
         return (self.path / "summary.json").is_file()
 
     def check_unfinished(self) -> None:
-        """Raise RunError when there is nothing to go on with."""
+        """Raise RunError when the run is finished, so that there is nothing to continue."""
         if self.is_finished:
             raise RunError(f"{self.path} is finished; its results are in summary.json")
 
     @contextmanager
     def locked(self, wait: float = 60.0) -> Iterator[None]:
-        """Hold the folder for one process.
+        """Hold the folder for one process, in a ``with`` block.
 
         Raises
         ------
@@ -114,7 +132,7 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        """Where everything that is measured goes, one JSON value per line."""
+        """Path of the file with all measurements, one JSON value per line."""
         return self.path / "metrics.jsonl"
 
     def append(self, line: Mapping[str, Any]) -> None:
@@ -123,23 +141,23 @@ class RunFolder:
             stream.write(json.dumps(line, allow_nan=False) + "\n")
 
     def evaluations(self, split: str) -> Iterator[dict[str, Any]]:
-        """The lines of ``metrics.jsonl`` that say what was measured on a split, one per round.
+        """Yield the lines of ``metrics.jsonl`` with evaluations on a split, one per round.
 
-        Without that of models that were restored at the end: they are those of an earlier round.
+        The additional evaluation of restored models at the end is left out: they are those of an earlier round.
         """
         for line in self._lines():
             if line["phase"] == "evaluation" and line["split"] == split and not line.get("restored"):
                 yield line
 
     def trainings(self) -> Iterator[dict[str, Any]]:
-        """The lines of ``metrics.jsonl`` that are of a round of training."""
+        """Return the lines of ``metrics.jsonl`` with rounds of training."""
         return (line for line in self._lines() if line["phase"] == "training")
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, self.metrics.read_text(encoding="utf-8").splitlines())
 
     def summary(self) -> dict[str, Any]:
-        """What ``summary.json`` says. Raises RunError when the run is not finished."""
+        """Read ``summary.json``. Raises RunError when the run is not finished."""
         try:
             summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
         except FileNotFoundError:
@@ -147,15 +165,30 @@ class RunFolder:
         return summary
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """``summary.json``; its presence marks the run as finished."""
+        """Write ``summary.json``; its presence marks the run as finished."""
         write_atomically(self.path / "summary.json", _json(summary))
 
 
 class Recorder(Callback):
-    """Writes ``metrics.jsonl`` while the run goes on and the checkpoint after every ``checkpoint_every`` rounds.
+    """Callback that writes ``metrics.jsonl`` during the run, and a checkpoint every ``checkpoint_every`` rounds.
 
-    names    : the clients of the run.
-    counters : called at a checkpoint for numbers that must survive a resume (exchanges, bytes, seconds).
+    Parameters
+    ----------
+    folder : RunFolder
+        The run folder.
+    names : sequence of str
+        Clients of the run.
+    checkpoint_every : int
+        Rounds between checkpoints.
+    watched : sequence of Callback, optional
+        Callbacks whose state belongs to the checkpoint.
+    counters : callable, optional
+        Called at a checkpoint for numbers that must survive a resume (exchanges, bytes, seconds).
+
+    Attributes
+    ----------
+    last : Evaluation or None
+        The last evaluation.
     """
 
     def __init__(
@@ -175,7 +208,7 @@ class Recorder(Callback):
         self.last: Evaluation | None = None
 
     def on_training(self, training: Training) -> None:
-        """One line: training loss and who was absent."""
+        """Write a line with training loss, absent clients, time and traffic."""
         self._folder.append(
             {
                 "round": training.round,
@@ -189,7 +222,7 @@ class Recorder(Callback):
         )
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
-        """One line per split."""
+        """Write a line per split."""
         self.last = evaluation
         for split, metrics in by_split(evaluation.metrics).items():
             self._folder.append(
@@ -221,7 +254,7 @@ class Recorder(Callback):
         )
 
     def resume(self) -> State | None:
-        """The checkpoint, with this recorder and the callbacks it watches set back to it; None where there is none.
+        """Restore this recorder and the callbacks it watches to the checkpoint, and return it; None without one.
 
         Lines that were written after the checkpoint are cut off; their rounds will be run again.
         """
@@ -232,13 +265,13 @@ class Recorder(Callback):
         if self._file.exists():
             os.truncate(self._file, min(saved["metrics-bytes"], self._file.stat().st_size))
         for callback in self._watched:
-            # One that the experiment did not ask for before begins now.
+            # A callback that the experiment did not have before starts now.
             if type(callback).__name__ in saved["watched"]:
                 callback.load_state(saved["watched"][type(callback).__name__])
         return saved
 
     def _lines_on_disk(self) -> int:
-        """Make sure that the lines a checkpoint counts on outlast it; returns their bytes."""
+        """Flush the lines that a checkpoint counts on to disk, and return their bytes."""
         if not self._file.exists():
             return 0
         with self._file.open("rb+") as stream:

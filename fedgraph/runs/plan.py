@@ -1,4 +1,4 @@
-"""What a strategy is told about the run it serves, beside its own settings."""
+"""What a strategy needs to know about its run, beside its own settings."""
 
 from __future__ import annotations
 
@@ -21,15 +21,31 @@ from fedgraph.training import TrainSettings
 class RunPlan:
     """The part of a run that is the same for every strategy.
 
-    layout     : names and shapes of the model that is trained. Where architectures differ it is that of a whole row:
-                 one entry ``parameters``, as wide as the largest model.
-    client     : dotted path of the client class that answers the requests.
-    experiment : the part of the experiment that nodes get, as JSON.
-    run        : the name under which nodes keep their clients' state.
-    rounds     : how many there are to be at most.
-    splits     : splits on which models are evaluated, every ``every`` rounds and after the last.
-    architectures : which client has which model, where they differ; None where all have the one of ``layout``.
-    initial_model_of : an initial model ``[parameters]`` for a client, by name, where each starts from one of its own.
+    Attributes
+    ----------
+    layout : Layout
+        Names and shapes of the model that is trained. Where architectures differ it describes a whole row: one entry
+        ``parameters``, as wide as the largest model.
+    client : str
+        Dotted path of the client class that answers the requests.
+    experiment : str
+        Part of the experiment that nodes get, as JSON.
+    run : str
+        Name under which nodes keep their clients' state.
+    rounds : int
+        Maximum number of rounds.
+    seed, min_clients, on_missing, checkpoint_every
+        As in ``[experiment]`` and ``[output]``.
+    splits : tuple of str
+        Splits on which models are evaluated, every ``every`` rounds and after the last.
+    every : int
+        Rounds between evaluations.
+    callbacks : sequence of Callback
+        Callbacks that watch the run.
+    architectures : Architectures or None
+        The model of each client, where they differ; None where all have the one of ``layout``.
+    initial_model_of : callable or None
+        Returns the initial model ``[parameters]`` of a client, given its name, where each client starts from its own.
     """
 
     layout: Layout
@@ -49,26 +65,26 @@ class RunPlan:
 
     @property
     def train(self) -> TrainSettings:
-        """How the clients train."""
+        """Settings of local training."""
         return parse(TrainSettings, json.loads(self.experiment).get("train", {}), "[train]")
 
     def evaluates(self, server_round: int) -> bool:
-        """Whether the models that stand after ``server_round`` rounds are evaluated even if more rounds follow."""
+        """Check whether the models after ``server_round`` rounds are evaluated even if more rounds follow."""
         return bool(self.splits) and server_round % self.every == 0
 
     def splits_after(self, server_round: int) -> tuple[SplitName, ...]:
-        """The splits on which those models are evaluated; none where they are not."""
+        """Return the splits on which the models after ``server_round`` rounds are evaluated; empty if they are not."""
         return self.splits if self.evaluates(server_round) else ()
 
     def initial_models(self, names: Sequence[str]) -> Tensor:
-        """An initial model for each client, ``[clients, parameters]``."""
+        """Return an initial model for each client, ``[clients, parameters]``."""
         assert self.initial_model_of is not None
         return torch.stack([self.initial_model_of(name) for name in names])
 
     def keep_from(self, server_round: int) -> int:
-        """The first round that a run may still be asked to repeat while it is in ``server_round``.
+        """Return the first round that may still have to be repeated while the run is in ``server_round``.
 
-        A killed run goes on after its last checkpoint, which was written after a multiple of ``checkpoint_every``.
+        A killed run continues after its last checkpoint, which was written after a multiple of ``checkpoint_every``.
         """
         finished = server_round - 1
         return finished - finished % self.checkpoint_every + 1

@@ -1,8 +1,8 @@
-"""Files of results: ``models.safetensors`` with the models that a run ends with, and predictions of samples (F3).
+"""Files of results: ``models.safetensors`` with the final models of a run, and predictions of samples (F3).
 
-Of models, ``clients/<tensor>`` has a leading client axis, ``global/<tensor>`` has none; the metadata ``clients`` lists
-the names. Where architectures differ, ``clients/<number>/<tensor>`` holds the clients of one architecture, and the
-metadata ``architectures`` says which number each client has.
+In ``models.safetensors``, ``clients/<tensor>`` has a leading client axis and ``global/<tensor>`` has none; the metadata
+``clients`` lists the names. Where architectures differ, ``clients/<number>/<tensor>`` contains the clients of one
+architecture, and the metadata ``architectures`` gives the number of each client.
 """
 
 from __future__ import annotations
@@ -32,9 +32,22 @@ def write_models(
     global_model: Tensor | None,
     architectures: Architectures | None = None,
 ) -> None:
-    """Write every client's model of ``models`` ``[clients, parameters]``, and the global one ``[parameters]`` if any.
+    """Write the models of all clients as ``models.safetensors``.
 
-    ``architectures`` says which client has which model, where they differ.
+    Parameters
+    ----------
+    path : Path
+        The file.
+    layout : Layout
+        Names and shapes of a model.
+    names : sequence of str
+        Clients, in the order of the rows of ``models``.
+    models : Tensor
+        ``[clients, parameters]``.
+    global_model : Tensor or None
+        ``[parameters]``, if the method has a global model.
+    architectures : Architectures, optional
+        The model of each client, where they differ.
     """
     stacked = layout.unflatten(models) if architectures is None else architectures.stacked(models)
     tensors = {f"clients/{name}": value.contiguous() for name, value in stacked.items()}
@@ -47,7 +60,15 @@ def write_models(
 
 
 def load_models(path: str | Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor] | None]:
-    """Read ``models.safetensors``: state dicts by client name, and the global one or None."""
+    """Read ``models.safetensors``.
+
+    Returns
+    -------
+    clients : dict of str to dict of str to Tensor
+        State dict of each client's model, by name.
+    global_model : dict of str to Tensor or None
+        State dict of the global model, None without one.
+    """
     with safe_open(str(path), framework="pt") as stream:
         metadata = stream.metadata()
         names = json.loads(metadata["clients"])
@@ -68,10 +89,19 @@ def load_models(path: str | Path) -> tuple[dict[str, dict[str, Tensor]], dict[st
 
 
 def write_predictions(path: Path, joined: JoinedSamples, probabilities: Tensor, deviations: Tensor) -> None:
-    """A line per sample: key, split, label, predicted class, owners that have it; probability and deviation per class.
+    """Write predictions of samples as CSV, a line per sample.
 
-    ``probabilities``, ``deviations``: ``[samples, classes]``, the latter over graph draws. Label and prediction are
-    names of classes; the label of a new sample is empty.
+    The columns are key, split, label, predicted class, number of owners that have the sample, and the probability and
+    the deviation of each class. Labels and predictions are names of classes; the label of a new sample is empty.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    joined : JoinedSamples
+        The samples.
+    probabilities, deviations : Tensor
+        ``[samples, classes]``; deviations are over graph draws.
     """
     classes = joined.classes
     heads = ["key", "split", "label", "predicted", "owners"]
@@ -86,9 +116,17 @@ def write_predictions(path: Path, joined: JoinedSamples, probabilities: Tensor, 
 
 
 def write_entropies(path: Path, joined: JoinedSamples) -> None:
-    """A line per sample: key, split, and the entropy in bits of the classes that the owners' own models predict.
+    """Write the entropy of each sample's predicted classes over owners as CSV, a line per sample.
 
-    Ma, Hoang, Chen (UAI 2023), figure 3: 0 where all owners agree.
+    The columns are key, split, and the entropy in bits of the classes that the owners' own models predict; 0 where all
+    owners agree (Ma, Hoang, Chen; UAI 2023, figure 3).
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    joined : JoinedSamples
+        The samples, with predictions of the owners' own models.
     """
     values = entropies(joined.predictions, joined.present).tolist()
     lines = ([key, split, f"{value:.6f}"] for (key, split, _), value in zip(_samples(joined), values, strict=True))
@@ -96,9 +134,14 @@ def write_entropies(path: Path, joined: JoinedSamples) -> None:
 
 
 def entropies(predictions: Tensor, present: Tensor) -> Tensor:
-    """Entropy in bits, ``[samples]``, of the distribution of predicted classes over the owners that have the sample.
+    """Compute the entropy in bits, ``[samples]``, of the predicted classes of the owners that have the sample.
 
-    predictions : ``[samples, owners, classes]``. present : bool ``[samples, owners]``.
+    Parameters
+    ----------
+    predictions : Tensor
+        Probabilities ``[samples, owners, classes]``.
+    present : Tensor
+        bool ``[samples, owners]``.
     """
     votes = torch.nn.functional.one_hot(decided(predictions), predictions.shape[2]) * present[..., None]
     shares = votes.sum(1).double() / present.sum(1, keepdim=True).clamp(min=1)
@@ -106,7 +149,7 @@ def entropies(predictions: Tensor, present: Tensor) -> Tensor:
 
 
 def _samples(joined: JoinedSamples) -> list[tuple[str, str, str]]:
-    """Key, split and label of every sample."""
+    """Return key, split and label of every sample."""
     splits = [SAMPLE_SPLITS[place] for place in joined.split.tolist()]
     labels = [joined.classes[label] if label >= 0 else "" for label in joined.labels.tolist()]
     return list(zip(joined.keys, splits, labels, strict=True))

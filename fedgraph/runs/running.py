@@ -25,7 +25,7 @@ from strategies.engine.strategy import MethodStrategy
 
 
 def add_plugin_paths(folders: Sequence[str]) -> None:
-    """Modules beside the experiment file and in the current folder can be named by dotted path; ours come first."""
+    """Append folders to ``sys.path``, so that modules there can be named by dotted path; fedgraph's own come first."""
     sys.path.extend(folder for folder in folders if folder not in sys.path)
 
 
@@ -39,19 +39,36 @@ def run_one(
     model_dir: Path | None = None,
     advice: str = "once its experiment.toml is mended, go on with --resume",
 ) -> dict[str, Any]:
-    """Run or go on with the experiment of a run folder; returns its summary.
+    """Run or continue the experiment of a run folder.
 
-    grid     : ``local``, in this process; ``flower``, through ``flwr run`` with nodes on Ray.
-    nodes    : how many nodes the clients are dealt out to.
-    data_dir : the data folder; by default that of ``FEDGRAPH_DATA``.
-    label    : what the progress bar is called; by default after the method.
-    model_dir : where nodes keep the frozen models of their clients; by default with their state, in the run folder.
-    advice   : what to do about a run that does not come to its end.
+    Parameters
+    ----------
+    folder : RunFolder
+        The run folder.
+    grid : {"local", "flower"}
+        In this process, or through ``flwr run`` with nodes on Ray.
+    nodes : int
+        Number of nodes among which clients are divided.
+    data_dir : Path or None
+        Data folder; by default that of ``FEDGRAPH_DATA``.
+    console : Console
+        Terminal with the progress bar.
+    label : str, optional
+        Label of the progress bar; by default the name of the method.
+    model_dir : Path, optional
+        Folder in which nodes keep the frozen models of their clients; by default with their state, in the run folder.
+    advice : str, optional
+        How to continue a run that failed, in its error message.
+
+    Returns
+    -------
+    dict
+        Content of ``summary.json``.
 
     Raises
     ------
     RunError
-        When the run does not come to its end; names the folder to go on with.
+        When the run does not finish; the message names the folder to continue with.
     """
     try:
         _run_or_go_on(folder, grid, nodes, data_dir, console, label, model_dir)
@@ -76,7 +93,7 @@ def _run_or_go_on(
         "set": shlex.quote(f"output.resume={folder.path}"),
         "data-dir": str(data_dir.resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", ""),
     }
-    # All nodes are on this machine: their errors are no secret.
+    # All nodes are on this machine: their errors need not be hidden.
     places = {"FEDGRAPH_STATE": str(folder.path / "nodes"), "FEDGRAPH_FULL_ERRORS": "1"}
     if model_dir is not None:
         places["FEDGRAPH_MODELS"] = str(model_dir.resolve())
@@ -94,7 +111,7 @@ def _run_or_go_on(
 
 
 def _total(experiment: Experiment) -> int | None:
-    """What a progress bar counts up to: rounds; epochs of a strategy that has no rounds; None where it is not known."""
+    """Return the number of rounds, or of epochs of a strategy without rounds; None where it is not known."""
     strategy, rounds = experiment.method.strategy_class, experiment.experiment.rounds
     if not issubclass(strategy, MethodStrategy):
         return rounds
@@ -118,7 +135,7 @@ def _run_in_process(run_config: dict[str, str], nodes: int, places: Mapping[str,
 
 
 def _follower(folder: RunFolder, display: LiveDisplay) -> Callable[[], None]:
-    """Shows what another process has written to the run folder since the last call."""
+    """Return a function that shows what another process has written to the run folder since the last call."""
     shown = 0
 
     def follow() -> None:

@@ -1,4 +1,4 @@
-"""What ``summary.json`` says of a run, and of the machine that it was made on."""
+"""Content of ``summary.json`` and ``environment.json``: results of a run, and the machine that it ran on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PACKAGES = ("flwr", "ray", "torch", "torch-geometric", "numpy", "scikit-learn")
 
 
 def by_split(metrics: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """``{"test/mae": v}`` -> ``{"test": {"mae": v}}``."""
+    """Group metrics by split, ``{"test/mae": v}`` -> ``{"test": {"mae": v}}``."""
     result: dict[str, dict[str, Tensor]] = {}
     for name, values in metrics.items():
         split, _, metric = name.partition("/")
@@ -34,7 +34,7 @@ def by_split(metrics: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
 
 
 def per_client(names: Sequence[str], metrics: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Of the metrics of one split: their summaries over clients, and the values by client."""
+    """Return summaries over clients of the metrics of one split, and their values by client."""
     return {
         "metrics": {metric: _plain(summarise(values, metric)) for metric, values in metrics.items()},
         "per_client": {
@@ -56,10 +56,37 @@ def summary_of(
     groups: Sequence[str] | None = None,
     noted: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The content of ``summary.json``; what ``bytes_down``, ``bytes_up`` and these per client count, see ``Traffic``.
+    """Build the content of ``summary.json``.
 
-    ``nodes`` is how many host the clients. ``groups`` is a word per client; where there are any, metrics are summarised
-    over each group too. ``noted`` are further entries, such as what callbacks have to say.
+    Parameters
+    ----------
+    experiment : Experiment
+        The experiment.
+    names : sequence of str
+        Clients of the run.
+    data : str
+        Description of the data.
+    rounds : int
+        Number of rounds that were trained.
+    traffic : Traffic
+        All traffic of the run; defines ``bytes_down``, ``bytes_up`` and these per client.
+    seconds : float
+        Time that the run took.
+    evaluation : Evaluation or None
+        The last evaluation.
+    sha256 : str
+        Digest of the final models.
+    nodes : int, optional
+        Number of nodes that host the clients.
+    groups : sequence of str, optional
+        Group of each client; metrics are then also summarised over each group.
+    noted : mapping, optional
+        Further entries, such as those of callbacks.
+
+    Returns
+    -------
+    dict
+        Values fit for JSON, with None for numbers that are not finite.
     """
     split_metrics = by_split(evaluation.metrics) if evaluation is not None else {}
     values = {split: per_client(names, metrics) for split, metrics in split_metrics.items()}
@@ -100,7 +127,13 @@ def _by_group(
 
 
 def environment() -> dict[str, Any]:
-    """Versions, machine and commit that a run was made with."""
+    """Return versions, machine and commit that a run was made with.
+
+    Returns
+    -------
+    dict
+        Content of ``environment.json``; ``commit`` is None outside a git checkout, ``cuda`` without a GPU.
+    """
     packages: dict[str, str | None] = {}
     for package in _PACKAGES:
         try:
@@ -134,5 +167,5 @@ def _commit() -> str | None:
 
 
 def _plain(values: Mapping[str, float]) -> dict[str, float | None]:
-    """JSON has no NaN: what was not measured is null."""
+    """Replace numbers that are not finite by None, because JSON has no NaN."""
     return {key: value if math.isfinite(value) else None for key, value in values.items()}

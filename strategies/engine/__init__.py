@@ -1,5 +1,5 @@
-"""What all strategies stand on: the loop of rounds, phases with exchanges of their own, and from replies to tensors.
+"""Base classes of all strategies: the loop of rounds, strategies of several phases, and stacking of replies.
 
-:mod:`strategies.engine.base` is what a method of rounds overrides, :mod:`strategies.engine.phases` what one overrides
-that goes through phases, :mod:`strategies.engine.chosen` finds the method that an experiment names.
+Methods of rounds subclass the strategy of :mod:`strategies.engine.base`, methods that go through phases that of
+:mod:`strategies.engine.phases`; :mod:`strategies.engine.chosen` finds the method that an experiment names.
 """

@@ -1,4 +1,4 @@
-"""What happens to clients without a usable reply: the policy ``[experiment] on-missing`` and ``min-clients``."""
+"""Handling of clients without a usable reply: the policy ``[experiment] on-missing``, and ``min-clients``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strategies.engine.replies import Replies, by_reason
 
 
 class AbsencePolicy:
-    """Decides who takes part in an aggregation; under ``keep-last`` it remembers everybody's last usable reply."""
+    """Decides which clients take part in an aggregation; under ``keep-last`` it stores all last usable replies."""
 
     def __init__(self, federation: Federation, plan: RunPlan) -> None:
         self._federation = federation
@@ -38,7 +38,10 @@ class AbsencePolicy:
             )
 
     def taking_part(self, server_round: int, replies: Replies) -> Replies:
-        """Those present; under ``keep-last`` also those absent, with what they sent last, if they ever did."""
+        """Return the replies that take part: those present, and under ``keep-last`` the last ones of absent clients.
+
+        Absent clients that never replied are left out. Raises RunError as for :meth:`enforce`.
+        """
         self.enforce(server_round, replies)
         if self._plan.on_missing != "keep-last":
             return replies
@@ -54,9 +57,9 @@ class AbsencePolicy:
         return Replies.of(self._federation, positions, tensors, {}, replies.absent)
 
     def state(self) -> State:
-        """What a resumed run needs."""
+        """Return what a resumed run needs."""
         return {"last": self._last, "has-replied": self._has_replied}
 
     def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave."""
+        """Restore what :meth:`state` returned."""
         self._last, self._has_replied = state["last"], state["has-replied"]

@@ -1,4 +1,4 @@
-"""What a method of rounds overrides. Its rounds are run by :mod:`strategies.engine.loop`."""
+"""Base class of methods of rounds. Its rounds are run by :mod:`strategies.engine.loop`."""
 
 from __future__ import annotations
 
@@ -30,22 +30,36 @@ Outgoing = tuple[dict[str, Tensor], dict[str, Tensor]]
 
 
 class CohortStrategy(MethodStrategy[S]):
-    """Sends every client a model of its own and gets a trained one back; one exchange per round.
+    """Base class of strategies with a model per client; one exchange per round.
 
-    The models that go out are evaluated where they arrive before they are trained, so a round costs one exchange; a
-    last one measures the final models. A method overrides ``aggregate`` and, where clients need more than a model,
-    ``outgoing`` and ``reply_shapes``.
+    Each client receives a model of its own and returns a trained one. Models are evaluated where they arrive before
+    they are trained, so that a round takes one exchange; one more evaluates the final models. A method overrides
+    ``aggregate`` and, where clients need more than a model, ``outgoing`` and ``reply_shapes``.
 
     Parameters
     ----------
-    settings : the method's table of the experiment, of the class in brackets.
-    federation : who takes part.
-    plan : the run.
+    settings : Settings
+        The method's table of the experiment, of the class in brackets.
+    federation : Federation
+        Clients of the run.
+    plan : RunPlan
+        What is the same for every strategy.
 
     Attributes
     ----------
-    models : ``[clients, parameters]``, as they stand.
-    progress : how far the run has come.
+    models : Tensor
+        Current models, ``[clients, parameters]``.
+    layout : Layout
+        Names and shapes of the part of a model that the server sees.
+    absence : AbsencePolicy
+        Handles clients without a usable reply.
+    progress : Progress
+        Rounds so far, and the last metrics.
+
+    Raises
+    ------
+    ExperimentError
+        When the method needs a client graph and the experiment gives none.
     """
 
     default_client: ClassVar[str] = "clients.engine.base:CohortClient"
@@ -68,52 +82,76 @@ class CohortStrategy(MethodStrategy[S]):
     # ---- what a method overrides -----------------------------------------------------------------------------------
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
-        """The next model of every client in ``replies``, ``[present, parameters]``."""
+        """Compute the next model of every client in ``replies``.
+
+        Parameters
+        ----------
+        server_round : int
+            Number of the round, from 1.
+        replies : Replies
+            Usable replies; their clients are the rows of the result.
+
+        Returns
+        -------
+        Tensor
+            ``[present, parameters]``.
+        """
         raise NotImplementedError
 
     def outgoing(self, server_round: int) -> Outgoing:
-        """Tensors for the clients: stacked ones ``[clients, ...]``, of which each gets its row, and shared ones."""
+        """Return the tensors for the clients.
+
+        Returns
+        -------
+        stacked : dict of str to Tensor
+            ``[clients, ...]``, of which each client gets its row.
+        shared : dict of str to Tensor
+            Tensors that all clients get.
+        """
         return {"parameters": self.models}, {}
 
     def shared_with(self, positions: Tensor, measures: bool) -> dict[str, Tensor]:
-        """Further shared tensors for the node of the clients at ``positions``; ``measures``: before they train."""
+        """Return further shared tensors for the node of the clients at ``positions``.
+
+        ``measures`` is whether the models are evaluated or predict before they are trained.
+        """
         return {}
 
     def reply_shapes(self) -> dict[str, tuple[int, ...]]:
-        """What a client must send back and in which shape, without the client axis."""
+        """Return the tensors that each client must send back, as shapes by name without the client axis."""
         return {"parameters": (self.layout.num_parameters,)}
 
     def shared_layout(self) -> Layout:
-        """What the server gets to see of a model: all but the ``personal_layers`` of the settings.
+        """Return the part of a model that the server sees: all but the ``personal_layers`` of the settings.
 
-        ``layout`` and ``models`` are of this part.
+        ``layout`` and ``models`` refer to this part.
         """
         if not isinstance(self.settings, PersonalLayersSettings):
             return self.plan.layout
         return PersonalLayers.of(self.plan.layout, self.settings.personal_layers).shared
 
     def train_round(self, server_round: int, nodes: Nodes) -> Replies:
-        """The exchanges of a round: by default one, in which the models are measured, if it is time, and trained."""
+        """Run the exchanges of a round; by default one, in which models are evaluated, if it is time, and trained."""
         splits = self.plan.splits_after(server_round - 1)
         return nodes.ask(server_round, *self.outgoing(server_round), splits, self.reply_shapes(), self.shared_with)
 
     def measure(self, server_round: int, nodes: Nodes) -> Replies:
-        """The exchange in which the models are measured as they stand."""
+        """Evaluate the current models, in an exchange of its own."""
         return nodes.ask(server_round, *self.outgoing(server_round), self.plan.splits, further=self.shared_with)
 
     @property
     def measures(self) -> Literal["before", "after", "apart"]:
-        """When a round measures models: with its replies, before they are trained or after, or in an exchange apart."""
+        """When a round evaluates models: ``before`` or ``after`` training, with its replies, or ``apart``."""
         return "before"
 
     @property
     def moves_after_measuring(self) -> bool:
-        """Whether a round goes on changing models that it has measured; at the end they are then measured once more."""
+        """Whether a round changes models after their evaluation; the final models are then evaluated once more."""
         return False
 
     @property
     def restorable(self) -> bool:
-        """Whether ``replace_models`` brings earlier models back in whole; not where clients keep a part of them."""
+        """Whether ``replace_models`` restores earlier models in whole; False where clients keep a part of them."""
         return len(self.layout.names) == len(self.plan.layout.names)
 
     def initialise(self, initial_arrays: ArrayRecord) -> None:
@@ -125,40 +163,40 @@ class CohortStrategy(MethodStrategy[S]):
             self.models = self.layout.row(arrays).repeat(len(self.federation.names), 1)
 
     def write_back(self, replies: Replies, models: Tensor) -> None:
-        """Put what ``aggregate`` made of ``replies`` into ``models``; clients that are absent keep what they have."""
+        """Write the result of ``aggregate`` for ``replies`` to ``models``; absent clients keep their models."""
         everybody = len(replies.names) == len(self.federation.names)
         self.models = models if everybody else self.models.index_copy(0, replies.positions, models)
 
     def replace_models(self, models: Tensor) -> None:
-        """Go on with other models ``[clients, parameters]``, such as the best of the run."""
+        """Continue with other models ``[clients, parameters]``, such as the best of the run."""
         self.models = models
 
     def global_model(self) -> Tensor | None:
-        """The read-out, ``[parameters]``: the mean of the clients' models.
+        """Return the read-out, ``[parameters]``: the mean of the clients' models.
 
         None for a method that has none, and where architectures differ.
         """
         return self.models.mean(dim=0) if self.plan.architectures is None else None
 
     def global_arrays(self) -> ArrayRecord | None:
-        """The read-out as named arrays."""
+        """Return the read-out as named arrays."""
         row = self.global_model()
         return None if row is None else to_record(self.layout.row_state(row))
 
     def learned_graph(self) -> ClientGraph | None:
-        """The client graph that the method learned, for the run folder; None for a method that learns none."""
+        """Return the client graph that the method learned, for the run folder; None for a method that learns none."""
         return None
 
     def facts(self) -> dict[str, Any]:
-        """Further entries of ``summary.json``, once the run has come to its end."""
+        """Return further entries of ``summary.json``, at the end of the run."""
         return {}
 
     def state(self) -> State:
-        """What a resumed run needs; a method with more to remember adds its own keys."""
+        """Return what a resumed run needs; a method that has to remember more adds its own keys."""
         return {"models": self.models, "absence": self.absence.state(), "progress": self.progress.state()}
 
     def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave."""
+        """Restore what :meth:`state` returned."""
         self.models = state["models"]
         self.absence.load_state(state["absence"])
         self.progress = Progress.of_state(state["progress"])
@@ -168,7 +206,7 @@ class CohortStrategy(MethodStrategy[S]):
     def run(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, timeout: float, evaluate_fn: EvaluateFn | None
     ) -> Result:
-        """Rounds up to ``num_rounds``, from those that are behind it; see :class:`RoundLoop`."""
+        """Run the remaining rounds up to ``num_rounds``; see :class:`RoundLoop`."""
         ordered = grid if isinstance(grid, OrderedGrid) else OrderedGrid(grid, self.federation)
         nodes = Nodes(ordered, self.federation, self.plan, timeout)
         return RoundLoop(self, nodes, evaluate_fn).run(initial_arrays, num_rounds)

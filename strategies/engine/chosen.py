@@ -1,4 +1,4 @@
-"""The method an experiment names: found, checked against its table, and built once the federation is known."""
+"""The method that an experiment names: found, checked with its table, and built once the federation is known."""
 
 from __future__ import annotations
 
@@ -18,16 +18,26 @@ from strategies.engine.strategy import MethodStrategy
 
 
 class ChosenMethod:
-    """Constructing one is the check of everything about a method that needs no nodes.
+    """Method of an experiment, checked as far as this is possible without nodes.
 
-    strategy_class : its strategy.
-    client         : dotted path of the client class.
-    settings       : the method's resolved table; empty for a stock strategy, whose keys its constructor knows.
+    Parameters
+    ----------
+    experiment : Experiment
+        The experiment.
+
+    Attributes
+    ----------
+    strategy_class : type
+        Class of the strategy.
+    client : str
+        Dotted path of the client class.
+    settings : Settings
+        The method's resolved table; empty for a stock strategy, whose keys are the arguments of its constructor.
 
     Raises
     ------
     ExperimentError
-        When the strategy cannot be found or is none, or its table does not fit.
+        When the strategy cannot be found or is not a strategy, or its table does not fit.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -63,7 +73,7 @@ class ChosenMethod:
             build_stock(self.strategy_class, self._table, self._where, nodes=1)
 
     def build(self, federation: Federation, plan: RunPlan) -> CohortStrategy:
-        """The strategy for this federation."""
+        """Build the strategy of rounds for this federation."""
         if issubclass(self.strategy_class, CohortStrategy):
             return self.strategy_class(self.settings, federation, plan)
         # Where nodes may be absent, a stock strategy must not wait for them.
@@ -71,11 +81,11 @@ class ChosenMethod:
         return StockStrategy(build_stock(self.strategy_class, self._table, self._where, nodes=nodes), federation, plan)
 
     def build_of_phases(self, plan: PhasesPlan) -> PhasedStrategy:
-        """The strategy, where it goes through phases."""
+        """Build the strategy of a method that goes through phases."""
         assert issubclass(self.strategy_class, PhasedStrategy)
         return self.strategy_class(self.settings, plan)
 
 
 def mixes_models(strategy_class: type[Strategy]) -> bool:
-    """Whether a strategy computes with models of different clients at once; stock Flower strategies all average."""
+    """Check whether a strategy computes with models of several clients; stock Flower strategies all average."""
     return strategy_class.mixes_models if issubclass(strategy_class, MethodStrategy) else True

@@ -1,4 +1,4 @@
-"""Against client drift, at the server: how far clients have gone from the global model, and control variates.
+"""Correction of client drift at the server: mean drift from the global model, and control variates.
 
 FedDyn (Acar et al., ICLR 2021), FedDC (Gao et al., CVPR 2022) and SCAFFOLD (Karimireddy et al., ICML 2020).
 """
@@ -22,12 +22,12 @@ SomeDriftSettings = TypeVar("SomeDriftSettings", bound=DriftSettings, default=Dr
 
 
 class DriftStrategy(GlobalModelStrategy[SomeDriftSettings]):
-    """theta <- mean of theta_k over those present, plus the mean over all clients of their drifts.
+    """theta <- mean of theta_k over clients present, plus the mean over all clients of their drifts.
 
-    A client's drift is the sum of ``theta_k - theta`` over the rounds of which its reply has come; the server keeps
-    their mean alone, and tells each client which round that was last, so that both mean the same after a lost reply.
-    Clients without training examples count in neither mean; an earlier reply that stands in for a missing one
-    (on-missing = "keep-last") counts in the first alone.
+    A client's drift is the sum of ``theta_k - theta`` over the rounds in which its reply arrived. The server keeps only
+    the mean drift, and sends each client the last such round, so that both agree after a lost reply. Clients without
+    training examples count in neither mean; an earlier reply that stands in for a missing one (on-missing =
+    "keep-last") counts only in the first.
     """
 
     def __init__(self, settings: SomeDriftSettings, federation: Federation, plan: RunPlan) -> None:
@@ -37,12 +37,12 @@ class DriftStrategy(GlobalModelStrategy[SomeDriftSettings]):
         self._trains = federation.num_examples["train"] > 0
 
     def outgoing(self, server_round: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """theta for everybody, and to each client the last round that it has been heard of, 0 for none."""
+        """Return theta for all clients, and for each client the last round in which its reply arrived, 0 for none."""
         stacked, shared = super().outgoing(server_round)
         return {**stacked, "heard": self.heard}, shared
 
     def update(self, server_round: int, replies: Replies) -> Tensor:
-        """The next theta ``[parameters]``; buffers are averaged, since they have no drift."""
+        """Return the next theta ``[parameters]``; buffers are averaged, since they have no drift."""
         trainable, trained = self.layout.num_trainable, replies.num_examples > 0
         way = (replies.parameters - self.global_model())[replies.fresh & trained, :trainable]
         self.drift = self.drift + way.sum(0) / self._trains.sum().clamp(min=1)
@@ -52,27 +52,30 @@ class DriftStrategy(GlobalModelStrategy[SomeDriftSettings]):
         return torch.cat([mean[:trainable] + self.drift, mean[trainable:]])
 
     def state(self) -> State:
-        """Also the mean drift, and of which rounds clients were heard."""
+        """Return what a resumed run needs, with the mean drift and the last round of each client."""
         return {**super().state(), "drift": self.drift, "heard": self.heard}
 
     def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave."""
+        """Restore what :meth:`state` returned."""
         super().load_state(state)
         self.drift, self.heard = state["drift"], state["heard"]
 
 
 class ControlVariates:
-    """c_i of every client, and c, their mean (Karimireddy et al. 2020, algorithm 1).
+    """Control variates c_i of all clients, and their mean c (Karimireddy et al. 2020, algorithm 1).
 
-    A client sends its c_i in whole. That is the paper's c <- c + |S|/N mean (c_i+ - c_i), and stays it when a reply
-    was lost after its client had moved on. Clients without training examples do not count.
+    A client sends its whole c_i. This equals the paper's c <- c + |S|/N mean (c_i+ - c_i), even when a reply was lost
+    after its client had updated c_i. Clients without training examples do not count.
 
-    rows : ``[clients, trainable]``; zero until a client has been heard.
+    Attributes
+    ----------
+    rows : Tensor
+        ``[clients, trainable]``; zero until the first reply of a client.
 
     Raises
     ------
     ExperimentError
-        For a way of training that gradients cannot be read off.
+        When the training does not allow to derive gradients from the change of the parameters.
     """
 
     def __init__(self, federation: Federation, plan: RunPlan, trainable: int, method: str) -> None:
@@ -91,9 +94,9 @@ class ControlVariates:
         self._trains = federation.num_examples["train"] > 0
 
     def mean(self) -> Tensor:
-        """c, ``[trainable]``."""
+        """Return c, ``[trainable]``."""
         return weighted_mean(self.rows, self._trains)
 
     def take(self, replies: Replies) -> None:
-        """Keep what clients have sent as ``control``."""
+        """Store what clients have sent as ``control``."""
         self.rows = self.rows.index_copy(0, replies.positions, replies.tensors["control"])

@@ -1,4 +1,4 @@
-"""Strategies with one model for all clients: it goes out, every client trains it, and one comes of what returns."""
+"""Base class of strategies with one model for all clients: all train it, and the server combines the results."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from strategies.engine.base import CohortStrategy, Replies
 
 
 class GlobalModelStrategy(CohortStrategy[S]):
-    """Averages the clients' models, weighted by training examples. A method overrides ``update``.
+    """Averages the clients' models, weighted by training examples; a method overrides ``update``.
 
-    Unlike with a stock Flower strategy every client's own model is seen, checked and, where it is unusable, left out.
+    Unlike in a stock Flower strategy, every client's own model is seen, checked and, where it is unusable, left out.
     """
 
     def update(self, server_round: int, replies: Replies) -> Tensor:
-        """The next global model ``[parameters]``: by default that of FedAvg (McMahan et al. 2017, algorithm 1)."""
+        """Return the next global model ``[parameters]``; by default as FedAvg (McMahan et al. 2017, algorithm 1)."""
         return weighted_mean(replies.parameters, replies.num_examples)
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
-        """The next global model, a row for each client."""
+        """Return the next global model, as a row for each client."""
         return self.update(server_round, replies).expand(len(replies.names), -1)
 
     def write_back(self, replies: Replies, models: Tensor) -> None:
-        """The global model is for everybody, also for those who were absent."""
+        """Write the global model for all clients, including absent ones."""
         self.replace_models(models)
 
     def outgoing(self, server_round: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """The global model, once."""
+        """Return the global model, as one shared tensor."""
         return {}, {"parameters": self.global_model()}
 
     def global_model(self) -> Tensor:
-        """The global model, ``[parameters]``."""
+        """Return the global model, ``[parameters]``."""
         return self.models[0]
 
     def replace_models(self, models: Tensor) -> None:
-        """Go on with another model; all rows are the same."""
+        """Continue with another model; all rows are the same."""
         self.models = models[:1].expand(len(self.federation.names), -1)
 
     def state(self) -> State:
-        """The global model, once."""
+        """Return what a resumed run needs, with the global model once."""
         return {**super().state(), "models": self.models[:1]}
 
     def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave."""
+        """Restore what :meth:`state` returned."""
         super().load_state(state)
         self.replace_models(state["models"])

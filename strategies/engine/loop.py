@@ -1,4 +1,4 @@
-"""The rounds of a method: train, aggregate, record, stop early, and measure the final models."""
+"""The loop of rounds: train, aggregate, record, stop early, and evaluate the final models."""
 
 from __future__ import annotations
 
@@ -27,10 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Progress:
-    """How far a run has come.
+    """Progress of a run.
 
-    rounds   : that are behind it.
-    measured : what was measured last, float64 ``[clients]`` by name, NaN for who was absent; ``after``: so many rounds.
+    Attributes
+    ----------
+    rounds : int
+        Number of rounds that are finished.
+    measured : dict of str to Tensor
+        Last metrics by name, float64 ``[clients]``, NaN for absent clients.
+    after : int or None
+        Number of rounds after which ``measured`` was measured.
     """
 
     rounds: int = 0
@@ -38,20 +44,29 @@ class Progress:
     after: int | None = None
 
     def state(self) -> State:
-        """To be saved."""
+        """Return everything, to be saved."""
         return {"rounds": self.rounds, "measured": dict(self.measured), "after": self.after}
 
     @classmethod
     def of_state(cls, state: State) -> Progress:
-        """What was saved."""
+        """Restore what :meth:`state` returned."""
         return cls(**state)
 
 
 class RoundLoop:
-    """Runs the rounds of a strategy that are not behind it, and tells the callbacks of its plan.
+    """Runs the remaining rounds of a strategy and calls the callbacks of its plan.
 
-    It ends early once a callback wants it to. The models that a run ends with are measured: the last, and those that a
-    callback puts in their place.
+    It ends early once a callback asks for it. The final models are evaluated: the last ones, and those that a callback
+    puts in their place.
+
+    Parameters
+    ----------
+    strategy : CohortStrategy
+        The strategy.
+    nodes : Nodes
+        The nodes of the run.
+    evaluate_fn : callable or None
+        Evaluates the global arrays at the server, as in Flower.
     """
 
     def __init__(self, strategy: CohortStrategy[Any], nodes: Nodes, evaluate_fn: EvaluateFn | None) -> None:
@@ -64,7 +79,7 @@ class RoundLoop:
         self._beside: dict[str, Tensor] = {}
 
     def run(self, initial_arrays: ArrayRecord, num_rounds: int) -> Result:
-        """Those up to ``num_rounds``."""
+        """Run the rounds up to ``num_rounds`` and return Flower's result."""
         strategy, progress = self._strategy, self._progress
         if progress.rounds == 0:
             strategy.initialise(initial_arrays)
@@ -85,7 +100,7 @@ class RoundLoop:
         return self._result
 
     def _round(self, server_round: int) -> bool:
-        """One round; False when what was measured at its beginning ends the run, and it trained for nothing."""
+        """Run one round; return False when the evaluation at its beginning ends the run without a new model."""
         strategy, plan = self._strategy, self._plan
         began, before = time.perf_counter(), replace(self._nodes.grid.traffic)
         if strategy.measures == "after" and server_round == 1 and plan.evaluates(0):
@@ -120,7 +135,7 @@ class RoundLoop:
                 self._measure(callback.final_round)
 
     def _measure(self, server_round: int) -> None:
-        """Measure the models that stand after ``server_round`` rounds, in an exchange of its own."""
+        """Evaluate the models after ``server_round`` rounds, in an exchange of its own."""
         if self._plan.splits:
             replies = self._strategy.measure(server_round, self._nodes)
             self._record_measured(self._progress.rounds if self._restored else server_round, replies)
@@ -131,7 +146,7 @@ class RoundLoop:
             self._result.evaluate_metrics_serverapp[server_round] = metrics
 
     def _check_padding(self, names: Sequence[str], models: Tensor) -> None:
-        """A strategy that declares ``mixes_models = False`` and mixes all the same must not go unnoticed."""
+        """Raise RunError if a strategy with ``mixes_models = False`` mixes models of different architectures."""
         architectures = self._plan.architectures
         problems = {} if architectures is None else architectures.padding_violations(names, models)
         if problems:
@@ -153,7 +168,7 @@ class RoundLoop:
         self._result.train_metrics_clientapp[server_round] = MetricRecord({"loss": float(loss.nanmean())})
 
     def _record_measured(self, server_round: int, replies: Replies) -> None:
-        """Tell the callbacks what was measured; what was measured before and is not now is NaN for everybody."""
+        """Pass metrics on to the callbacks; metrics that were measured before but not now are NaN for all clients."""
         measured = {name: values for name, values in replies.metrics.items() if "/" in name}
         names = dict.fromkeys((*self._progress.measured, *measured))
         whole = {name: self._whole(replies, measured.get(name)) for name in names}
@@ -168,12 +183,12 @@ class RoundLoop:
         self._result.evaluate_metrics_clientapp[server_round] = means
 
     def _whole(self, replies: Replies, values: Tensor | None) -> Tensor:
-        """Numbers of those present as ``[clients]``, NaN for the others."""
+        """Expand numbers of the clients present to ``[clients]``, NaN for the others."""
         whole = torch.full((len(self._strategy.federation.names),), torch.nan, dtype=torch.float64)
         if values is not None:
             whole[replies.positions] = values
         return whole
 
     def _noted(self, suffix: str) -> dict[str, Tensor]:
-        """What was measured last, under names that say of which models."""
+        """Return the last metrics, with a suffix that distinguishes their models."""
         return {f"{name}{suffix}": values for name, values in self._progress.measured.items()}

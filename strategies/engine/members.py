@@ -1,4 +1,4 @@
-"""Who takes part in a run of FedNGM, with what features and how many rows."""
+"""Clients that take part in a run of FedNGM, with their features and numbers of rows."""
 
 from __future__ import annotations
 
@@ -23,11 +23,22 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Members:
-    """Who takes part, in the order of the names of clients.
+    """Clients that take part, in the order of their names.
 
-    hosts    : positions of its clients by node.
-    num_rows : of each client, for training.
-    absent   : why there is nothing of other clients.
+    Attributes
+    ----------
+    names : tuple of str
+        Names of the clients, sorted.
+    hosts : mapping of int to Tensor
+        By node id the positions of its clients.
+    num_rows : tuple of int
+        Training rows of each client.
+    schemas : mapping of str to Schema
+        Features by client.
+    data : str
+        Description of the data.
+    absent : mapping of str to str
+        Reasons why other clients are missing, by name.
     """
 
     names: tuple[str, ...]
@@ -39,7 +50,7 @@ class Members:
 
     @classmethod
     def of(cls, answers: Mapping[int, PhaseReply]) -> Members:
-        """Those whose schema can be used, of all who answered the first question."""
+        """Return the clients with a usable schema, of all that answered the first request."""
         node_of = nodes_of({node: answer.clients for node, answer in answers.items()})
         found: dict[str, tuple[Schema, int]] = {}
         absent: dict[str, str] = {}
@@ -60,7 +71,7 @@ class Members:
         )
 
     def without(self, lost: Mapping[str, str]) -> Members:
-        """The others, where some have become absent."""
+        """Return the other clients, after those of ``lost`` have become absent."""
         rows = dict(zip(self.names, self.num_rows, strict=True))
         node_of = {self.names[place]: node for node, places in self.hosts.items() for place in places.tolist()}
         names = tuple(name for name in self.names if name not in lost)
@@ -73,7 +84,7 @@ class Members:
         )
 
     def federation(self) -> Federation:
-        """The same as other methods know it."""
+        """Return the same clients as a :class:`Federation`, for code shared with other methods."""
         task = TaskSpec("regression", (), (1,))
         counts: dict[str, Tensor] = {split: torch.tensor(self.num_rows) for split in SPLITS}
         return Federation(self.names, self.hosts, task, self.data, counts)
@@ -89,28 +100,30 @@ class Members:
         width: int = 0,
         sums: int = 0,
     ) -> tuple[dict[str, Answer], dict[str, str]]:
-        """One exchange with the nodes of all members.
+        """Run one exchange with the nodes of all members.
 
         Parameters
         ----------
         grid : Grid
-            Carries the messages.
+            Grid that delivers the messages.
         request : PhaseRequest
-            What every node is sent.
+            The request to all nodes.
         read : callable
-            Checks and decodes a client's answer: its text, and its ``width`` parameters or its ``sums``. It raises
+            Checks and decodes a client's answer: its text, and its ``width`` parameters or its ``sums``. Raises
             ReplyError for an answer that cannot be used.
         timeout : float
             Seconds to wait for the replies.
         traffic : Traffic
-            Counts the messages and their bytes.
+            Counter for the messages and their bytes.
         width, sums : int
-            How many parameters, or sums, each client answers with.
+            Number of parameters, or of sums, in each client's answer.
 
         Returns
         -------
-        tuple of dict
-            What was read, and what was wrong with other answers, by client.
+        found : dict of str to Answer
+            Decoded answers by client.
+        lost : dict of str to str
+            Problems with other answers, by client.
         """
         hosted = {node: [self.names[place] for place in places.tolist()] for node, places in self.hosts.items()}
         messages = [Message(request.pack(), node, MESSAGE) for node in hosted]

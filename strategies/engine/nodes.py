@@ -1,4 +1,4 @@
-"""The nodes of a run, as a method of rounds sees them: an exchange is a call that returns checked, stacked replies."""
+"""The nodes of a run for methods of rounds: an exchange is a call that returns checked, stacked replies."""
 
 from __future__ import annotations
 
@@ -21,9 +21,18 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Nodes:
-    """Those that host the clients of a federation.
+    """Nodes that host the clients of a federation.
 
-    timeout : seconds to wait for the replies of an exchange.
+    Parameters
+    ----------
+    grid : OrderedGrid
+        Grid that delivers the messages.
+    federation : Federation
+        Clients of the run.
+    plan : RunPlan
+        What is the same for every strategy.
+    timeout : float
+        Seconds to wait for the replies of an exchange.
     """
 
     def __init__(self, grid: OrderedGrid, federation: Federation, plan: RunPlan, timeout: float) -> None:
@@ -41,14 +50,30 @@ class Nodes:
         further: Callable[[Tensor, bool], Tensors] = lambda positions, measures: {},
         predictions: Reader | None = None,
     ) -> Replies:
-        """One exchange with everybody.
+        """Run one exchange with all nodes.
 
-        stacked : tensors ``[clients, ...]``, of which every client gets its row; shared : those that all get.
-        splits  : on which the models that come are measured, before they are trained.
-        shapes  : what comes back of each client that trains; None: nobody trains.
-        further : of the clients at some positions, and whether the models that come are to be measured or to predict:
-                  shared tensors for their node alone.
-        predictions : reads what the models that come predict for the test examples; None: nobody says it.
+        Parameters
+        ----------
+        server_round : int
+            Number of the round.
+        stacked : mapping of str to Tensor
+            Tensors ``[clients, ...]``, of which every client gets its row.
+        shared : mapping of str to Tensor
+            Tensors that all clients get.
+        splits : sequence of str
+            Splits on which the models sent are evaluated, before they are trained.
+        shapes : mapping of str to tuple of int, optional
+            Tensors that each client returns after training, without the client axis. By default clients do not train.
+        further : callable, optional
+            Given the positions of a node's clients, and whether the models sent are evaluated or predict, returns
+            further shared tensors for this node.
+        predictions : Reader, optional
+            Reads what the models sent predict for the test examples. By default predictions are not asked for.
+
+        Returns
+        -------
+        Replies
+            Usable replies, and reasons for the others.
         """
         kind = MessageType.EVALUATE if shapes is None else MessageType.TRAIN
         shared_record, messages = to_record(shared), []
@@ -78,7 +103,7 @@ class Nodes:
         splits: Sequence[SplitName],
         shapes: Shapes,
     ) -> Replies:
-        """One exchange with the node of one client, which trains; tensors of ``stacked`` are ``[1, ...]``."""
+        """Run one exchange with the node of one client, which trains; tensors of ``stacked`` are ``[1, ...]``."""
         name, node = self._federation.names[position], self._node_of[position]
         request = self._request(server_round, (name,), stacked, shared, splits, True)
         connected = node in set(self.grid.get_node_ids())
@@ -88,7 +113,7 @@ class Nodes:
     def exchange(
         self, messages: Iterable[Message], asked: Mapping[int, Tensor], read: Reader
     ) -> tuple[Replies, list[Message]]:
-        """Send messages; the usable replies, and the messages they came in. See ``collect``."""
+        """Send messages; return the usable replies, and the messages they came in. See :func:`collect`."""
         return collect(self._federation, asked, self.grid.send_and_receive(messages, timeout=self._timeout), read)
 
     def _request(
@@ -123,7 +148,7 @@ class Nodes:
 def _read(
     content: RecordDict, clients: list[str], architectures: Architectures | None, shapes: Shapes
 ) -> tuple[WorkReply, Mapping[str, str]]:
-    """Unpack and check the reply of one node; see ``strategies.engine.replies.Reader``."""
+    """Unpack and check the reply of one node; see :data:`strategies.engine.replies.Reader`."""
     reply = WorkReply.unpack(content, clients, shapes)
     unusable = reply.unusable()
     if architectures is not None and "parameters" in reply.stacked:
@@ -132,6 +157,6 @@ def _read(
 
 
 def _slice_or_rows(positions: Tensor) -> slice | Tensor:
-    """Neighbouring rows as a slice, which copies nothing."""
+    """Return adjacent rows as a slice, so that indexing copies nothing."""
     first, last = int(positions[0]), int(positions[-1])
     return slice(first, last + 1) if last - first + 1 == len(positions) else positions

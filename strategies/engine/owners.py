@@ -1,4 +1,4 @@
-"""Strategies over owners of different features: who has which samples is asked once, and no models go to and fro."""
+"""Base class of strategies over owners of different features: one exchange for the samples, and no models are sent."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ _LOGGED_EPOCHS = 50
 
 
 class OwnersStrategy(PhasedStrategy[S]):
-    """Asks all owners once for what they have of the shared samples, and goes on from there. A method overrides
-    ``execute``, and ``check`` where its settings may not fit each other.
+    """Base class of strategies that ask all owners once for their part of the shared samples.
+
+    A method overrides ``execute``, and ``check`` where its settings may not fit each other.
     """
 
     needs = "clients that hold different features of the same samples, such as metr-la-rush-hour"
@@ -39,12 +40,19 @@ class OwnersStrategy(PhasedStrategy[S]):
         owners: Iterable[str] | None = None,
         fingerprints: Mapping[str, str] | None = None,
     ) -> JoinedSamples:
-        """What all owners have of the shared samples: one exchange, none when a stopped run had it already.
+        """Return what all owners have of the shared samples.
 
-        A run that is mended before it goes on need not have it again, unless what is mended changes the embeddings.
+        Takes one exchange, and none when a stopped run had it already. An experiment that was changed before the run
+        continues needs it again only if the change affects the embeddings.
 
-        splits, embeddings, fingerprints : see ``EmbedRequest``.
-        owners : the owners there must be a column for, whether they answer or not; by default those who answer.
+        Parameters
+        ----------
+        grid : Grid
+            Grid that connects to the nodes.
+        splits, embeddings, fingerprints
+            See :class:`fedgraph.messages.EmbedRequest`.
+        owners : iterable of str, optional
+            Owners that get a column, whether they answer or not; by default those that answer.
         """
         plan, kept = self.plan, self.plan.folder.checkpoint
         request = EmbedRequest(
@@ -69,11 +77,11 @@ class OwnersStrategy(PhasedStrategy[S]):
         return joined
 
     def check_owners_present(self, joined: JoinedSamples) -> None:
-        """See ``check_present``."""
+        """Log missing owners and check that enough are left, see :meth:`check_present`."""
         self.check_present(joined.absent, sum(map(len, joined.hosts.values())), "owner")
 
     def record_epoch(self, epoch: FusionEpoch) -> None:
-        """A line in ``metrics.jsonl``, a step of the progress bar, and now and then a line in the log."""
+        """Write a line to ``metrics.jsonl``, advance the progress bar, and log every 50th epoch."""
         self.plan.folder.append(
             {
                 "round": epoch.epoch,
@@ -95,7 +103,7 @@ class OwnersStrategy(PhasedStrategy[S]):
 def outcome_of(
     joined: JoinedSamples, metrics: Mapping[str, Tensor], parameters: Tensor, rounds: int, facts: Mapping[str, Any]
 ) -> Outcome:
-    """What a run over owners ends with."""
+    """Return the outcome of a run over owners."""
     measured = (
         f"{len(joined.owners)} owners, one prediction per sample from all of them together; what ends with -local is "
         "measured of the owners' own models"
@@ -104,7 +112,7 @@ def outcome_of(
 
 
 def _digest(request: EmbedRequest) -> str:
-    """What embeddings depend on; how the server learns from them it leaves out."""
+    """Return a digest of everything that embeddings depend on, without the server's settings for fusion."""
     tables = json.loads(request.experiment)
     fusion = {*FusionSettings.keys(), "vote"}
     tables["method"] = {key: value for key, value in tables["method"].items() if key not in fusion}

@@ -1,7 +1,7 @@
-"""The clients' final models held against each other: one more exchange, for what each predicts of the same examples.
+"""Comparison of the clients' final models: one more exchange, for what each predicts for the same examples.
 
 Gorbett, Shirazi, Ray (IEEE Big Data 2023), section IV.C; see :mod:`fedgraph.runs.reports.peer_comparison`. These are
-the models that the run ends with, while the accuracy of a peer of IPA is that right after its turn.
+the final models of the run, while the accuracy of a peer of IPA is that right after its turn.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _SHARED = f'{_WHERE} needs clients that are tested on the same examples, as with
 
 
 def check_comparable(experiment: Experiment, strategy: CohortStrategy[Any]) -> None:
-    """Find out before the first round that there will be nothing to compare.
+    """Check before the first round that the final models can be compared.
 
     Raises
     ------
     ExperimentError
-        With what it takes.
+        With what is missing.
     """
     federation, method = strategy.federation, experiment.method.name
     if federation.task.kind != "classification":
@@ -57,7 +57,7 @@ def check_comparable(experiment: Experiment, strategy: CohortStrategy[Any]) -> N
 
 
 def compare_peers(strategy: CohortStrategy[Any], nodes: Nodes) -> PeerComparison | None:
-    """Compare the models of the clients that say what they predict; None where fewer than two of them do.
+    """Compare the models of the clients that send predictions; return None where fewer than two do.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def compare_peers(strategy: CohortStrategy[Any], nodes: Nodes) -> PeerComparison
 def read_predictions(
     federation: Federation, content: RecordDict, clients: list[str]
 ) -> tuple[WorkReply, Mapping[str, str]]:
-    """Unpack and check the predictions of one node; see ``strategies.engine.replies.Reader``."""
+    """Unpack and check the predictions of one node; see :data:`strategies.engine.replies.Reader`."""
     examples = int(federation.num_examples["test"][0])
     names = ("predicted", "targets")
     reply = WorkReply.unpack(content, clients, dict.fromkeys(names, (examples,)), dict.fromkeys(names, "int32"))

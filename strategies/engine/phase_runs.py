@@ -1,4 +1,4 @@
-"""A run of a method that goes through phases: from a grid to the results in the run folder."""
+"""Run a method that goes through phases: from a grid to the results in the run folder."""
 
 from __future__ import annotations
 
@@ -30,9 +30,24 @@ def execute_phases(
     folder: RunFolder,
     listeners: Sequence[Callback],
 ) -> None:
-    """Run a method that goes through phases and write its results into the run folder.
+    """Run a method that goes through phases, and write its results to the run folder.
 
-    A run that was stopped goes on with what clients had sent.
+    A run that was stopped continues with what clients had sent.
+
+    Parameters
+    ----------
+    grid : Grid
+        Grid that connects to the nodes.
+    experiment : Experiment
+        The experiment.
+    method : ChosenMethod
+        Its method.
+    data_dir : Path
+        Data folder of the server.
+    folder : RunFolder
+        The run folder.
+    listeners : sequence of Callback
+        Callbacks that follow the progress of the run.
 
     Raises
     ------
@@ -46,7 +61,7 @@ def execute_phases(
 
     def graph_of(federation: Federation) -> ClientGraph | None:
         if head.on_missing == "fail":
-            # Else the clients that a variant is meant for may be among the absent.
+            # Otherwise the clients of a variant may be among the absent.
             ModelChoice.of(experiment.model).check_variants(federation.names)
         graph = given_graph(experiment.graph, federation, source, data_dir)
         if graph is not None:

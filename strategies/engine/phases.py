@@ -1,4 +1,4 @@
-"""Strategies that go through phases, each with exchanges of its own, where others repeat one round."""
+"""Base class of strategies that go through phases with different exchanges, instead of repeating one round."""
 
 from __future__ import annotations
 
@@ -29,19 +29,34 @@ log = logging.getLogger("fedgraph")
 
 @dataclass(frozen=True)
 class PhasesPlan:
-    """What a strategy of phases is told about the run it serves, beside its own settings.
+    """What a strategy of phases needs to know about its run, beside its own settings.
 
-    client     : dotted path of the client class that answers the requests.
-    experiment : the part of the experiment that nodes get, as JSON.
-    splits     : splits that are measured at the end.
-    roll_call  : whom the run waits for.
-    tolerant   : go on without clients that do not answer, or not usably, as long as there are ``min_clients``.
-    timeout    : seconds to wait for the answers of nodes.
-    source     : opens the experiment's data set in the server's data folder.
-    graph_given : whether the experiment gives a client graph.
-    graph_of   : the given client graph over the clients that take part; None when the experiment gives none.
-    folder     : where results are written.
-    listeners  : whoever is to be told how far the run has come.
+    Attributes
+    ----------
+    client : str
+        Dotted path of the client class that answers the requests.
+    experiment : str
+        Part of the experiment that nodes get, as JSON.
+    seed : int
+        Seed of the run.
+    splits : tuple of str
+        Splits that are evaluated at the end.
+    roll_call : RollCall
+        Clients that the run waits for.
+    tolerant : bool
+        Continue without clients that have no usable answer, as long as there are ``min_clients``.
+    timeout : float
+        Seconds to wait for the answers of nodes.
+    source : callable
+        Opens the experiment's data set in the server's data folder.
+    graph_given : bool
+        Whether the experiment gives a client graph.
+    graph_of : callable
+        Returns the given client graph over the clients of a federation; None when the experiment gives none.
+    folder : RunFolder
+        Folder for results.
+    listeners : sequence of Callback
+        Callbacks that follow the progress of the run.
     """
 
     client: str
@@ -65,17 +80,27 @@ class PhasesPlan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run ends with.
+    """Result of a run.
 
-    names      : of the clients that took part.
-    data       : what data this is, in words.
-    measured   : of what the metrics tell, in words.
-    metrics    : ``<split>/<metric>`` -> ``[clients]``; what is measured of a prediction that is the same for everybody
-                 is the same number for every client.
-    parameters : of what the server has learned, ``[parameters]``; empty when it learned nothing.
-    rounds     : passes over the training samples in which something was learned.
-    absent     : why there is nothing of other clients, by name.
-    facts      : further entries of ``summary.json``.
+    Attributes
+    ----------
+    names : tuple of str
+        Clients that took part.
+    data : str
+        Description of the data.
+    measured : str
+        Description of what the metrics measure.
+    metrics : mapping of str to Tensor
+        By ``<split>/<metric>`` the values ``[clients]``; where all clients have the same prediction, they have the same
+        value.
+    parameters : Tensor
+        What the server has learned, ``[parameters]``; empty when it learned nothing.
+    rounds : int
+        Passes over the training samples in which something was learned.
+    absent : mapping of str to str
+        Reasons why other clients are missing, by name.
+    facts : mapping
+        Further entries of ``summary.json``.
     """
 
     names: tuple[str, ...]
@@ -89,9 +114,25 @@ class Outcome:
 
 
 class PhasedStrategy(MethodStrategy[S]):
-    """A method overrides ``execute``, and ``check`` where its settings may not fit each other.
+    """Base class of strategies that go through phases.
 
-    settings : the method's table of the experiment, an instance of ``settings_type``.
+    A method overrides ``execute``, and ``check`` where its settings may not fit each other.
+
+    Parameters
+    ----------
+    settings : Settings
+        The method's table of the experiment, an instance of ``settings_type``.
+    plan : PhasesPlan
+        What is the same for every strategy.
+
+    Attributes
+    ----------
+    traffic : Traffic
+        Traffic so far.
+    nodes : int
+        Number of nodes that host clients.
+    outcome : Outcome or None
+        Result of the run, after its end.
     """
 
     mixes_models = False
@@ -106,15 +147,15 @@ class PhasedStrategy(MethodStrategy[S]):
 
     @property
     def seconds(self) -> float:
-        """What the run has taken, with what it had taken before it was stopped and a checkpoint says."""
+        """Seconds that the run has taken, including those before the checkpoint that it continues from."""
         return time.monotonic() - self._began
 
     def counters(self) -> State:
-        """What the run has taken so far, for a checkpoint."""
+        """Return traffic and time so far, for a checkpoint."""
         return {"traffic": dict(vars(self.traffic)), "seconds": self.seconds}
 
     def count_on(self, saved: State) -> None:
-        """Go on counting from what a checkpoint says."""
+        """Continue counting from a checkpoint."""
         self.traffic = Traffic(**saved["traffic"])
         self._began -= saved.get("seconds", 0.0)
 
@@ -123,12 +164,12 @@ class PhasedStrategy(MethodStrategy[S]):
 
     @abstractmethod
     def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
-        """The whole run; returns what it ends with, and what the server has learned as named arrays."""
+        """Run all phases; return the outcome, and what the server has learned as named arrays."""
 
     def run(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, timeout: float, evaluate_fn: EvaluateFn | None
     ) -> Result:
-        """``execute``, once settings fit each other. There are no rounds to count, and models are the clients' own."""
+        """Check the settings and :meth:`execute`; initial arrays, number of rounds and ``evaluate_fn`` are ignored."""
         self.check()
         self.outcome, arrays = self.execute(grid)
         means = MetricRecord()
@@ -139,7 +180,13 @@ class PhasedStrategy(MethodStrategy[S]):
     def ask(
         self, grid: Grid, content: RecordDict, message_type: str, read: Callable[[RecordDict], SomeAnswer]
     ) -> dict[int, SomeAnswer]:
-        """One exchange with every node; what ``read`` makes of their answers, by node. See ``ask_everybody``."""
+        """Run one exchange with all nodes, and return what ``read`` makes of their answers, by node id.
+
+        Raises
+        ------
+        IdentityError
+            As for :func:`fedgraph.federation.ask_everybody`.
+        """
         plan = self.plan
         answers = ask_everybody(
             grid,
@@ -156,11 +203,21 @@ class PhasedStrategy(MethodStrategy[S]):
         return answers
 
     def check_present(self, absent: Mapping[str, str], present: int, word: str = "client") -> None:
-        """Log why there is nothing of clients, and go on with those who are ``present`` if the plan lets them.
+        """Log why clients are missing, and check that the run may continue with those that are ``present``.
 
-        word : what clients are called in this method.
+        Parameters
+        ----------
+        absent : mapping of str to str
+            Reasons by client.
+        present : int
+            Number of other clients.
+        word : str, default "client"
+            Name for a client in messages, for example "owner".
 
-        Raises RunError when clients are absent and must not be, and when too few are left.
+        Raises
+        ------
+        RunError
+            When clients are missing and the plan is not tolerant, or when fewer than ``min_clients`` are left.
         """
         for name, reason in absent.items():
             log.warning("nothing usable from %s %s: %s", word, name, reason)
@@ -178,12 +235,12 @@ class PhasedStrategy(MethodStrategy[S]):
 
     @classmethod
     def steps_of(cls, settings: S, rounds: int) -> int | None:
-        """See :class:`MethodStrategy`; nobody knows how many epochs there will be."""
+        """Return None: the number of epochs is not known."""
         return None
 
 
 def check_without_rounds(experiment: Experiment) -> None:
-    """Raise ExperimentError for settings that would change a run if it had rounds, of which there are none here."""
+    """Raise ExperimentError for settings of an experiment that only apply to methods of rounds."""
     where = f"method '{experiment.method.name}'"
     if experiment.experiment.on_missing == "keep-last":
         raise ExperimentError(

@@ -1,4 +1,4 @@
-"""From the messages of one exchange to stacked, checked replies in the order of the clients' names."""
+"""From the messages of one exchange to checked, stacked replies in the order of the clients' names."""
 
 from __future__ import annotations
 
@@ -17,20 +17,32 @@ from fedgraph.messages import WorkReply
 log = logging.getLogger("fedgraph")
 
 Reader = Callable[[RecordDict, list[str]], tuple[WorkReply, Mapping[str, str]]]
-"""(content, clients asked) -> (their reply, those of them whose part is unusable and why). May raise ReplyError."""
+"""Function of a reply's content and the clients asked; returns their reply, and which of them are unusable and why.
+
+May raise ReplyError.
+"""
 
 
 @dataclass(frozen=True)
 class Replies:
-    """The usable replies of one round.
+    """Usable replies of one round.
 
-    positions    : rows of the federation that the rows here belong to, int64 ``[present]``, ascending.
-    names        : their names.
-    tensors      : what the clients sent, each ``[present, ...]``.
-    metrics      : numbers per client, each float64 ``[present]``.
-    graph        : the given client graph among those present; None when the run has none.
-    num_examples : training examples, int64 ``[present]``.
-    absent       : clients without a usable reply and why.
+    Attributes
+    ----------
+    positions : Tensor
+        Positions in the federation of the clients that replied, int64 ``[present]``, ascending.
+    names : tuple of str
+        Their names.
+    tensors : mapping of str to Tensor
+        What the clients sent, each ``[present, ...]``.
+    metrics : mapping of str to Tensor
+        Numbers per client, each float64 ``[present]``.
+    graph : ClientGraph or None
+        The given client graph among those present; None when the run has none.
+    num_examples : Tensor
+        Training examples, int64 ``[present]``.
+    absent : mapping of str to str
+        Clients without a usable reply, and why.
     """
 
     positions: Tensor
@@ -43,12 +55,12 @@ class Replies:
 
     @property
     def parameters(self) -> Tensor:
-        """The trained models, ``[present, parameters]``."""
+        """Trained models, ``[present, parameters]``."""
         return self.tensors["parameters"]
 
     @property
     def fresh(self) -> Tensor:
-        """Who replied in this round, bool ``[present]``: under the policy keep-last some replies are earlier ones."""
+        """Which clients replied in this round, bool ``[present]``; under ``keep-last`` replies may be older."""
         return torch.tensor([name not in self.absent for name in self.names], dtype=torch.bool)
 
     @classmethod
@@ -60,7 +72,7 @@ class Replies:
         metrics: Mapping[str, Tensor],
         absent: Mapping[str, str],
     ) -> Replies:
-        """Replies of the clients at ``positions``, with their part of what the federation knows."""
+        """Build the replies of the clients at ``positions``, with their part of the graph and numbers of examples."""
         names = tuple(federation.names[position] for position in positions.tolist())
         graph = federation.graph
         if graph is not None and 0 < len(names) < len(federation.names):
@@ -74,10 +86,25 @@ def collect(
     messages: Iterable[Message],
     read: Reader,
 ) -> tuple[Replies, list[Message]]:
-    """Unpack what is usable; for everybody else who was asked, remember and log why there is nothing.
+    """Unpack usable replies, and log why the other clients asked have none.
 
-    ``asked`` gives the positions of the clients that each node was asked for. Returns the replies, and the messages
-    that at least one of them came from.
+    Parameters
+    ----------
+    federation : Federation
+        Clients of the run.
+    asked : mapping of int to Tensor
+        Positions of the clients that each node was asked for.
+    messages : iterable of Message
+        Replies, in any order.
+    read : Reader
+        Unpacks and checks the reply of a node.
+
+    Returns
+    -------
+    replies : Replies
+        Usable replies, stacked.
+    messages : list of Message
+        Messages that at least one of them came from.
     """
     names, sent = federation.names, list(messages)
     clients = {node: [names[position] for position in positions.tolist()] for node, positions in asked.items()}
@@ -95,7 +122,7 @@ def collect(
 
 
 def by_reason(absent: Mapping[str, str]) -> dict[str, list[str]]:
-    """Clients that share a reason, together."""
+    """Group clients by reason."""
     groups: dict[str, list[str]] = {}
     for name, reason in absent.items():
         groups.setdefault(reason, []).append(name)
@@ -103,7 +130,7 @@ def by_reason(absent: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _rows(reply: WorkReply, good: Tensor) -> WorkReply:
-    """The rows of a reply where ``good`` (bool ``[clients]``) holds."""
+    """Return the rows of a reply where ``good`` (bool ``[clients]``) is True."""
     if bool(good.all()):
         return reply
     return WorkReply(
@@ -121,7 +148,7 @@ def _stack(federation: Federation, parts: list[tuple[Tensor, WorkReply]], absent
     places = order.argsort().split([len(part) for part, _ in parts])
 
     def joined(pieces: list[Tensor]) -> Tensor:
-        # The one copy of what came; the pieces are views of messages.
+        # The only copy of the replies; the pieces are views of messages.
         if sorted_already:
             return torch.cat(pieces)
         whole = pieces[0].new_empty(len(order), *pieces[0].shape[1:])

@@ -1,4 +1,4 @@
-"""A run that is a sequence of rounds of models: from a grid to the final models in the run folder."""
+"""Run a method of rounds: from a grid to the final models in the run folder."""
 
 from __future__ import annotations
 
@@ -51,7 +51,22 @@ def execute_rounds(
     folder: RunFolder,
     listeners: Sequence[Callback],
 ) -> None:
-    """Run a method of rounds, or go on with it, and write its results into the run folder.
+    """Run or continue a method of rounds, and write its results to the run folder.
+
+    Parameters
+    ----------
+    grid : Grid
+        Grid that connects to the nodes.
+    experiment : Experiment
+        The experiment.
+    method : ChosenMethod
+        Its method.
+    data_dir : Path
+        Data folder of the server.
+    folder : RunFolder
+        The run folder.
+    listeners : sequence of Callback
+        Callbacks that follow the progress of the run.
 
     Raises
     ------
@@ -116,9 +131,16 @@ def execute_rounds(
 def open_federation(
     grid: Grid, experiment: Experiment, method: ChosenMethod, data_dir: Path, folder: RunFolder, traffic: Traffic
 ) -> tuple[Federation, str]:
-    """The federation with its client graph, and the part of the experiment that nodes get from now on, as JSON.
+    """Ask nodes for their clients, and build client graph and shared scales.
 
     The graph and shared scales are written to the run folder; ``traffic`` counts the opening query.
+
+    Returns
+    -------
+    federation : Federation
+        The federation with its client graph.
+    experiment : str
+        Part of the experiment that nodes get from now on, as JSON.
 
     Raises
     ------
@@ -147,7 +169,7 @@ def open_federation(
 def _watched(
     experiment: Experiment, federation: Federation, folder: RunFolder, seconds: Callable[[], float]
 ) -> list[Callback]:
-    """What the experiment has an eye on from round to round, and a resumed run needs to know of."""
+    """Return the callbacks that the experiment asks for and whose state belongs to checkpoints."""
     evaluation, fairness = experiment.evaluation, experiment.fairness
     watched: list[Callback] = [LocalWork(federation.num_examples["train"], experiment.train)]
     if evaluation.monitor is not None and evaluation.patience is not None:
@@ -163,7 +185,7 @@ def _watched(
 
 
 def _check_restorable(experiment: Experiment) -> None:
-    """Raise ExperimentError where the run may end with other models than the last, of which clients keep a part."""
+    """Raise ExperimentError if the run may end with earlier models although clients keep a part of theirs."""
     evaluation, fairness = experiment.evaluation, experiment.fairness
     if evaluation.monitor is not None and evaluation.restore_best:
         key, advice = "[evaluation] restore-best", "set restore-best = false"
@@ -180,7 +202,7 @@ def _check_restorable(experiment: Experiment) -> None:
 
 
 def _go_on(recorder: Recorder, strategy: CohortStrategy, federation: Federation) -> dict[str, float]:
-    """Set the strategy back to the last checkpoint; what the counters said there, nothing without a checkpoint."""
+    """Restore the strategy to the last checkpoint; return the counters at that time, empty without a checkpoint."""
     saved = recorder.resume()
     if saved is None:
         return {}
@@ -239,9 +261,9 @@ def _write_results(
 
 
 def _models_per_round(folder: RunFolder, strategy: CohortStrategy) -> float | None:
-    """How many models' worth of numbers a round of training moves down and up, with a node for every client.
+    """Return the traffic of a round of training in numbers of models, down and up, with a node for every client.
 
-    2 N of N clients with FedAvg, some 2 N^2 with IPA, whose peers are each sent the models of all. None without rounds.
+    2 N for N clients with FedAvg, about 2 N^2 with IPA, where each peer is sent the models of all. None without rounds.
     """
     lines = folder.trainings() if strategy.progress.rounds else ()
     moved = [line["bytes_down_alone"] + line["bytes_up_alone"] for line in lines]

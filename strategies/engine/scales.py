@@ -1,4 +1,4 @@
-"""Before the first round: scales that no client knows by itself, from what all of them told in the opening query."""
+"""Scales that no client knows by itself, computed before the first round from the answers to the opening query."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ Scales = dict[str, tuple[float, float]]
 
 
 def with_shared_scales(experiment: Experiment, federation: Federation, folder: Path) -> Experiment:
-    """The experiment as nodes get it: with pooled or inferred scales in ``[data] scales``, where it asks for some.
+    """Return the experiment as nodes get it, with pooled or inferred scales in ``[data] scales`` if asked for.
 
-    They are written to ``scales.json`` in ``folder``. Clients whose scale the experiment gives itself keep that.
+    The scales are written to ``scales.json`` in ``folder``. Clients whose scale the experiment gives keep that.
 
     Raises
     ------
     ExperimentError
-        When a client graph is asked for and the run has none.
+        When a client graph is needed and the run has none.
     DataError
-        When there is nobody to pool or infer from.
+        When there is no client to pool or infer from.
     """
     if not shares_scales(experiment.data):
         return experiment
@@ -55,7 +55,7 @@ def with_shared_scales(experiment: Experiment, federation: Federation, folder: P
 
 
 def _pooled(federation: Federation) -> Scales:
-    """The mean and standard deviation of everybody's training readings together, for every client."""
+    """Return mean and standard deviation of all clients' training readings together, for every client."""
     mean, std = usable(*map(np.asarray, pooled(*_moments(federation)[:, 2:].numpy().T)))
     scale = (float(mean), float(std))
     log.info("readings of all %d clients scaled by mean %g and deviation %g", len(federation.names), *scale)
@@ -63,7 +63,7 @@ def _pooled(federation: Federation) -> Scales:
 
 
 def _inferred(experiment: Experiment, federation: Federation) -> Scales:
-    """Mean and standard deviation by name of the cold clients; empty where none are asked for."""
+    """Return mean and standard deviation of the cold clients, by name; empty if there are none."""
     asked = asked_scale(experiment.data)
     moments, graph = _moments(federation), federation.graph
     if asked == "graph" and graph is None:

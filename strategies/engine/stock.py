@@ -1,4 +1,4 @@
-"""Any stock Flower strategy as a method: its own functions, our loop, order, checks, checkpoints and records."""
+"""Any stock Flower strategy as a method: its own functions in fedgraph's loop, with its order, checks and records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,13 @@ _NODE_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
 
 
 class StockStrategy(CohortStrategy):
-    """Runs ``stock`` unchanged. A node answers for all its clients at once with their weighted mean."""
+    """Runs ``stock`` unchanged; a node answers for all its clients at once with their weighted mean.
+
+    Raises
+    ------
+    ExperimentError
+        For ``on-missing = "keep-last"``.
+    """
 
     def __init__(self, stock: Strategy, federation: Federation, plan: RunPlan) -> None:
         check_absence_policy(plan.on_missing)
@@ -50,30 +56,30 @@ class StockStrategy(CohortStrategy):
         self._usable: list[Message] = []
 
     def initialise(self, initial_arrays: ArrayRecord) -> None:
-        """One model for all."""
+        """Start with one model for all clients."""
         super().initialise(initial_arrays)
         self._arrays = initial_arrays
 
     def replace_models(self, models: Tensor) -> None:
-        """Go on with other models; all rows are the same here."""
+        """Continue with other models; all rows are the same here."""
         super().replace_models(models)
         self._arrays = to_record(self.plan.layout.row_state(models[0]))
 
     def global_arrays(self) -> ArrayRecord:
-        """The global model as the stock strategy made it, bit for bit."""
+        """Return the global model exactly as the stock strategy returned it."""
         return self._arrays
 
     def global_model(self) -> Tensor:
-        """The global model, ``[parameters]``."""
+        """Return the global model, ``[parameters]``."""
         return self.models[0]
 
     @property
     def measures(self) -> Literal["before", "after", "apart"]:
-        """As Flower does."""
+        """``apart``, as in Flower."""
         return "apart"
 
     def train_round(self, server_round: int, nodes: Nodes) -> Replies:
-        """Whatever the stock strategy sends; the nodes it draws depend on the seed and the round alone."""
+        """Send the requests of the stock strategy; the nodes it draws depend only on the seed and the round."""
         config = self._config() | {KEEP_KEY: self.plan.keep_from(server_round)}
         with seeded(derive_seed(self.plan.seed, "stock-train", server_round)):
             messages = list(self.stock.configure_train(server_round, self._arrays, ConfigRecord(config), nodes.grid))
@@ -81,7 +87,7 @@ class StockStrategy(CohortStrategy):
         return replies
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
-        """What the stock strategy makes of the usable replies, for everybody."""
+        """Aggregate the usable replies with the stock strategy, for all clients."""
         arrays, _ = self.stock.aggregate_train(server_round, self._with_weight(self._usable))
         if arrays is not None:
             self._arrays = arrays
@@ -89,10 +95,10 @@ class StockStrategy(CohortStrategy):
         return self.models[replies.positions]
 
     def write_back(self, replies: Replies, models: Tensor) -> None:
-        """The global model is for everybody already."""
+        """Do nothing: ``aggregate`` has set the global model of all clients."""
 
     def measure(self, server_round: int, nodes: Nodes) -> Replies:
-        """Whatever the stock strategy sends; it sees the replies too."""
+        """Send the evaluation requests of the stock strategy, and pass the replies on to it."""
         config = ConfigRecord(self._config())
         with seeded(derive_seed(self.plan.seed, "stock-evaluate", server_round)):
             messages = list(self.stock.configure_evaluate(server_round, self._arrays, config, nodes.grid))
@@ -101,22 +107,22 @@ class StockStrategy(CohortStrategy):
         return replies
 
     def summary(self) -> None:
-        """The stock strategy's own summary."""
+        """Log the stock strategy's own summary."""
         self.stock.summary()
 
     def state(self) -> State:
-        """The global model and every array and number that the stock strategy holds."""
+        """Return the global model, and all arrays and numbers of the stock strategy."""
         own = {"global": from_record(self._arrays), "stock": stock_state(self.stock)}
         return {**own, "progress": self.progress.state()}
 
     def load_state(self, state: State) -> None:
-        """Take back what ``state`` gave."""
+        """Restore what :meth:`state` returned."""
         self.initialise(to_record(state["global"]))
         load_stock_state(self.stock, state["stock"])
         self.progress = Progress.of_state(state["progress"])
 
     def facts(self) -> dict[str, Any]:
-        """That a method is another one with these settings."""
+        """Return a remark where the method is equal to another one with these settings."""
         without_term = isinstance(self.stock, FedProx) and self.stock.proximal_mu == 0
         return {"remark": "mu 0: the same as fedavg"} if without_term else {}
 
@@ -129,12 +135,12 @@ class StockStrategy(CohortStrategy):
         return {node: self.federation.hosts[node] for node in nodes}
 
     def _with_weight(self, messages: Iterable[Message]) -> list[Message]:
-        """Without nodes whose clients all have no training examples: they have no part in an average."""
+        """Leave out nodes whose clients all have no training examples: they have no part in an average."""
         examples = self.federation.num_examples["train"]
         return [message for message in messages if examples[self.federation.hosts[message.metadata.src_node_id]].any()]
 
     def _read(self, content: RecordDict, clients: list[str], trains: bool) -> tuple[WorkReply, Mapping[str, str]]:
-        """What a node says of its single clients, once its answer as a whole is fit to be averaged."""
+        """Return what a node reports of its single clients, after checking that its answer can be averaged."""
         metrics, failed = _per_client(content, clients)
         self._check(content, clients, trains)
         return WorkReply(tuple(clients), {}, metrics), failed
@@ -145,7 +151,7 @@ class StockStrategy(CohortStrategy):
         weight = metrics.get("num-examples", 0)
         positions = [self.federation.positions[name] for name in clients]
         hosted = int(self.federation.num_examples["train"][positions].sum())
-        # Clients that are not meant to train have no examples; their node counts for nothing.
+        # Clients that are not meant to train have no examples; their node has no weight.
         if not isinstance(weight, (int, float)) or not min(1, hosted) <= weight <= hosted:
             raise ReplyError(f"its weight 'num-examples' is {weight}, its clients have {hosted} training examples")
         if not trains:
@@ -159,7 +165,7 @@ class StockStrategy(CohortStrategy):
 
 
 def _per_client(content: RecordDict, clients: list[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Metrics ``[clients]`` and the clients that failed inside a node, from the record beside the stock reply."""
+    """Read metrics ``[clients]`` and the clients that failed inside a node, from the record beside the stock reply."""
     config: Any = content.config_records.get("config", {})
     try:
         named = list(config["clients"])
@@ -174,7 +180,7 @@ def _per_client(content: RecordDict, clients: list[str]) -> tuple[dict[str, Tens
 
 
 def check_absence_policy(on_missing: str) -> None:
-    """Raise ExperimentError for the one policy that a stock strategy cannot follow."""
+    """Raise ExperimentError for ``keep-last``, the one policy that a stock strategy cannot follow."""
     if on_missing == "keep-last":
         raise ExperimentError(
             '[experiment] on-missing = "keep-last" is not for stock Flower strategies, which average what arrives: '
@@ -184,7 +190,7 @@ def check_absence_policy(on_missing: str) -> None:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Stock strategies draw nodes from Python's global generator: seed it for them, and put it back."""
+    """Seed Python's global generator, from which stock strategies draw nodes, and restore it afterwards."""
     before = random.getstate()
     random.seed(seed)
     try:
@@ -196,8 +202,8 @@ def seeded(seed: int) -> Iterator[None]:
 def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: str, nodes: int) -> Strategy:
     """Construct a stock strategy from its table; keys are its keyword arguments with dashes.
 
-    The minimum numbers of nodes default to what Flower has, but never to more nodes than there are: with them a
-    stock strategy would wait for ever.
+    The minimum numbers of nodes default to Flower's values, but never to more nodes than there are, for which a stock
+    strategy would wait forever.
 
     Raises
     ------
@@ -229,7 +235,7 @@ def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: st
 
 
 def stock_state(stock: Strategy) -> State:
-    """Arrays (alone, in lists or in dicts) and numbers among a stock strategy's attributes."""
+    """Return the arrays (alone, in lists or in dicts) and numbers among a stock strategy's attributes."""
     state: State = {}
     for name, value in vars(stock).items():
         if isinstance(value, np.ndarray):
@@ -245,7 +251,7 @@ def stock_state(stock: Strategy) -> State:
 
 
 def load_stock_state(stock: Strategy, state: State) -> None:
-    """Take back what ``stock_state`` gave."""
+    """Restore what :func:`stock_state` returned."""
     for name, value in state.items():
         if isinstance(value, Tensor):
             setattr(stock, name, value.numpy())

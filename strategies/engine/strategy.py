@@ -1,4 +1,4 @@
-"""What methods of rounds and methods of phases have in common: a Flower strategy whose loop is its own."""
+"""Common base class of methods of rounds and methods of phases: a Flower strategy with its own loop."""
 
 from __future__ import annotations
 
@@ -20,14 +20,20 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class MethodStrategy(Strategy, Configured[S]):
-    """Settings in brackets: ``class SFL(CohortStrategy[SFLSettings])``.
+    """Flower strategy with its own loop, subscripted by its settings: ``class SFL(CohortStrategy[SFLSettings])``.
 
-    name, title, needs, paper : of a built-in method, for ``fedgraph methods``: its short name, what it is, what a run
-                     of it must be given beyond data and model, and where it was published.
-    default_client : dotted path of the client class that answers where the experiment names none.
-    mixes_models   : whether models of different clients are averaged, or otherwise computed with one another: then all
-                     clients need the same architecture.
-    own_models     : the method's own table says what is trained, and an experiment has no table ``[model]``.
+    Attributes
+    ----------
+    name, title, needs, paper : str
+        Of a built-in method, for ``fedgraph methods``: its short name, a title, what a run needs beyond data and model,
+        and where it was published.
+    default_client : str
+        Dotted path of the client class that is used where the experiment names none.
+    mixes_models : bool
+        Whether models of different clients are averaged, or otherwise computed with one another: then all clients need
+        the same architecture.
+    own_models : bool
+        Whether the method's own table describes the models, so that an experiment has no table ``[model]``.
     """
 
     name: ClassVar[str] = ""
@@ -48,12 +54,14 @@ class MethodStrategy(Strategy, Configured[S]):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
-        """Run the method; signature and result as Flower's ``Strategy.start``. Configs are the experiment's, not used.
+        """Run the method; signature and result as in Flower's ``Strategy.start``.
+
+        ``train_config`` and ``evaluate_config`` are ignored, because the experiment configures both.
 
         Raises
         ------
         FedgraphError
-            When the run cannot go on: what was wrong, where, and what to do.
+            When the run cannot continue: what was wrong, where, and what to do.
         """
         return self.run(grid, initial_arrays or ArrayRecord(), num_rounds, timeout, evaluate_fn)
 
@@ -61,15 +69,15 @@ class MethodStrategy(Strategy, Configured[S]):
     def run(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, timeout: float, evaluate_fn: EvaluateFn | None
     ) -> Result:
-        """The whole run; see ``start``."""
+        """Run the method from start to end; see :meth:`start`."""
 
     @classmethod
     def steps_of(cls, settings: S, rounds: int) -> int | None:
-        """What a progress bar counts up to: rounds, or epochs; None where nobody knows."""
+        """Return the total of a progress bar: rounds, or epochs; None where it is not known."""
         return rounds
 
     def summary(self) -> None:
-        """Log what runs, as Flower's strategies do."""
+        """Log name and settings, as Flower's strategies do."""
         log.info("%s", type(self).__name__)
         for key, value in self.settings.as_table().items():
             log.info("\t├── %s: %s", key, value)
@@ -77,19 +85,19 @@ class MethodStrategy(Strategy, Configured[S]):
     # ---- what Flower's own loop would call -------------------------------------------------------------------------
 
     def configure_train(self, *arguments: Any, **named: Any) -> Iterable[Message]:
-        """Not for others to call."""
+        """Raise RunError: part of Flower's own loop, which is not used."""
         return self._own_loop()
 
     def aggregate_train(self, *arguments: Any, **named: Any) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Not for others to call."""
+        """Raise RunError: part of Flower's own loop, which is not used."""
         return self._own_loop()
 
     def configure_evaluate(self, *arguments: Any, **named: Any) -> Iterable[Message]:
-        """Not for others to call."""
+        """Raise RunError: part of Flower's own loop, which is not used."""
         return self._own_loop()
 
     def aggregate_evaluate(self, *arguments: Any, **named: Any) -> MetricRecord | None:
-        """Not for others to call."""
+        """Raise RunError: part of Flower's own loop, which is not used."""
         return self._own_loop()
 
     def _own_loop(self) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The exchanges of vertical federated learning: embeddings of a minibatch up, their gradient down with the next one."""
+"""Exchanges of vertical federated learning: embeddings of a minibatch up, gradients down with the next request."""
 
 from __future__ import annotations
 
@@ -14,9 +14,21 @@ from strategies.engine.phases import PhasesPlan
 
 
 class VerticalSteps:
-    """Asks owners for embeddings by their models as they stand; what they learn from goes along with the next request.
+    """Requests embeddings from owners' current models; gradients are sent with the next request.
 
-    joined : who has which samples; owners in the order of the rows of everything here.
+    Parameters
+    ----------
+    grid : OrderedGrid
+        Grid that connects to the nodes.
+    plan : PhasesPlan
+        What is the same for every strategy.
+    joined : JoinedSamples
+        The samples of each owner; all tensors here have its order of owners.
+
+    Attributes
+    ----------
+    bytes_per_owner : int
+        Bytes of embeddings and gradients so far, per owner.
     """
 
     def __init__(self, grid: OrderedGrid, plan: PhasesPlan, joined: JoinedSamples) -> None:
@@ -28,7 +40,7 @@ class VerticalSteps:
         self.bytes_per_owner = 0
 
     def state(self) -> State:
-        """What the steps to come depend on, to be saved; owners keep what they need to go on from here."""
+        """Return what the next steps depend on, to be saved; owners keep what they need to continue from here."""
         self._keep_from = self._step + 1
         return {
             "step": self._step,
@@ -38,23 +50,25 @@ class VerticalSteps:
         }
 
     def load_state(self, state: State) -> None:
-        """Go on from what ``state`` said."""
+        """Restore what :meth:`state` returned."""
         self._step, self._keep_from = state["step"], state["step"] + 1
         self._update, self._gradient = tuple(state["update"]), state["gradient"]
         self.bytes_per_owner = state["bytes_per_owner"]
 
     def send_back(self, rows: Tensor, gradient: Tensor) -> None:
-        """With the next request: the gradient ``[samples, owners, size]`` of the samples embedded last, ``rows``."""
+        """Send the gradient ``[samples, owners, size]`` of ``rows``, embedded last, with the next request."""
         self._update = self._keys(rows)
         self._gradient = gradient * self._joined.present[rows][..., None]
 
     def embed(self, rows: Tensor, training: bool) -> Tensor:
-        """One exchange: embeddings ``[samples, owners, size]`` of some samples, after the owners' update if any.
+        """Run one exchange: return embeddings ``[samples, owners, size]`` of some samples.
+
+        Owners first update their models, if a gradient is sent.
 
         Raises
         ------
         RunError
-            When an owner does not answer usably: the others cannot go on without it.
+            When an owner has no usable answer: the others cannot continue without it.
         """
         self._step += 1
         keys, messages = self._keys(rows), []

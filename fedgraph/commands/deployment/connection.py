@@ -1,4 +1,4 @@
-"""Whether a SuperLink can be reached safely, before Flower tries: in words that say what to do."""
+"""Check that a SuperLink can be reached safely, before Flower tries, with messages that explain what to do."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ _ADVICE = {
 def check_superlink(address: str, authority: Path | None) -> None:
     """Connect as a node would, and check the server's certificate.
 
-    address   : ``host:port``.
-    authority : the certificate of the authority that the server's must be of; None: no encryption, nothing is checked
-                but that somebody listens.
+    Parameters
+    ----------
+    address : str
+        ``host:port``.
+    authority : Path or None
+        Certificate of the authority that signed the server's; None for no encryption, with only the connection checked.
 
     Raises
     ------
     RunError
-        When the server cannot be reached, or is not the one it says it is.
+        When the server cannot be reached, or its certificate is not valid for it.
     """
     host, port = host_and_port(address)
     try:
@@ -54,7 +57,7 @@ def check_superlink(address: str, authority: Path | None) -> None:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """The parts of ``host:port`` or ``[IPv6]:port``. Raises RunError for anything else."""
+    """Split ``host:port`` or ``[IPv6]:port``. Raises RunError for anything else."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal():
         raise RunError(f"'{address}' is not of the form host:port")

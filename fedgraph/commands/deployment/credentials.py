@@ -1,4 +1,4 @@
-"""Certificates and keys to try out a federation with, and the command ``fedgraph test-credentials`` that makes them.
+"""Test certificates and keys for a federation, and the command ``fedgraph test-credentials`` that makes them.
 
 They are for testing: whoever can read the folder can be any of the nodes.
 """
@@ -31,12 +31,16 @@ _HASH = hashes.SHA384()
 
 @dataclass(frozen=True)
 class Credentials:
-    """Where the files of a folder of test credentials lie.
+    """Paths of the files in a folder of test credentials.
 
-    authority   : certificate of the certificate authority, for every node and for who submits runs.
-    certificate, key : the server's.
-    public_keys : NAME.pub of every node, for the server.
-    nodes       : NAME of every node, its private key, for this node alone.
+    Attributes
+    ----------
+    authority : Path
+        Certificate of the certificate authority, for every node and for those who submit runs.
+    certificate, key : Path
+        Certificate and private key of the server.
+    public_keys : Path
+        Folder with NAME.pub of every node, for the server.
     """
 
     folder: Path
@@ -62,22 +66,29 @@ class Credentials:
         return self.folder / "public-keys"
 
     def private_key(self, node: str) -> Path:
-        """``nodes/NAME``."""
+        """Return the path ``nodes/NAME`` of a node's private key, for this node only."""
         return self.folder / "nodes" / file_name(node)
 
 
 def make_test_credentials(folder: Path, hosts: Iterable[str], nodes: Iterable[str], days: float = 30) -> Credentials:
-    """Write all files into a folder that is not there yet, or is empty.
+    """Write all files into a folder that does not exist yet, or is empty.
 
-    hosts : names and addresses under which nodes reach the server.
-    nodes : a name for each node; name them after the client that they host where the run asks for proof
-            (``[clients] public-keys``).
-    days  : how long the certificates are valid from now; negative: they have expired as many days ago.
+    Parameters
+    ----------
+    folder : Path
+        The folder.
+    hosts : iterable of str
+        Names and addresses under which nodes reach the server.
+    nodes : iterable of str
+        A name for each node; the name of the client that it hosts where the run asks for proof (``[clients]
+        public-keys``).
+    days : float, default 30
+        Validity of the certificates from now; negative for certificates that expired that many days ago.
 
     Raises
     ------
     RunError
-        When the folder holds anything or cannot be written, or two nodes have one name.
+        When the folder is not empty or cannot be written, or two nodes have one name.
     """
     found, names = Credentials(folder), list(nodes)
     if folder.exists() and any(folder.iterdir()):
@@ -135,7 +146,7 @@ def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: float
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
-    # A clock that is a little behind must not find the certificate not valid yet.
+    # The certificate must be valid for a clock that is slightly slow.
     begin = now - timedelta(hours=1) + min(timedelta(days=days), timedelta(0))
     return (
         x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())

@@ -1,4 +1,4 @@
-"""Flower's long-running programs in the foreground: shown as a command, ended with this one."""
+"""Flower's long-running programs in the foreground: printed as a command, and ended with this one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run_to_the_end(
 ) -> int:
     """Run a program of Flower with this terminal until it ends, by itself or by a signal to this process.
 
-    once_started : what to do while it runs; the program is ended if that fails.
+    ``once_started`` is called while it runs; the program is ended if that fails.
 
     Returns
     -------

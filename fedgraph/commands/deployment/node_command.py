@@ -1,4 +1,4 @@
-"""The command ``fedgraph node``: check a site's data for an experiment, say what will leave, start the SuperNode."""
+"""The command ``fedgraph node``: check a site's data for an experiment, show what will leave, start the SuperNode."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def node(
     retry: Annotated[float, typer.Option(help="Seconds to try again when the server does not let the node in.")] = 90,
     check: Annotated[bool, typer.Option("--check", help="Only check, do not start.")] = False,
 ) -> None:
-    """Check this site's data against an experiment, say what will leave the machine, and start Flower's SuperNode."""
+    """Check this site's data against an experiment, show what will leave the machine, and start Flower's SuperNode."""
     console = Console()
     with messages_for_people():
         places = {
@@ -86,7 +86,7 @@ def supernode_command(
     private_key: Path | None,
     insecure: bool,
 ) -> list[str]:
-    """The command that starts Flower's SuperNode.
+    """Return the command that starts Flower's SuperNode.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def supernode_command(
 def _node_config(
     clients: Sequence[str], places: Mapping[str, Path | None], consent: Sequence[str], others: Sequence[str]
 ) -> dict[str, str | float]:
-    """The node config; places as absolute paths, as Flower starts its processes in another folder."""
+    """Return the node config; paths are absolute, as Flower starts its processes in another folder."""
     found: dict[str, str | float] = {}
     if clients:
         found["clients"] = ",".join(f'"{name}"' if "," in name else name for name in clients)
@@ -151,7 +151,7 @@ def _quoted(value: str | float) -> str:
         return str(value)
     if "'" in value or "\n" in value:
         raise ExperimentError(f"Flower cannot take {value!r} in a node config: it holds a quote or a line break")
-    # A literal string of TOML: what is in double quotes in it stays so.
+    # A literal string of TOML, which keeps double quotes in the value.
     return f"'{value}'" if '"' in value or "\\" in value else f'"{value}"'
 
 

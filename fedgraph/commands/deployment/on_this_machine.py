@@ -1,6 +1,6 @@
-"""A whole federation of real processes on this machine, over TLS with authenticated nodes: to try out and to measure.
+"""A whole federation of real processes on this machine, over TLS with authenticated nodes: for trials and measurements.
 
-The same programs as on separate machines, on private ports; all end with the block, or with this process.
+It uses the same programs as separate machines, on private ports; all end with the block, or with this process.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Running:
         self._ended = False
 
     def end(self) -> None:
-        """End it as an operator would."""
+        """End it, as an operator would."""
         if not self._ended:
             self._ended = True
             end_group(self.process)
 
     def kill(self) -> None:
-        """End it as a power cut would."""
+        """Kill it, as a power cut would."""
         self._ended = True
         kill_all(self.process)
 
@@ -56,10 +56,16 @@ class Running:
 class FederationOnThisMachine:
     """A SuperLink, and SuperNodes that are started and ended one by one.
 
-    folder  : for credentials, logs and what nodes keep; ``state/NAME`` is the state folder of a node.
-    sites   : names of the nodes whose keys the SuperLink knows; name them after their clients where runs ask for proof.
-    environment : added to that of all programs, e.g. ``PYTHONPATH``.
-    days    : how long the server's certificate is valid; a negative one has expired, and nobody can join.
+    Parameters
+    ----------
+    folder : Path
+        Folder for credentials, logs and what nodes keep; ``state/NAME`` is the state folder of a node.
+    sites : sequence of str
+        Names of the nodes whose keys the SuperLink knows; those of their clients where runs ask for proof.
+    environment : mapping of str to str, optional
+        Variables added to those of all programs, e.g. ``PYTHONPATH``.
+    days : float, optional
+        Validity of the server's certificate; if negative it has expired, and no node can join.
     """
 
     def __init__(
@@ -89,11 +95,11 @@ class FederationOnThisMachine:
 
     @property
     def address(self) -> str:
-        """Where the SuperLink answers."""
+        """Address of the SuperLink."""
         return f"{_HOST}:{self.port}"
 
     def start_superlink(self) -> Running:
-        """Start the SuperLink, or start it again with the database that it had."""
+        """Start the SuperLink, or restart it with the same database."""
         own = self.credentials
         command = superlink_command(
             _HOST, self.port, self.folder / "superlink.db", own.certificate, own.key, own.authority
@@ -106,7 +112,7 @@ class FederationOnThisMachine:
     def start_node(self, site: str, node_config: Mapping[str, Any], superlink: str | None = None) -> Running:
         """Start the SuperNode of a site.
 
-        superlink : where it finds the SuperLink, if not at its own address.
+        ``superlink`` is the address at which it finds the SuperLink, by default the SuperLink's own.
         """
         key = self.credentials.private_key(site)
         config = {"state-dir": str(self.folder / "state" / site), "private-key": str(key), **node_config}
@@ -116,7 +122,7 @@ class FederationOnThisMachine:
         return self._start(command, self.folder / "homes" / site)
 
     def submit(self, run: RunFolder) -> Running:
-        """Submit the experiment of a run folder, or go on with it."""
+        """Submit the experiment of a run folder, or continue it."""
         home = self.folder / "researcher"
         connection_file(home, self.address, self.credentials.authority)
         told = shlex.quote(f"output.resume={run.path}")
@@ -125,7 +131,7 @@ class FederationOnThisMachine:
         return self._start(command, home)
 
     def run(self, run: RunFolder, seconds: float = 240) -> str:
-        """Submit the experiment of a run folder and wait until it ends; returns the log of everybody."""
+        """Submit the experiment of a run folder and wait until it ends; return the logs of all programs."""
         submitted = self.submit(run)
         try:
             submitted.process.wait(seconds)

@@ -50,7 +50,7 @@ def server(
                 "give --certificate, --key, --authority and --public-keys; or --insecure alone, on a network that only "
                 "you use. `fedgraph test-credentials` makes some to try things out"
             )
-        # Under this address Flower's own programs come, and the registration below.
+        # Flower's own programs, and the registration below, connect to this address.
         here = "127.0.0.1" if host == "0.0.0.0" else host
         names = [here]
         if certificate and key and authority and public_keys:
@@ -92,7 +92,7 @@ def server(
 def superlink_command(
     host: str, port: int, database: Path, certificate: Path | None, key: Path | None, authority: Path | None
 ) -> list[str]:
-    """The command that starts Flower's SuperLink; without a certificate it is neither encrypted nor authenticated."""
+    """Return the command that starts Flower's SuperLink; without a certificate, nothing is encrypted or checked."""
     safe = ["--insecure"]
     if certificate and key and authority:
         safe = ["--ssl-certfile", str(certificate), "--ssl-keyfile", str(key), "--ssl-ca-certfile", str(authority)]
@@ -101,12 +101,12 @@ def superlink_command(
 
 
 def names_of_certificate(certificate: Path, key: Path, authority: Path) -> list[str]:
-    """The names and addresses that a server's certificate is for.
+    """Return the names and addresses that a server's certificate is valid for.
 
     Raises
     ------
     RunError
-        When a file cannot be read, the certificate is no longer valid or names nobody, the key is not its, or another
+        When a file cannot be read, the certificate is no longer valid or names no host, the key is not its, or another
         authority has signed it.
     """
     try:
@@ -139,12 +139,12 @@ def names_of_certificate(certificate: Path, key: Path, authority: Path) -> list[
 
 
 def register_nodes(public_keys: Path, superlink: str, authority: Path, console: Console) -> None:
-    """Let the nodes with these keys join; a SuperLink that knows one already keeps it.
+    """Register the keys of nodes that may join; keys that a SuperLink already has are kept.
 
     Raises
     ------
     RunError
-        When the SuperLink refuses one, with its words.
+        When the SuperLink refuses one, with its message.
     """
     with tempfile.TemporaryDirectory(prefix="fedgraph-register-") as home:
         connection_file(Path(home), superlink, authority.absolute())

@@ -18,11 +18,23 @@ _CLIENT_APP_RAISED = 2
 
 
 class LocalGrid(Grid):
-    """Delivers messages to a ClientApp by calling it, one node after the other.
+    """Grid that delivers messages to a ClientApp by calling it, one node after the other.
 
-    client_app   : the ClientApp every node runs.
-    node_configs : one node config per node, as ``flower-supernode --node-config`` would hold it.
-    run_config   : the run config every context sees.
+    An exception inside the ClientApp becomes an error reply with its traceback, as in Flower.
+
+    Parameters
+    ----------
+    client_app : ClientApp or callable
+        The ClientApp that every node runs.
+    node_configs : sequence of mappings
+        A node config per node, with the keys that ``flower-supernode --node-config`` sets.
+    run_config : mapping, optional
+        Run config that every context contains.
+
+    Attributes
+    ----------
+    contexts : dict of int to Context
+        Flower context of each node, by node id.
     """
 
     def __init__(
@@ -36,7 +48,7 @@ class LocalGrid(Grid):
         self._ids = itertools.count(1)
         self._replies: dict[str, Message] = {}
         _identify_process()
-        # Node ids of any value must do, as on the other grids; they start high so that nobody takes them for indices.
+        # Node ids may have any value, as on the other grids; they start high so that they are not mistaken for indices.
         self.contexts = {
             1000 + index: Context(
                 run_id=1,
@@ -52,7 +64,19 @@ class LocalGrid(Grid):
     def of_partitions(
         cls, client_app: ClientApp, nodes: int, run_config: Mapping[str, Any] | None = None, **node_config: Any
     ) -> LocalGrid:
-        """A grid of ``nodes`` nodes that clients are dealt out to; ``node_config`` is given to each of them."""
+        """Build a grid of ``nodes`` nodes among which clients are divided.
+
+        Parameters
+        ----------
+        client_app : ClientApp
+            The ClientApp that every node runs.
+        nodes : int
+            Number of nodes; node i gets ``partition-id`` i.
+        run_config : mapping, optional
+            Run config that every context contains.
+        **node_config
+            Further keys of every node config, with underscores for dashes.
+        """
         extra = {key.replace("_", "-"): value for key, value in node_config.items()}
         configs = [{"partition-id": index, "num-partitions": nodes, **extra} for index in range(nodes)]
         return cls(client_app, configs, run_config)
@@ -73,11 +97,11 @@ class LocalGrid(Grid):
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def get_node_ids(self) -> Iterable[int]:
-        """Ids of all nodes."""
+        """Return the ids of all nodes."""
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Deliver messages at once; the replies wait to be pulled."""
+        """Deliver messages at once and return their ids; the replies wait to be pulled."""
         pushed = []
         for message in messages:
             reply = self._deliver(message)
@@ -86,11 +110,11 @@ class LocalGrid(Grid):
         return pushed
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Replies to the given messages, each handed out once."""
+        """Return the replies to the given messages, each handed out once."""
         return [self._replies.pop(message_id) for message_id in message_ids if message_id in self._replies]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Deliver messages and return the replies; there is nothing to wait for, so ``timeout`` never runs out."""
+        """Deliver messages and return the replies; ``timeout`` has no effect, because calls return with the reply."""
         return [self._deliver(message) for message in messages]
 
     def _deliver(self, message: Message) -> Message:
@@ -116,7 +140,7 @@ def _error_reply(message: Message, reason: str) -> Message:
 
 
 def _identify_process() -> None:
-    """Tell Flower which run this process belongs to; since 1.41 it asks when a message is built."""
+    """Set the run and task of this process for Flower, which since 1.41 needs them when a message is built."""
     try:
         from flwr.supercore.task_identity import TaskIdentity
     except ImportError:

@@ -51,14 +51,31 @@ seed = -1
 
 
 def free_port() -> int:
-    """A port on the loopback interface that nobody listens on."""
+    """Find a port of the loopback interface that is not in use.
+
+    Returns
+    -------
+    int
+        Port number. It is not reserved: another program may take it before it is used.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def program(name: str) -> str:
-    """A Flower program of this Python environment. Raises RunError when it is not installed."""
+    """Find a program of Flower, in this Python environment or else on the ``PATH``.
+
+    Returns
+    -------
+    str
+        Path of the program.
+
+    Raises
+    ------
+    RunError
+        When it is not installed.
+    """
     beside = Path(sys.executable).with_name(name)
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
@@ -67,12 +84,22 @@ def program(name: str) -> str:
 
 
 def flower_environment(home: Path | None = None, **extra: str) -> dict[str, str]:
-    """Environment for Flower's programs: no telemetry, no environment built per run.
+    """Build the environment variables of Flower's programs: no telemetry, and no environment built for each run.
 
-    home : Flower's folder for settings and state; by default the user's own, $FLWR_HOME or ~/.flwr.
+    Parameters
+    ----------
+    home : Path, optional
+        Flower's folder for settings and state; by default the user's own, ``$FLWR_HOME`` or ``~/.flwr``.
+    **extra : str
+        Further variables.
+
+    Returns
+    -------
+    dict of str to str
+        All variables of this process, with those of Flower.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    # This project's own folder comes first, so that no folder called clients or strategies in the way hides it.
+    # This project's own folder comes first, so that no other folder called clients or strategies hides it.
     ours = str(Path(__file__).resolve().parents[3])
     return {
         **os.environ,
@@ -91,7 +118,9 @@ def flower_environment(home: Path | None = None, **extra: str) -> dict[str, str]
 def process(
     command: list[str], environment: Mapping[str, str], log: Path, cwd: Path | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A background process with all its children, ended with the block, or with this process if that is killed."""
+    """Run a background process that ends, with all its children, at the end of the block or when this process is
+    killed.
+    """
     started = start(command, environment, log, cwd)
     try:
         yield started
@@ -102,7 +131,24 @@ def process(
 def start(
     command: list[str], environment: Mapping[str, str], log: Path, cwd: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """A background process, for ``end_group`` to end; it ends with this process if that is killed."""
+    """Start a background process, which ends when this process is killed (on Linux); end it with :func:`end_group`.
+
+    Parameters
+    ----------
+    command : list of str
+        Program and arguments.
+    environment : mapping of str to str
+        All its environment variables.
+    log : Path
+        File that its output and errors are appended to.
+    cwd : Path, optional
+        Working folder.
+
+    Returns
+    -------
+    subprocess.Popen
+        The process, the leader of a session of its own.
+    """
     with log.open("ab") as stream:
         return subprocess.Popen(
             command,
@@ -116,14 +162,17 @@ def start(
 
 
 def die_with_parent() -> None:
-    """Ask Linux to end the child when its parent is gone; elsewhere a killed parent leaves it behind."""
+    """Have Linux kill this process when its parent ends; does nothing on other systems.
+
+    For ``preexec_fn`` of :class:`subprocess.Popen`.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_group(started: subprocess.Popen[bytes]) -> None:
-    """End a process of ``start`` with all its children: asked first, then killed."""
-    # Some of Flower's programs have sessions of their own, and outlive those that started them.
+    """End a process of :func:`start` with all its children: terminated first, and killed after ten seconds."""
+    # Some of Flower's programs have sessions of their own, and outlive their parents.
     everybody = _family(started)
     with suppress(ProcessLookupError):
         os.killpg(started.pid, signal.SIGTERM)
@@ -133,9 +182,14 @@ def end_group(started: subprocess.Popen[bytes]) -> None:
 
 
 def kill_all(started: subprocess.Popen[bytes], everybody: Sequence[psutil.Process] | None = None) -> None:
-    """End a process of ``start`` with all its children at once, as a power cut would.
+    """Kill a process of :func:`start` and all its children at once, as a power cut would.
 
-    everybody : its children, where they were found before; those that have ended count for nothing.
+    Parameters
+    ----------
+    started : subprocess.Popen
+        The process.
+    everybody : sequence of psutil.Process, optional
+        Its children, if they are known already; those that have ended are ignored.
     """
     for each in _family(started) if everybody is None else everybody:
         with suppress(psutil.NoSuchProcess):
@@ -153,14 +207,39 @@ def _family(started: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 
 def wait_for_superlink(port: int, started: subprocess.Popen[bytes], log: Path, encrypted: bool = False) -> None:
-    """Return when the SuperLink answers. Raises RunError with the end of its log when it does not."""
+    """Wait until the SuperLink on this machine answers.
+
+    Parameters
+    ----------
+    port : int
+        Its port, which also answers health checks.
+    started : subprocess.Popen
+        Its process.
+    log : Path
+        Its log, of which an error contains the last 2,000 characters.
+    encrypted : bool, default False
+        Whether it uses TLS.
+
+    Raises
+    ------
+    RunError
+        When it ends, or does not answer within 180 seconds.
+    """
     if not superlink_answers(port, started, encrypted):
         raise RunError(f"the SuperLink did not start:\n{log.read_text(errors='replace')[-2000:]}")
 
 
 def superlink_answers(port: int, started: subprocess.Popen[bytes], encrypted: bool = False) -> bool:
-    """Wait until the SuperLink on this machine answers; False when it ends, or takes too long."""
-    # Whose certificate it is, is for those to check who come from elsewhere.
+    """Wait until the SuperLink on this machine answers.
+
+    The certificate is not verified here: that is up to the programs that connect from elsewhere.
+
+    Returns
+    -------
+    bool
+        False when the process ends, or does not answer within 180 seconds.
+    """
+    # The certificate is checked by the programs that connect from elsewhere.
     context = ssl._create_unverified_context() if encrypted else None
     deadline = time.monotonic() + _START_SECONDS
     address = f"{'https' if encrypted else 'http'}://127.0.0.1:{port}/health"
@@ -175,7 +254,7 @@ def superlink_answers(port: int, started: subprocess.Popen[bytes], encrypted: bo
 
 
 def write_app(folder: Path) -> None:
-    """An app folder whose components are this project's, wherever it is installed."""
+    """Write a Flower app folder whose components are those of the installed fedgraph."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(_APP)
     (folder / "fedgraph_server.py").write_text('from strategies.app import app\n\n__all__ = ["app"]\n')
@@ -183,13 +262,33 @@ def write_app(folder: Path) -> None:
 
 
 def connection_file(home: Path, address: str, authority: Path | None = None) -> None:
-    """Tell ``flwr`` where the SuperLink answers, ``host:port``, and of which authority its certificate must be."""
+    """Write the ``config.toml`` from which ``flwr`` reads where the SuperLink is.
+
+    Parameters
+    ----------
+    home : Path
+        Flower's folder for settings, created if missing.
+    address : str
+        ``host:port`` of the SuperLink.
+    authority : Path, optional
+        Certificate of the authority that signed the SuperLink's; by default the connection is not encrypted.
+    """
     home.mkdir(parents=True, exist_ok=True)
     (home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n\n{connection("here", address, authority)}')
 
 
 def connection(name: str, address: str, authority: Path | None) -> str:
-    """The table of ``config.toml`` by which ``flwr`` knows a SuperLink; without an authority it is not encrypted."""
+    """Return the table of ``config.toml`` that describes a SuperLink, as TOML text.
+
+    Parameters
+    ----------
+    name : str
+        Name of the SuperLink in ``flwr run``.
+    address : str
+        ``host:port``.
+    authority : Path or None
+        Certificate of the authority that signed the SuperLink's; None for a connection that is not encrypted.
+    """
     how = {"insecure": True} if authority is None else {"root-certificates": str(authority)}
     return tomli_w.dumps({"superlink": {name: {"address": address, **how}}})
 
@@ -201,9 +300,25 @@ def run_on_flower(
     places: Mapping[str, str],
     on_wait: Callable[[], None] = lambda: None,
 ) -> None:
-    """This project's app on ``nodes`` simulated nodes; see ``run_app_on_flower``.
+    """Run fedgraph's own app on simulated nodes of Flower, and return when it has ended, successfully or not.
 
-    ``places`` are the variables that tell nodes where data, state and models lie.
+    Parameters
+    ----------
+    run_config : mapping of str to str
+        Flower run config, such as the experiment file.
+    nodes : int
+        Number of simulated nodes.
+    log : Path
+        File that the output of Flower is appended to.
+    places : mapping of str to str
+        Environment variables with the folders of data, node state and models.
+    on_wait : callable, optional
+        Called twice a second during the run.
+
+    Raises
+    ------
+    RunError
+        When the SuperLink does not start.
     """
     with tempfile.TemporaryDirectory(prefix="fedgraph-app-") as scratch:
         app = Path(scratch) / "app"
@@ -219,15 +334,27 @@ def run_app_on_flower(
     environment: Mapping[str, str],
     on_wait: Callable[[], None] = lambda: None,
 ) -> None:
-    """``flwr run`` of any app folder with ``nodes`` simulated nodes on Ray; returns when it has ended, well or not.
+    """Run a Flower app on simulated nodes on Ray, and return when it has ended, successfully or not.
 
-    The output of Flower goes to ``log``; ``environment`` is added to that of its programs; ``on_wait`` is called
-    twice a second meanwhile.
+    Parameters
+    ----------
+    app : Path
+        App folder, as for ``flwr run``.
+    run_config : mapping
+        Flower run config.
+    nodes : int
+        Number of simulated nodes.
+    log : Path
+        File that the output of Flower is appended to.
+    environment : mapping of str to str
+        Environment variables added to those of Flower's programs.
+    on_wait : callable, optional
+        Called twice a second during the run.
 
     Raises
     ------
     RunError
-        When the SuperLink does not start.
+        When a program of Flower is not installed, or the SuperLink does not start.
     """
     with tempfile.TemporaryDirectory(prefix="fedgraph-flower-") as scratch:
         home = Path(scratch) / "home"
@@ -238,7 +365,7 @@ def run_app_on_flower(
             program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
             "--control-api-address", f"127.0.0.1:{control}", "--host", "127.0.0.1", "--port", str(port),
         ]  # fmt: skip
-        # Elsewhere than here, or Ray's workers would take a folder called clients in the way for ours.
+        # In another folder, so that Ray's workers do not import a folder called clients in this one instead of ours.
         with process(command, variables, log, cwd=Path(scratch)) as superlink:
             wait_for_superlink(port, superlink, log)
             settings = " ".join(f"{key}={_toml(value)}" for key, value in run_config.items())

@@ -27,11 +27,11 @@ KINDS: dict[str, Callable[[Results], Any]] = {
     "fairness": of_fairness,
     "none": lambda results: None,
 }
-"""By the name in ``[table] figure``, what makes a matplotlib figure; it returns None when there is nothing to draw."""
+"""By name in ``[table] figure``, functions that return a matplotlib figure, or None when there is nothing to draw."""
 
 
 def draw(results: Results, path: Path) -> bool:
-    """Draw the figure that the table asks for; False, and no file, when there is nothing to draw yet."""
+    """Draw the figure of a table; return False, without a file, when there is nothing to draw yet."""
     figure = KINDS[results.table.table.figure](results)
     if figure is None:
         return False

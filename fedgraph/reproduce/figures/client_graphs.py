@@ -1,4 +1,4 @@
-"""Client graphs as adjacency matrices: the given one above what each row learned."""
+"""Client graphs as adjacency matrices: the given one above those that rows have learned."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fedgraph.reproduce.results import Results
 from fedgraph.reproduce.table import ColumnTable
 
 MOST_CLIENTS = 25
-"""Clients in a picture of adjacency matrices, as many as in Fig. 4 of Chen et al. 2022."""
+"""Number of clients in a picture of adjacency matrices, as in Fig. 4 of Chen et al. 2022."""
 
 
 def of_client_graphs(results: Results) -> Any:
-    """Per column, adjacency matrices of the same clients in the same order: the given one on top, learned ones below.
+    """Draw adjacency matrices of the same clients in the same order, a stack per column: given above learned ones.
 
-    All are of one seed, without self loops, each in shades of its own largest weight.
+    All are of one seed, without self loops, each in shades relative to its own largest weight.
     """
     stacks = [(column, stack) for column in results.columns if len(stack := _stack(results, column)) > 1]
     if not stacks:
@@ -47,7 +47,7 @@ def of_client_graphs(results: Results) -> Any:
 
 
 def _stack(results: Results, column: ColumnTable) -> list[tuple[str, ClientGraph]]:
-    """Headings and graphs of one seed: the given one, then what each row learned; of the seed with most to show."""
+    """Return headings and graphs, the given one and those of the rows, of the seed with the most graphs."""
     stacks = [_stack_of(results, column, seed) for seed in results.seeds]
     return max(stacks, key=len, default=[])
 
@@ -70,7 +70,7 @@ def _stack_of(results: Results, column: ColumnTable, seed: int) -> list[tuple[st
 
 
 def shown_clients(graph: ClientGraph, most: int = MOST_CLIENTS) -> list[str]:
-    """At most so many clients, community by community of the graph, the largest first, and by name within each."""
+    """Choose up to ``most`` clients, community by community of the graph, the largest first, by name within each."""
     related = nx.Graph(to_networkx(graph.without_self_loops()))
     communities = nx.community.greedy_modularity_communities(related, weight="weight") if related.size() else []
     ordered = [name for community in communities for name in sorted(community)]

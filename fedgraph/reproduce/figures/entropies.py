@@ -1,4 +1,4 @@
-"""How far the clients' own predictions disagree: entropy of a sample's predicted labels (Ma et al. 2023, fig. 3)."""
+"""Disagreement of the clients' own predictions: entropy of a sample's predicted labels (Ma et al. 2023, fig. 3)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from fedgraph.reproduce.table import ColumnTable, RowTable
 from fedgraph.support.errors import RunError
 
 FILE = "entropies.csv"
-"""Of a run folder: a line per sample, with the columns key, split and entropy (in bits)."""
+"""File in a run folder: a line per sample, with the columns key, split and entropy (in bits)."""
 
 _BINS = 10
-"""Few: n clients of two classes can come to n / 2 values alone, which are far apart near 0."""
+"""Few: the predictions of n clients for two classes have about n / 2 possible values, which are far apart near 0."""
 
 
 def of_entropies(results: Results) -> Any:
-    """The share of samples by entropy, all splits and seeds together; a line per column, and per row that has some.
+    """Draw the share of samples by entropy, all splits and seeds together; a line per column, and per row with data.
 
-    0 bits: all clients say the same. The upright line is the mean.
+    At 0 bits all clients agree. The vertical line is the mean.
     """
     curves = [
         (row, column, values)
@@ -36,7 +36,7 @@ def of_entropies(results: Results) -> Any:
         return None
     several = len({row.label for row, _, _ in curves}) > 1
     figure, (axis,) = panels(1, width=5.4, height=3.6)
-    # One bit is what two classes can come to; more classes need more room.
+    # Two classes have at most one bit; more classes need more room.
     edges = np.linspace(0.0, max(1.0, *(float(values.max()) for _, _, values in curves)), _BINS + 1)
     colours = palette(len(curves))
     for (row, column, values), (colour, style) in zip(curves, colours, strict=True):
@@ -58,7 +58,7 @@ def of_entropies(results: Results) -> Any:
 
 
 def _of_runs(results: Results, row: RowTable, column: ColumnTable) -> NDArray[np.float64]:
-    """The entropies of every sample of every seed of a row."""
+    """Return the entropies of all samples of all seeds of a row."""
     files = [outcome.cell.path / FILE for outcome in results.at(row, column) if outcome.summary]
     every = [_read(file) for file in files if file.exists()]
     return np.concatenate(every) if every else np.empty(0)

@@ -1,4 +1,4 @@
-"""Every client by round, and how fair that is to what each reaches alone (Gorbett, Shirazi, Ray 2023, fig. 4)."""
+"""Every client by round, and how fair that is given what each reaches alone (Gorbett, Shirazi, Ray 2023, fig. 4)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ _MARK: dict[str, Any] = {"linewidth": 1.8, "linestyle": (0, (1.5, 0.7))}
 
 
 class _Course(NamedTuple):
-    """One run, of those clients that have a value in the stand-alone run, from the lowest to the highest there.
+    """One run, for clients that have a value in the stand-alone run, sorted by that value.
 
-    alone    : what each reaches alone, ``[clients]``.
-    values   : what each reaches here, ``[rounds, clients]``; NaN where it has no value.
-    fairness : ``[rounds]``; NaN where there is none.
+    ``alone`` is what each reaches alone, ``[clients]``; ``values`` what each reaches here, ``[rounds, clients]``, NaN
+    without a value; ``fairness`` is ``[rounds]``, NaN where undefined.
     """
 
     rounds: list[int]
@@ -34,10 +33,10 @@ class _Course(NamedTuple):
 
 
 def of_fairness(results: Results) -> Any:
-    """A panel per column and row: a thin line per client, the lighter the more it reaches alone; orange: fairness.
+    """Draw a panel per column and row: a thin line per client, lighter for larger values alone; fairness in orange.
 
-    Of the first seed that is there, and of the highlighted rows, where there are any; a row without any fairness, as of
-    one model for all, has no panel. The metric is the first of the column whose fairness is asked for, else the first.
+    Panels show the first seed that is there, of the highlighted rows, if any; a row without any fairness, such as one
+    model for all, has no panel. The metric is the first of the column with fairness, else the first.
     """
     drawn = [
         (column, row, quantity, course)
@@ -70,7 +69,7 @@ def of_fairness(results: Results) -> Any:
 
 
 def _draw(axis: Any, course: _Course, lowest: float) -> None:
-    """One panel; ``lowest`` is the end of the axis of fairness."""
+    """Draw one panel; ``lowest`` is the lower end of the axis of fairness."""
     from matplotlib import colormaps
     from matplotlib.patheffects import Normal, Stroke
 
@@ -110,7 +109,7 @@ def _rows(results: Results, column: ColumnTable) -> list[RowTable]:
 
 
 def _course(results: Results, row: RowTable, column: ColumnTable, quantity: Quantity) -> _Course | None:
-    """Of the first seed for which both the row and the stand-alone row are there; None without any fairness."""
+    """Return the first seed for which both the row and the stand-alone row exist; None without any fairness."""
     for outcome in results.at(row, column):
         summary = results.stand_alone(outcome.cell)
         if outcome.summary is None or summary is None:

@@ -1,4 +1,4 @@
-"""What figures share: panels of one size, and colours that stay apart."""
+"""Common parts of figures: panels of one size, and colours that are easy to distinguish."""
 
 from __future__ import annotations
 
@@ -7,7 +7,24 @@ from typing import Any
 
 
 def panels(count: int, width: float, height: float, most: int = 2) -> tuple[Any, list[Any]]:
-    """A figure with ``count`` panels of the given size in inches, at most ``most`` side by side."""
+    """Create a figure with ``count`` panels, at most ``most`` side by side.
+
+    Parameters
+    ----------
+    count : int
+        Number of panels.
+    width, height : float
+        Size of a panel in inches.
+    most : int, default 2
+        Panels side by side.
+
+    Returns
+    -------
+    figure : matplotlib.figure.Figure
+        The figure.
+    axes : list of matplotlib.axes.Axes
+        One per panel.
+    """
     from matplotlib.figure import Figure
 
     across = min(count, most)
@@ -20,14 +37,14 @@ def panels(count: int, width: float, height: float, most: int = 2) -> tuple[Any,
 
 
 def legend_columns(figure: Any, labels: Sequence[str], most: int = 4) -> int:
-    """How many labels of 8 points fit side by side below a figure."""
+    """Return how many labels of 8 points fit side by side below a figure."""
     # A letter is about 0.066 inches wide, the line before it and the gap after it 0.6.
     widest = 0.6 + 0.066 * max(map(len, labels))
     return max(1, min(most, int(figure.get_figwidth() / widest)))
 
 
 def palette(count: int) -> list[tuple[Any, str]]:
-    """Ten colours that stay apart, then the same ones dashed and dotted."""
+    """Return ten distinguishable colours, then the same ones dashed and dotted."""
     from matplotlib import colormaps
 
     colours = colormaps["tab10"].colors  # type: ignore[attr-defined]

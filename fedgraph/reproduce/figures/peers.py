@@ -1,4 +1,4 @@
-"""How many test examples each two peers predict differently, as a picture (Gorbett et al. 2023, fig. 3, right)."""
+"""Numbers of test examples that pairs of peers predict differently, as a picture (Gorbett et al. 2023, fig. 3)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fedgraph.reproduce.table import ColumnTable, RowTable
 from fedgraph.runs.reports import FILE, PeerComparison
 
 _MOST_NAMED = 30
-"""Peers whose names fit along a side."""
+"""Number of peers whose names fit along a side."""
 
 _SIDE, _SMALLEST = 3.4, 5.0
 """Length of a side in inches, about; numbers that would have to be smaller than so many points are not written."""
 
 
 def of_peers(results: Results) -> Any:
-    """A panel for every column and row that has compared its peers, of the first seed that has."""
+    """Draw a panel for every column and row that has compared its peers, of the first seed that has."""
     compared = [
         (row, column, comparison)
         for column in results.columns
@@ -36,7 +36,18 @@ def of_peers(results: Results) -> Any:
 
 
 def picture(compared: Sequence[tuple[str, PeerComparison]]) -> Any:
-    """Matrices of Hamming distances under their titles, in shades of one scale: the share of the test examples."""
+    """Draw matrices of Hamming distances in one common scale: the share of the test examples.
+
+    Parameters
+    ----------
+    compared : sequence of (str, PeerComparison)
+        Title and comparison of each panel.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure.
+    """
     from matplotlib import colormaps
 
     figure, axes = panels(len(compared), width=_SIDE + 1.1, height=_SIDE + 1.2)
@@ -58,7 +69,7 @@ def picture(compared: Sequence[tuple[str, PeerComparison]]) -> Any:
 
 
 def _shares(comparison: PeerComparison) -> NDArray[np.float64]:
-    """Hamming distances in per cent of the examples, NaN on the diagonal, where there is nothing to compare."""
+    """Return Hamming distances in per cent of the examples, NaN on the diagonal."""
     shares = 100 * comparison.hamming.double().numpy() / comparison.examples
     np.fill_diagonal(shares, np.nan)
     return shares
@@ -77,7 +88,7 @@ def _name_peers(axis: Any, names: tuple[str, ...]) -> None:
 
 
 def _write_numbers(axis: Any, comparison: PeerComparison, dark: NDArray[np.bool_]) -> None:
-    """Into the cells, where they can be read there."""
+    """Write numbers into the cells, where they are large enough to be read."""
     count, digits = len(comparison.names), len(f"{int(comparison.hamming.max()):,}")
     # A digit is about 0.6 times as wide as a letter is high, which is given in points of 1/72 inch.
     size = min(9.0, 0.85 * 72 * _SIDE / (count * 0.6 * digits))

@@ -13,10 +13,10 @@ from fedgraph.reproduce.table import ColumnTable, RowTable
 from fedgraph.support.errors import RunError
 
 FILE = "alignment.npz"
-"""Of a run folder: ``owners``, and ``matrices`` ``[owners, aligned, size]``."""
+"""File in a run folder: ``owners``, and ``matrices`` ``[owners, aligned, size]``."""
 
 SHOWN = 4
-"""Clients in the picture, of each column."""
+"""Number of clients in the picture, for each column."""
 
 
 class _Alignment(NamedTuple):
@@ -25,10 +25,10 @@ class _Alignment(NamedTuple):
 
 
 def of_permutations(results: Results) -> Any:
-    """The matrices of clients evenly taken from all, of the first seed; a line per column and row that has some.
+    """Draw the matrices of clients evenly taken from all, of the first seed; a line per column and row with data.
 
-    The heading of a line says of all its clients how near their matrices come to permutations: the largest entry of
-    each row and column is 1 in one, and all rows and columns sum to 1.
+    The heading of a line describes how close the matrices of all its clients are to permutations: in a permutation the
+    largest entry of each row and column is 1, and all rows and columns sum to 1.
     """
     lines = [
         (row, column, alignment)
@@ -64,7 +64,7 @@ def of_permutations(results: Results) -> Any:
 
 
 def in_words(matrices: NDArray[np.float64]) -> str:
-    """How near matrices ``[owners, aligned, size]`` come to permutations."""
+    """Describe how close matrices ``[owners, aligned, size]`` are to permutations."""
     row, column = (matrices.max(axis=axis) for axis in (2, 1))
     off = max(float(np.abs(matrices.sum(axis=axis) - 1).max()) for axis in (2, 1))
     return (
@@ -74,7 +74,7 @@ def in_words(matrices: NDArray[np.float64]) -> str:
 
 
 def _of_runs(results: Results, row: RowTable, column: ColumnTable) -> _Alignment | None:
-    """Of the first seed that has some."""
+    """Return the alignment of the first seed that has one."""
     folders = [outcome.cell.path for outcome in results.at(row, column) if outcome.summary]
     file = next((folder / FILE for folder in folders if (folder / FILE).exists()), None)
     return None if file is None else _read(file)

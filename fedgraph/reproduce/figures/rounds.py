@@ -1,4 +1,4 @@
-"""A metric of every row, round by round: the first that is measured in every round."""
+"""A metric of every row, round by round: the first one with a value after every evaluation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedgraph.runs import RunFolder
 
 
 def by_round(results: Results) -> Any:
-    """A panel per column, a line per row: the mean over seeds, with a band from the lowest to the highest seed."""
+    """Draw a panel per column, a line per row: the mean over seeds, with a band from the lowest to the highest seed."""
     curves = {column.key: _curves(results, column) for column in results.columns}
     drawn = [column for column in results.columns if curves[column.key]]
     if not drawn:
@@ -55,7 +55,7 @@ def _metric(results: Results, column: ColumnTable) -> MetricTable:
 
 
 def _curves(results: Results, column: ColumnTable) -> dict[str, tuple[list[int], NDArray[np.float64]]]:
-    """By row label, the rounds that every seed has measured and the values ``[seeds, rounds]``."""
+    """Return by row label the rounds that all seeds have evaluated, and the values ``[seeds, rounds]``."""
     metric = _metric(results, column)
     curves = {}
     for row in results.rows(column):
@@ -70,7 +70,7 @@ def _curves(results: Results, column: ColumnTable) -> dict[str, tuple[list[int],
 
 
 def _history(cell: Cell, quantity: Quantity, factor: float) -> dict[int, float]:
-    """The metric of a run after each round in which it was measured."""
+    """Return the metric of a run after each evaluation."""
     if quantity.client is not None:
         found = {
             number: values.get(quantity.client) for number, values in by_client_and_round(cell.path, quantity).items()

@@ -1,4 +1,4 @@
-"""The first metric of every row: bars or dots, with the published value beside them; apart where of other data."""
+"""The first metric of every row: bars or dots, with published values beside them, or apart if of other data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HIGHLIGHTED, _OTHERS, _PUBLISHED = "#1f6fb4", "#9aa7b3", "#c04a1d"
 
 
 class _Panel(NamedTuple):
-    """Its title, what is drawn, and per row: label, whether it is highlighted, ours and the published value."""
+    """Title and rows of a panel: label, whether it is highlighted, our and the published value."""
 
     title: str
     metric: MetricTable
@@ -21,9 +21,9 @@ class _Panel(NamedTuple):
 
 
 def by_row(results: Results, bars: bool) -> Any:
-    """A line per row: ours with the deviation over seeds, and the published value as an open diamond.
+    """Draw a line per row: our value with the deviation over seeds, and the published value as an open diamond.
 
-    Published values of other data than ours have a panel of their own, which names them.
+    Published values for other data than ours have a panel of their own, whose title names these.
     """
     drawn: list[_Panel] = []
     table = results.table.table

@@ -1,4 +1,4 @@
-"""What people see of runs: the live display, tables, sentences, pictures, and models of peers compared."""
+"""Reports of runs: live display, tables, sentences, plots, and comparisons of the models of peers."""
 
 from fedgraph.runs.reports.peer_comparison import COUNTS, FILE, MEASURES, PeerComparison
 from fedgraph.runs.reports.plot import PICTURES, plot_runs

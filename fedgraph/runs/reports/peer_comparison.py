@@ -1,4 +1,4 @@
-"""How far the models of peers differ, pair by pair: in their parameters, and in what they predict of the same examples.
+"""Differences between the models of peers, pair by pair: in parameters, and in predictions for the same examples.
 
 Gorbett, Shirazi, Ray: Cross-Silo Federated Learning Across Divergent Domains with Iterative Parameter Alignment (IEEE
 Big Data 2023), section IV.C and figure 3.
@@ -21,25 +21,37 @@ from fedgraph.support.errors import FedgraphError, RunError
 from fedgraph.support.files import as_csv, write_atomically
 
 FILE = "peers.npz"
-"""Of a run folder with ``[evaluation] compare-peers``."""
+"""Name of the file in a run folder with ``[evaluation] compare-peers``."""
 
 DISTANCES, COUNTS = ("l1", "l2"), ("hamming", "both-right", "both-wrong")
 MEASURES = (*DISTANCES, *COUNTS)
-"""Of every pair, as they are called in files and tables."""
+"""Measures of every pair, as they are called in files and tables."""
 
 
 @dataclass(frozen=True, eq=False)
 class PeerComparison:
-    """Of every pair of peers, as symmetric matrices ``[peers, peers]``.
+    """Comparison of all pairs of peers, as symmetric matrices ``[peers, peers]``.
 
-    names      : the peers, in the order of rows and columns.
-    examples   : how many examples all of them have predicted.
-    l1, l2     : sum of absolute differences, and Euclidean distance, of the models' parameters; float64.
-    hamming    : examples for which the two predict different classes; int64, as are the next two.
-    both_right : examples that both predict right; on the diagonal, those that a peer predicts right.
-    both_wrong : examples that both predict wrong, whether alike or not.
+    Attributes
+    ----------
+    names : tuple of str
+        The peers, in the order of rows and columns.
+    examples : int
+        Number of examples that all of them have predicted.
+    l1, l2 : Tensor
+        Sum of absolute differences, and Euclidean distance, of the models' parameters; float64.
+    hamming : Tensor
+        Number of examples for which the two predict different classes, int64.
+    both_right : Tensor
+        Number of examples that both predict correctly, int64; on the diagonal, those that a peer predicts correctly.
+    both_wrong : Tensor
+        Number of examples that both predict wrongly, whether with the same class or not, int64.
 
-    Raises FedgraphError for anything that no comparison of two peers or more can be.
+    Raises
+    ------
+    FedgraphError
+        For fewer than two peers, names that are not unique, no examples, and matrices of another shape or type, that
+        are not symmetric, finite and nonnegative, or that count more than ``examples``.
     """
 
     names: tuple[str, ...]
@@ -71,20 +83,30 @@ class PeerComparison:
 
     @classmethod
     def of(cls, names: tuple[str, ...], models: Tensor, predicted: Tensor, targets: Tensor) -> PeerComparison:
-        """Compare peers.
+        """Compare peers; takes as much memory as the arguments, beside the matrices.
 
-        models    : ``[peers, parameters]``, what training changes of them.
-        predicted : classes, integers ``[peers, examples]``.
-        targets   : the true classes, ``[examples]``.
+        Parameters
+        ----------
+        names : tuple of str
+            The peers.
+        models : Tensor
+            The parameters that training changes, ``[peers, parameters]``.
+        predicted : Tensor
+            Predicted classes, integers ``[peers, examples]``.
+        targets : Tensor
+            True classes, ``[examples]``.
 
-        Takes memory as the arguments do, beside the matrices. Raises FedgraphError for shapes that do not fit.
+        Raises
+        ------
+        FedgraphError
+            For shapes that do not fit.
         """
         if len(models) != len(names) or predicted.shape != (len(names), *targets.shape):
             raise FedgraphError(
                 f"{len(names)} peers have models {list(models.shape)}, predictions {list(predicted.shape)} and targets "
                 f"{list(targets.shape)}; the first two need a row for each peer, the last two equally many examples"
             )
-        # Distances of models that diverged are finite as float64, and counts exact: there are matrix products of those.
+        # In float64 distances of diverged models are finite, and counts, by matrix products, exact.
         parameters, classes = models.double(), predicted.double()
         right = (predicted == targets).double()
         wrong = 1 - right
@@ -99,31 +121,31 @@ class PeerComparison:
         )
 
     def matrix(self, measure: str) -> Tensor:
-        """One of ``MEASURES``, ``[peers, peers]``."""
+        """Return one of ``MEASURES``, ``[peers, peers]``."""
         matrix: Tensor = getattr(self, measure.replace("-", "_"))
         return matrix
 
     def of_pairs(self, measure: str) -> Tensor:
-        """The same of every pair once, ``[pairs]``, in the order of ``itertools.combinations``."""
+        """Return a measure of every pair once, ``[pairs]``, in the order of ``itertools.combinations``."""
         one, other = torch.triu_indices(len(self.names), len(self.names), offset=1)
         return self.matrix(measure)[one, other]
 
     def mean(self, measure: str) -> float:
-        """One of ``MEASURES`` over all pairs."""
+        """Return the mean of one of ``MEASURES`` over all pairs."""
         return float(self.of_pairs(measure).double().mean())
 
     def summary(self) -> dict[str, float | int]:
-        """The means, and the number of examples."""
+        """Return the means of all measures, and the number of examples."""
         return {**{measure: self.mean(measure) for measure in MEASURES}, "examples": self.examples}
 
     def as_csv(self) -> str:
-        """A line per pair."""
+        """Return CSV text with a line per pair."""
         columns = [self.of_pairs(measure).tolist() for measure in MEASURES]
         lines = zip(combinations(self.names, 2), *columns, strict=True)
         return as_csv([("peer", "other", *MEASURES), *((*pair, *numbers) for pair, *numbers in lines)])
 
     def write(self, path: Path) -> None:
-        """Write it as ``.npz``, which ``read`` reads, and beside it the pairs as ``.csv``."""
+        """Write the matrices as ``.npz``, which :meth:`read` reads, and beside it the pairs as ``.csv``."""
         packed = io.BytesIO()
         content: dict[str, Any] = {"names": np.array(self.names), "examples": np.array(self.examples)}
         content |= {measure: self.matrix(measure).numpy() for measure in MEASURES}
@@ -133,7 +155,7 @@ class PeerComparison:
 
     @classmethod
     def read(cls, path: Path) -> PeerComparison:
-        """Read it. Raises RunError for a file that is missing, broken or no comparison of peers."""
+        """Read a file of :meth:`write`. Raises RunError when it is missing, damaged or something else."""
         if not path.is_file():
             raise RunError(f"{path} is not there: peers are compared by runs with [evaluation] compare-peers = true")
         try:

@@ -1,4 +1,4 @@
-"""One picture of finished runs: the client graph, and how the measured models got better round by round."""
+"""Plot of finished runs: the client graph, and the metrics of the models round by round."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PICTURES = (".png", ".svg", ".pdf", ".jpg", ".jpeg")
 
 
 def plot_runs(folders: Sequence[RunFolder], path: Path) -> None:
-    """Draw runs of the same clients into an image file; the format follows the suffix of ``path``.
+    """Draw runs of the same clients into an image file, whose format follows the suffix of ``path``.
 
-    Left, where a run has one: the given client graph, each client coloured by what its model of the first run reaches.
-    Right: mean over clients of the first metric, round by round, with the middle half of the clients shaded.
+    Left, where a run has one: the given client graph, each client coloured by the metric of its final model in the
+    first run. Right: mean over clients of the first metric, round by round, with the middle half of the clients shaded.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def plot_runs(folders: Sequence[RunFolder], path: Path) -> None:
 
 
 def _history(folder: RunFolder) -> dict[str, Any]:
-    """The first metric of a run on its test data (else on what was measured), one row of clients per evaluation."""
+    """Return the first metric of a run on its test data (else the last split), one row of clients per evaluation."""
     summary = folder.summary()
     split = shown_split([summary])
     if not summary["metrics"].get(split):

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live display, a table of results, and the plain sentence of what was measured."""
+"""Reports of a run for people: a live display, a table of results, and a plain sentence about the measurements."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from fedgraph.training import AFTER_TURN, EXTREMES, LAST, num_extreme
 log = logging.getLogger("fedgraph")
 
 _MOST_COLUMNS = 4
-"""Runs that fit side by side."""
+"""Number of runs that fit side by side."""
 
 _METRICS_OF_MANY = 3
-"""Metrics that fit where every run is a row."""
+"""Number of metrics that fit where every run is a row."""
 
 _MOST_GROUPS = 20
 
@@ -31,7 +31,13 @@ _DOWN, _UP = "MB down, per client", "MB up, per client"
 
 
 class LogProgress(Callback):
-    """One log line per round and evaluation: all there is to see where no terminal is attached."""
+    """Callback that logs a line per round and evaluation, for runs without a terminal.
+
+    Parameters
+    ----------
+    num_rounds : int
+        Number of rounds of the run.
+    """
 
     def __init__(self, num_rounds: int) -> None:
         self._num_rounds = num_rounds
@@ -39,7 +45,7 @@ class LogProgress(Callback):
         self._first: int | None = None
 
     def on_training(self, training: Training) -> None:
-        """Round, loss, absent clients, time left."""
+        """Log round, loss, number of absent clients and time left."""
         if self._first is None:
             self._first = training.round
         done = training.round - self._first + 1
@@ -52,15 +58,22 @@ class LogProgress(Callback):
         )  # fmt: skip
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
-        """Means over clients."""
+        """Log means over clients."""
         log.info("after round %d: %s", evaluation.round, _means(evaluation))
         return False
 
 
 class LiveDisplay(Callback):
-    """A progress bar with round or epoch, metrics and time left, on a terminal.
+    """Callback with a progress bar on a terminal: round or epoch, metrics and time left. A context manager.
 
-    total : rounds or epochs that there will be; None where nobody knows: the bar then shows only that a run goes on.
+    Parameters
+    ----------
+    console : Console
+        The terminal.
+    label : str
+        Label of the bar.
+    total : int or None
+        Number of rounds or epochs; None where it is not known: the bar then only shows that the run is alive.
     """
 
     def __init__(self, console: Console, label: str, total: int | None) -> None:
@@ -83,11 +96,11 @@ class LiveDisplay(Callback):
         self._progress.stop()
 
     def on_training(self, training: Training) -> None:
-        """Move the bar."""
+        """Advance the bar."""
         self._progress.update(self._task, completed=training.round)
 
     def on_epoch(self, phase: str, epoch: int) -> None:
-        """Move the bar, or say how many there have been."""
+        """Advance the bar, or show the number of epochs where the total is not known."""
         if self._counts:
             self._progress.update(self._task, completed=epoch)
         else:
@@ -99,7 +112,7 @@ class LiveDisplay(Callback):
         return False
 
     def on_line(self, line: Mapping[str, Any]) -> None:
-        """The same from a line of ``metrics.jsonl``, for a run in another process."""
+        """Update the display from a line of ``metrics.jsonl``, for a run in another process."""
         if line["phase"] == "training":
             self._progress.update(self._task, completed=line["round"])
         elif line["phase"] != "evaluation":
@@ -115,15 +128,26 @@ def _means(evaluation: Evaluation, most: int = 8) -> str:
 
 
 def shown_split(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """The split that results are shown for: test, where it was measured, else the last that was."""
+    """Return the split that results are shown for: test if it was measured, else the last that was."""
     measured = list(summaries[0]["metrics"])
     return "test" if "test" in measured or not measured else measured[-1]
 
 
 def results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
-    """One column per run, one row per metric: mean and deviation over clients, then what the run took.
+    """Build a table of results: mean and standard deviation over clients of each metric, then the cost of the run.
 
-    More runs than fit side by side become rows, with means of the last metrics, those of the longest forecast.
+    Up to four runs are columns. More runs become rows, with the means of the last metrics, those of the longest
+    forecast.
+
+    Parameters
+    ----------
+    summaries : sequence of mappings
+        Contents of ``summary.json``, one per run.
+
+    Returns
+    -------
+    Table
+        Table to print on a rich console.
     """
     split = shown_split(summaries)
     title = (
@@ -138,14 +162,17 @@ def results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _named(summary: Mapping[str, Any]) -> str:
-    """The method, and what must be known of it to read its numbers."""
+    """Return the method, and the remark that is needed to read its numbers."""
     remark = f"\n({summary['remark']})" if summary.get("remark") else ""
     return escape(f"{summary['method']}{remark}")
 
 
 def _took(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """What the runs took. Bytes of a client are those of one that has a node to itself: what nodes of several send in
-    all is not to be compared between methods of which some answer with a mean and others with every client's own."""
+    """Return the cost of each run.
+
+    Bytes of a client are those of a client on a node of its own: the totals of nodes with several clients cannot be
+    compared between methods that answer with a mean and methods that answer with every client's own model.
+    """
     nodes = list(dict.fromkeys(summary["nodes"] for summary in summaries if summary.get("nodes")))
     took = {
         "rounds": [str(summary["rounds"]) for summary in summaries],
@@ -171,8 +198,10 @@ def _in_all(summary: Mapping[str, Any], with_nodes: bool) -> str:
 
 
 def _targets(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """For each target the rounds, the bytes per client and the seconds until the mean over clients reached it, and in
-    brackets until the first client did."""
+    """Return the cost until each target was reached by the mean over clients, and in brackets by the first client.
+
+    The rows are rounds, bytes per client and seconds.
+    """
     wanted = {
         (name, reached["target"])
         for summary in summaries
@@ -202,8 +231,10 @@ def _results(
     shows: Callable[[Mapping[str, float | None] | None], str],
     most: int | None = None,
 ) -> dict[str, list[str]]:
-    """An entry for each run per metric: the last ``most`` metrics, fairness where it was followed, then best, worst and
-    groups of the first of them."""
+    """Return an entry for each run per metric.
+
+    The last ``most`` metrics, fairness where it was followed, then best, worst and groups of the first of them.
+    """
     measured = [summary["metrics"].get(split, {}) for summary in summaries]
     metrics = list(dict.fromkeys(metric for values in measured for metric in values))
     final = [metric for metric in metrics if not metric.endswith((AFTER_TURN, LAST))]
@@ -224,7 +255,13 @@ def _results(
 
 
 def extreme_clients(summaries: Sequence[Mapping[str, Any]], split: str, metric: str) -> str:
-    """How many clients the best and the worst 5 % are in some runs, in words: ``1 client``."""
+    """Return in words how many clients the best and the worst 5 % are.
+
+    Returns
+    -------
+    str
+        For example ``1 client``, or ``2 or 3 clients`` where runs differ.
+    """
     counts = set()
     for summary in summaries:
         values = summary.get("per_client", {}).get(split, {}).get(metric)
@@ -257,13 +294,24 @@ def _row_per_run(title: str, runs: Sequence[str], columns: Mapping[str, Sequence
 
 
 def _groups(summaries: Sequence[Mapping[str, Any]], split: str) -> list[str]:
-    """Groups of clients that have a row of their own; none where there are too many to read."""
+    """Return the groups of clients that have a row of their own; none where there are too many to read."""
     found = dict.fromkeys(group for summary in summaries for group in summary.get("per_group", {}).get(split, {}))
     return list(found) if len(found) <= _MOST_GROUPS else []
 
 
 def sentence(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """What was measured on what, in plain words."""
+    """Describe in plain words what was measured on which data, and what bytes per client mean.
+
+    Parameters
+    ----------
+    summaries : sequence of mappings
+        Contents of ``summary.json``, one per run.
+
+    Returns
+    -------
+    str
+        One or more sentences.
+    """
     split = shown_split(summaries)
     data = " / ".join(dict.fromkeys(summary["data"] for summary in summaries))
     usual = (
@@ -274,7 +322,7 @@ def sentence(summaries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _about_bytes(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """What bytes per client are, and where nodes of several clients have sent less than these together."""
+    """Explain bytes per client, and where nodes of several clients have sent less than these together."""
     saved = []
     counted = [summary for summary in summaries if summary.get("bytes_down_per_client") is not None]
     for summary in counted:
@@ -289,7 +337,13 @@ def _about_bytes(summaries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def as_text(summary: Mapping[str, Any]) -> str:
-    """Table and sentence of one run as plain text."""
+    """Format table and sentence of one run.
+
+    Returns
+    -------
+    str
+        Plain text, 100 columns wide.
+    """
     console = Console(file=io.StringIO(), width=100, color_system=None)
     console.print(results_table([summary]))
     console.print(sentence([summary]))
