@@ -56,7 +56,7 @@ _LOOKED_AT = 256
 
 
 class FedNGM(PhasedStrategy[FedNGMSettings]):
-    """Four phases: features of clients, their graphs, their models, and the global model that they receive.
+    """Phases: features of clients, their graphs or sums over their rows, their models, and one global model for all.
 
     After the first request, nothing is sent to any node unless at least as many clients take part as ``min-clients`` of
     ``[fedngm.merge]``, or of ``[experiment]`` if that is larger: common features with their categories, ranges, the

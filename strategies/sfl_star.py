@@ -52,8 +52,6 @@ class SFLStar(SFL[SFLStarSettings]):
 
     def relations(self, server_round: int, replies: Replies) -> ClientGraph:
         """Learn a graph from the replies of this round, and mix it with the given one, for all in ``replies``."""
-        if server_round < self.settings.learn_from:
-            return ClientGraph.complete(replies.names) if replies.graph is None else replies.graph
         features, positions = self._features(replies)
         self._learner.learn(features, positions, server_round)
         learned = self._learner.among(replies.positions)

@@ -57,9 +57,7 @@ def _build(table: GraphTable, federation: Federation, source: Callable[[], DataS
     if table.source == "labels":
         if federation.label_counts is None:
             raise GraphError('[graph] source = "labels" needs data with classes; this data has none')
-        return from_labels(
-            federation.names, federation.label_counts, main=table.main_labels, weights=table.label_weights
-        )
+        return from_labels(federation.names, federation.label_counts, main=table.main_labels)
     if table.source == "file":
         return read_graph(_find(str(table.path), data_dir), directed=table.directed)
     graph = source().given_graph()

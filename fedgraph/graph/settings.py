@@ -19,8 +19,7 @@ class GraphTable(Settings):
     path   : with ``file``: an edge list (from,to and a weight, or a distance or cost, to which a Gaussian kernel is
              applied), a matrix, .npz, .json, .graphml, .gml or DCRNN's .pkl; looked for beside the experiment, in the
              current folder, and in the data folder.
-    main_labels, label_weights : with ``labels``: how many of a client's largest classes count, and whether edges weigh
-             1 (``binary``) or the similarity of the class distributions (``overlap``).
+    main_labels : with ``labels``: how many of a client's largest classes count.
     directed   : refuse (false) or keep (true) a file's asymmetry; an edge list with each pair once is directed
              unless this is false. By default the file decides.
     symmetrise : take the larger of the two weights of every pair.
@@ -34,7 +33,6 @@ class GraphTable(Settings):
     source: Literal["none", "complete", "data", "labels", "file"] = "none"
     path: str | None = None
     main_labels: PositiveInt = 1
-    label_weights: Literal["binary", "overlap"] = "binary"
     directed: bool | None = None
     symmetrise: bool = False
     binarise: bool = False

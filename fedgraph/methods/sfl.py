@@ -102,8 +102,6 @@ class SFLStarSettings(SFLSettings):
                   only the learned one is used, its rows scaled to add up to neighbours, so that a client counts as much
                   as a neighbour does on average; beta is then not used.
     momentum    : share of earlier rounds in the distances, below 1; 0 uses this round only.
-    learn_from  : the first round in which the graph is learned, anew in every round. Earlier rounds use the given graph
-                  or, without one, the complete graph.
     released    : as for ``[sfl]``; and the graph is what the released program learns: every round a new encoder takes
                   ten steps towards the *distances*, which leaves it random. Its rows are divided by their sum, as are
                   those of the given graph with self loops, and beta of it is mixed in. The learned graph has no self
@@ -116,11 +114,10 @@ class SFLStarSettings(SFLSettings):
     neighbours: int = Field(default=4, ge=1)
     beta: float = Field(default=0.05, ge=0, le=1)
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    learn_from: int = Field(default=1, ge=1)
 
     @model_validator(mode="after")
     def _released_learns_every_round(self) -> SFLStarSettings:
-        fixed = {"learner": "encoder", "features": "parameters", "momentum": 0.0, "learn_from": 1}
+        fixed = {"learner": "encoder", "features": "parameters", "momentum": 0.0}
         return self.model_copy(update={**fixed, "normalisation": "random-walk"}) if self.released else self
 
 

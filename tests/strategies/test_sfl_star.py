@@ -157,17 +157,6 @@ def test_numbers_too_large_to_compare_leave_a_client_out_and_the_run_alive(featu
     assert served.relations(2, replies(diverged)).num_clients == len(NAMES)
 
 
-def test_when_it_is_learned():
-    served = strategy(**{"learn-from": 2})
-    everybody = ClientGraph.complete(NAMES)
-    assert served.relations(1, replies(models(1))) == everybody
-    assert served.learned_graph() is None
-    learned = [served.relations(t, replies(models(t))).dense() for t in (2, 3)]
-    assert not torch.equal(learned[0], learned[1])
-    given = strategy(ring(), **{"learn-from": 2})
-    assert given.relations(1, replies(models(), ring())) == ring()
-
-
 def test_a_client_not_seen_before_is_learned_at_once():
     served = strategy(**{"neighbours": 2})
     some = [0, 1, 2, 3, 4]

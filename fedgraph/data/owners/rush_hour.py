@@ -10,12 +10,12 @@ from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from fedgraph.data.base import CatalogueEntry
 from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource, block_splits
@@ -42,36 +42,27 @@ RUSH_HOUR: tuple[CatalogueEntry, ...] = tuple(
 )
 
 
-def _some_hours(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
-    if any(not 0 <= start < end <= 24 for start, end in spans):
-        raise ValueError("each span of rush hours is [start, end] in hours of the day, 0 <= start < end <= 24")
-    if not 0 < len({hour for span in spans for hour in range(*span)}) < 24:
-        raise ValueError("rush hours must be some hours of the day, and not all 24")
-    return spans
+_RUSH_HOURS = ((7, 10), (16, 19))
+"""Spans from the first hour of the day to the one after the last."""
 
 
 class RushHourSettings(SharedSampleSettings):
     """Windows of 12 five-minute steps that start at the full hour; the label is whether it is a rush hour.
 
-    Incomplete hours, as at the end of a recording, are left out.
+    Rush hours are those from 7 to 10 and from 16 to 19. Incomplete hours, as at the end of a recording, are left out.
 
     Attributes
     ----------
-    rush_hours          : spans [start, end] in hours of the day; a window is rush hour where start <= hour < end.
-    missing             : the speed that marks a missing reading, 0 as published; NaN always does. A missing reading
-                          becomes the mean of the client's training readings.
-    lacks_empty_windows : whether a client lacks a window for which it has no reading at all; the paper counts it as
-                          present.
-    first_steps         : use at most this many five-minute steps from the beginning.
-    split               : ``hours``, each drawn independently as in the paper, so that its neighbours may be in another
-                          split; ``blocks``, whole blocks of days drawn by split_seed; ``in-order``, the blocks in their
-                          order: the first are trained on, the last tested on.
-    block_days          : days of a block, from the first day on.
+    missing     : the speed that marks a missing reading, 0 as published; NaN always does. A missing reading becomes the
+                  mean of the client's training readings.
+    first_steps : use at most this many five-minute steps from the beginning.
+    split       : ``hours``, each drawn independently as in the paper, so that its neighbours may be in another split;
+                  ``blocks``, whole blocks of days drawn by split_seed; ``in-order``, the blocks in their order: the
+                  first are trained on, the last tested on.
+    block_days  : days of a block, from the first day on.
     """
 
-    rush_hours: Annotated[tuple[tuple[int, int], ...], AfterValidator(_some_hours)] = ((7, 10), (16, 19))
     missing: float | None = 0.0
-    lacks_empty_windows: bool = False
     first_steps: int | None = Field(None, ge=1)
     split: Literal["hours", "blocks", "in-order"] = "hours"
     block_days: int = Field(7, ge=1)
@@ -118,7 +109,8 @@ class RushHourSource(SharedSampleSource):
         if self.settings.missing is not None:
             read &= speeds != self.settings.missing
         speeds = np.where(read, speeds, np.float32(np.nan))
-        present = read.any(2) if self.settings.lacks_empty_windows else np.ones(read.shape[:2], dtype=bool)
+        # The paper counts a window without any reading as present.
+        present = np.ones(read.shape[:2], dtype=bool)
         parts = None
         if self.settings.split != "hours":
             days = hours.astype("datetime64[D]").astype(np.int64)
@@ -126,7 +118,7 @@ class RushHourSource(SharedSampleSource):
             parts = block_splits(blocks, self.settings, self.settings.split == "in-order", self.title)
         hour_of_day = hours.astype(np.int64) % 24
         rush = np.zeros(len(hours), dtype=bool)
-        for start, end in self.settings.rush_hours:
+        for start, end in _RUSH_HOURS:
             rush |= (start <= hour_of_day) & (hour_of_day < end)
         return Holdings(
             keys=tuple(str(hour) for hour in hours),

@@ -1,7 +1,7 @@
 """The schema of a table: the kind of each column, by rules that the user can override.
 
 - Text is categorical, and binary if there are two values. Numbers with words among them are text.
-- Whole numbers are binary if there are two values (usually 0 and 1), integer up to ``max-integer-values`` distinct
+- Whole numbers are binary if there are two values (usually 0 and 1), integer up to 100 distinct
   values, real beyond. All other numbers are real even if there are only two: measurements do not leave a client as
   categories.
 - A constant column of text or whole numbers is categorical with one category. It may vary elsewhere, and takes the
@@ -34,6 +34,10 @@ from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.settings import Settings
 
 log = logging.getLogger("fedgraph")
+
+
+_MAX_INTEGER_VALUES = 100
+"""Whole numbers with more distinct values are real."""
 
 
 class KindSettings(Settings):
@@ -75,7 +79,6 @@ class SchemaSettings(Settings):
     missing_codes      : by column, values that mean missing, e.g. ``[99, 9999]`` or ``["unknown"]``.
     unknown            : a value that is none of a feature's categories is an ``error``, or ``missing``.
     max_categories     : most distinct values of a categorical feature; it has a unit for each.
-    max_integer_values : whole numbers with more distinct values are real.
     least_rows         : a value in fewer rows of a client is not sent as a category, and is missing in them unless
                          another client sends it. Categories listed under ``kinds`` are known to all anyway.
     """
@@ -86,7 +89,6 @@ class SchemaSettings(Settings):
     missing_codes: dict[str, tuple[int | float | str, ...]] = Field(default_factory=dict)
     unknown: Literal["error", "missing"] = "error"
     max_categories: PositiveInt = 100
-    max_integer_values: PositiveInt = 100
     least_rows: PositiveInt = 5
 
     @model_validator(mode="after")
@@ -192,7 +194,7 @@ def _feature(table: Table, name: str, settings: SchemaSettings) -> Feature | Non
         return Feature(name, "real")
     column = read_column(table, name, codes)
     if told is None and numbers is not None and len(column.texts) > 2:
-        return Feature(name, "integer" if len(column.texts) <= settings.max_integer_values else "real")
+        return Feature(name, "integer" if len(column.texts) <= _MAX_INTEGER_VALUES else "real")
     most = 2 if told is not None and told.kind == "binary" else settings.max_categories
     # A column of nearly all numbers is meant to be numeric, so all of its values count, however rare.
     counted = len(column.texts) if _few_words(column) else int((column.counts >= settings.least_rows).sum())

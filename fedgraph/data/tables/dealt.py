@@ -25,6 +25,9 @@ from fedgraph.data.tables.tables_of_clients import ClientTableSettings, TablesOf
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 
+_EMPHASIS = 4.0
+"""How much more often a row of a client's segment goes to it than another row."""
+
 Value = Annotated[str, BeforeValidator(lambda value: as_category(value))]
 
 
@@ -37,8 +40,7 @@ class DealtTableSettings(ClientTableSettings):
     clients        : names of the clients, or how many there are.
     client_column  : column whose values name the clients; it is no feature, and rows without it are left out.
     segments       : by client, values by column, e.g. ``{ poor = { pay = ["medicaid", "selfpay"] } }``: rows that have
-                     them all are the client's segment, and are assigned to it more often than to others.
-    emphasis       : how many times as often.
+                     them all are the client's segment, and are assigned to it four times as often.
     public_share   : fraction of the rows that everybody may see, including the server; no client has any of them.
     stratify       : columns whose values occur as often in the public part as in the others, in every combination.
     """
@@ -47,7 +49,6 @@ class DealtTableSettings(ClientTableSettings):
     clients: PositiveInt | tuple[str, ...] | None = None
     client_column: str | None = None
     segments: dict[str, dict[str, tuple[Value, ...]]] = Field(default_factory=dict)
-    emphasis: float = Field(default=4.0, gt=0)
     public_share: float = Field(default=0.0, ge=0, lt=1)
     stratify: tuple[str, ...] = ()
 
@@ -99,7 +100,7 @@ class DealtTableSource(TablesOfClients):
         if settings.client_column is not None:
             how = f"by column '{settings.client_column}'"
         elif settings.segments:
-            how = f"by segments, {settings.emphasis:g} times as often"
+            how = f"by segments, {_EMPHASIS:g} times as often"
         title = title_of(settings.path, self.own)
         facts = [title, f"{self._table.num_rows:,} rows", f"{len(self.client_names())} clients {how}"]
         if settings.public_share:
@@ -174,4 +175,4 @@ class DealtTableSource(TablesOfClients):
                 )
             wanted = np.array([*(text in values for text in texts), False])
             inside &= wanted[column.codes]
-        return np.where(inside, self.settings.emphasis, 1.0)
+        return np.where(inside, _EMPHASIS, 1.0)

@@ -9,11 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from fedgraph.data import open_source, parse_data
 from fedgraph.data.owners.rush_hour import MetrLaRushHourSettings, PemsBayRushHourSettings, RushHourSource
-from fedgraph.support.errors import DataError, ExperimentError
+from fedgraph.support.errors import DataError
 
 REAL = Path(os.environ.get("FEDGRAPH_DATA", Path(__file__).parents[4] / ".." / "shared" / "data"))
 needs_metr_la = pytest.mark.skipif(
@@ -87,25 +86,6 @@ def test_times_of_a_file_without_them_come_from_the_settings(tmp_path):
     data = open_source(settings, tmp_path).load_owners(["22"])
     assert data.keys[0] == "2012-03-05T16"
     assert data.labels[:4].tolist() == [1, 1, 1, 0]
-
-
-def test_windows_without_readings_lack_when_asked(tmp_path):
-    write(tmp_path)
-    data = RushHourSource(MetrLaRushHourSettings(lacks_empty_windows=True), tmp_path).load_owners(["11", "33"])
-    assert (~data.present).nonzero().tolist() == [[1, 2]]
-    other = RushHourSource(MetrLaRushHourSettings(lacks_empty_windows=True, missing=None), tmp_path)
-    assert other.load_owners(["33"]).present.all()
-
-
-def test_other_rush_hours(tmp_path):
-    write(tmp_path)
-    settings = parse_data({"set": "metr-la-rush-hour", "rush-hours": [[0, 2], [23, 24]]})
-    assert open_source(settings, tmp_path).load_owners(["11"]).labels[:24].nonzero().flatten().tolist() == [0, 1, 23]
-    with pytest.raises(ExperimentError, match=r"rush-hours.*start < end <= 24"):
-        parse_data({"set": "metr-la-rush-hour", "rush-hours": [[19, 7]]})
-    for spans in ((), ((0, 12), (12, 24))):
-        with pytest.raises(ValidationError, match="some hours of the day"):
-            MetrLaRushHourSettings(rush_hours=spans)
 
 
 def test_clients_graph_and_description(tmp_path):

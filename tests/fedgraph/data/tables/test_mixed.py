@@ -51,7 +51,7 @@ def test_every_row_is_public_or_has_one_client(folder):
 
 
 def test_segments_come_more_often_to_their_client(folder):
-    found = source(folder, segments=SEGMENTS, emphasis=4.0)
+    found = source(folder, segments=SEGMENTS)
     poor, women = (found.load_table(name).table for name in found.client_names())
     # Of men that the state pays for, 4 of 5 are the first client's; of women that it does not, 1 of 5.
     rows = [Counter(zip(one.column("pay").to_pylist(), one.column("sex").to_pylist())) for one in (poor, women)]  # noqa: B905
