@@ -1,4 +1,4 @@
-"""How well a graphical model predicts features of given rows, and how close its samples come to them.
+"""Scores of a graphical model: its predictions of given rows, and the distance of its samples from them.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 3.3.
 """
@@ -20,12 +20,26 @@ from fedgraph.support.randomness import generator
 
 MOST_QUESTIONS = 1000
 DRAWS_PER_QUESTION = 256
-"""Of what is unknown. Scores are means over many questions, so fewer draws do than for a single answer."""
+"""Number of draws of unknown features: scores are means over many queries and need fewer than a single answer."""
 
 
 def score_model(model: GraphicalModel, values: Floats, targets: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Scores by target (:func:`fedgraph.graphical.scores.target_scores.score`), each predicted from all other features
-    of rows ``[rows, features]``, by one pass through the network."""
+    """Score predictions of each target from all other features, by one pass through the network.
+
+    Parameters
+    ----------
+    model : GraphicalModel
+        The model.
+    values : array
+        Rows ``[rows, features]``.
+    targets : sequence of str
+        Features to predict.
+
+    Returns
+    -------
+    dict of str to dict of str to float
+        Scores by target and name, of :func:`fedgraph.graphical.scores.target_scores.score`.
+    """
     network, encoding, parameters = model.network, model.encoding, model.parameters[None]
     units = encoding.encode(values)[None]
     if network.masked:
@@ -41,7 +55,26 @@ def score_model(model: GraphicalModel, values: Floats, targets: Sequence[str]) -
 
 
 def some_hidden(schema: Schema, values: Floats, targets: Sequence[str], share: float, seed: int) -> Floats:
-    """The first rows ``[rows, features]``, 1,000 at most, in which this share of the values is hidden, targets not."""
+    """Return the first rows, at most 1,000, with a share of the values hidden at random.
+
+    Parameters
+    ----------
+    schema : Schema
+        Of the rows.
+    values : array
+        Rows ``[rows, features]``.
+    targets : sequence of str
+        Features that are never hidden.
+    share : float
+        Probability that a value is hidden.
+    seed : int
+        Of the draws.
+
+    Returns
+    -------
+    array
+        Rows ``[rows, features]``, NaN where a value is hidden.
+    """
     rows = values[:MOST_QUESTIONS].copy()
     for name, place in schema.value_slices.items():
         if name not in targets:
@@ -51,7 +84,22 @@ def some_hidden(schema: Schema, values: Floats, targets: Sequence[str], share: f
 
 
 def score_answers(model: GraphicalModel, values: Floats, targets: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Scores by target, asked one by one of rows in which much may be unknown; embeddings are not asked for."""
+    """Score predictions of each target, queried one by one, from rows in which much may be unknown.
+
+    Parameters
+    ----------
+    model : GraphicalModel
+        The model.
+    values : array
+        Rows ``[rows, features]``, NaN for unknown.
+    targets : sequence of str
+        Features to predict; embeddings are left out.
+
+    Returns
+    -------
+    dict of str to dict of str to float
+        Scores by target and name, of :func:`fedgraph.graphical.scores.target_scores.score`.
+    """
     schema = model.encoding.schema
     asked = [name for name in targets if schema[name].kind != "embedding"]
     found: dict[str, Floats] = {}
@@ -70,8 +118,26 @@ def score_answers(model: GraphicalModel, values: Floats, targets: Sequence[str])
 def score_samples(
     model: GraphicalModel, values: Floats, name: str, seed: int, settings: SamplingSettings | None = None
 ) -> dict[str, float]:
-    """Of as many samples of a model as there are rows ``[rows, features]``, drawn for the client ``name``; see
-    :class:`fedgraph.graphical.scores.sample_quality.SampleQuality`."""
+    """Compare samples of a model with as many held-out rows.
+
+    Parameters
+    ----------
+    model : GraphicalModel
+        The model.
+    values : array
+        Held-out rows ``[rows, features]``.
+    name : str
+        Client for which samples are drawn.
+    seed : int
+        Of the draws and of the classifier.
+    settings : SamplingSettings, optional
+        How samples are drawn.
+
+    Returns
+    -------
+    dict of str to float
+        Scores of :class:`fedgraph.graphical.scores.sample_quality.SampleQuality` by name.
+    """
     encoding = model.encoding
     samples = draw(model.network, model.parameters[None], len(values), [name], seed, settings=settings)[0]
     # What is whole in a table is whole in its rows.
