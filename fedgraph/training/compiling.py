@@ -1,4 +1,4 @@
-"""Functions of tensors built by ``torch.compile`` or recorded as CUDA graphs, with the plain one to fall back on."""
+"""Functions of tensors compiled by ``torch.compile`` or recorded as CUDA graphs, with the plain one as fallback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 SHAPES = 8
-"""How many sets of argument shapes one function is compiled for; others are computed by the plain function."""
+"""Number of sets of argument shapes for which one function is compiled; others are computed by the plain function."""
 
 _building = threading.Lock()
 
@@ -26,13 +26,13 @@ class Compiled(Generic[Arguments, Result]):
     """A function that is compiled when it first meets a set of argument shapes, which takes seconds.
 
     Gradients flow as through the plain function; results agree to float tolerance, and random draws are the same. Where
-    compiling fails (no C++ compiler, say), a warning is logged once and the plain function computes from then on.
+    compiling fails (no C++ compiler, say), a warning is logged once and the plain function is used from then on.
     Several threads may call at once. Every new set of shapes is compiled anew: call the plain ``function`` for shapes
-    that come up rarely. On a GPU forward and backward pass are recorded once and replayed, which saves starting their
-    many small kernels one by one; arguments are then positional tensors (or tuples and dicts of them), and what a call
-    returned is overwritten by the next.
+    that are rare. On a GPU forward and backward pass are recorded once and replayed, which saves starting their
+    many small kernels one by one; arguments are then positional tensors (or tuples and dicts of them), and the result
+    of a call is overwritten by the next.
 
-    function : what was compiled. failed : whether it fell back.
+    function : the plain function. failed : whether compiling has failed.
     """
 
     def __init__(self, function: Callable[Arguments, Result]) -> None:
@@ -41,7 +41,7 @@ class Compiled(Generic[Arguments, Result]):
         self._built: dict[Any, Callable[Arguments, Result]] = {}
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        """Result of the function; errors are those of the function itself."""
+        """Return the result of the function; errors are those of the function itself."""
         if self.failed:
             return self.function(*args, **kwargs)
         tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
