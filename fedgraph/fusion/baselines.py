@@ -54,7 +54,7 @@ class _SelfAttention(nn.Module):
         return following
 
     def _drop(self, values: Tensor, generator: torch.Generator) -> Tensor:
-        # That of PyTorch takes no generator.
+        # PyTorch's dropout takes no generator.
         if not self.training or self.dropout == 0:
             return values
         kept = torch.rand(values.shape, generator=generator).to(values.device) >= self.dropout
@@ -92,7 +92,7 @@ class TransformerFusion(FusionNetwork):
     def forward(self, embeddings: Tensor, present: Tensor, generator: torch.Generator) -> Tensor:
         """See :class:`FusionNetwork`."""
         values = self.entrance(self.alignment(embeddings * present[..., None]))
-        # Of a sample that nobody has, attention without anything to listen to would be undefined.
+        # Attention of a sample that no owner has would be undefined.
         seen = present | ~present.any(1, keepdim=True)
         for block in self.blocks:
             values = block(values, seen[:, None, None], generator)

@@ -252,7 +252,7 @@ class GraphFusion(FusionNetwork):
         there, counted = self.counts(present)
         mixed, weight = products, there[:, None]
         if self.consensus is not None:
-            # The mean over owners of the second layer needs no more of the graph than sums over its rows.
+            # The mean over owners of the second layer only needs sums over the rows of the graph.
             product, sums = self.consensus.propagate(aligned, products, there, counted, generator)
             mixed, weight = mixed + product, weight + sums
         return self._pooled(mixed, weight, there, counted)

@@ -96,7 +96,7 @@ def decision_scores(predictions: Tensor, present: Tensor, labels: Tensor) -> dic
     owner = torch.arange(predictions.shape[1]) * classes
     predicted = torch.bincount((chosen + owner)[present], minlength=predictions.shape[1] * classes).view(-1, classes)
     hits, there = right.double().T @ of_class, present.double().T @ of_class
-    # NaN for a class that neither is nor is predicted.
+    # NaN for a class that occurs neither in labels nor in predictions.
     f1 = 2 * hits / (there + predicted)
     count = present.sum(0)
     mean = f1[:, 1].nan_to_num(0.0) if classes == 2 else f1.nanmean(1)
@@ -138,11 +138,11 @@ def _areas(predictions: Tensor, present: Tensor, labels: Tensor) -> Tensor:
     score = predictions[..., scored].double().permute(1, 2, 0).contiguous()  # [owners, scored, samples]
     of_class = (one_hot(labels, classes)[..., None] * present[:, None]).double()  # [samples, classes, owners]
     own_class = of_class[:, scored].permute(2, 1, 0) > 0
-    # Of each class its own samples in ascending order; infinity, which is above all scores, fills up the row.
+    # Scores of each class's own samples in ascending order, padded with infinity, which is above all scores.
     own = torch.where(own_class, score, torch.inf).sort(dim=2).values.contiguous()
     below, upto = (torch.searchsorted(own, score, right=right) for right in (False, True))
     count = of_class.sum(0).T  # [owners, classes]
-    # How many samples of a class have a higher score for it than a given sample has; equal ones count as a half.
+    # Number of samples of a class with a higher score for it than a given sample; equal ones count as a half.
     above = count[:, scored, None] - (below + upto) / 2
     # A(i|j) of the paper: the share of pairs of a sample of i and one of j in which that of i is above.
     areas = (above @ of_class.permute(2, 0, 1)) / (count[:, scored, None] * count[:, None])

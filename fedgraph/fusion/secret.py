@@ -169,7 +169,7 @@ class SecretFusion:
         known = stages.present.new_zeros(len(first), len(self.sizes))
         known[stages.patterns] = stages.present
         _, counted = self.network.counts(known)
-        # A sum over owners in which those that are absent have no part.
+        # A sum over present owners.
         weight = (stages.second.abs() * known / counted.sum(1, keepdim=True).clamp(min=1)).double()
         hidden = torch.einsum("pdoh,dpo->pdh", first, weight)
         last = self.network.weights[1].detach().double()

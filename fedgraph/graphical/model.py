@@ -304,7 +304,7 @@ class GraphicalModel:
             "settings": {key: settings[key] for key in NGMSettings.keys()},  # noqa: SIM118
             "adjacency": self.network.adjacency,
             "parameters": self.parameters,
-            # Of a personal model, from which the two networks that it is made of are known again.
+            # Of a personal model: its two networks are rebuilt from it.
             "common_size": list(self.network.common_size) if isinstance(self.network, StitchedNetwork) else None,
         }
         save_state(path, state)
@@ -341,7 +341,7 @@ class GraphicalModel:
             scaling = Scaling.from_json(state["ranges"]).completed(given)
             encoding = Encoding(schema, scaling, outside, bool(state.get("own_ranges", False)))
             return cls(network, state["parameters"], encoding)
-        except Exception as error:  # what a changed file leads to can be anything
+        except Exception as error:  # a changed file can lead to any error
             raise RunError(f"{path} is a damaged graphical model: {error}") from None
 
     def _asked(self, rows: Rows, targets: Sequence[str]) -> tuple[Feature, Tensor]:
@@ -385,7 +385,7 @@ class GraphicalModel:
         key = (seed, settings.model_dump_json())
         if key not in self._kept_rows:
             drawn = KeptRows.drawn(self.network, self.parameters[None], [_NAME], seed, settings)
-            # Only the last: those of one seed are asked again and again.
+            # Only the last are kept: queries mostly repeat one seed.
             self._kept_rows.clear()
             self._kept_rows[key] = drawn
         return self._kept_rows[key]

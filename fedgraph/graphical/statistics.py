@@ -48,7 +48,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Consent:
-    """What a node lets its clients disclose; by default nothing.
+    """Statistics that a node permits its clients to disclose; by default none.
 
     Attributes
     ----------
@@ -223,7 +223,7 @@ def shared_statistics(
             )
         cells = {name: _cells(columns[name], name, settings) for name in ranged}
         noisy = _with_noise(cells, settings.noise, generator)
-        # What a cell without rows may look like with noise.
+        # Largest count that a cell without rows may get by noise.
         largest = settings.noise.largest(settings.cells * max(1, len(ranged)), len(noisy))
         kept = {name: np.where(noisy[name] > largest, noisy[name], 0) for name in ranged}
         ranges = {

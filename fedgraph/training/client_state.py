@@ -129,7 +129,7 @@ class ClientState:
         _repeated(lambda: write_rows(self._path(saved), names, rows), self._folder)
         self._drop_own(saved, there, keep_from)
         for digest, others in packings.items():
-            # One node looks after a file of another packing: the one that has its first client.
+            # One node is responsible for a file of another packing: the one with its first client.
             if digest != saved.digest and others[0] in names:
                 self._drop_foreign(digest, others, keep_from)
 

@@ -289,7 +289,7 @@ class Cohort:
         if self.settings.block_size is not None:
             return self.settings.block_size
         if self.model.draws:
-            return 1  # each client draws for itself, whoever shares its node
+            return 1  # each client has its own draws, whichever clients share its node
         return self._working_set.clients_per_block(batch_size, self.device)
 
     @cached_property

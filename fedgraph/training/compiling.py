@@ -55,7 +55,7 @@ class Compiled(Generic[Arguments, Result]):
         return self.function(*args, **kwargs)
 
     def _first(self, key: Any, on_gpu: bool, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        # Another thread may have been here meanwhile.
+        # Another thread may have compiled it meanwhile.
         built = self._built.get(key)
         if self.failed or (built is None and len(self._built) >= SHAPES):
             return self.function(*args, **kwargs)
@@ -64,7 +64,7 @@ class Compiled(Generic[Arguments, Result]):
                 built = _recorded(self.function, args) if on_gpu else _build(self.function)
             result = built(*args, **kwargs)
         except Exception as error:
-            # An error of the function itself comes up again here.
+            # An error of the function itself is raised again here.
             result = self.function(*args, **kwargs)
             self.failed = True
             reason = str(error).strip().splitlines() or [type(error).__name__]
@@ -84,14 +84,14 @@ def _build(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         return function(*args, **kwargs)
 
-    # Graphs are kept with the code object, few for each: a copy of its own keeps what was compiled elsewhere out.
+    # Compiled graphs are kept with the code object, few for each: a copy excludes those compiled elsewhere.
     call.__code__ = call.__code__.replace()
     # Without the C++ wrapper, kernels hold Python's global lock and threads wait for each other.
     return torch.compile(call, fullgraph=True, dynamic=False, options={"fallback_random": True, "cpp_wrapper": True})
 
 
 def _recorded(function: Callable[Arguments, Result], arguments: tuple[Any, ...]) -> Callable[Arguments, Result]:
-    # The recorder wants samples that it may keep, detached but asking for gradients alike.
+    # The recorder keeps its samples: detached copies that require gradients where the arguments do.
     samples = _pytree.tree_map(lambda each: each.detach().clone().requires_grad_(each.requires_grad), arguments)
     recorded: Any = torch.cuda.make_graphed_callables(function, samples)
     return recorded

@@ -96,7 +96,7 @@ class LocalTraining:
                     numbers = example_numbers(block.keys[:clients], round, step, batch.inputs.shape[1])
                     batch = batch._replace(inputs=self.augment(batch.inputs, numbers))
                 buffers = {name: value[:clients] for name, value in running.items()}
-                # What comes up rarely is not worth compiling: a block that has lost clients, a short last minibatch.
+                # Rare shapes are not worth compiling: a block that has lost clients, a short last minibatch.
                 usual = compiles and clients == len(matrix) and examples == max(longest)
                 sums, gradient, changed = self._differentiate(trained[:clients], buffers, batch, usual)
                 with torch.no_grad():

@@ -110,7 +110,7 @@ def direction(metric: str) -> Literal["lower", "higher"]:
 
 
 def _measure(metric: str) -> str | None:
-    # Names of features come first, and one may be called as a metric is.
+    # Names of features come first, and may be those of metrics.
     parts = metric.rpartition("/")[2].split("-")
     return next((part for part in reversed(parts) if part in DIRECTION), None)
 
@@ -192,7 +192,7 @@ class ClassificationTally:
         predicted = outputs.argmax(-1)
         right = weights * (predicted == targets)
         self.sums = self.sums + torch.stack([right.flatten(1).sum(1), loss, count])
-        # Per class: truly found, predicted, there. [3, clients, classes]
+        # Per class: true positives, predicted, present. [3, clients, classes]
         none = outputs.new_zeros(len(outputs), outputs.shape[-1], dtype=torch.float64)
         of_class = [(targets, right), (predicted, weights), (targets, weights)]
         self.counts = self.counts + torch.stack([none.scatter_add(1, which, much) for which, much in of_class])

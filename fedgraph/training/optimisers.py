@@ -73,7 +73,7 @@ class Optimiser:
                 parameters.mul_(1 - rate * self.settings.weight_decay)
             else:
                 gradient.add_(parameters, alpha=self.settings.weight_decay)
-        # A GPU would have to be waited for before the steps of its rows are known.
+        # On a GPU, comparing the steps of the rows would have to wait for it.
         large = parameters.device.type == "cpu" and parameters.numel() >= _FUSED_FROM
         if large and isinstance(rate, float) and bool((state["step"] == state["step"][0]).all()):
             self._fused_adam(parameters, gradient, state, rate)

@@ -26,7 +26,7 @@ _CLIENTS = "clients"
 def write_rows(path: Path, clients: Sequence[str], stacked: Mapping[str, Tensor]) -> None:
     """Write tensors ``[clients, ...]`` atomically: neither a reader nor a kill ever meets a part of the file."""
     with replacing(path) as temporary:
-        # Straight from the tensors to the file: to gather the bytes first would take several times as long.
+        # Directly from the tensors to the file: gathering the bytes first would take several times as long.
         save_file(_storable(stacked), temporary, metadata={_CLIENTS: json.dumps(list(clients))})
 
 

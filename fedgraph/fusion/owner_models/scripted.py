@@ -39,7 +39,7 @@ def load_scripted(path: Path, task: TaskSpec, embedding_layer: str | None = None
     digest = fingerprint_of_file(path, embedding_layer, where)
     try:
         with warnings.catch_warnings():
-            # PyTorch prefers torch.export, and so do messages here; programs that owners have already must do.
+            # PyTorch recommends torch.export, and so do messages here; existing programs are accepted.
             warnings.simplefilter("ignore", DeprecationWarning)
             module: Any = torch.jit.load(str(path), map_location="cpu").eval()
     except Exception as error:

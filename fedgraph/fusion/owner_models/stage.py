@@ -210,7 +210,7 @@ class LocalStage:
         whole = cohort_data(data, untrained)
         cohort = Cohort(model, whole, self.train, self.seed)
         parameters = self._frozen(cohort, initial, fingerprints, kept) if self.pre_trained else initial
-        # All splits are of the same inputs, those of all owners one after the other.
+        # All splits share the same inputs, those of all owners one after the other.
         inputs: Tensor = whole.splits["train"].inputs.unflatten(0, (len(rows), -1))  # type: ignore[attr-defined]
         return StackedOwners(chosen, cohort, inputs, parameters, fingerprints)
 

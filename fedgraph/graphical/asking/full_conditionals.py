@@ -124,7 +124,7 @@ class FullConditionals:
         if bounded:
             kinds = [feature.kind in ("integer", "ordinal") for feature in network.schema.features]
             whole = torch.tensor(kinds)[network.schema.unit_feature][:, None]
-            # A model may have means outside the ranges, such as those that others took.
+            # A model may have means outside the ranges, such as means of other clients.
             self.lowest = torch.where(whole, self.mean.clamp(max=0), self.lowest)
             self.highest = torch.where(whole, self.mean.clamp(min=1), self.highest)
 

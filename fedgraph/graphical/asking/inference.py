@@ -112,7 +112,7 @@ def _fixed_point(network: Network, parameters: Tensor, units: Tensor, settings: 
     unknown = unknown.transpose(1, 2)
     for _ in range(settings.sweeps):
         change = 0.0
-        # One class after the other: all at once could swing to and fro for ever.
+        # One class after the other: all at once could oscillate for ever.
         for part in parts:
             before = inputs[:, part.units]
             after = torch.where(unknown[:, part.units], scale.of_units(part(inputs), part.units), before)

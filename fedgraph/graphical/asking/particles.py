@@ -52,7 +52,7 @@ class Cloud:
         """Return effective sample sizes ``[clients, asked]`` of means of ``values`` ``[clients, asked, draws, ...]``.
 
         It is the number of independent rows of the joint distribution that would give means as good, the least over all
-        values. Rows with a common ancestor are a cluster: Gibbs sweeps change what is told apart within a row, but not
+        values. Rows with a common ancestor are a cluster: Gibbs sweeps change values within a row, but not
         which side of a near-deterministic relation it is on. So the number of rows is divided by the design effect of
         the clusters (Kish, Survey sampling, 1965; as an estimate of the sampler's variance: Chan, Lai, Annals of
         Statistics 41 (2013) 2877); where clusters are too few for that, they are counted, weighted by their sizes.
@@ -67,7 +67,7 @@ class Cloud:
         apart = (values - values.mean(2, keepdim=True)).flatten(3)
         sums = torch.zeros_like(apart).scatter_add_(2, cluster[..., None].expand_as(apart), apart)
         alone, together = apart.square().sum(2), sums.square().sum(2)
-        # What hardly varies at all is known well enough.
+        # Values that hardly vary are known well enough.
         effects = torch.where(alone > _SMALL * draws, together / alone.clamp(min=1e-30), 1.0).amax(2).clamp(min=1)
         return torch.where(clusters < _FEW_CLUSTERS, clusters, draws / effects)
 

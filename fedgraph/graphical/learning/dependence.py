@@ -148,7 +148,7 @@ def _picture(names: Sequence[str], strengths: Tensor) -> Any:
     side = 2.2 + _INCHES * len(names)
     figure = Figure(figsize=(side + 0.9, side), dpi=130, layout="constrained")
     axis = figure.subplots()
-    # What depends on nothing is white.
+    # Pairs without dependence are white.
     shown = torch.where(strengths > 0, strengths, torch.nan).clamp(max=1).numpy()
     image = axis.imshow(shown, cmap="YlGnBu", vmin=0, vmax=1, interpolation="nearest")
     axis.set_xticks(range(len(names)), names, rotation=90, fontsize=7)

@@ -100,7 +100,7 @@ def pool(
         raise DataError(f"{sum(counts)} samples are too few to hold the share {settings.held_out} of them out")
     if public is None:
         return training, held_out
-    # Parted before rows are copied: otherwise some would be learned by heart and held out as well.
+    # Split before rows are copied: otherwise some would be both trained on and held out.
     public_parts = _split(public, settings.held_out, random)
     more, others = (_weighted(part, settings.public_weight, random) for part in public_parts)
     return torch.cat([training, more]), torch.cat([held_out, others])

@@ -130,7 +130,7 @@ def stitch_ngr(model: GlobalModel, schema: Schema, rows: ClientRows, settings: N
     fit = _fit(start, rows, settings, seed, penalty)
     found = derivatives(fit.network, fit.parameters, rows.held_out[None, :SAMPLE])
     strengths = dependencies(fit.network, fit.parameters, found)
-    # A share of the pairs that are asked for is a smaller one of all pairs.
+    # The share is of the pairs with a private feature; read_graph expects a share of all pairs.
     upper = torch.triu_indices(features, features, offset=1)
     density = settings.density and settings.density * float(asked[*upper].float().mean())
     graph = read_graph(strengths * asked, settings.threshold, density) & asked

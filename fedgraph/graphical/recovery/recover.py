@@ -196,7 +196,7 @@ def linked(
     adjacency = collapsed(beyond.double(), of, len(names)) > 0
     strengths = collapsed(sizes, of, len(names))
     if settings.target_neighbours:
-        # In standard errors: of pairs that few rows have, nothing is known.
+        # In standard errors: correlations of pairs that few rows have are uncertain.
         evidence = collapsed(correlation(sums).abs() * sums.counts.sqrt(), of, len(names))
         for place in (place for place, name in enumerate(names) if name in targets):
             order = (strengths[place] + 1e-6 * evidence[place]).argsort(descending=True, stable=True)

@@ -30,7 +30,7 @@ class RecoverySettings(Settings):
     steps      : L, the unrolled steps of uGLAD.
     initial_threshold     : rho, below which an entry of the precision matrix becomes 0, before anything is learned. As
         released it is about 0.5, from which some networks never find an edge.
-    epochs, learning_rate : of Adam, which trains uGLAD. As released: 250 of 0.002, of which it takes 800.
+    epochs, learning_rate : of Adam, which trains uGLAD. As released: 250 epochs at 0.002, at which it takes 800.
     file       : of the expert's graph; see ``read_feature_graph`` for its formats.
     moral      : read it as a Bayesian network, whose moral graph is taken.
     """

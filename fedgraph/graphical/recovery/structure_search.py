@@ -19,7 +19,7 @@ def hill_climbing_graph(names: tuple[str, ...], units: Tensor, unit_feature: Ten
     """
     pandas, discovery = _library("pandas"), _library("pgmpy.causal_discovery")
     table = as_categories(units, unit_feature, len(names), bins)
-    # Columns are numbers: pgmpy decides between equals in the order of a set, which for text differs by process.
+    # Columns are numbers: pgmpy breaks ties in the order of a set, which for text differs by process.
     frame = pandas.DataFrame({column: table[:, column].numpy().astype(str) for column in range(len(names))})
     frame = frame.astype("category")
     search = discovery.HillClimbSearch(scoring_method="bic-d", return_type="dag", show_progress=False)

@@ -231,7 +231,7 @@ def _by_ebic(moments: Moments) -> Tensor:
     largest = float((found - torch.eye(size)).abs().max())
     best, least, worse = None, math.inf, 0
     for share in _PENALTIES:
-        # It has one minimum, or nearly so, and the solver takes ever longer beyond it.
+        # The criterion has one minimum, or nearly so, and the solver takes ever longer beyond it.
         if worse == 2:
             break
         try:

@@ -65,7 +65,7 @@ def initial_parameters(generator: torch.Generator, initial_threshold: float) -> 
             # A bias has the range of the weights before it.
             bound = 1 / math.sqrt(layers[at - at % 2][1])
             parts.append(torch.rand(shape[0] * shape[1], generator=generator) * 2 * bound - bound)
-    # As drawn, about 1/2, rho may make every entry 0: then no gradient tells it to fall.
+    # As initialised, about 1/2, rho may make every entry 0: then there is no gradient to decrease it.
     parts[len(_RHO)] = torch.tensor([math.log(initial_threshold / (1 - initial_threshold))])
     return torch.cat(parts)
 
@@ -80,7 +80,7 @@ def unroll(parameters: Tensor, correlations: Tensor, steps: int) -> Tensor:
     """
     start, *layers = split(parameters)
     rho_layers, lambda_layers = layers[: len(_RHO)], layers[len(_RHO) :]
-    # What is learned may change its sign, and t must not: S + t I could be singular.
+    # Learned parameters may change their sign, and t must not: S + t I could be singular.
     eye = torch.eye(correlations.shape[-1], device=correlations.device)
     theta = torch.linalg.inv(correlations + start[..., None].abs() * eye)
     ones = correlations.new_ones(correlations.shape[:2])

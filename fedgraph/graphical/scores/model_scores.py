@@ -47,7 +47,7 @@ def score_model(model: GraphicalModel, values: Floats, targets: Sequence[str]) -
         return score_targets(encoding.schema, values, as_predictions(network, encoding, predicted, targets))
     found: dict[str, Floats] = {}
     for target in targets:
-        # A perceptron that all features have in common would see its own target.
+        # A perceptron that all features share would see its own target.
         hidden = units.clone()
         hidden[..., encoding.schema.slices[target]] = torch.nan
         found |= as_predictions(network, encoding, network.predict(parameters, hidden)[0], [target])
@@ -140,7 +140,7 @@ def score_samples(
     """
     encoding = model.encoding
     samples = draw(model.network, model.parameters[None], len(values), [name], seed, settings=settings)[0]
-    # What is whole in a table is whole in its rows.
+    # Whole numbers of the table become whole in the samples.
     samples = encoding.encode(encoding.decode(samples))
     found = sample_quality(encoding.schema, samples, encoding.encode(values), seed)
     distances = list(found.marginal.values())

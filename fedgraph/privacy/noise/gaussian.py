@@ -122,7 +122,7 @@ def privacy_facts(settings: NoiseSettings | None) -> dict[str, dict[str, float]]
 
 
 def epsilon_of(noise_multiplier: float, delta: float, releases: int = 1) -> float:
-    """Return the least epsilon at which Gaussian noise of so many sensitivities is (epsilon, delta)-private.
+    """Return the least epsilon at which noise of ``noise_multiplier`` sensitivities is (epsilon, delta)-private.
 
     ``releases`` is the number of releases of the same vector. Raises ExperimentError as ``privacy_loss`` does.
     """

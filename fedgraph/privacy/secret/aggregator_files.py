@@ -65,7 +65,7 @@ def own_keys(folder: Path) -> KeyPair:
     path = folder / "private.key"
     folder.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        # A file of mkstemp is its owner's alone, and a link puts it in place unless another process was faster.
+        # A file of mkstemp is private to its user, and a link puts it in place unless another process was faster.
         descriptor, temporary = tempfile.mkstemp(dir=folder)
         try:
             with os.fdopen(descriptor, "wb") as stream:
@@ -125,7 +125,7 @@ class AppliedMaps:
             same = next((name for name, entry in kept.items() if torch.equal(entry["projection"], projection)), None)
             wanted = set(keys)
             before = {name: wanted & set(entry["keys"]) for name, entry in kept.items() if name != same}
-            # Samples to which the same maps were applied are looked at together.
+            # Samples to which the same maps were applied are checked together.
             together = {frozenset(name for name, found in before.items() if key in found) for key in keys}
             for names in together:
                 projections = [projection[None], *(kept[name]["projection"][None] for name in sorted(names))]

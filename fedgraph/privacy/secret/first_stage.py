@@ -102,7 +102,7 @@ def quantised(mixing: Tensor, projections: Tensor, sizes: Sequence[int], setting
     if not bool(mixing.isfinite().all()) or not bool(projections.isfinite().all()):
         raise RunError("the fusion model's first layer has weights that are not finite; it cannot be applied to shares")
     maps = (projections * 2.0**settings.map_bits).round()
-    # What the largest embedding can come to. Summed up in float64, so a little is left free for its rounding.
+    # Bound for the largest embedding. Summed in float64, so a margin is left for its rounding.
     largest = maps.abs().sum(dim=-1) * (settings.largest * settings.scale + 2.0**settings.random_bits)
     room = LARGEST * (1 - 1e-9)
     mixing, bits = mixing.double(), settings.map_bits
@@ -115,7 +115,7 @@ def quantised(mixing: Tensor, projections: Tensor, sizes: Sequence[int], setting
         return float((whole(bits).abs_() @ largest).max())
 
     def fits(bits: int) -> bool:
-        # Graphs are many and large: they are rounded only where it is rounding that decides.
+        # Graphs are many and large: they are rounded only where rounding makes the difference.
         about = unrounded * 2.0**bits
         return about + rounding <= room or (about - rounding <= room and reach(bits) <= room)
 

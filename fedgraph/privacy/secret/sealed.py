@@ -81,7 +81,7 @@ class KeyPair:
             raise RunError(f"a private key has 32 bytes, not {len(data)}; delete the file and start again") from error
 
     def private_bytes(self) -> bytes:
-        """Return 32 bytes to keep on the own node, readable by nobody else."""
+        """Return the private key, 32 bytes to be stored on its own node, readable by nobody else."""
         return self.private.private_bytes_raw()
 
     @property

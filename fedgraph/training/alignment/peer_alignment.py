@@ -64,7 +64,7 @@ class Distance:
 
     def weighed(self, weights: Tensor, batch_weight: Tensor) -> Tensor:
         """Return weights lambda c ``[clients, peers]`` for minibatches of ``batch_weight`` ``[clients]`` examples."""
-        # A cohort's loss is a mean, so that what weighs against the sum is divided by the number of examples.
+        # A cohort's loss is a mean, so that weights against the sum are divided by the number of examples.
         return weights * (self.strength / batch_weight[:, None] if self.of_sum else self.strength)
 
 
@@ -115,7 +115,7 @@ class PeerAlignment:
     def __call__(self, own: Tensor, clients: slice | Tensor, batch_weight: Tensor) -> Tensor:
         """Return the gradient for ``own`` ``[1, trainable]``; see ``GradientTerm``."""
         if self._weighed is None or float(batch_weight) != self._weighed[0]:
-            # Almost all minibatches are of one size.
+            # Almost all minibatches have the same size.
             self._weighed = float(batch_weight), self.distance.weighed(self.weights[None], batch_weight)[0]
         weights = self._weighed[1]
         rates = None if self._rates is None else self._rates[self._step]
@@ -154,7 +154,7 @@ class FixedAlignment:
         if power == 2:
             return 2 * (own * weights.sum(1, keepdim=True) - weights @ self.peers)
         added = torch.zeros_like(own)
-        # Peer by peer: all differences at once would take as much room as clients times peers.
+        # Peer by peer: all differences at once would take memory of clients times peers.
         for peer, weight in zip(self.peers, weights.unbind(1), strict=True):
             added.addcmul_(_slope(own - peer, power), weight[:, None])
         return added
