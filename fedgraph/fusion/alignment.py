@@ -39,7 +39,7 @@ class NoAlignment(Alignment):
         self.owners, self.size = owners, size
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """``[batch, owners, size]`` -> the same."""
+        """Return embeddings ``[batch, owners, size]`` unchanged."""
         return embeddings
 
     def matrices(self) -> Tensor:
@@ -49,7 +49,7 @@ class NoAlignment(Alignment):
 
 class _Products(Alignment):
     def forward(self, embeddings: Tensor) -> Tensor:
-        """``[batch, owners, size]`` -> ``[batch, owners, aligned]``, row i multiplied by P_i (eq. 7)."""
+        """Multiply row i by P_i, ``[batch, owners, size]`` -> ``[batch, owners, aligned]`` (eq. 7)."""
         return torch.bmm(embeddings.transpose(0, 1), self.matrices().mT).transpose(0, 1)
 
 

@@ -62,17 +62,10 @@ def build_network(
 def check_fusion(settings: FusionSettings, graph_given: bool) -> None:
     """Check settings for what can never work, before owners are asked for anything.
 
-    Parameters
-    ----------
-    settings : FusionSettings
-        Of the network.
-    graph_given : bool
-        Whether there is a given graph.
-
     Raises
     ------
     ExperimentError
-        When the settings do not fit each other or this machine.
+        When the settings do not fit each other, this machine, or whether there is a given graph.
     """
     settings.torch_device()
     smallest = torch.ones(2, dtype=torch.int64)

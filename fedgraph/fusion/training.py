@@ -256,17 +256,6 @@ def optimizer_of(
 ) -> torch.optim.Optimizer:
     """Return Adam, with decoupled weight decay (AdamW) of weights only, where there is any.
 
-    Parameters
-    ----------
-    network : FusionNetwork
-        Whose trained parameters are optimised.
-    settings : FusionSettings
-        With the weight decay.
-    rate : float
-        Learning rate.
-    fused : bool
-        As in ``torch.optim``.
-
     Returns
     -------
     torch.optim.Optimizer
@@ -280,16 +269,7 @@ def optimizer_of(
 
 
 def class_weights(settings: FusionSettings, labels: Tensor, classes: int) -> Tensor | None:
-    """Return the weights of the classes in the loss.
-
-    Parameters
-    ----------
-    settings : FusionSettings
-        With the kind of weights.
-    labels : Tensor
-        Of the training samples, int64 ``[samples]``.
-    classes : int
-        Number of classes.
+    """Return the weights of the classes in the loss, from the labels of training samples.
 
     Returns
     -------

@@ -144,6 +144,8 @@ class GraphicalModel:
         ----------
         rows : Rows
             Known values; those of the target are ignored.
+        target : str
+            Feature to predict.
         plug_in : InferenceSettings, optional
             Replace unknown features by single values instead, found with these settings
             (:func:`fedgraph.graphical.asking.inference.infer`). That is faster, and wrong where features nearly
@@ -219,6 +221,8 @@ class GraphicalModel:
         ----------
         rows : Rows
             Known values; those of the targets are ignored.
+        targets : sequence of str
+            Features asked for.
         quantiles : sequence of float
             Levels of the quantiles of numbers, between 0 and 1.
         draws, seed : int
@@ -271,8 +275,14 @@ class GraphicalModel:
 
         Parameters
         ----------
+        count : int
+            Number of rows.
         given : Rows, optional
             Known values: one row for all, or ``count`` rows. They are returned unchanged.
+        seed : int
+            Of the draws.
+        settings : SamplingSettings, optional
+            How rows are drawn.
 
         Raises
         ------

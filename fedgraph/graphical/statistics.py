@@ -186,6 +186,12 @@ def shared_statistics(
         Rows of the client, ``[rows, features]``.
     schema : Schema
         Of the common features.
+    scaling : ScalingSettings
+        Whether ranges are asked for, and at which quantiles.
+    settings : StatisticsSettings
+        Noise, bounds and cells.
+    consent : Consent
+        Of the node.
     generator : torch.Generator, optional
         Source of the noise, for tests and simulations only.
 

@@ -23,13 +23,6 @@ _PLACES = derive_seed(0, "places of a minibatch")
 def shuffling_keys(seed: int, names: Sequence[str]) -> Tensor:
     """Return the keys by which each client's examples are shuffled.
 
-    Parameters
-    ----------
-    seed : int
-        Of the experiment.
-    names : sequence of str
-        Of the clients.
-
     Returns
     -------
     Tensor
@@ -39,14 +32,7 @@ def shuffling_keys(seed: int, names: Sequence[str]) -> Tensor:
 
 
 def num_steps(num_examples: Tensor, settings: TrainSettings) -> Tensor:
-    """Return the number of minibatches that each client trains on in a round.
-
-    Parameters
-    ----------
-    num_examples : Tensor
-        Training examples of each client, int64 ``[clients]``.
-    settings : TrainSettings
-        Batch size, and local steps or epochs.
+    """Return the number of minibatches in a round of clients with ``num_examples`` examples, int64 ``[clients]``.
 
     Returns
     -------
@@ -60,14 +46,7 @@ def num_steps(num_examples: Tensor, settings: TrainSettings) -> Tensor:
 
 
 def steps_per_epoch(num_examples: Tensor, settings: TrainSettings) -> Tensor:
-    """Return the number of minibatches of one pass over each client's examples.
-
-    Parameters
-    ----------
-    num_examples : Tensor
-        Training examples of each client, int64 ``[clients]``.
-    settings : TrainSettings
-        Batch size, and whether an incomplete last minibatch is left out.
+    """Return the number of minibatches of one pass over ``num_examples`` examples, int64 ``[clients]``.
 
     Returns
     -------

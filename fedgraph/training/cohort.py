@@ -311,7 +311,7 @@ class Cohort:
         return None if bool((steps == steps[0]).all()) else steps.argsort(descending=True, stable=True)
 
     def _split(self, name: SplitName) -> Split:
-        """A split on the device, where it stays."""
+        """Return a split on the device, where it stays."""
         if name not in self._resident:
             if name not in self.data.splits:
                 raise DataError(f"this data set has no split '{name}'; it has: {', '.join(self.data.splits)}")

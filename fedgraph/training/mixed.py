@@ -31,7 +31,7 @@ class MixedCohort:
     def __init__(
         self, model: Architectures, group_data: Sequence[CohortData], settings: TrainSettings, seed: int
     ) -> None:
-        """``group_data`` is the data of each of ``model.groups``, in that order."""
+        """Create the cohort of each of ``model.groups`` with its data, ``group_data`` in that order."""
         self.model = model
         self.settings = settings
         self.seed = seed

@@ -114,15 +114,6 @@ def fresh_state(
 ) -> dict[str, Tensor]:
     """Return the moments before the first step.
 
-    Parameters
-    ----------
-    settings : TrainSettings
-        Algorithm of the optimiser.
-    num_clients, num_parameters : int
-        Size of the matrix of parameters.
-    device : torch.device or str
-        Of the moments.
-
     Returns
     -------
     dict of str to Tensor
@@ -155,17 +146,10 @@ def check_state(state: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 def clip_rows(gradient: Tensor, max_norm: float) -> Tensor:
     """Scale each client's gradient down to at most the Euclidean norm ``max_norm``, in place.
 
-    Parameters
-    ----------
-    gradient : Tensor
-        ``[clients, parameters]``.
-    max_norm : float
-        Largest norm of a row.
-
     Returns
     -------
     Tensor
-        ``gradient``.
+        ``gradient``, ``[clients, parameters]``.
     """
     norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
     return gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1))

@@ -120,7 +120,7 @@ class BatchedModel:
         check_shapes(embeddings, outputs, self.task.output_shape[0], self.where)
 
     def represent(self, inputs: Tensor) -> Represented:
-        """Inputs ``[samples, *input_shape]``; see :class:`fedgraph.fusion.owner_models.base.LocalModel`."""
+        """See :class:`fedgraph.fusion.owner_models.base.LocalModel`."""
         embeddings, outputs = self._evaluate(inputs)
         return represented(embeddings, outputs, self.task.output_shape[0], self.where)
 

@@ -29,16 +29,9 @@ class Derivatives(NamedTuple):
 
 
 def derivatives(network: Network, parameters: Tensor, rows: Tensor) -> Derivatives:
-    """Differentiate the predictions of models at rows of data.
+    """Differentiate the predictions of models ``[clients, parameters]`` at rows ``[clients, rows, units]``.
 
-    Parameters
-    ----------
-    network : Network
-        Of all models.
-    parameters : Tensor
-        ``[clients, parameters]``.
-    rows : Tensor
-        ``[clients, rows, units]``; missing values are replaced by their means.
+    Missing values are replaced by their means.
 
     Returns
     -------
@@ -75,15 +68,6 @@ def dependencies(network: Network, parameters: Tensor, found: Derivatives) -> Te
 
     The root mean square derivative times the deviation of the input, as a part of the deviation of the output: for
     linear dependence between numbers, the standardised regression coefficient. Units of a feature count together.
-
-    Parameters
-    ----------
-    network : Network
-        Of all models.
-    parameters : Tensor
-        ``[clients, parameters]``.
-    found : Derivatives
-        At rows of each client.
 
     Returns
     -------

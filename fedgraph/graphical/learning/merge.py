@@ -34,16 +34,7 @@ class MergeSettings(Settings):
 
 
 def merge(settings: MergeSettings, graphs: Mapping[str, FeatureGraph], num_examples: Mapping[str, int]) -> FeatureGraph:
-    """Merge the graphs of clients.
-
-    Parameters
-    ----------
-    settings : MergeSettings
-        Which edges are kept.
-    graphs : mapping of str to FeatureGraph
-        By client.
-    num_examples : mapping of str to int
-        Rows by client.
+    """Merge the graphs of clients, given by name.
 
     Returns
     -------

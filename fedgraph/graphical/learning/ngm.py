@@ -96,21 +96,12 @@ def fit_ngm(
 
 
 def fitted(network: Network, trained: Trained, held_out: Sequence[Tensor]) -> NGMFit:
-    """Measure trained models on their clients' held-out rows, and store the errors in the models' ``residual``.
-
-    Parameters
-    ----------
-    network : Network
-        Of all models.
-    trained : Trained
-        The models.
-    held_out : sequence of Tensor
-        Rows of each client, ``[rows, units]``, NaN for missing.
+    """Measure trained models on their clients' held-out rows ``[rows, units]``, NaN for missing.
 
     Returns
     -------
     NGMFit
-        The models with their errors and fit.
+        The models with their errors as ``residual``, and their fit.
     """
     rows = stack_rows(held_out)[..., : len(network.schema.unit_feature)]
     errors, total = torch.zeros(2, len(rows), rows.shape[2], dtype=torch.float64)

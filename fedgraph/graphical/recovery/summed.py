@@ -172,16 +172,7 @@ def recover_from_sums(
 ) -> Recovered:
     """Recover the graph of all rows together: the graphical lasso, its penalty by the extended BIC, and the thresholds.
 
-    Parameters
-    ----------
-    settings : RecoverySettings
-        Penalty (None: by the extended BIC) and thresholds.
-    schema : Schema
-        Of the sums.
-    sums : UnitSums
-        Over all rows.
-    targets : sequence of str
-        Features that get at least ``target-neighbours`` neighbours.
+    Features among ``targets`` get at least ``target-neighbours`` neighbours.
 
     Returns
     -------

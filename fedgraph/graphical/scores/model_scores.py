@@ -24,16 +24,7 @@ DRAWS_PER_QUESTION = 256
 
 
 def score_model(model: GraphicalModel, values: Floats, targets: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Score predictions of each target from all other features, by one pass through the network.
-
-    Parameters
-    ----------
-    model : GraphicalModel
-        The model.
-    values : array
-        Rows ``[rows, features]``.
-    targets : sequence of str
-        Features to predict.
+    """Score predictions of targets from all other features of rows ``[rows, features]``, in one pass of the network.
 
     Returns
     -------
@@ -55,20 +46,7 @@ def score_model(model: GraphicalModel, values: Floats, targets: Sequence[str]) -
 
 
 def some_hidden(schema: Schema, values: Floats, targets: Sequence[str], share: float, seed: int) -> Floats:
-    """Return the first rows, at most 1,000, with a share of the values hidden at random.
-
-    Parameters
-    ----------
-    schema : Schema
-        Of the rows.
-    values : array
-        Rows ``[rows, features]``.
-    targets : sequence of str
-        Features that are never hidden.
-    share : float
-        Probability that a value is hidden.
-    seed : int
-        Of the draws.
+    """Return the first rows, at most 1,000, with a share of the values hidden at random; those of targets never are.
 
     Returns
     -------
@@ -86,14 +64,7 @@ def some_hidden(schema: Schema, values: Floats, targets: Sequence[str], share: f
 def score_answers(model: GraphicalModel, values: Floats, targets: Sequence[str]) -> dict[str, dict[str, float]]:
     """Score predictions of each target, queried one by one, from rows in which much may be unknown.
 
-    Parameters
-    ----------
-    model : GraphicalModel
-        The model.
-    values : array
-        Rows ``[rows, features]``, NaN for unknown.
-    targets : sequence of str
-        Features to predict; embeddings are left out.
+    Embeddings among the targets are left out.
 
     Returns
     -------
@@ -118,20 +89,7 @@ def score_answers(model: GraphicalModel, values: Floats, targets: Sequence[str])
 def score_samples(
     model: GraphicalModel, values: Floats, name: str, seed: int, settings: SamplingSettings | None = None
 ) -> dict[str, float]:
-    """Compare samples of a model with as many held-out rows.
-
-    Parameters
-    ----------
-    model : GraphicalModel
-        The model.
-    values : array
-        Held-out rows ``[rows, features]``.
-    name : str
-        Client for which samples are drawn.
-    seed : int
-        Of the draws and of the classifier.
-    settings : SamplingSettings, optional
-        How samples are drawn.
+    """Compare held-out rows ``[rows, features]`` with as many samples of a model, drawn for the client ``name``.
 
     Returns
     -------

@@ -27,14 +27,7 @@ from fedgraph.support.files import file_name, load_state, locked, save_state
 
 
 def folder_of(state_dir: Path, name: str) -> Path:
-    """Return the folder of an aggregator in a node's ``state-dir``.
-
-    Parameters
-    ----------
-    state_dir : Path
-        Of the node.
-    name : str
-        Of the aggregator.
+    """Return the folder of the aggregator ``name`` in a node's ``state-dir``.
 
     Returns
     -------
@@ -45,12 +38,7 @@ def folder_of(state_dir: Path, name: str) -> Path:
 
 
 def own_keys(folder: Path) -> KeyPair:
-    """Return the keys of an aggregator, made at the first call and readable by its own user only.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the aggregator; made if needed.
+    """Return the keys of an aggregator, made in ``folder`` at the first call and readable by its own user only.
 
     Returns
     -------

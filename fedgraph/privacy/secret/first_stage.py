@@ -164,15 +164,6 @@ def on_shares(mixing: Tensor, projections: Tensor, patterns: Tensor, shares: Ten
 def outcome(elements: Tensor, stage: FirstStage, settings: ShareSettings) -> Tensor:
     """Decode the reconstructed outcome of the stage.
 
-    Parameters
-    ----------
-    elements : Tensor
-        Reconstructed from shares, of any shape.
-    stage : FirstStage
-        With the bits of its maps.
-    settings : ShareSettings
-        With the bits of embeddings.
-
     Returns
     -------
     Tensor

@@ -24,7 +24,7 @@ from fedgraph.support.errors import ReplyError
 
 
 def masked(values: Tensor, client: str, keys: KeyPair, public: Mapping[str, str], run: str) -> Tensor:
-    """Add the masks that ``client`` shares with all others to ``values``, int64 ``[numbers]``, modulo 2^64.
+    """Add the masks that ``client`` shares with all others to its values, modulo 2^64.
 
     Parameters
     ----------

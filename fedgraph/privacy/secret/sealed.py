@@ -91,12 +91,7 @@ class KeyPair:
 
 
 def fingerprint(public: bytes) -> str:
-    """Return the SHA-256 of a public key in hexadecimal, to compare or to pin in a node's configuration.
-
-    Parameters
-    ----------
-    public : bytes
-        The public key.
+    """Return the SHA-256 of a public key, to compare or to pin in a node's configuration.
 
     Returns
     -------
@@ -107,16 +102,7 @@ def fingerprint(public: bytes) -> str:
 
 
 def seal(public: bytes, plaintext: bytes, context: Context) -> bytes:
-    """Encrypt ``plaintext`` so that only the holder of the private key can open it.
-
-    Parameters
-    ----------
-    public : bytes
-        Public key of the receiver.
-    plaintext : bytes
-        The message.
-    context : Context
-        In which it can be opened.
+    """Encrypt ``plaintext`` so that only the holder of the private key can open it, in the same context.
 
     Returns
     -------
@@ -136,15 +122,6 @@ def seal(public: bytes, plaintext: bytes, context: Context) -> bytes:
 
 def open_sealed(keys: KeyPair, sealed: bytes, context: Context) -> bytes:
     """Decrypt a message that was sealed for these keys in this context.
-
-    Parameters
-    ----------
-    keys : KeyPair
-        Of the receiver.
-    sealed : bytes
-        Of :func:`seal`.
-    context : Context
-        In which it was sealed.
 
     Returns
     -------
