@@ -93,7 +93,7 @@ class HardAlignment(_Products):
     iterations : int
         T of eq. 21; afterwards rows sum to 1, columns nearly so.
     temperature : float
-        Of the parameterisation ``sigmoid``.
+        Temperature of the parameterisation ``sigmoid``.
     trained : bool
         False keeps the initial matrices.
     entropy : float

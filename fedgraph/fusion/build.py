@@ -33,7 +33,7 @@ def build_network(
     Parameters
     ----------
     settings : FusionSettings
-        Of the network.
+        Settings of the network.
     sizes : Tensor
         Length of each owner's embedding, int64 ``[owners]``; inputs are as long as the longest.
     classes : int
@@ -41,7 +41,7 @@ def build_network(
     given : Tensor, optional
         The given graph, ``[owners, owners]``; rows weight the owners in columns. Needed by graph = 'given'.
     seed : int
-        Of the initial weights.
+        Seed of the initial weights.
 
     Returns
     -------

@@ -26,7 +26,7 @@ class FittedFusion:
     network : FusionNetwork
         In evaluation mode, when read from a file.
     settings : FusionSettings
-        Of the network and its predictions.
+        Settings of the network and its predictions.
     owners : tuple of str
         In the order of the inputs.
     sizes : Tensor
@@ -34,11 +34,11 @@ class FittedFusion:
     classes : tuple of str
         Names.
     fingerprints : tuple of str
-        Of the frozen models on whose embeddings it was trained.
+        Fingerprints of the frozen models on whose embeddings it was trained.
     given : Tensor or None
         The given graph, ``[owners, owners]``.
     seed : int
-        Of the experiment.
+        Seed of the experiment.
     """
 
     network: FusionNetwork

@@ -69,7 +69,7 @@ class FusionNetwork(nn.Module):
     scaling : EmbeddingScaling or None
         Applied before everything else; None: embeddings are not scaled.
     alignment : Alignment or None
-        Of the scaled embeddings.
+        Alignment of the scaled embeddings.
     """
 
     stochastic = False
@@ -95,7 +95,7 @@ class FusionNetwork(nn.Module):
         present : Tensor
             bool ``[batch, owners]``.
         generator : torch.Generator
-            Of all random numbers; on the CPU, wherever the network is.
+            Source of all random numbers; on the CPU, wherever the network is.
         """
         raise NotImplementedError
 

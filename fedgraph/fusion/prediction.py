@@ -60,7 +60,7 @@ def predict(
     draws : int
         Number of graphs, each keyed by ``seed`` and its position.
     seed : int
-        Of the graphs.
+        Seed of the graphs.
     average : {"probabilities", "logits"}
         What is averaged over the graphs.
 

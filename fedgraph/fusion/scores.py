@@ -49,7 +49,7 @@ def log_loss(probabilities: Tensor, labels: Tensor, weights: Tensor | None = Non
     labels : Tensor
         int64 ``[samples]``.
     weights : Tensor, optional
-        Of the classes, ``[classes]``; None: all the same.
+        Weights of the classes, ``[classes]``; None: all the same.
 
     Returns
     -------

@@ -74,7 +74,7 @@ class SecretFusion:
     owners : sequence of str
         Names, for messages.
     settings : ShareSettings
-        Of the shares.
+        Settings of the shares.
     draws, seed, average : int, int, str
         As in :func:`fedgraph.fusion.predict`.
 

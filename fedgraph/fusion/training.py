@@ -82,13 +82,13 @@ class FusionEpoch:
     Attributes
     ----------
     learning_rate : float
-        Of the training.
+        Learning rate of the training.
     epoch : int
         Counted from 1.
     training_loss : float
         Mean per sample.
     validation_loss : float
-        Of predictions averaged over draws.
+        Loss of predictions averaged over draws.
     """
 
     learning_rate: float
@@ -106,9 +106,9 @@ class FusionFit:
     network : FusionNetwork
         In evaluation mode.
     learning_rate, epoch : float, int
-        From which the weights are; epochs count from 1.
+        Origin of the weights; epochs count from 1.
     validation_loss : float
-        Of that epoch.
+        Loss of that epoch.
     quality : float
         Criterion of ``monitor`` at that epoch, the larger the better: the area under the ROC curve, or minus the loss.
     history : tuple of FusionEpoch
@@ -139,11 +139,11 @@ def fit(
     Parameters
     ----------
     settings : FusionSettings
-        Of the network and its training.
+        Settings of the network and its training.
     data : FusionData
         Training and validation samples.
     seed : int
-        Of the initial weights, the order of samples and the graphs.
+        Seed of the initial weights, the order of samples and the graphs.
     on_epoch : callable, optional
         Called after every epoch.
 
@@ -302,7 +302,7 @@ def learn(
     network : FusionNetwork
         Updated in place.
     optimizer : torch.optim.Optimizer
-        Of the network.
+        Optimiser of the network.
     embeddings : Tensor
         ``[batch, owners, size]``.
     present : Tensor
@@ -310,9 +310,9 @@ def learn(
     labels : Tensor
         int64 ``[batch]``.
     random : torch.Generator
-        Of the draws.
+        Source of the draws.
     weights : Tensor, optional
-        Of the classes, ``[classes]``; None: all the same.
+        Weights of the classes, ``[classes]``; None: all the same.
 
     Returns
     -------

@@ -280,7 +280,7 @@ class GraphicalModel:
         given : Rows, optional
             Known values: one row for all, or ``count`` rows. They are returned unchanged.
         seed : int
-            Of the draws.
+            Seed of the draws.
         settings : SamplingSettings, optional
             How rows are drawn.
 

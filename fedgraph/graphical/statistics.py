@@ -185,13 +185,13 @@ def shared_statistics(
     values : array
         Rows of the client, ``[rows, features]``.
     schema : Schema
-        Of the common features.
+        Schema of the common features.
     scaling : ScalingSettings
         Whether ranges are asked for, and at which quantiles.
     settings : StatisticsSettings
         Noise, bounds and cells.
     consent : Consent
-        Of the node.
+        Consent of the node.
     generator : torch.Generator, optional
         Source of the noise, for tests and simulations only.
 

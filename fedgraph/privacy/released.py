@@ -25,7 +25,7 @@ class Released:
     Parameters
     ----------
     folder : Path
-        On the owner's own node, for everything that belongs to its frozen models, in all runs.
+        Folder on the owner's own node, for everything that belongs to its frozen models, in all runs.
     owner : str
         Name of the owner.
     purpose : JSON value

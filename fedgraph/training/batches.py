@@ -68,7 +68,7 @@ def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings
     Parameters
     ----------
     keys : Tensor
-        Of :func:`shuffling_keys`, int64 ``[clients]``; the result is on their device and does not depend on it.
+        Keys of :func:`shuffling_keys`, int64 ``[clients]``; the result is on their device and does not depend on it.
     num_examples : Tensor
         Training examples of each client, int64 ``[clients]``.
     settings : TrainSettings

@@ -70,11 +70,11 @@ class Cohort:
     model : StackedModel
         Architecture of all clients.
     data : CohortData
-        Of the clients, in the order of the rows of all matrices.
+        Data of the clients, in the order of the rows of all matrices.
     settings : TrainSettings
         How clients train, and on which device.
     seed : int
-        Of the experiment; the order of a client's examples depends on it, the client's name and the round.
+        Seed of the experiment; the order of a client's examples depends on it, the client's name and the round.
 
     Raises
     ------
@@ -166,7 +166,7 @@ class Cohort:
         parameters : Tensor
             ``[clients, parameters]``.
         split : str
-            Of the data.
+            Split of the data.
         horizons : sequence of int
             Forecast steps, counted from 1.
         batch_size : int
@@ -372,7 +372,7 @@ def cross_losses(cohort: Cohort, candidates: Tensor, clients: Tensor, split: Spl
     clients : Tensor
         Rows of the cohort, int64 ``[clients]``.
     split : str
-        Of the data.
+        Split of the data.
 
     Returns
     -------

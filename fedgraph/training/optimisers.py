@@ -27,7 +27,7 @@ class Optimiser:
     settings : TrainSettings
         Algorithm and its coefficients.
     learning_rate : float
-        Of steps that are not given any others.
+        Learning rate of steps that are not given any others.
     state : dict of str to Tensor
         Moments of :func:`fresh_state`, each with a leading client axis; updated in place.
     """

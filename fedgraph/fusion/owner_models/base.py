@@ -219,7 +219,7 @@ class ModelStore:
     Parameters
     ----------
     folder : Path
-        On the owners' node.
+        Folder on the owners' node.
     """
 
     def __init__(self, folder: Path) -> None:

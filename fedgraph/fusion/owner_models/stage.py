@@ -64,7 +64,7 @@ class Embedded:
     predictions : Tensor
         Probabilities, float32 ``[owners, samples, classes]``; 0 where an owner lacks a sample.
     fingerprints : tuple of str
-        Of the owners' frozen models.
+        Fingerprints of the owners' frozen models.
     """
 
     sizes: Tensor
@@ -82,13 +82,13 @@ class StackedOwners:
     rows : Tensor
         Their positions in the data, int64 ``[owners]``.
     cohort : Cohort
-        Of these owners.
+        Cohort of these owners.
     inputs : Tensor
         float32 ``[owners, samples, *input_shape]``.
     parameters : Tensor
         float32 ``[owners, parameters]``.
     fingerprints : tuple of str
-        Of the frozen models.
+        Fingerprints of the frozen models.
     """
 
     rows: Tensor
@@ -105,7 +105,7 @@ class LocalStage:
     Attributes
     ----------
     data : OwnerData
-        Of the owners of a node.
+        Data of the owners of a node.
     description : str
         Description of the data; a model belongs to it.
     choice : ModelChoice
@@ -117,7 +117,7 @@ class LocalStage:
     seed : int
         Determines all random numbers, with the owner's name.
     store : ModelStore
-        Of frozen models.
+        Store of frozen models.
     given : mapping of str to str
         Models that owners already have, by owner, as ``load_local_model`` reads them.
     wanted : mapping of str to str

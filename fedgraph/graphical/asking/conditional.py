@@ -116,7 +116,7 @@ def conditional(
     Parameters
     ----------
     network : Network
-        Of all models.
+        Network of all models.
     parameters : Tensor
         Models ``[clients, parameters]`` of the clients ``names``.
     units : Tensor
@@ -124,12 +124,12 @@ def conditional(
     targets : sequence of str
         Features asked for.
     names : sequence of str
-        Of the clients; they seed the random numbers, with ``seed``.
+        Names of the clients; they seed the random numbers, with ``seed``.
     seed : int
-        Of the experiment.
+        Seed of the experiment.
     draws : int
-        Of the unknown features of each row. None are needed in rows in which all neighbours of the targets are known:
-        there the answer is exact.
+        Number of draws of the unknown features of each row. None are needed in rows in which all neighbours of the
+        targets are known: there the answer is exact.
     settings : SamplingSettings, optional
         How rows are drawn.
     kept : callable, optional

@@ -56,7 +56,7 @@ def infer(network: Network, parameters: Tensor, units: Tensor, settings: Inferen
     Parameters
     ----------
     network : Network
-        Of all models.
+        Network of all models.
     parameters : Tensor
         ``[clients, parameters]``.
     units : Tensor

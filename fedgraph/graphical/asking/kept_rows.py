@@ -20,15 +20,15 @@ class KeptRows:
     Attributes
     ----------
     network : Network
-        Of all models.
+        Network of all models.
     parameters : Tensor
         ``[clients, parameters]``.
     names : tuple of str
-        Of the clients.
+        Names of the clients.
     seed : int
-        With which the rows were drawn.
+        Seed with which the rows were drawn.
     settings : SamplingSettings
-        With which the rows were drawn.
+        Settings with which they were drawn.
     units : Tensor
         The rows, ``[clients, rows, units]``.
     shift : Tensor or None

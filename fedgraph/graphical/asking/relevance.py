@@ -29,7 +29,7 @@ def relevant_to(network: Network, wanted: Tensor, unknown: Tensor) -> Relevant:
     Parameters
     ----------
     network : Network
-        Of the models.
+        Network of the models.
     wanted : Tensor
         Targets of each row, bool ``[..., features]``.
     unknown : Tensor

@@ -47,17 +47,17 @@ def draw(
     Parameters
     ----------
     network : Network
-        Of all models.
+        Network of all models.
     parameters : Tensor
         ``[clients, parameters]``.
     count : int
         Rows of each model.
     names : sequence of str
-        Of the clients. Where all have one graph and the same features given, the rows of one depend, to float
+        Names of the clients. Where all have one graph and the same features given, the rows of one depend, to float
         tolerance, on its model and name, ``seed`` and ``given`` alone; its first rows are the same for any ``count``,
         except the last 2,048.
     seed : int
-        Of the experiment.
+        Seed of the experiment.
     given : Tensor, optional
         What is known of the rows, expandable to ``[clients, count, units]``, NaN for what is to be drawn.
     settings : SamplingSettings, optional

@@ -26,7 +26,7 @@ def average(network: Network, parameters: Tensor, num_examples: Sequence[int]) -
     Parameters
     ----------
     network : Network
-        Of all models.
+        Network of all models.
     parameters : Tensor
         ``[clients, parameters]``.
     num_examples : sequence of int

@@ -110,7 +110,7 @@ def write_dependencies(names: Sequence[str], strengths: Tensor, path: Path) -> N
     Parameters
     ----------
     names : sequence of str
-        Of the features.
+        Names of the features.
     strengths : Tensor
         ``[features, features]`` of :func:`fedgraph.graphical.learning.dependence.dependencies`, row: the predicted
         feature. Pairs of 0 are left out of the table.

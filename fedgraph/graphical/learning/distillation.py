@@ -141,11 +141,11 @@ def distil(
     Parameters
     ----------
     network : Network
-        Of the clients' models.
+        Network of the clients' models.
     models : Tensor
         Their parameters, ``[clients, parameters]``.
     samples : Tensor
-        Drawn from each, ``[clients, rows, units]``.
+        Samples of each model, ``[clients, rows, units]``.
     num_examples : sequence of int
         Training rows of each client.
     settings : DistillationSettings

@@ -31,7 +31,7 @@ class NGMFit:
     Attributes
     ----------
     network : Network
-        Of all models.
+        Network of all models.
     trained : Trained
         The models, and a record of their training.
     r_squared : Tensor
@@ -66,18 +66,18 @@ def fit_ngm(
     Parameters
     ----------
     schema : Schema
-        Of all clients.
+        Schema of all clients.
     adjacency : Tensor
         The graph, bool ``[features, features]``.
     training, held_out : sequence of Tensor
         Rows of each client, ``[rows, units]`` in [0, 1], NaN for missing; the best epochs are chosen by the held-out
         ones.
     names : sequence of str
-        Of the clients; they seed the random numbers, with ``seed``.
+        Names of the clients; they seed the random numbers, with ``seed``.
     settings : NGMSettings
         Architecture and training.
     seed : int
-        Of the experiment.
+        Seed of the experiment.
 
     Returns
     -------

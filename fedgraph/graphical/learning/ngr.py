@@ -55,16 +55,16 @@ def fit_ngr(
     Parameters
     ----------
     schema : Schema
-        Of all clients.
+        Schema of all clients.
     training, held_out : sequence of Tensor
         Rows of each client, ``[rows, units]`` in [0, 1], NaN for missing; the best epochs are chosen by the held-out
         ones.
     names : sequence of str
-        Of the clients; they seed the random numbers, with ``seed``.
+        Names of the clients; they seed the random numbers, with ``seed``.
     settings : NGRSettings
         Architecture, training, and which dependencies become edges.
     seed : int
-        Of the experiment.
+        Seed of the experiment.
 
     Returns
     -------

@@ -51,7 +51,7 @@ class ClientRows(NamedTuple):
     Attributes
     ----------
     name : str
-        Of the client.
+        Name of the client.
     training, held_out : Tensor
         The two parts of its table.
     """
@@ -81,12 +81,12 @@ def stitch_ngm(
         The client's own graph over them, bool ``[features, features]``; only edges that touch a private feature are
         used.
     rows : ClientRows
-        Of the client.
+        Rows of the client.
     settings : NGMSettings
         As of the global model, except ``hidden``: units of the additions, for each feature in ``masked`` networks and
         in total in others.
     seed : int
-        Of the experiment.
+        Seed of the experiment.
 
     Returns
     -------

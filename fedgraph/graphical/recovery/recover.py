@@ -47,7 +47,7 @@ class UnitTable:
     client : str
         Name of the client.
     names : tuple of str
-        Of the features.
+        Names of the features.
     units : Tensor
         float32 ``[rows, units]``, NaN for missing values.
     unit_feature : Tensor
@@ -101,7 +101,7 @@ def recover(
     tables : sequence of UnitTable
         One of each client.
     seed : int
-        Of the experiment.
+        Seed of the experiment.
     device : torch.device, optional
         Where uGLAD computes; its clients with equally many units are learned at once.
     targets : sequence of str

@@ -47,9 +47,10 @@ class UnitSums:
     counts : Tensor
         Rows in which both of two features are known, int64 ``[features, features]``.
     sums : Tensor
-        Of each unit, in steps, over the rows in which its feature and another are known, int64 ``[units, features]``.
+        Sums of each unit, in steps, over the rows in which its feature and another are known, int64 ``[units,
+        features]``.
     products : Tensor
-        Of two units, in steps squared, int64 ``[units, units]``.
+        Products of two units, in steps squared, int64 ``[units, units]``.
     """
 
     counts: Tensor
@@ -142,9 +143,9 @@ def with_noise(
     Parameters
     ----------
     sums : UnitSums
-        Of one client.
+        Sums of one client.
     schema : Schema
-        Of the sums.
+        Schema of the sums.
     noise : CountNoiseSettings
         Mechanism, epsilon and delta.
     generator : torch.Generator, optional

@@ -37,7 +37,7 @@ class SampleQuality:
     correlation : tuple of float
         Largest and mean difference of the correlations of pairs of units of different features.
     auc : float
-        Of a classifier between samples and held-out rows (two-sample test of Lopez-Paz and Oquab, ICLR 2017),
+        AUC of a classifier between samples and held-out rows (two-sample test of Lopez-Paz and Oquab, ICLR 2017),
         cross-validated: 0.5 where it cannot distinguish them, 1 where it always can.
     """
 

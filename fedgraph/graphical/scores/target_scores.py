@@ -41,7 +41,7 @@ def score_targets(schema: Schema, values: Floats, predictions: Predictions) -> d
     Parameters
     ----------
     schema : Schema
-        Of the rows.
+        Schema of the rows.
     values : array
         True values, ``[rows, features]``, NaN for unknown.
     predictions : mapping of str to array

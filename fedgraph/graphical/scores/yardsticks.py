@@ -104,13 +104,13 @@ def predict_targets(
     yardstick : {"trees", "weighted-trees", "linear"}
         Kind of model. Numbers have no classes to weight, and are not predicted by ``weighted-trees``.
     schema : Schema
-        Of the rows.
+        Schema of the rows.
     training, rows : array
         ``[rows, features]``.
     targets : list of str
         Features to predict.
     seed : int
-        Of the models.
+        Seed of the models.
 
     Returns
     -------

@@ -96,7 +96,7 @@ def privacy_facts(settings: NoiseSettings | None) -> dict[str, dict[str, float]]
     Parameters
     ----------
     settings : NoiseSettings or None
-        Of the noise; None: without noise.
+        Settings of the noise; None: without noise.
 
     Returns
     -------

@@ -73,11 +73,11 @@ class AppliedMaps:
     Parameters
     ----------
     folder : Path
-        Of the aggregator.
+        Folder of the aggregator.
     owner : str
         Name of the owner.
     fingerprint : str
-        Of its frozen model: another model makes other embeddings.
+        Fingerprint of its frozen model: another model makes other embeddings.
     size : int
         Length of its embedding.
     """
@@ -92,11 +92,11 @@ class AppliedMaps:
         Parameters
         ----------
         keys : sequence of str
-            Of the samples.
+            Keys of the samples.
         projection : Tensor
             int64 ``[hidden, size]``.
         settings : ShareSettings
-            Of the shares.
+            Settings of the shares.
 
         Raises
         ------

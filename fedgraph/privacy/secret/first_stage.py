@@ -211,14 +211,14 @@ def check_leaks(
     Parameters
     ----------
     projections : sequence of Tensor
-        Of all stages whose outcomes the server gets for the same sample, including earlier requests; int64
+        Projections of all stages whose outcomes the server gets for the same sample, including earlier requests; int64
         ``[owners, hidden, size]`` each.
     sizes : sequence of int
-        Of the owners' embeddings.
+        Sizes of the owners' embeddings.
     settings : ShareSettings
         With the number of random bits.
     names : sequence of str
-        Of the owners, for messages.
+        Names of the owners, for messages.
 
     Raises
     ------

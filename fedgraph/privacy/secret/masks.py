@@ -33,11 +33,12 @@ def masked(values: Tensor, client: str, keys: KeyPair, public: Mapping[str, str]
     client : str
         Name of the client.
     keys : KeyPair
-        Of the client, used once: with the same keys and other clients, differences of answers would disclose values.
+        Keys of the client, used once: with the same keys and other clients, differences of answers would disclose
+        values.
     public : mapping of str to str
         Public keys of all participants, including the client, as hexadecimal digits by name.
     run : str
-        To which the masks belong; another run has other masks.
+        Name of the run; another run has other masks.
 
     Returns
     -------

@@ -84,11 +84,11 @@ class PeerAlignment:
     moves : bool
         Whether the others' parameters follow; otherwise they stay, as in algorithm 1 to the letter.
     settings : TrainSettings
-        Of the training peer.
+        Settings of the training peer.
     round : int
         Selects the learning rates.
     moments : dict of str to Tensor
-        Of the others' optimiser, changed in place.
+        Moments of the others' optimiser, changed in place.
     num_examples : Tensor
         Training examples of the training peer, int64 ``[1]``, on which schedules of rates depend.
     """
