@@ -16,51 +16,51 @@ from fedgraph.support.errors import ExperimentError
 Parameterisation = Literal["square", "sigmoid"]
 
 _SMALLEST = 1e-12
-"""Entries of the squared matrix below this count as this: the logarithm of 0 would be infinite."""
+"""Entries of the squared matrix are raised to this: the logarithm of 0 would be infinite."""
 
 
 class Alignment(nn.Module):
-    """What makes owners' embeddings comparable."""
+    """Base class of the maps that make owners' embeddings comparable."""
 
     def matrices(self) -> Tensor:
-        """All P_i, ``[owners, aligned, size]``."""
+        """Return all P_i, ``[owners, aligned, size]``."""
         raise NotImplementedError
 
     def penalty(self) -> Tensor | float:
-        """What it adds to the loss in training."""
+        """Return the term that the alignment adds to the loss in training."""
         return 0.0
 
 
 class NoAlignment(Alignment):
-    """Embeddings as they are. Owners with shorter ones than others are filled up with zeros, as they come."""
+    """Embeddings as they are; owners with shorter ones than others are padded with zeros beforehand."""
 
     def __init__(self, owners: int, size: int) -> None:
         super().__init__()
         self.owners, self.size = owners, size
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """``[batch, owners, size]`` -> the same."""
+        """Return embeddings ``[batch, owners, size]`` unchanged."""
         return embeddings
 
     def matrices(self) -> Tensor:
-        """Identities ``[owners, size, size]``."""
+        """Return identities, ``[owners, size, size]``."""
         return torch.eye(self.size).expand(self.owners, -1, -1)
 
 
 class _Products(Alignment):
     def forward(self, embeddings: Tensor) -> Tensor:
-        """``[batch, owners, size]`` -> ``[batch, owners, aligned]``, row i multiplied by P_i (eq. 7)."""
+        """Multiply row i by P_i, ``[batch, owners, size]`` -> ``[batch, owners, aligned]`` (eq. 7)."""
         return torch.bmm(embeddings.transpose(0, 1), self.matrices().mT).transpose(0, 1)
 
 
 class SoftAlignment(_Products):
-    """Every P_i is a free matrix, drawn from Xavier's uniform distribution over the owner's own size.
+    """Free matrices P_i, drawn from Xavier's uniform distribution over the owner's own size.
 
     sizes     : int64 ``[owners]``, the length of each owner's embedding; columns of P_i beyond it are 0 and stay 0.
     size      : columns of every P_i.
     aligned   : rows of every P_i.
-    generator : draws the first matrices.
-    trained   : False keeps the first matrices for ever.
+    generator : draws the initial matrices.
+    trained   : False keeps the initial matrices.
     """
 
     def __init__(
@@ -73,20 +73,36 @@ class SoftAlignment(_Products):
         self.matrix = nn.Parameter(bound * uniform * own, requires_grad=trained)
 
     def matrices(self) -> Tensor:
-        """All P_i, ``[owners, aligned, size]``."""
+        """Return all P_i, ``[owners, aligned, size]``."""
         return self.matrix
 
 
 class HardAlignment(_Products):
-    """Every P_i is nearly doubly stochastic, ``diag(r) K0 diag(c)`` after so many steps of Sinkhorn-Knopp (eq. 21).
+    """Nearly doubly stochastic matrices P_i, ``diag(r) K0 diag(c)`` after some steps of Sinkhorn-Knopp (eq. 21).
 
-    size             : rows and columns of every P_i; all owners' embeddings must have this length.
-    generator        : draws the first M, from Xavier's uniform distribution.
-    parameterisation : ``K0 = M * M`` (square), or ``K0 = exp(sigmoid(M) / temperature)`` (sigmoid).
-    iterations       : T of eq. 21; afterwards rows sum to 1, columns nearly so.
-    entropy          : weight of the mean entropy of rows, in nats, in the loss: the less, the nearer to permutations.
+    Parameters
+    ----------
+    sizes : Tensor
+        Length of each owner's embedding, int64 ``[owners]``.
+    size, aligned : int
+        Columns and rows of every P_i; all embeddings must have this length.
+    generator : torch.Generator
+        Draws the initial M, from Xavier's uniform distribution.
+    parameterisation : {"square", "sigmoid"}
+        ``K0 = M * M`` (square), or ``K0 = exp(sigmoid(M) / temperature)`` (sigmoid).
+    iterations : int
+        T of eq. 21; afterwards rows sum to 1, columns nearly so.
+    temperature : float
+        Temperature of the parameterisation ``sigmoid``.
+    trained : bool
+        False keeps the initial matrices.
+    entropy : float
+        Weight of the mean entropy of rows, in nats, in the loss: the less entropy, the nearer to permutations.
 
-    Raises ExperimentError for owners with different sizes: a permutation has as many rows as columns.
+    Raises
+    ------
+    ExperimentError
+        When owners have different sizes: a permutation has as many rows as columns.
     """
 
     def __init__(
@@ -117,13 +133,13 @@ class HardAlignment(_Products):
         self.matrix = nn.Parameter((3 / size) ** 0.5 * uniform, requires_grad=trained)
 
     def log_start(self) -> Tensor:
-        """``log K0``, ``[owners, size, size]``."""
+        """Return ``log K0``, ``[owners, size, size]``."""
         if self.parameterisation == "square":
             return self.matrix.square().clamp(min=_SMALLEST).log()
         return self.matrix.sigmoid() / self.temperature
 
     def matrices(self) -> Tensor:
-        """All P_i, ``[owners, size, size]``."""
+        """Return all P_i, ``[owners, size, size]``."""
         return sinkhorn(self.log_start(), self.iterations).exp()
 
     def penalty(self) -> Tensor | float:
@@ -135,7 +151,20 @@ class HardAlignment(_Products):
 
 
 def sinkhorn(log_start: Tensor, iterations: int) -> Tensor:
-    """``log K_T`` of ``log K0`` ``[..., size, size]``: eq. 21 on logarithms, every r made of the c before it."""
+    """Normalise columns and rows in turn: eq. 21 on logarithms, every r computed from the c before it.
+
+    Parameters
+    ----------
+    log_start : Tensor
+        ``log K0``, ``[..., size, size]``.
+    iterations : int
+        T of eq. 21.
+
+    Returns
+    -------
+    Tensor
+        ``log K_T``, ``[..., size, size]``.
+    """
     rows = torch.zeros_like(log_start[..., :1])
     columns = torch.zeros_like(log_start[..., :1, :])
     for _ in range(iterations):

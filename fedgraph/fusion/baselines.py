@@ -18,7 +18,7 @@ from fedgraph.fusion.network import FusionNetwork, glorot
 
 
 class _Linear(nn.Module):
-    """A linear layer whose weights come from a generator."""
+    """A linear layer with weights drawn by a generator."""
 
     def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class _SelfAttention(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
 
     def forward(self, values: Tensor, seen: Tensor, generator: torch.Generator) -> Tensor:
-        """``[batch, owners, width]`` -> the same; owners listen to those in ``seen`` ``[batch, 1, 1, owners]``."""
+        """Transform ``[batch, owners, width]``; owners attend to those in ``seen`` ``[batch, 1, 1, owners]``."""
         batch, owners, width = values.shape
         parts = self.queries_keys_values(values).view(batch, owners, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         queries, keys, own = parts.unbind(0)
@@ -54,7 +54,7 @@ class _SelfAttention(nn.Module):
         return following
 
     def _drop(self, values: Tensor, generator: torch.Generator) -> Tensor:
-        # That of PyTorch takes no generator.
+        # PyTorch's dropout takes no generator.
         if not self.training or self.dropout == 0:
             return values
         kept = torch.rand(values.shape, generator=generator).to(values.device) >= self.dropout
@@ -92,7 +92,7 @@ class TransformerFusion(FusionNetwork):
     def forward(self, embeddings: Tensor, present: Tensor, generator: torch.Generator) -> Tensor:
         """See :class:`FusionNetwork`."""
         values = self.entrance(self.alignment(embeddings * present[..., None]))
-        # Of a sample that nobody has, attention without anything to listen to would be undefined.
+        # Attention of a sample that no owner has would be undefined.
         seen = present | ~present.any(1, keepdim=True)
         for block in self.blocks:
             values = block(values, seen[:, None, None], generator)
@@ -102,7 +102,7 @@ class TransformerFusion(FusionNetwork):
 
 
 class ConcatenationFusion(FusionNetwork):
-    """A multi-layer perceptron with ReLU on the embeddings of all owners, one after the other; absent ones are 0."""
+    """A multi-layer perceptron with ReLU on the concatenated embeddings of all owners; those of absent ones are 0."""
 
     def __init__(self, owners: int, size: int, hidden: Sequence[int], classes: int, generator: torch.Generator) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""From settings to the fusion network that they describe."""
+"""Construction of fusion networks from settings."""
 
 from __future__ import annotations
 
@@ -16,27 +16,42 @@ from fedgraph.support.randomness import generator
 from fedgraph.support.threads import available_cores
 
 _TRANSFORMER = (2, 4, 16, 8, 0.5)
-"""Row F of table 2: layers, heads, width, width of the feed-forward layers, dropout."""
+"""Row F of Table 2: layers, heads, width, width of the feed-forward layers, dropout."""
 
 _SINKHORN = (10, 0.01)
-"""Of hard alignments: steps of normalising columns and rows, temperature."""
+"""Hard alignments: steps of normalising columns and rows, temperature."""
 
 _NEIGHBOUR_FEATURES = 8
-"""Learned features by which nearest neighbours are found."""
+"""Number of learned features by which nearest neighbours are found."""
 
 
 def build_network(
     settings: FusionSettings, sizes: Tensor, classes: int, given: Tensor | None = None, seed: int = 0
 ) -> FusionNetwork:
-    """An untrained fusion network; alignment, graph and layers each have random numbers of their own.
+    """Build an untrained fusion network; alignment, graph and layers each have random numbers of their own.
 
-    sizes : int64 ``[owners]``, the length of each owner's embedding; embeddings are as long as the longest.
-    given : ``[owners, owners]``, the given graph, weights with which rows listen to columns; needed by graph = 'given'.
+    Parameters
+    ----------
+    settings : FusionSettings
+        Settings of the network.
+    sizes : Tensor
+        Length of each owner's embedding, int64 ``[owners]``; inputs are as long as the longest.
+    classes : int
+        Number of classes.
+    given : Tensor, optional
+        The given graph, ``[owners, owners]``; rows weight the owners in columns. Needed by graph = 'given'.
+    seed : int
+        Seed of the initial weights.
+
+    Returns
+    -------
+    FusionNetwork
+        In training mode.
 
     Raises
     ------
     ExperimentError
-        For settings that do not fit each other, the owners' sizes or the given graph.
+        When the settings do not fit each other, the owners' sizes or the given graph.
     """
     network = _network(settings, sizes, classes, given, seed)
     if settings.scaling == "owner":
@@ -45,14 +60,12 @@ def build_network(
 
 
 def check_fusion(settings: FusionSettings, graph_given: bool) -> None:
-    """Raise ExperimentError for what can never work, whatever owners send, before they are asked for anything.
-
-    graph_given : whether there is a given graph.
+    """Check settings for what can never work, before owners are asked for anything.
 
     Raises
     ------
     ExperimentError
-        For settings that do not fit each other or this machine.
+        When the settings do not fit each other, this machine, or whether there is a given graph.
     """
     settings.torch_device()
     smallest = torch.ones(2, dtype=torch.int64)
@@ -73,7 +86,7 @@ def _network(settings: FusionSettings, sizes: Tensor, classes: int, given: Tenso
 
 
 def _alignment(settings: FusionSettings, sizes: Tensor, size: int, seed: int) -> tuple[Alignment, int]:
-    """The alignment, and the length of what comes out of it."""
+    """Return the alignment, and the length of aligned embeddings."""
     if settings.aligned_size is not None and settings.alignment != "soft":
         raise ExperimentError(
             f"aligned-size = {settings.aligned_size}, but alignment = '{settings.alignment}' keeps embeddings at their "

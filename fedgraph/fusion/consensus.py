@@ -1,4 +1,4 @@
-"""Consensus graphs as a fusion network uses them: drawn, of nearest neighbours, or given (F3, section 5)."""
+"""Consensus graphs of a fusion network: drawn, of nearest neighbours, or given (F3, section 5)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedgraph.graph.learning import BernoulliGraph, FeatureNeighbours
 class Consensus(nn.Module):
     """A graph over the owners, normalised as by Kipf and Welling: ``D^-1/2 A D^-1/2`` with self loops in A.
 
-    ``stochastic``: whether it is drawn anew for every use; ``settles``: whether evaluation needs :meth:`settle`.
+    ``stochastic``: whether it is redrawn for every use; ``settles``: whether evaluation needs :meth:`settle`.
     """
 
     stochastic = False
@@ -20,36 +20,36 @@ class Consensus(nn.Module):
     def propagate(
         self, aligned: Tensor, features: Tensor, there: Tensor, counted: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """The product of the normalised graph with features, and with which weight owners enter sums over its rows.
+        """Return the product of the normalised graph with features, and the weights of owners in sums over its rows.
 
         aligned  : aligned embeddings, ``[batch, owners, aligned]``.
         features : transposed, ``[batch, columns, owners]``; 0 for absent owners.
-        there    : float ``[batch, owners]``, the rows that are summed up.
+        there    : float ``[batch, owners]``, the rows that are summed.
         counted  : float ``[batch, owners]``, owners that count towards degrees, which are at least 1.
 
-        Returns the product ``[batch, columns, owners]``, transposed too, and sums ``[batch, 1, owners]``.
+        The product is ``[batch, columns, owners]``, transposed too, the weights ``[batch, 1, owners]``.
         """
         return normalised_products(self.adjacency(aligned, there), features, there, counted)
 
     def adjacency(self, aligned: Tensor, there: Tensor) -> Tensor:
-        """The graph of a batch without self loops, ``[owners, owners]``, weights with which rows listen to columns."""
+        """Return the graph of a batch without self loops, ``[owners, owners]``; rows weight the owners in columns."""
         raise NotImplementedError
 
     def settle(self, aligned: Tensor, there: Tensor) -> None:
-        """Take what evaluation needs from all training samples."""
+        """Compute what evaluation needs from all training samples."""
 
     def constrain(self) -> None:
-        """Put parameters back into their range."""
+        """Project parameters back into their range."""
 
     def expected(self) -> Tensor:
-        """The graph to look at, ``[owners, owners]`` without self loops."""
+        """Return the graph for inspection, ``[owners, owners]`` without self loops."""
         raise NotImplementedError
 
 
 class DrawnConsensus(Consensus):
     """Random graphs with learned edge probabilities.
 
-    per_sample : in training, a graph for every sample; else one for all of a batch, as always in evaluation.
+    per_sample : in training, a graph for every sample; otherwise one for the whole batch, as always in evaluation.
     """
 
     stochastic = True
@@ -72,7 +72,7 @@ class DrawnConsensus(Consensus):
         self.graph.constrain()
 
     def expected(self) -> Tensor:
-        """Edge probabilities."""
+        """Return the edge probabilities."""
         return self.graph.expected()
 
 
@@ -96,12 +96,12 @@ class NeighbourConsensus(Consensus):
 
     @torch.no_grad()
     def expected(self) -> Tensor:
-        """The graph of the training samples."""
+        """Return the graph of the training samples."""
         return self.graph.graph(self.graph.similarity)
 
 
 class GivenConsensus(Consensus):
-    """A graph from outside, used as it is: weights stay, and it may be asymmetric; self loops become 1."""
+    """A fixed graph, used as it is: weights stay, and it may be asymmetric; self loops become 1."""
 
     weights: Tensor
 
@@ -114,12 +114,12 @@ class GivenConsensus(Consensus):
         return self.weights
 
     def expected(self) -> Tensor:
-        """The given graph."""
+        """Return the given graph."""
         return self.weights
 
 
 def normalised_products(adjacency: Tensor, features: Tensor, there: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
-    """:meth:`Consensus.propagate` of one dense graph without self loops, ``[owners, owners]``."""
+    """Compute :meth:`Consensus.propagate` for one dense graph without self loops, ``[owners, owners]``."""
     degrees = counted @ adjacency.T + counted
     scale = degrees.clamp(min=1).rsqrt()[:, None]
     scaled = features * scale

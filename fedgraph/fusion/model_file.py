@@ -1,4 +1,4 @@
-"""``fusion.safetensors``: the fusion model that a run of F3 ends with, and what it takes to use it."""
+"""``fusion.safetensors``: the final fusion model of a run of F3, with everything that is needed to use it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,24 @@ from fedgraph.support.settings import part_of
 class FittedFusion:
     """A fitted fusion model.
 
-    owners       : in the order of its inputs.
-    sizes        : int64 ``[owners]``, the length of each owner's embedding.
-    classes      : names.
-    fingerprints : of the frozen models whose embeddings it was trained on.
-    given        : ``[owners, owners]``, the given graph, or None.
+    Attributes
+    ----------
+    network : FusionNetwork
+        In evaluation mode, when read from a file.
+    settings : FusionSettings
+        Settings of the network and its predictions.
+    owners : tuple of str
+        In the order of the inputs.
+    sizes : Tensor
+        Length of each owner's embedding, int64 ``[owners]``.
+    classes : tuple of str
+        Names.
+    fingerprints : tuple of str
+        Fingerprints of the frozen models on whose embeddings it was trained.
+    given : Tensor or None
+        The given graph, ``[owners, owners]``.
+    seed : int
+        Seed of the experiment.
     """
 
     network: FusionNetwork
@@ -38,7 +51,7 @@ class FittedFusion:
     seed: int
 
     def write(self, path: Path) -> None:
-        """Write it in one step."""
+        """Write the model atomically."""
         state: dict[str, Any] = {
             "settings": part_of(FusionSettings, self.settings.as_table(), "the fusion's settings").as_table(),
             "owners": list(self.owners),
@@ -52,7 +65,13 @@ class FittedFusion:
 
     @classmethod
     def read(cls, path: Path) -> FittedFusion:
-        """Read it. Raises RunError for a file that is missing, broken or no such model."""
+        """Read a model.
+
+        Raises
+        ------
+        RunError
+            When the file is missing, broken or no such model.
+        """
         state = load_state(path)
         try:
             settings = FusionSettings.model_validate(state["settings"])

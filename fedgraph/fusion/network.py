@@ -1,7 +1,7 @@
-"""What every fusion network offers, and graph convolution with alignment and mean pooling over owners (F3).
+"""Base class of fusion networks, and graph convolution with alignment and mean pooling over owners (F3).
 
-Embeddings may be scaled before they are aligned, which is beyond the paper: it changes where training starts from and
-how fast it goes, not what a fusion network can express. A free P_i (F3, section 4) and the first bias could do the
+Embeddings may be scaled before they are aligned, which is beyond the paper: it changes where training starts and how
+fast it converges, not what a fusion network can express. A free P_i (F3, section 4) and the first bias could do the
 same.
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
@@ -27,7 +27,7 @@ _SMALLEST = 1e-6
 
 
 class EmbeddingScaling(nn.Module):
-    """``f_i (h_i - c_i)`` for every owner i: training samples get the mean 0, and the mean variance 1 of their numbers.
+    """``f_i (h_i - c_i)`` for every owner i: on training samples, numbers have mean 0 and, on average, variance 1.
 
     sizes : int64 ``[owners]``, the length of each owner's embedding; ``size`` is the longest.
     """
@@ -43,12 +43,12 @@ class EmbeddingScaling(nn.Module):
         self.register_buffer("factor", torch.ones(len(sizes)))
 
     def forward(self, embeddings: Tensor, present: Tensor) -> Tensor:
-        """``[batch, owners, size]`` -> the same, 0 where an owner is absent."""
+        """Scale ``[batch, owners, size]``; 0 where an owner is absent."""
         return (embeddings - self.centre) * (self.factor * present)[..., None]
 
     @torch.no_grad()
     def fit(self, embeddings: Tensor, present: Tensor) -> None:
-        """Take c and f from training samples ``[samples, owners, size]``; f is 0 where all are nearly the same."""
+        """Compute c and f from training samples ``[samples, owners, size]``; f is 0 where all are nearly the same."""
         there = present[..., None].double()
         number = there.sum(0).clamp(min=1)
         centre = (embeddings * there).sum(0) / number
@@ -59,12 +59,17 @@ class EmbeddingScaling(nn.Module):
 
 
 class FusionNetwork(nn.Module):
-    """Embeddings of all owners -> logits of the classes.
+    """Base class of networks from the embeddings of all owners to logits of the classes.
 
-    ``scaling`` comes before everything else; without it, embeddings are taken as they are.
-
-    ``stochastic`` tells whether predictions differ between draws; if so, in training as the network's settings say,
-    and evaluating with one draw for all samples, so that a prediction does not depend on which others are asked for.
+    Attributes
+    ----------
+    stochastic : bool
+        Whether predictions differ between draws. In training, graphs are drawn as the settings say; in evaluation, one
+        draw is used for all samples, so that a prediction does not depend on the other samples.
+    scaling : EmbeddingScaling or None
+        Applied before everything else; None: embeddings are not scaled.
+    alignment : Alignment or None
+        Alignment of the scaled embeddings.
     """
 
     stochastic = False
@@ -77,35 +82,40 @@ class FusionNetwork(nn.Module):
         self.register_module("alignment", None)
 
     def scaled(self, embeddings: Tensor, present: Tensor) -> Tensor:
-        """Embeddings as ``forward`` and ``draws`` want them, ``[batch, owners, size]``."""
+        """Return embeddings as ``forward`` and ``draws`` require them, ``[batch, owners, size]``."""
         return embeddings if self.scaling is None else self.scaling(embeddings, present)
 
     def forward(self, embeddings: Tensor, present: Tensor, generator: torch.Generator) -> Tensor:
-        """Logits ``[batch, classes]``.
+        """Compute logits ``[batch, classes]``.
 
-        embeddings : ``[batch, owners, size]``, 0 where an owner is absent or has a shorter embedding.
-        present    : bool ``[batch, owners]``.
-        generator  : all random numbers come from it; on the CPU, wherever the network is.
+        Parameters
+        ----------
+        embeddings : Tensor
+            ``[batch, owners, size]``, 0 where an owner is absent or has a shorter embedding.
+        present : Tensor
+            bool ``[batch, owners]``.
+        generator : torch.Generator
+            Source of all random numbers; on the CPU, wherever the network is.
         """
         raise NotImplementedError
 
     def draws(self, embeddings: Tensor, present: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """Logits for each generator, ``[draws, batch, classes]``; a single one of a network that is not stochastic."""
+        """Compute logits for each generator, ``[draws, batch, classes]``; a single draw for a deterministic network."""
         used = generators if self.stochastic else generators[:1]
         return torch.stack([self(embeddings, present, each) for each in used])
 
     def settle(self, embeddings: Tensor, present: Tensor) -> None:
-        """Take from all training samples what evaluation needs of them; called before evaluating."""
+        """Compute what evaluation needs from all training samples; called before evaluating."""
 
     def constrain(self) -> None:
-        """Put parameters back into their range; called after every step of the optimiser."""
+        """Project parameters back into their range; called after every step of the optimiser."""
 
     def penalty(self) -> Tensor | float:
-        """What the alignment adds to the loss in training."""
+        """Return the term that the alignment adds to the loss in training."""
         return 0.0 if self.alignment is None else self.alignment.penalty()
 
     def trained(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-        """Weights, which decay may shrink, and all else that is trained: biases, and what the graph is learned by."""
+        """Return weights, which decay may shrink, and all other trained parameters: biases and those of the graph."""
         weights: list[nn.Parameter] = []
         others: list[nn.Parameter] = []
         for name, each in self.named_parameters():
@@ -116,10 +126,10 @@ class FusionNetwork(nn.Module):
 
 @dataclass(frozen=True)
 class Mixing:
-    """What drawn graphs do to owners, of whom some are absent; rows are patterns of who is there.
+    """The effect of drawn graphs on owners, for patterns of present owners.
 
     first  : ``[draws, patterns, owners, owners]``, ``D^-1/2 A D^-1/2 + I`` of the first layer; 0 for absent owners.
-    second : ``[draws, patterns, owners]``, with which weight owners enter the sum over owners of the second layer.
+    second : ``[draws, patterns, owners]``, weights of owners in the sum over owners of the second layer.
     """
 
     first: Tensor
@@ -132,11 +142,18 @@ class GraphFusion(FusionNetwork):
     Row i of H is ``P_i h_i``; A holds self loops; the second ``I`` is the skip connection. Absent owners are masked
     after each layer. Without a graph this is eq. 5.
 
-    alignment   : ``[batch, owners, size] -> [batch, owners, aligned]``.
-    consensus   : the graph, or None.
-    generator   : draws the first weights.
-    zeros_count : absent owners count towards degrees and the mean, with zeros for features; else it is as if they were
-                  not there.
+    Parameters
+    ----------
+    alignment : Alignment
+        ``[batch, owners, size] -> [batch, owners, aligned]``.
+    consensus : Consensus or None
+        The graph.
+    aligned, hidden, classes : int
+        Sizes of the inputs and outputs of both layers.
+    generator : torch.Generator
+        Draws the initial weights.
+    zeros_count : bool
+        Absent owners count towards degrees and the mean, with zeros for features; otherwise they are left out.
     """
 
     alignment: Alignment
@@ -162,7 +179,7 @@ class GraphFusion(FusionNetwork):
         return self._logits(*self._first(embeddings, present), present, generator)
 
     def draws(self, embeddings: Tensor, present: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-        """See :class:`FusionNetwork`; what comes before the graph is computed once."""
+        """See :class:`FusionNetwork`; everything before the graph is computed once."""
         aligned, products = self._first(embeddings, present)
         used = generators if self.stochastic else generators[:1]
         return torch.stack([self._logits(aligned, products, present, each) for each in used])
@@ -180,7 +197,7 @@ class GraphFusion(FusionNetwork):
             self.consensus.constrain()
 
     def projections(self) -> Tensor:
-        """``f_i W0' P_i``, what the first layer makes of an embedding before the graph: ``[owners, hidden, size]``.
+        """Return ``f_i W0' P_i``, the first layer before the graph: ``[owners, hidden, size]``.
 
         f_i is that of the scaling. Together with ``offsets``, ``mixing`` and ``finish`` this is ``scaled`` and then
         :meth:`draws` in parts, of which all but the last are linear.
@@ -189,13 +206,13 @@ class GraphFusion(FusionNetwork):
         return first if self.scaling is None else first * self.scaling.factor[:, None, None]
 
     def offsets(self, projections: Tensor) -> Tensor:
-        """What scaling adds to the products by :meth:`projections`, ``[owners, hidden]``: ``- f_i W0' P_i c_i``."""
+        """Return what scaling adds to products by :meth:`projections`, ``[owners, hidden]``: ``- f_i W0' P_i c_i``."""
         if self.scaling is None:
             return torch.zeros_like(projections[:, :, 0])
         return -torch.einsum("ohs,os->oh", projections, self.scaling.centre)
 
     def mixing(self, present: Tensor, generators: Sequence[torch.Generator]) -> Mixing:
-        """The graphs that :meth:`draws` meets with these generators when it evaluates; one where nothing is drawn.
+        """Return the graphs that :meth:`draws` uses with these generators in evaluation; one where nothing is drawn.
 
         present : bool ``[patterns, owners]``.
         """
@@ -211,7 +228,7 @@ class GraphFusion(FusionNetwork):
         return Mixing(first, torch.stack([there + sums[:, 0] for _, sums in found]))
 
     def finish(self, first: Tensor, second: Tensor, present: Tensor) -> Tensor:
-        """Logits ``[draws, samples, classes]`` from what the linear maps make of embeddings.
+        """Compute logits ``[draws, samples, classes]`` from the outcome of the linear maps.
 
         first   : ``sum_j G_ij (M_j h_j + o_j)``, G of ``mixing.first``, M projections, o offsets;
                   ``[draws, samples, owners, hidden]``.
@@ -227,7 +244,7 @@ class GraphFusion(FusionNetwork):
         )
 
     def _first(self, embeddings: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-        """H, and H W0 transposed, ``[batch, hidden, owners]``."""
+        """Return H, and H W0 transposed, ``[batch, hidden, owners]``."""
         aligned = self.alignment(embeddings * present[..., None])
         return aligned, self.weights[0].T @ aligned.mT
 
@@ -235,25 +252,25 @@ class GraphFusion(FusionNetwork):
         there, counted = self.counts(present)
         mixed, weight = products, there[:, None]
         if self.consensus is not None:
-            # The mean over owners of the second layer needs no more of the graph than sums over its rows.
+            # The mean over owners of the second layer only needs sums over the rows of the graph.
             product, sums = self.consensus.propagate(aligned, products, there, counted, generator)
             mixed, weight = mixed + product, weight + sums
         return self._pooled(mixed, weight, there, counted)
 
     def _pooled(self, mixed: Tensor, weight: Tensor, there: Tensor, counted: Tensor) -> Tensor:
-        """Bias and non-linearity of the first layer, the second layer and the mean over owners."""
+        """Apply bias and non-linearity of the first layer, the second layer and the mean over owners."""
         hidden = (mixed + self.biases[0][:, None]).relu() * there[:, None]
         number = counted.sum(1, keepdim=True).clamp(min=1)
         pooled = (hidden * weight).sum(2) / number
         return pooled @ self.weights[1] + there.sum(1, keepdim=True) / number * self.biases[1]
 
     def counts(self, present: Tensor) -> tuple[Tensor, Tensor]:
-        """Who is there, and who counts towards degrees and the mean, as floats ``[batch, owners]``."""
+        """Return which owners are present, and which count in degrees and the mean, as floats ``[batch, owners]``."""
         there = present.to(self.biases[0].dtype)
         return there, torch.ones_like(there) if self.zeros_count else there
 
 
 def glorot(inputs: int, outputs: int, generator: torch.Generator) -> Tensor:
-    """A weight ``[inputs, outputs]`` from Glorot's (Xavier's) uniform distribution."""
+    """Draw a weight ``[inputs, outputs]`` from Glorot's (Xavier's) uniform distribution."""
     bound = (6 / (inputs + outputs)) ** 0.5
     return bound * (2 * torch.rand(inputs, outputs, generator=generator) - 1)

@@ -1,7 +1,7 @@
 """Predictions of a fusion network, averaged over draws of the consensus graph, with their spread (F3, section 5).
 
-All samples meet the same drawn graphs: the prediction of a sample depends neither on which others are asked for, nor on
-their order. The paper draws graphs anew; each sample's average has the same distribution.
+All samples share the same drawn graphs: the prediction of a sample does not depend on the other samples, nor on their
+order. The paper draws graphs anew; each sample's average has the same distribution.
 """
 
 from __future__ import annotations
@@ -17,18 +17,22 @@ from fedgraph.support.randomness import generator
 from fedgraph.support.threads import pinned_threads
 
 Average = Literal["probabilities", "logits"]
-"""What is averaged over draws."""
+"""What is averaged over draws of the graph."""
 
 _BLOCK_SAMPLES = 512
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a fusion network says of some samples.
+    """Predictions of a fusion network for some samples.
 
-    probabilities : float32 ``[samples, classes]``, mean over draws, or those of mean logits.
-    deviation     : float32 ``[samples, classes]``, standard deviation of probabilities over draws (of the population);
-                    0 where nothing is drawn.
+    Attributes
+    ----------
+    probabilities : Tensor
+        float32 ``[samples, classes]``, mean over draws, or those of mean logits.
+    deviation : Tensor
+        float32 ``[samples, classes]``, standard deviation of probabilities over draws (of the population); 0 where
+        nothing is drawn.
     """
 
     probabilities: Tensor
@@ -45,19 +49,36 @@ def predict(
 ) -> Prediction:
     """Predict, in evaluation mode, with one intra-op thread.
 
-    embeddings : float32 ``[samples, owners, size]``; present : bool ``[samples, owners]``. The result is on the CPU.
-    draws      : graphs, keyed by ``seed`` and their number; ``average`` what is averaged over them.
+    Parameters
+    ----------
+    network : FusionNetwork
+        On any device; its mode is restored afterwards.
+    embeddings : Tensor
+        float32 ``[samples, owners, size]``.
+    present : Tensor
+        bool ``[samples, owners]``.
+    draws : int
+        Number of graphs, each keyed by ``seed`` and its position.
+    seed : int
+        Seed of the graphs.
+    average : {"probabilities", "logits"}
+        What is averaged over the graphs.
+
+    Returns
+    -------
+    Prediction
+        On the CPU.
     """
     return averaged(_logits(network, embeddings, present, draws, seed), average)
 
 
 def graph_draws(draws: int, seed: int) -> list[torch.Generator]:
-    """Generators of the graphs that predictions are averaged over, each to be used once."""
+    """Return generators of the graphs over which predictions are averaged, each to be used once."""
     return [generator(seed, "graph draw", draw) for draw in range(draws)]
 
 
 def averaged(logits: Tensor, average: Average = "probabilities") -> Prediction:
-    """The prediction of logits ``[draws, samples, classes]``."""
+    """Average logits ``[draws, samples, classes]`` to a prediction."""
     probabilities = logits.softmax(-1)
     mean = probabilities.mean(0)
     deviation = (probabilities - mean).square().mean(0).sqrt()
@@ -65,7 +86,7 @@ def averaged(logits: Tensor, average: Average = "probabilities") -> Prediction:
 
 
 def _logits(network: FusionNetwork, embeddings: Tensor, present: Tensor, draws: int, seed: int) -> Tensor:
-    """``[draws, samples, classes]``."""
+    """Compute logits ``[draws, samples, classes]`` in blocks of samples."""
     device = next(network.parameters()).device
     before = network.training
     network.eval()

@@ -1,4 +1,4 @@
-"""How good predictions of classes are: accuracy, F1, area under the ROC curve, loss.
+"""Scores of predicted classes: accuracy, F1, area under the ROC curve, loss.
 
 Hand, Till: A Simple Generalisation of the Area Under the ROC Curve for Multiple Class Classification Problems (Machine
 Learning 45, 2001), eq. 7.
@@ -17,31 +17,65 @@ _SMALLEST_PROBABILITY = 1e-12
 
 
 def scores(probabilities: Tensor, labels: Tensor) -> dict[str, float]:
-    """``accuracy``, ``f1``, ``auc`` and ``loss`` (cross-entropy in nats) of predictions.
-
-    probabilities : ``[samples, classes]``; labels : int64 ``[samples]``.
+    """Score predictions of classes.
 
     With two classes F1 is that of the second, predicted where its probability is at least 0.5, and the area is for its
-    probability. With more F1 is the mean over classes, and the area the mean over pairs of classes, of the samples of
-    one against those of the other (Hand & Till, 2001). Pairs of which a class has no sample do not count; without any
-    pair the area is NaN, as all are without samples.
+    probability. With more, F1 is the mean over classes, and the area the mean over pairs of classes, of the samples of
+    one against those of the other (Hand & Till, 2001). Pairs in which a class has no sample are left out; without any
+    pair the area is NaN, as all scores are without samples.
+
+    Parameters
+    ----------
+    probabilities : Tensor
+        ``[samples, classes]``.
+    labels : Tensor
+        int64 ``[samples]``.
+
+    Returns
+    -------
+    dict of str to float
+        ``accuracy``, ``f1``, ``auc`` and ``loss`` (cross-entropy in nats).
     """
     found = owner_scores(probabilities[:, None], _everybody(labels), labels)
     return {name: float(values) for name, values in found.items()}
 
 
 def log_loss(probabilities: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
-    """Cross-entropy of predictions in nats, NaN where they are: ``[samples, classes]``, int64 ``[samples]``.
+    """Compute the cross-entropy of predictions, in nats.
 
-    weights : of the classes, ``[classes]``; none are all the same.
+    Parameters
+    ----------
+    probabilities : Tensor
+        ``[samples, classes]``.
+    labels : Tensor
+        int64 ``[samples]``.
+    weights : Tensor, optional
+        Weights of the classes, ``[classes]``; None: all the same.
+
+    Returns
+    -------
+    float
+        Mean over samples; NaN where a probability is.
     """
     return float(nll_loss(probabilities.clamp(min=_SMALLEST_PROBABILITY).log(), labels, weights))
 
 
 def owner_scores(predictions: Tensor, present: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """The same of each owner's predictions of the samples that it has, float64 ``[owners]``.
+    """Score each owner's predictions of the samples that it has.
 
-    predictions : ``[samples, owners, classes]``; present : bool ``[samples, owners]``; labels : int64 ``[samples]``.
+    Parameters
+    ----------
+    predictions : Tensor
+        ``[samples, owners, classes]``.
+    present : Tensor
+        bool ``[samples, owners]``.
+    labels : Tensor
+        int64 ``[samples]``.
+
+    Returns
+    -------
+    dict of str to Tensor
+        As :func:`scores`, float64 ``[owners]`` each.
     """
     # One thread, so that the sum of losses does not depend on the number of cores.
     with pinned_threads(1):
@@ -55,7 +89,7 @@ def owner_scores(predictions: Tensor, present: Tensor, labels: Tensor) -> dict[s
 
 
 def decision_scores(predictions: Tensor, present: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Those of ``owner_scores`` that depend on nothing but which class is predicted: ``accuracy`` and ``f1``."""
+    """Return those of ``owner_scores`` that depend on the predicted class only: ``accuracy`` and ``f1``."""
     classes = predictions.shape[2]
     chosen = decided(predictions)
     right = (chosen == labels[:, None]) & present
@@ -68,14 +102,25 @@ def decision_scores(predictions: Tensor, present: Tensor, labels: Tensor) -> dic
 
 
 def decided(probabilities: Tensor) -> Tensor:
-    """The predicted class, int64 ``[...]`` of ``[..., classes]``; of two the second where it has at least 0.5."""
+    """Return the predicted class: the most probable, or of two the second where it has at least 0.5.
+
+    Parameters
+    ----------
+    probabilities : Tensor
+        ``[..., classes]``.
+
+    Returns
+    -------
+    Tensor
+        int64 ``[...]``.
+    """
     if probabilities.shape[-1] == 2:
         return (probabilities[..., 1] >= 0.5).long()
     return probabilities.argmax(-1)
 
 
 def area_under_roc(probabilities: Tensor, labels: Tensor) -> float:
-    """The area under the ROC curve, over pairs of classes where there are more than two; NaN without any pair."""
+    """Return the area under the ROC curve, over pairs of classes if there are more than two; NaN without any pair."""
     return float(_areas(probabilities[:, None], _everybody(labels), labels))
 
 
@@ -84,18 +129,18 @@ def _everybody(labels: Tensor) -> Tensor:
 
 
 def _areas(predictions: Tensor, present: Tensor, labels: Tensor) -> Tensor:
-    """``area_under_roc`` of each owner's predictions of the samples that it has, float64 ``[owners]``."""
+    """Return ``area_under_roc`` of each owner's predictions of the samples that it has, float64 ``[owners]``."""
     classes = predictions.shape[2]
     # Of two classes one score is enough: their probabilities have the same order, reversed.
     scored = torch.arange(classes)[1 if classes == 2 else 0 :]
     score = predictions[..., scored].double().permute(1, 2, 0).contiguous()  # [owners, scored, samples]
     of_class = (one_hot(labels, classes)[..., None] * present[:, None]).double()  # [samples, classes, owners]
     own_class = of_class[:, scored].permute(2, 1, 0) > 0
-    # Of each class its own samples in ascending order; infinity, which is above all scores, fills up the row.
+    # Scores of each class's own samples in ascending order, padded with infinity, which is above all scores.
     own = torch.where(own_class, score, torch.inf).sort(dim=2).values.contiguous()
     below, upto = (torch.searchsorted(own, score, right=right) for right in (False, True))
     count = of_class.sum(0).T  # [owners, classes]
-    # How many samples of a class have a higher score for it than a given sample has; equal ones count as a half.
+    # Number of samples of a class with a higher score for it than a given sample; equal ones count as a half.
     above = count[:, scored, None] - (below + upto) / 2
     # A(i|j) of the paper: the share of pairs of a sample of i and one of j in which that of i is above.
     areas = (above @ of_class.permute(2, 0, 1)) / (count[:, scored, None] * count[:, None])

@@ -26,19 +26,27 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.threads import pinned_threads
 
 _MOST_GRAPH_ENTRIES = 1 << 28
-"""Entries of all graphs of a request, 2 GiB as whole numbers: every aggregator gets them in one message."""
+"""Largest number of entries of all graphs of a request, 2 GiB as whole numbers: every aggregator gets them in one
+message."""
 
 
 @dataclass(frozen=True)
 class Stages:
-    """The linear maps of some samples. Those that the same owners have meet the same graphs: a pattern.
+    """The linear maps of some samples; samples with the same present owners share the same graphs: a pattern.
 
-    stage    : its mixing is ``[patterns, draws, owners, owners]``.
-    second   : ``Mixing.second``, ``[draws, patterns, owners]``.
-    constant : what the offsets of scaling come to in the outcome, ``[draws, patterns, owners, hidden]``. It is public,
-               and added where the outcome is known.
-    patterns : int64 ``[samples]``.
-    present  : bool ``[samples, owners]``.
+    Attributes
+    ----------
+    stage : FirstStage
+        Its mixing is ``[patterns, draws, owners, owners]``.
+    second : Tensor
+        ``Mixing.second``, ``[draws, patterns, owners]``.
+    constant : Tensor
+        Contribution of the offsets of scaling to the outcome, ``[draws, patterns, owners, hidden]``. It is public, and
+        added where the outcome is known.
+    patterns : Tensor
+        Pattern of each sample, int64 ``[samples]``.
+    present : Tensor
+        bool ``[samples, owners]``.
     """
 
     stage: FirstStage
@@ -49,7 +57,7 @@ class Stages:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of the outcome: draws, owners, samples, hidden."""
+        """Shape of the outcome: draws, owners, samples, hidden."""
         draws, _, owners = self.second.shape
         return draws, owners, len(self.patterns), self.stage.projections.shape[1]
 
@@ -57,14 +65,23 @@ class Stages:
 class SecretFusion:
     """A fitted fusion network with its first layer in whole numbers.
 
-    sizes  : int64 ``[owners]``, length of each owner's embedding.
-    owners : names, for messages.
-    draws, seed, average : as :func:`fedgraph.fusion.predict` takes them.
+    Parameters
+    ----------
+    network : FusionNetwork
+        The fitted network.
+    sizes : Tensor
+        Length of each owner's embedding, int64 ``[owners]``.
+    owners : sequence of str
+        Names, for messages.
+    settings : ShareSettings
+        Settings of the shares.
+    draws, seed, average : int, int, str
+        As in :func:`fedgraph.fusion.predict`.
 
     Raises
     ------
     ExperimentError
-        For a network without a linear first stage.
+        When the network has no linear first stage.
     """
 
     def __init__(
@@ -87,13 +104,13 @@ class SecretFusion:
         self.draws, self.seed, self.average = draws, seed, average
 
     def stages(self, present: Tensor) -> Stages:
-        """The maps of samples that these owners have, bool ``[samples, owners]``.
+        """Return the linear maps of samples with these owners, bool ``[samples, owners]``.
 
         Raises
         ------
         ExperimentError
-            When outcomes could wrap around or give an embedding away, see ``quantised`` and ``check_leaks``; when the
-            graphs take too much room, one for every draw and set of owners that have a sample.
+            When outcomes could wrap around or disclose an embedding, see ``quantised`` and ``check_leaks``; when the
+            graphs, one for every draw and every set of owners that have a sample, take too much memory.
         """
         known, patterns = present.unique(dim=0, return_inverse=True)
         draws = self.draws if self.network.stochastic else 1
@@ -114,11 +131,26 @@ class SecretFusion:
         return Stages(stage, mixing.second, constant, patterns, present)
 
     def prediction(self, stages: Stages, shares: Tensor, points: Sequence[int]) -> Prediction:
-        """What the network says, from aggregators' shares of the first layer.
+        """Compute predictions from the aggregators' shares of the first layer.
 
-        shares : int64 ``[given, draws, owners, samples, hidden]``; points : which aggregators they are from.
+        Parameters
+        ----------
+        stages : Stages
+            Linear maps of the samples.
+        shares : Tensor
+            int64 ``[given, draws, owners, samples, hidden]``.
+        points : sequence of int
+            Aggregators from which the shares are.
 
-        Raises RunError as ``reconstruct``.
+        Returns
+        -------
+        Prediction
+            Of the samples.
+
+        Raises
+        ------
+        RunError
+            As :func:`fedgraph.privacy.secret.reconstruct` does.
         """
         found = outcome(reconstruct(shares, points, self.settings.threshold), stages.stage, self.settings)
         first = found.transpose(1, 2).float() + stages.constant[:, stages.patterns]
@@ -127,17 +159,17 @@ class SecretFusion:
             return averaged(self.network.finish(first, second, stages.present), self.average)
 
     def error_bound(self, stages: Stages) -> float:
-        """How far a probability may be off that without shares, at most, for embeddings up to ``settings.largest``.
+        """Return the largest possible error of a probability due to shares, for embeddings up to ``settings.largest``.
 
-        The bound of the first layer's outcome goes through the rest: a rectifier stretches nothing, sums and W1 add
-        magnitudes, and a probability moves by tanh(D / 4) at most when no difference of two logits moves by more than
-        D. Float32's own rounding, some 1e-6, is not in it. Typical errors are some hundred times smaller.
+        The bound of the first layer's outcome is propagated through the rest: a rectifier stretches nothing, sums and
+        W1 add magnitudes, and a probability moves by tanh(D / 4) at most when no difference of two logits moves by more
+        than D. Float32's own rounding, some 1e-6, is not included. Typical errors are some hundred times smaller.
         """
         first = error_bound(stages.stage, self.settings)
         known = stages.present.new_zeros(len(first), len(self.sizes))
         known[stages.patterns] = stages.present
         _, counted = self.network.counts(known)
-        # A sum over owners in which those that are absent have no part.
+        # A sum over present owners.
         weight = (stages.second.abs() * known / counted.sum(1, keepdim=True).clamp(min=1)).double()
         hidden = torch.einsum("pdoh,dpo->pdh", first, weight)
         last = self.network.weights[1].detach().double()

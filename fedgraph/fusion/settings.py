@@ -1,4 +1,4 @@
-"""Settings of what the server of F3 learns: alignment, consensus graph, fusion network and its training."""
+"""Settings of the server of F3: alignment, consensus graph, fusion network and its training."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ Rate = Annotated[float, Field(gt=0)]
 class FusionSettings(Settings):
     """The fusion of embeddings at the server.
 
+    Attributes
+    ----------
     fusion : ``graph``: two layers of graph convolution with skip connections, then the mean over owners;
         ``mean-pooling``: the same without a graph (eq. 5 of the paper when alignment is none); ``transformer``;
         ``concatenation``: a multi-layer perceptron on the embeddings of all owners, which is never aligned.
     scaling : of each owner's embeddings before anything else, by its training samples: ``none``; ``owner``, to mean
         0 and, on average over its numbers, variance 1.
     alignment : ``soft``: a free matrix per owner; ``hard``: nearly a permutation per owner; ``none``: embeddings as
-        they are, filled up with zeros where sizes differ.
-    alignment_trained    : false keeps the matrices as they were drawn.
+        they are, padded with zeros where sizes differ.
+    alignment_trained    : false keeps the initial matrices.
     sinkhorn             : what a hard alignment starts from: ``square`` (M * M) or ``sigmoid`` (exp(100 sigmoid(M))).
     sinkhorn_entropy     : weight, in the loss, of the entropy of the rows of all hard alignments (mean, in nats), which
         draws them to permutations; 0.01 in the released program, not in the paper.
@@ -41,17 +43,17 @@ class FusionSettings(Settings):
     draws                : graphs over which predictions are averaged; the same for all samples.
     average              : what is averaged over them: ``probabilities``, or ``logits`` as in the released program.
     neighbours           : of each owner, with graph = ``neighbours``.
-    absent               : owners that lack a sample are ``left-out`` of the graph and of the mean, as if they were not
-        there, or count as owners with ``zeros`` for features.
+    absent               : owners that lack a sample are ``left-out`` of the graph and of the mean, as if they did not
+        exist, or count as owners with ``zeros`` for features.
     hidden               : width of the first layer of graph and mean-pooling.
     concatenation_hidden : widths of the hidden layers of concatenation.
-    epochs, patience     : at most so many epochs, and so many without a better validation.
+    epochs, patience     : largest number of epochs, and of epochs without a better validation.
     monitor              : what is better in validation: a lower ``loss``, or a higher ``auc``.
     learning_rates       : each is tried; the one with the best validation is kept, of those that do not diverge.
     batch_size           : samples of a training step.
     weight_decay         : of weights, not of biases and graphs, as in AdamW.
     class_weights        : of samples in the training loss: ``none``; ``balanced``, so that all classes count the same.
-    workers              : threads that draw graphs; None takes the cores that there are. No result depends on it.
+    workers              : threads that draw graphs; None uses all cores. No result depends on it.
     device               : ``cpu``, ``cuda``, or ``auto``, a GPU where there is one.
     """
 
@@ -84,7 +86,13 @@ class FusionSettings(Settings):
     device: Literal["cpu", "auto", "cuda"] = "auto"
 
     def torch_device(self) -> torch.device:
-        """Where the fusion is computed. Raises ExperimentError when CUDA is demanded and absent."""
+        """Return the device on which the fusion is computed.
+
+        Raises
+        ------
+        ExperimentError
+            When CUDA is demanded and not available.
+        """
         available = torch.cuda.is_available()
         if self.device == "cuda" and not available:
             raise ExperimentError(

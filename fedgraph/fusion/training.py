@@ -26,15 +26,24 @@ log = logging.getLogger("fedgraph")
 
 @dataclass(frozen=True)
 class FusionData:
-    """What a fusion network is trained on; samples of other splits than train and validation are not looked at.
+    """Training data of a fusion network; samples of other splits than train and validation are not used.
 
-    embeddings : float32 ``[samples, owners, size]``, as long as the longest of any owner, 0 beyond an owner's own size.
-    present    : bool ``[samples, owners]``; what is written where an owner lacks a sample does not matter.
-    labels     : int64 ``[samples]``.
-    split      : ``[samples]``, index into ``SAMPLE_SPLITS``.
-    sizes      : int64 ``[owners]``, the length of each owner's embedding.
-    classes    : their number.
-    given      : ``[owners, owners]``, a given graph, or None.
+    Attributes
+    ----------
+    embeddings : Tensor
+        float32 ``[samples, owners, size]``, as long as the longest of any owner, 0 beyond an owner's own size.
+    present : Tensor
+        bool ``[samples, owners]``; values where an owner lacks a sample are ignored.
+    labels : Tensor
+        int64 ``[samples]``.
+    split : Tensor
+        Index into ``SAMPLE_SPLITS``, ``[samples]``.
+    sizes : Tensor
+        Length of each owner's embedding, int64 ``[owners]``.
+    classes : int
+        Number of classes.
+    given : Tensor or None
+        A given graph, ``[owners, owners]``.
     """
 
     embeddings: Tensor
@@ -46,9 +55,12 @@ class FusionData:
     given: Tensor | None = None
 
     def of_split(self, name: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Embeddings, presence and labels of a split.
+        """Return embeddings, presence and labels of a split.
 
-        Raises DataError when it is empty, lacks labels, or has embeddings that are not finite.
+        Raises
+        ------
+        DataError
+            When it is empty, lacks labels, or has embeddings that are not finite.
         """
         rows = (self.split == SAMPLE_SPLITS.index(name)).nonzero().flatten()
         if not len(rows):
@@ -65,7 +77,19 @@ class FusionData:
 
 @dataclass(frozen=True)
 class FusionEpoch:
-    """One epoch: mean training loss per sample, and the validation loss of predictions averaged over draws."""
+    """Losses of one epoch.
+
+    Attributes
+    ----------
+    learning_rate : float
+        Learning rate of the training.
+    epoch : int
+        Counted from 1.
+    training_loss : float
+        Mean per sample.
+    validation_loss : float
+        Loss of predictions averaged over draws.
+    """
 
     learning_rate: float
     epoch: int
@@ -77,11 +101,20 @@ class FusionEpoch:
 class FusionFit:
     """A fitted network with the weights of its best epoch.
 
-    learning_rate, epoch : that the weights are from; epochs count from 1.
-    validation_loss      : of that epoch.
-    quality              : what it was the best in by ``monitor``: the area under the ROC curve, or minus the loss.
-    history              : all epochs of all learning rates whose losses are finite.
-    diverged             : learning rates that came to a loss that is not finite; none of their weights are used.
+    Attributes
+    ----------
+    network : FusionNetwork
+        In evaluation mode.
+    learning_rate, epoch : float, int
+        Origin of the weights; epochs count from 1.
+    validation_loss : float
+        Loss of that epoch.
+    quality : float
+        Criterion of ``monitor`` at that epoch, the larger the better: the area under the ROC curve, or minus the loss.
+    history : tuple of FusionEpoch
+        All epochs of all learning rates with finite losses.
+    diverged : tuple of float
+        Learning rates that led to a loss that is not finite; none of their weights are used.
     """
 
     network: FusionNetwork
@@ -96,17 +129,33 @@ class FusionFit:
 def fit(
     settings: FusionSettings, data: FusionData, seed: int, on_epoch: Callable[[FusionEpoch], None] | None = None
 ) -> FusionFit:
-    """Train the network of ``settings`` once per learning rate, from the same start, and keep the better.
+    """Train the network of ``settings`` once per learning rate, from the same start, and keep the best.
 
-    Stops when validation, by ``monitor``, has not become better for ``patience`` epochs. It meets the same drawn graphs
-    in every epoch, so that epochs differ by their weights alone. On a CPU one intra-op thread computes all but the
-    drawn graphs, so that the result does not depend on the number of cores. A learning rate at which training diverges
-    is left out, with a warning.
+    Training stops when validation, by ``monitor``, has not become better for ``patience`` epochs. It uses the same
+    drawn graphs in every epoch, so that epochs differ by their weights alone. On a CPU one intra-op thread computes all
+    but the drawn graphs, so that the result does not depend on the number of cores. A learning rate at which training
+    diverges is left out, with a warning.
+
+    Parameters
+    ----------
+    settings : FusionSettings
+        Settings of the network and its training.
+    data : FusionData
+        Training and validation samples.
+    seed : int
+        Seed of the initial weights, the order of samples and the graphs.
+    on_epoch : callable, optional
+        Called after every epoch.
+
+    Returns
+    -------
+    FusionFit
+        The network with the weights of its best epoch.
 
     Raises
     ------
     DataError
-        Without usable training or validation samples.
+        When there are no usable training or validation samples.
     RunError
         When training diverges at every learning rate.
     """
@@ -141,7 +190,7 @@ def fit(
 
 
 class _DivergedError(Exception):
-    """Training came to a loss that is not finite; the message says where."""
+    """Training led to a loss that is not finite; the message contains where."""
 
 
 def _fit_at(
@@ -191,7 +240,7 @@ def _epoch(
     random: torch.Generator,
     weights: Tensor | None = None,
 ) -> float:
-    """One pass over the training samples in a random order; the mean loss per sample."""
+    """Train for one pass over the training samples in a random order; return the mean loss per sample."""
     embeddings, present, labels = training
     network.train()
     order = torch.randperm(len(labels), generator=random).to(labels.device)
@@ -205,7 +254,13 @@ def _epoch(
 def optimizer_of(
     network: FusionNetwork, settings: FusionSettings, rate: float, fused: bool = False
 ) -> torch.optim.Optimizer:
-    """Adam; weights decay past its moments, as in AdamW, and nothing else that is trained does."""
+    """Return Adam, with decoupled weight decay (AdamW) of weights only, where there is any.
+
+    Returns
+    -------
+    torch.optim.Optimizer
+        ``Adam``, or ``AdamW`` with two groups of parameters.
+    """
     if settings.weight_decay == 0:
         return torch.optim.Adam([each for each in network.parameters() if each.requires_grad], lr=rate, fused=fused)
     weights, others = network.trained()
@@ -214,9 +269,13 @@ def optimizer_of(
 
 
 def class_weights(settings: FusionSettings, labels: Tensor, classes: int) -> Tensor | None:
-    """Weights of the classes in the loss, ``[classes]``, by the labels of training samples; None where all are alike.
+    """Return the weights of the classes in the loss, from the labels of training samples.
 
-    Of ``balanced`` ones the mean over samples is 1; a class without samples gets 0.
+    Returns
+    -------
+    Tensor or None
+        ``[classes]``; the mean of ``balanced`` weights over samples is 1, and a class without samples gets 0. None
+        without weights.
     """
     if settings.class_weights == "none":
         return None
@@ -234,11 +293,31 @@ def learn(
     random: torch.Generator,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """One step of the optimizer along the gradient of the mean loss of some samples; that loss.
+    """Take one step of the optimiser along the gradient of the mean loss of some samples.
 
-    Of embeddings that ask for it the gradient is kept, as by ``Tensor.backward``.
+    The gradient of embeddings that require it is kept, as by ``Tensor.backward``.
 
-    weights : of the classes, ``[classes]``; none are all the same.
+    Parameters
+    ----------
+    network : FusionNetwork
+        Updated in place.
+    optimizer : torch.optim.Optimizer
+        Optimiser of the network.
+    embeddings : Tensor
+        ``[batch, owners, size]``.
+    present : Tensor
+        bool ``[batch, owners]``.
+    labels : Tensor
+        int64 ``[batch]``.
+    random : torch.Generator
+        Source of the draws.
+    weights : Tensor, optional
+        Weights of the classes, ``[classes]``; None: all the same.
+
+    Returns
+    -------
+    Tensor
+        The loss before the step, a scalar.
     """
     logits = network(embeddings, present, random)
     entropy = functional.cross_entropy(logits, labels, None if weights is None else weights.to(logits.device))
@@ -257,7 +336,7 @@ def _validated(
     seed: int,
     weights: Tensor | None,
 ) -> tuple[float, float]:
-    """The validation loss, and how good that is by ``settings.monitor``, the larger the better."""
+    """Return the validation loss, and the criterion of ``settings.monitor``, the larger the better."""
     embeddings, present, labels = validation
     probabilities = predict(network, embeddings, present, settings.draws, seed, settings.average).probabilities
     loss = log_loss(probabilities, labels, weights)

@@ -1,7 +1,7 @@
 """Ensembles of the owners' own predictions, rows B, C and D of F3's Table 2 (Ma, Hoang, Chen; UAI 2023, section 7).
 
-Predictions come as probabilities ``[samples, owners, classes]`` with ``present`` ``[samples, owners]``. A sample that
-nobody has gets the same probability for every class.
+Predictions are probabilities ``[samples, owners, classes]`` with ``present`` ``[samples, owners]``. A sample that
+no owner has gets the same probability for every class.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SMALLEST_PROBABILITY = 1e-12
 def majority_vote(
     predictions: Tensor, present: Tensor, kind: Literal["share", "sharpened"] = "share", temperature: float = 0.1
 ) -> Tensor:
-    """Row B: which share of the owners that have a sample votes for each class, ``[samples, classes]``.
+    """Row B: compute the share of votes for each class among the owners that have a sample, ``[samples, classes]``.
 
     kind : ``sharpened``, as in the released program, takes ``p^(1 / temperature)``, normalised, for a vote instead of
            all or nothing for the most probable class.
@@ -36,9 +36,10 @@ def majority_vote(
 
 
 def best_threshold(predictions: Tensor, present: Tensor, labels: Tensor) -> float:
-    """Row C: the share of votes for the second class, from which on it is predicted, with the best F1.
+    """Row C: find the share of votes for the second class, from which on it is predicted, with the best F1.
 
-    Looked for half-way between all shares that occur among these samples, the validation samples; the lowest of equals.
+    Candidates are half-way between all shares that occur among these samples, the validation samples; of equals, the
+    lowest is returned.
 
     Raises ExperimentError with more than two classes.
     """
@@ -52,9 +53,9 @@ def best_threshold(predictions: Tensor, present: Tensor, labels: Tensor) -> floa
 
 
 def thresholded(predictions: Tensor, present: Tensor, threshold: float) -> Tensor:
-    """Probabilities ``[samples, 2]`` that rise with the share of votes for the second class, 0.5 at the threshold.
+    """Row C: return probabilities ``[samples, 2]`` that rise with the share of votes for the second class.
 
-    Raises ExperimentError with more than two classes.
+    They are 0.5 at the threshold. Raises ExperimentError with more than two classes.
     """
     shares = _second_class_shares(predictions, present)
     below = shares / (2 * max(threshold, _SMALLEST_PROBABILITY))
@@ -66,7 +67,7 @@ def thresholded(predictions: Tensor, present: Tensor, threshold: float) -> Tenso
 def ranked_owners(
     predictions: Tensor, present: Tensor, labels: Tensor, metric: Literal["f1", "accuracy"] = "f1"
 ) -> Tensor:
-    """Row D: positions of the owners, int64 ``[owners]``, best first, by their predictions of the validation samples.
+    """Row D: rank the owners by their predictions of the validation samples: positions int64 ``[owners]``, best first.
 
     An owner that has none of them comes last.
     """
@@ -75,7 +76,7 @@ def ranked_owners(
 
 
 def best_owner(predictions: Tensor, present: Tensor, ranking: Tensor) -> Tensor:
-    """Row D: what the first owner of the ranking that has a sample says of it, ``[samples, classes]``."""
+    """Row D: return the prediction of the first owner of the ranking that has a sample, ``[samples, classes]``."""
     there = present[:, ranking]
     first = ranking[there.int().argmax(1)]
     chosen = predictions[torch.arange(len(predictions)), first]

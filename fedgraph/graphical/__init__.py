@@ -1,4 +1,4 @@
-"""Probabilistic models of mixed tables over a graph of their features: found, learned, merged and asked.
+"""Probabilistic models of mixed tables over a graph of their features: recovery, training, merging and inference.
 
 Neural graphical models (NGM) and neural graph revealers (NGR). Chajewska, Shrivastava: Federated Learning with Neural
 Graphical Models::

@@ -1,4 +1,4 @@
-"""A graphical model of one client, or the global one, to be asked and drawn from in the units of its table.
+"""A graphical model of one client, or the global one, queried and sampled in the units of its table.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, sections 2.2 to 2.4.
 """
@@ -31,17 +31,22 @@ from fedgraph.support.files import State, load_state, save_state
 FORMAT = "fedgraph graphical model 1"
 
 _NAME = "model"
-"""Under which random numbers are drawn: samples depend on model and seed alone."""
+"""Name under which random numbers are drawn: samples depend on model and seed alone."""
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """The distribution of a number in each of some rows, in its own units; of ordered words, positions among them.
+    """Conditional distribution of a number in each row, in its own units; for ordinal features, in category positions.
 
-    mean, deviation : ``[rows]``.
-    quantiles       : by level, ``[rows]``.
-    effective       : effective sample size, ``[rows]``: by how many independent rows of the model's joint distribution
-                      the answer is as good as given; infinite where it is exact.
+    Attributes
+    ----------
+    mean, deviation : array
+        Mean and standard deviation, ``[rows]``.
+    quantiles : mapping of float to array
+        Quantiles ``[rows]`` by level.
+    effective : array
+        Effective sample size, ``[rows]``: the number of independent rows of the model's joint distribution that would
+        give an answer as good; infinite where the answer is exact.
     """
 
     mean: Floats
@@ -52,10 +57,16 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Categories:
-    """The distribution of a binary or categorical feature in each of some rows.
+    """Conditional distribution of a binary or categorical feature in each row.
 
-    probabilities : ``[rows, categories]``.
-    effective     : effective sample size, ``[rows]``, as of :class:`Numbers`.
+    Attributes
+    ----------
+    categories : tuple of str
+        In the order of the schema.
+    probabilities : array
+        ``[rows, categories]``.
+    effective : array
+        Effective sample size, ``[rows]``, as in :class:`Numbers`.
     """
 
     categories: tuple[str, ...]
@@ -65,14 +76,24 @@ class Categories:
 
 @dataclass(frozen=True)
 class GraphicalModel:
-    """A trained model.
+    """Trained graphical model of a mixed table.
 
-    network    : over one graph for all clients.
-    parameters : ``[parameters]``.
-    encoding   : between the table and the units of the network.
+    Methods take rows as a :class:`Table`, as values ``[rows, features]``, as a dict by feature or as several dicts.
+    Features that are left out, and missing values, are unknown.
 
-    Rows are a :class:`Table`, values ``[rows, features]``, a dict by feature or several of them; what they lack, and
-    what is missing in them, is unknown. Raises RunError where the three do not fit each other.
+    Attributes
+    ----------
+    network : Network
+        Over one graph for all clients.
+    parameters : Tensor
+        ``[parameters]``.
+    encoding : Encoding
+        Between the table and the units of the network.
+
+    Raises
+    ------
+    RunError
+        When network, parameters and encoding do not fit each other.
     """
 
     network: Network
@@ -87,9 +108,12 @@ class GraphicalModel:
 
     @classmethod
     def of_one(cls, network: Network, parameters: Tensor, encoding: Encoding) -> GraphicalModel:
-        """The only model of ``parameters`` ``[1, parameters]``, as it comes from a fit, also one that found its graph.
+        """Return the only model of ``parameters`` ``[1, parameters]``, over its given or recovered graph.
 
-        Raises RunError for more models or graphs than one.
+        Raises
+        ------
+        RunError
+            When there are several models or graphs.
         """
         if len(parameters) != 1 or (network.adjacency.dim() == 3 and len(network.adjacency) != 1):
             raise RunError("a graphical model is one model over one graph; these are more")
@@ -99,7 +123,7 @@ class GraphicalModel:
 
     @cached_property
     def graph(self) -> FeatureGraph:
-        """Which features depend on each other directly."""
+        """Graph of the features that depend on each other directly."""
         return FeatureGraph.from_adjacency(self.encoding.schema.names, self.network.adjacency)
 
     def predict(
@@ -111,15 +135,35 @@ class GraphicalModel:
         seed: int = 0,
         sampling: SamplingSettings | None = None,
     ) -> NDArray[np.float64] | NDArray[np.str_]:
-        """The expectation of a number, not rounded, or the most probable category, ``[rows]``; of an embedding ``[rows,
-        numbers]``. It takes into account what all that is unknown may be, as :meth:`conditional` does.
+        """Predict a feature: the expectation of a number, not rounded, or the most probable category.
 
-        plug_in : instead, single values stand for what is unknown, which these settings say how to find
-                  (:func:`fedgraph.graphical.asking.inference.infer`). That is faster, and wrong where features nearly
-                  determine each other: what is unlikely by itself is then taken for impossible.
+        The distribution of everything unknown is taken into account, as :meth:`conditional` does. For a number on a
+        logarithmic scale, the result is the value whose unit is expected, which is about the median.
 
-        Of a number on a logarithmic scale it is the value whose unit is expected, which is about the median.
-        Values of the target in ``rows`` do not count. Raises DataError for rows that cannot be used.
+        Parameters
+        ----------
+        rows : Rows
+            Known values; those of the target are ignored.
+        target : str
+            Feature to predict.
+        plug_in : InferenceSettings, optional
+            Replace unknown features by single values instead, found with these settings
+            (:func:`fedgraph.graphical.asking.inference.infer`). That is faster, and wrong where features nearly
+            determine each other: what is unlikely by itself is then taken for impossible.
+        draws, seed : int
+            Number and seed of the draws of the unknown features of each row.
+        sampling : SamplingSettings, optional
+            How they are drawn.
+
+        Returns
+        -------
+        array
+            ``[rows]``, or ``[rows, numbers]`` for an embedding.
+
+        Raises
+        ------
+        DataError
+            When the rows cannot be used.
         """
         feature, units = self._asked(rows, [target])
         found = self._expected(units, target, plug_in, draws, seed, sampling)
@@ -141,8 +185,20 @@ class GraphicalModel:
         seed: int = 0,
         sampling: SamplingSettings | None = None,
     ) -> Floats:
-        """Of the categories of a binary or categorical feature, in the order of the schema, ``[rows, categories]``;
-        otherwise as :meth:`predict`."""
+        """Predict the probabilities of the categories of a binary or categorical feature.
+
+        Parameters are those of :meth:`predict`.
+
+        Returns
+        -------
+        array
+            ``[rows, categories]``, in the order of the schema.
+
+        Raises
+        ------
+        DataError
+            When the target has no probabilities, or the rows cannot be used.
+        """
         feature, units = self._asked(rows, [target])
         if feature.is_scaled:
             raise DataError(f"'{target}' is {feature.kind} and has no probabilities: ask predict or conditional")
@@ -157,8 +213,33 @@ class GraphicalModel:
         seed: int = 0,
         settings: SamplingSettings | None = None,
     ) -> dict[str, Numbers | Categories]:
-        """The distribution of each target given all that is known but the targets; see
-        :func:`fedgraph.graphical.asking.conditional.conditional`. Raises DataError for embeddings among the targets."""
+        """Compute the distribution of each target given all that is known except the targets.
+
+        See :func:`fedgraph.graphical.asking.conditional.conditional`.
+
+        Parameters
+        ----------
+        rows : Rows
+            Known values; those of the targets are ignored.
+        targets : sequence of str
+            Features asked for.
+        quantiles : sequence of float
+            Levels of the quantiles of numbers, between 0 and 1.
+        draws, seed : int
+            Number and seed of the draws of the unknown features of each row.
+        settings : SamplingSettings, optional
+            How they are drawn.
+
+        Returns
+        -------
+        dict of str to Numbers or Categories
+            By target.
+
+        Raises
+        ------
+        DataError
+            When a target is an embedding or no feature, or the rows cannot be used.
+        """
         _, units = self._asked(rows, targets)
         if wide := [name for name in targets if self.encoding.schema[name].kind == "embedding"]:
             raise DataError(f"{', '.join(wide)}: of embeddings there are no distributions; ask predict, or sample")
@@ -190,9 +271,23 @@ class GraphicalModel:
     def sample(
         self, count: int, given: Rows | None = None, seed: int = 0, settings: SamplingSettings | None = None
     ) -> Table:
-        """Draw ``count`` rows; see :func:`fedgraph.graphical.asking.sampling.draw`.
+        """Draw rows from the model; see :func:`fedgraph.graphical.asking.sampling.draw`.
 
-        given : what is known of them: one row for all, or ``count`` rows. Known values come back as they are.
+        Parameters
+        ----------
+        count : int
+            Number of rows.
+        given : Rows, optional
+            Known values: one row for all, or ``count`` rows. They are returned unchanged.
+        seed : int
+            Seed of the draws.
+        settings : SamplingSettings, optional
+            How rows are drawn.
+
+        Raises
+        ------
+        DataError
+            When ``count`` is negative, or ``given`` has another number of rows.
         """
         if count < 0:
             raise DataError(f"{count} rows cannot be drawn")
@@ -208,7 +303,7 @@ class GraphicalModel:
         return as_table(np.where(np.isnan(known), values, known), schema, "the samples")
 
     def save(self, path: Path) -> None:
-        """Write the model in one step, as safetensors."""
+        """Write the model atomically, as safetensors."""
         settings = self.network.settings.model_dump(mode="json", by_alias=True)
         state = {
             "format": FORMAT,
@@ -219,7 +314,7 @@ class GraphicalModel:
             "settings": {key: settings[key] for key in NGMSettings.keys()},  # noqa: SIM118
             "adjacency": self.network.adjacency,
             "parameters": self.parameters,
-            # Of a personal model, from which the two networks that it is made of are known again.
+            # Of a personal model: its two networks are rebuilt from it.
             "common_size": list(self.network.common_size) if isinstance(self.network, StitchedNetwork) else None,
         }
         save_state(path, state)
@@ -228,10 +323,20 @@ class GraphicalModel:
     def load(cls, path: Path, ranges: Mapping[str, Range] | None = None) -> GraphicalModel:
         """Read a model.
 
-        ranges : of numbers that have another range at every client (scaling ``source = "own"``), those of the client
-                 whose units are meant; without them such numbers can only be unknown, and are not told.
+        Parameters
+        ----------
+        path : Path
+            File written by :meth:`save`.
+        ranges : mapping of str to tuple of float, optional
+            Ranges of one client, for numbers that have another range at every client (scaling ``source = "own"``).
+            Without them, such numbers can only be unknown and are not returned.
 
-        Raises RunError for a file that is missing, damaged or no such model, and DataError for ranges that are none.
+        Raises
+        ------
+        RunError
+            When the file is missing, damaged or no such model.
+        DataError
+            When the ranges are invalid.
         """
         given = Scaling.given(ranges or {})
         state = load_state(path)
@@ -246,11 +351,11 @@ class GraphicalModel:
             scaling = Scaling.from_json(state["ranges"]).completed(given)
             encoding = Encoding(schema, scaling, outside, bool(state.get("own_ranges", False)))
             return cls(network, state["parameters"], encoding)
-        except Exception as error:  # what a changed file leads to can be anything
+        except Exception as error:  # a changed file can lead to any error
             raise RunError(f"{path} is a damaged graphical model: {error}") from None
 
     def _asked(self, rows: Rows, targets: Sequence[str]) -> tuple[Feature, Tensor]:
-        """The first target, and units ``[1, rows, units]`` in which targets are unknown."""
+        """Return the first target, and units ``[1, rows, units]`` in which the targets are unknown."""
         schema = self.encoding.schema
         features = [schema[name] for name in targets]
         if not features:
@@ -267,7 +372,7 @@ class GraphicalModel:
         seed: int,
         sampling: SamplingSettings | None,
     ) -> Tensor:
-        """Of the units of the target, ``[rows, its units]``."""
+        """Return the expected units of the target, ``[rows, its units]``."""
         if plug_in is None:
             return self._conditional(units, [target], draws, seed, sampling).mean[0]
         found = infer(self.network, self.parameters[None], units, plug_in)[0]
@@ -285,12 +390,12 @@ class GraphicalModel:
         return conditional(self.network, self.parameters[None], units, targets, [_NAME], seed, draws, settings, kept)
 
     def _kept(self, seed: int, settings: SamplingSettings | None) -> KeptRows:
-        """Rows of the joint distribution, which stay with the model for further questions."""
+        """Return rows of the joint distribution, which are kept with the model for further queries."""
         settings = settings or SamplingSettings()
         key = (seed, settings.model_dump_json())
         if key not in self._kept_rows:
             drawn = KeptRows.drawn(self.network, self.parameters[None], [_NAME], seed, settings)
-            # Only the last: those of one seed are asked again and again.
+            # Only the last are kept: queries mostly repeat one seed.
             self._kept_rows.clear()
             self._kept_rows[key] = drawn
         return self._kept_rows[key]
@@ -307,7 +412,7 @@ class GraphicalModel:
 
 
 def _network(schema: Schema, state: State) -> Network:
-    """That of the model that a file holds."""
+    """Rebuild the network of the model in a file."""
     adjacency, settings = state["adjacency"], NGMSettings.model_validate(state["settings"])
     if state.get("common_size") is None:
         return Network(schema, adjacency, settings)
@@ -316,7 +421,7 @@ def _network(schema: Schema, state: State) -> Network:
 
 
 def _of_all_categories(shares: Tensor) -> Floats:
-    """Probabilities of all categories from those of a feature's units, of which a binary one has one."""
+    """Return probabilities of all categories from those of a feature's units; a binary feature has one unit."""
     found = _floats(shares)
     return np.concatenate([1 - found, found], 1) if found.shape[1] == 1 else found
 

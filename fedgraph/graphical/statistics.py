@@ -1,16 +1,17 @@
-"""What a client that consents tells of its values besides its schema: ranges of numbers.
+"""Statistics that a consenting client discloses about its values besides its schema: ranges of numbers.
 
 Without noise, a range is two quantiles, with the median between them for a skewed real number. These are values of
-single persons, or lie between two of them, so nothing is told of what a few rows have; that is caution, not a
-guarantee.
+single persons, or lie between two of them, so nothing is disclosed about a number that only a few rows have; that is
+caution, not a guarantee.
 
-With noise, the guarantee is that of ``fedgraph.privacy.noise.counts``: epsilon is the privacy loss of a row from all
-that a client tells at once. Noise on a quantile itself would have to be as large as all that the value can be, since
-one row may move it anywhere. So values are counted in cells between public bounds, the counts get noise, and quantiles
-are read from those counts that noise alone does not explain. The range is as coarse as the cells.
+With noise, the guarantee is that of ``fedgraph.privacy.noise.counts``: epsilon bounds the privacy loss of a row from
+everything that a client discloses at once. Noise on a quantile itself would have to be as large as the whole range of
+possible values, since one row may move it anywhere. So values are counted in cells between public bounds, the counts
+get noise, and quantiles are read from those counts that noise alone does not explain. The range is as coarse as the
+cells.
 
-Whoever can ask again must be answered with what was told before (``fedgraph.privacy.released``): an average over fresh
-noise takes it away.
+Repeated requests must be answered with what was disclosed before (``fedgraph.privacy.released``): an average over fresh
+noise would remove it.
 """
 
 from __future__ import annotations
@@ -47,12 +48,20 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Consent:
-    """What a node lets its clients tell; by default nothing.
+    """Statistics that a node permits its clients to disclose; by default none.
 
-    ranges      : quantiles of numbers, of skewed ones the median among them.
-    sums        : sums over rows, from which one graph of all clients' rows is recovered.
-    max_epsilon : only with noise of at most this epsilon, and of at most ``max_delta``.
-    least_rows  : nothing is told of a number that fewer rows have; with noise, that its noisy counts say fewer have.
+    Attributes
+    ----------
+    ranges : bool
+        Quantiles of numbers, and for skewed ones the median.
+    max_epsilon : float or None
+        Largest epsilon of the noise; without noise nothing is disclosed then. None sets no limit.
+    max_delta : float
+        Largest delta of Gaussian noise, where ``max_epsilon`` is set.
+    least_rows : int
+        A number that fewer rows have is left out; with noise, one whose noisy counts sum to less.
+    sums : bool
+        Sums over rows, from which one graph of all clients' rows is recovered.
     """
 
     ranges: bool = False
@@ -62,7 +71,13 @@ class Consent:
     sums: bool = False
 
     def check(self, noise: CountNoiseSettings | None, asked: Literal["ranges", "sums"] = "ranges") -> None:
-        """Raise DataError unless this lets ranges, or sums, with such noise be told."""
+        """Check that the node consents to disclosing ``asked`` with this noise.
+
+        Raises
+        ------
+        DataError
+            When the node does not consent.
+        """
         if not getattr(self, asked):
             raise DataError(
                 f"the experiment asks for {asked} of the data, and this node does not consent to that (node config "
@@ -84,13 +99,15 @@ class Consent:
 
 
 class StatisticsSettings(Settings):
-    """How clients tell their ranges, where ``source = "shared-ranges"`` of the scaling asks for them.
+    """How clients disclose their ranges, where ``source = "shared-ranges"`` of the scaling asks for them.
 
-    noise  : on everything that is told: on ranges, and on the sums of ``[fedngm.recovery] source =
+    Attributes
+    ----------
+    noise  : on everything that is disclosed: on ranges, and on the sums of ``[fedngm.recovery] source =
              "summed-statistics"``, each with the whole epsilon.
     bounds : ``[low, high]`` by feature, known without looking at data; values beyond count as the bound. Ranges with
              noise need them.
-    cells  : in which values between the bounds are counted.
+    cells  : number of cells between the bounds in which values are counted.
     """
 
     noise: CountNoiseSettings | None = None
@@ -106,20 +123,29 @@ class _StatisticsJson(BaseModel):
 
 @dataclass(frozen=True)
 class SharedStatistics:
-    """What one client tells.
+    """Statistics that one client discloses.
 
-    ranges : by feature, of those of which it has enough rows.
+    Attributes
+    ----------
+    ranges : mapping of str to tuple of float
+        Range by feature, of the features that enough rows have.
     """
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
 
     def as_json(self) -> str:
-        """One line, read by ``from_json``."""
+        """Return the statistics as one line of JSON, read by :meth:`from_json`."""
         return json.dumps({"ranges": {name: list(limits) for name, limits in self.ranges.items()}})
 
     @classmethod
     def from_json(cls, text: str, schema: Schema) -> SharedStatistics:
-        """What a client sent of the common features ``schema``. Raises ReplyError for anything else."""
+        """Parse what a client sent about the common features ``schema``.
+
+        Raises
+        ------
+        ReplyError
+            When the text is too long or malformed, or contains ranges of features that are no common numbers.
+        """
         check_length(text, "what a client tells of its data")
         try:
             read = _StatisticsJson.model_validate_json(text)
@@ -133,7 +159,13 @@ class SharedStatistics:
 
 
 def check_consent(scaling: ScalingSettings, settings: StatisticsSettings, consent: Consent) -> None:
-    """Raise DataError when more is asked for than the node consents to."""
+    """Check that the node consents to the ranges that ``scaling`` asks for, with the noise of ``settings``.
+
+    Raises
+    ------
+    DataError
+        When more is asked for than the node consents to.
+    """
     if scaling.source == "shared-ranges":
         consent.check(settings.noise)
 
@@ -146,15 +178,33 @@ def shared_statistics(
     consent: Consent,
     generator: torch.Generator | None = None,
 ) -> SharedStatistics:
-    """What a client tells of its values ``[rows, features]``: what is asked for, and nothing else.
+    """Compute what a client discloses about its values: what is asked for, and nothing else.
 
-    schema    : of the common features.
-    generator : of noise, for tests and simulations only.
+    Parameters
+    ----------
+    values : array
+        Rows of the client, ``[rows, features]``.
+    schema : Schema
+        Schema of the common features.
+    scaling : ScalingSettings
+        Whether ranges are asked for, and at which quantiles.
+    settings : StatisticsSettings
+        Noise, bounds and cells.
+    consent : Consent
+        Consent of the node.
+    generator : torch.Generator, optional
+        Source of the noise, for tests and simulations only.
+
+    Returns
+    -------
+    SharedStatistics
+        Ranges of the numbers that at least ``consent.least_rows`` rows have.
 
     Raises
     ------
     DataError
-        When more is asked for than the node consents to, or bounds are lacking.
+        When more is asked for than the node consents to, bounds are lacking, or ranges of embeddings are asked for with
+        noise.
     """
     check_shape(values, schema)
     check_consent(scaling, settings, consent)
@@ -179,7 +229,7 @@ def shared_statistics(
             )
         cells = {name: _cells(columns[name], name, settings) for name in ranged}
         noisy = _with_noise(cells, settings.noise, generator)
-        # What a cell without rows may look like with noise.
+        # Largest count that a cell without rows may get by noise.
         largest = settings.noise.largest(settings.cells * max(1, len(ranged)), len(noisy))
         kept = {name: np.where(noisy[name] > largest, noisy[name], 0) for name in ranged}
         ranges = {
@@ -200,7 +250,7 @@ def _cells(values: Floats, name: str, settings: StatisticsSettings) -> Counts:
 def _with_noise(
     histograms: Mapping[str, Counts], noise: CountNoiseSettings, generator: torch.Generator | None
 ) -> dict[str, Counts]:
-    """All of them with the noise of one release, in which a row counts once in each."""
+    """Return all histograms with the noise of one release, in which a row counts once in each."""
     if not histograms:
         return {}
     together = torch.from_numpy(np.concatenate(list(histograms.values())))
@@ -210,9 +260,9 @@ def _with_noise(
 
 
 def _range(counts: Counts, bounds: tuple[float, float], quantile: float, with_median: bool) -> Range:
-    """From the lower edge of the cell in which the low quantile lies to the upper edge of that of the high one.
+    """Return the range from the lower edge of the low quantile's cell to the upper edge of the high quantile's cell.
 
-    The median is the centre of its cell.
+    With ``with_median``, the median is the centre of its cell.
     """
     edges = np.linspace(*bounds, len(counts) + 1)
     below = np.cumsum(counts)

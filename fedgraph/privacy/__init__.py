@@ -1,64 +1,66 @@
-"""Protection of embeddings, updates, counts and sums: noise, masks, shares, a fusion layer on shares; what is open.
+"""Protection of embeddings, updates, counts and sums: noise, masks, shares, and what each of them leaves open.
 
 Nothing here is on by default: without it the server holds every embedding that F3 (Ma, Hoang, Chen; UAI 2023) sends,
 and every peer's parameters in IPA.
 
 **Noise on embeddings** (``gaussian``). An owner clips each embedding and adds Gaussian noise before it leaves.
 
-- Protects: one owner's embedding of one sample, against everybody, the server included, and whatever they know: an
-  observer can hardly tell it from any other embedding. (epsilon, delta) says how hardly, for a number of releases of
+- Protects: one owner's embedding of one sample, against all observers, including the server, and whatever they know:
+  it is nearly indistinguishable from any other embedding. (epsilon, delta) quantifies this, for a number of releases of
   the same sample.
-- Price: noise is paid for in accuracy, and a small epsilon needs noise many times larger than the embedding.
+- Price: noise costs accuracy, and a small epsilon needs noise many times larger than the embedding.
 - The unit is one sample of one owner. The same sample is seen by all owners: for the person or the hour behind it the
-  loss over all owners together is larger, and ``privacy_loss(..., owners=n)`` tells it. Correlated samples (readings of
-  neighbouring hours, visits of one patient) multiply the loss in the same way.
+  loss over all owners together is larger, and ``privacy_loss(..., owners=n)`` returns it. Correlated samples (readings
+  of neighbouring hours, visits of one patient) multiply the loss in the same way.
 - The local model is taken as fixed. What its weights remember of its training samples also shows in the embeddings of
-  other samples, and is not covered; only private training of the local model would cover it. Samples that it has
-  not been trained or chosen on are covered wholly.
-- Does not hide labels, sample keys, who lacks which sample, nor local predictions that were not made from the noisy
-  embedding: a prediction made from the clean one is a look at the clean one.
-- The guarantee is that of real numbers. Drawn with floating-point numbers, low bits may tell more (Mironov 2012);
-  rounding to a grid takes those bits away, which makes such an attack hard but is no proof.
+  other samples, and is not covered; only private training of the local model would cover it. Samples on which it was
+  neither trained nor selected are covered completely.
+- Does not hide labels, sample keys, which owner lacks which sample, nor local predictions that were not made from the
+  noisy embedding: a prediction made from the clean one discloses something of the clean one.
+- The guarantee is that of real numbers. Drawn with floating-point numbers, low bits may disclose more (Mironov 2012);
+  rounding to a grid removes those bits, which makes such an attack hard but is no proof.
 
 **Noise on updates** (``gaussian``; ``[ipa] privacy``). A peer clips all that its turn changed, in its own parameters
 and in the others' where they move, as one vector, and adds Gaussian noise before it leaves.
 
-- Protects: everything that one peer has, against the server and the other peers, who can hardly tell its data from any
-  others of the same size. (epsilon, delta) adds up over its turns; every further run on the same data adds its own.
-- Price: noise goes on every single parameter. An epsilon of common size leaves nothing of an update of 200,000.
-- In the clear are who takes part and when, how many examples each has, and the settings. Metrics are of the parameters
-  that were released, on data that all share; others are refused. Training losses and whether training diverged stay
-  at home, and so do the moments of the optimiser.
-- The server names method, settings and run. A node counts releases, so that a run gets no more than it said; that is no
-  defence against a server that lies, which can start another run or ask for a method without noise.
+- Protects: all data of one peer, against the server and the other peers, to whom they are nearly indistinguishable from
+  any other data of the same size. (epsilon, delta) adds up over its turns; every further run on the same data adds its
+  own.
+- Price: every single parameter gets noise. An epsilon of common size leaves nothing of an update of 200,000 parameters.
+- Not hidden are who takes part and when, how many examples each has, and the settings. Metrics are of the parameters
+  that were released, on data that all share; others are refused. Training losses, whether training diverged, and the
+  moments of the optimiser stay on the node.
+- The server names method, settings and run. A node counts releases, so that a run gets no more than it announced; that
+  is no defence against a dishonest server, which can start another run or ask for a method without noise.
 
 **Counts** (``counts``). A client that consents adds noise to counts of its rows: of categories, or of a histogram from
 which quantiles are then read.
 
-- Protects: one row, against everybody: with it or with another in its place, what is told looks nearly the same.
-- A person with several rows has a loss so many times as large, and each release with fresh noise adds its own. Columns
-  do not add to it: the noise grows with their number.
+- Protects: one row, against all observers: with another row in its place, the release looks nearly the same.
+- The loss of a person with several rows is multiplied by their number, and each release with fresh noise adds its own.
+  Columns do not add to it: the noise grows with their number.
 - Does not hide the number of rows, the names of columns, nor the categories themselves.
 
-**Sums** (``masks``; ``[fedngm.recovery] masks``). Clients add to whole numbers what others take away (Bonawitz et al.
-2017), so that the server learns the sum over all of them and nothing else.
+**Sums** (``masks``; ``[fedngm.recovery] masks``). Clients add masks to whole numbers that cancel in the sum (Bonawitz
+et al. 2017), so that the server learns the sum over all of them and nothing else.
 
-- Protects: one client's numbers, against a server that does what it should, and against fewer than all the others.
-- Does not protect: all others together, who can take their own from the sum; of two clients each can, if it comes to
-  see the sum. What the sum itself tells is not hidden: noise does that, and each client adds its own.
-- The server hands out the public keys. One that invents clients sees through the masks of the others.
+- Protects: one client's numbers, against an honest server, and against fewer than all the others.
+- Does not protect: against all others together, who can subtract their own numbers from the sum; of two clients each
+  can, if it gets the sum. What the sum itself discloses is not hidden: noise does that, and each client adds its own.
+- The server distributes the public keys. A server that invents clients can remove the masks of the others.
 - Keys are used once. When a client is lost, the others begin again with new ones.
 
 **Shares** (``shamir``, ``sealed``). An owner splits a quantised embedding into n shares for n aggregators.
 
 - Protects: fewer than k aggregators learn nothing of an embedding, whatever they compute (Shamir 1979).
-- Does not protect: k aggregators that put their shares together see every embedding. Aggregators are trusted to do what
-  they are asked and not to join hands: honest but curious. More than k replies show a wrong share, exactly k do not.
-- Shares travel through the server, sealed for the aggregator that may see them (HPKE, RFC 9180). The server also hands
-  out the aggregators' public keys: a server that lies about them reads the shares. Owners that have the fingerprints by
-  another way (``fingerprint``) pin them and are safe from that. A seal says who may read, not who wrote.
-- Labels, sample keys, who lacks which sample and the sizes of embeddings are in the clear.
-- n, k and the bits are what the server's experiment says; a node insists on two different aggregators at least, and on
+- Does not protect: k aggregators that combine their shares see every embedding. Aggregators are trusted to do what
+  they are asked and not to collude: honest but curious. More than k replies reveal a wrong share, exactly k do not.
+- Shares travel through the server, sealed for the aggregator that may see them (HPKE, RFC 9180). The server also
+  distributes the aggregators' public keys: a server that replaces them reads the shares. Owners that get the
+  fingerprints by another way (``fingerprint``) pin them and are safe from that. A seal determines who may read, not who
+  wrote.
+- Labels, sample keys, which owner lacks which sample and the sizes of embeddings are not hidden.
+- n, k and the bits are set by the server's experiment; a node insists on at least two different aggregators, and on
   those that it has pinned.
 
 **First stage on shares** (``first_stage``). At inference, alignment, first layer weight and the first graph product are
@@ -68,44 +70,44 @@ computed by the aggregators on shares; the server gets the outcome only, adds bi
 - The server learns the outcome exactly: of a sample ``Y_i = sum_j S_ij W' P_j h_j`` for every owner i and graph draw.
   A_hat + I can nearly always be inverted, so that is ``hidden`` numbers per owner and sample (``W' P_i h_i``: 8 of 16
   numbers in the paper's sizes), for one graph draw as for many: draws share the projection. Another trained model adds
-  ``hidden`` numbers more. Every aggregator notes which projections it has applied to which samples (in its node's
+  ``hidden`` numbers more. Every aggregator records which projections it has applied to which samples (in its node's
   ``state-dir``) and refuses, by ``check_leaks``, when an owner's whole embedding would be determined.
-- Exact whole numbers tell more than rounded ones: ``hidden`` exact equations may have one single solution in bounded
+- Exact whole numbers disclose more than rounded ones: ``hidden`` exact equations may have a single solution in bounded
   whole numbers. So an embedding gets random low bits before it is split, and too few of them are refused. They are
   drawn once per sample and kept by the owner's node, as fresh ones for every request would average out.
 - What is not determined may still be guessed: embeddings are correlated, and a server that has seen training
   embeddings can estimate the rest of a new one from the numbers that it learns.
-- Training the fusion model still needs embeddings in the clear, with noise or without. Shares protect new samples only,
+- Training the fusion model still needs unshared embeddings, with noise or without. Shares protect new samples only,
   and only where the server asks for shares: nodes answer ``f3-inference`` too.
 
-**Inference on shares** (the method ``f3-secret``) puts these together, in three exchanges: who is there, without any
-embedding; sealed shares from the owners; shares of the outcome from the aggregators.
+**Inference on shares** (the method ``f3-secret``) combines these in three exchanges: which owners have which samples,
+without any embedding; sealed shares from the owners; shares of the outcome from the aggregators.
 
-- k of the n aggregators must answer, or there is no prediction; the others may be away. When more than k answer and one
-  of them is wrong, the run stops. When exactly k answer, a wrong one spoils the predictions unnoticed.
-- A share opens only for the samples, model, settings and request that the owner has sealed it for: the server cannot
-  put one sample's share in the place of another's.
-- Predictions differ from those without shares by rounding: ``probability_error_bound`` of ``summary.json`` is the most
-  that any embedding up to ``largest`` can cause, as a rule some hundred times what is seen.
-- ``simulated-aggregators``, and so ``fedgraph predict --secret``, are for trying out: nodes of owners play the
-  aggregators, whose keys and notes lie in the run folder. k such nodes that belong to one institution protect nothing.
+- k of the n aggregators must answer, or there is no prediction; the others may be unavailable. When more than k answer
+  and one of them is wrong, the run stops. When exactly k answer, a wrong one spoils the predictions unnoticed.
+- A share opens only for the samples, model, settings and request for which the owner has sealed it: the server cannot
+  replace one sample's share by another's.
+- Predictions differ from those without shares by rounding: ``probability_error_bound`` of ``summary.json`` is the
+  largest error for any embedding up to ``largest``, as a rule some hundred times the actual one.
+- ``simulated-aggregators``, and so ``fedgraph predict --secret``, are for trying out: nodes of owners act as the
+  aggregators, whose keys and records lie in the run folder. k such nodes of one institution protect nothing.
 
-An aggregator is a node that need not host anybody nor have data; better that institutions without an interest in each
-other's data run them. Each prints its fingerprint and starts::
+An aggregator is a node that needs neither clients nor data; it is best run by an institution without an interest in
+the owners' data. Each prints its fingerprint and starts::
 
     python -m fedgraph.privacy.secret.aggregator_files /var/lib/fedgraph east
     flower-supernode --root-certificates ca.crt --superlink server.example:8000 \\
         --node-config 'aggregator="east" state-dir="/var/lib/fedgraph"'
 
-and so ``north`` and ``west``, on machines of their own. Whoever runs a node with owners asks the three for their
-fingerprints, by telephone rather than by way of the server, and pins them::
+and so ``north`` and ``west``, on machines of their own. The operators of nodes with owners ask the three for their
+fingerprints, by telephone rather than through the server, and pin them::
 
     flower-supernode --root-certificates ca.crt --superlink server.example:8000 \\
         --node-config 'clients="mercy" data-dir="/srv/data" aggregator-fingerprints="east=0f3a...,north=...,west=..."'
 
 The experiment has ``method = "f3-secret"`` and ``[f3-secret] run = "..."``, ``aggregators = 3``, ``threshold = 2``.
-``state-dir`` is to be kept and backed up: without an aggregator's notes the leaks of earlier requests are forgotten,
-without its key owners refuse it.
+Keep and back up ``state-dir``: without an aggregator's records the leaks of earlier requests are forgotten, without
+its key owners refuse it.
 """
 
 from fedgraph.privacy.released import Released

@@ -1,7 +1,7 @@
-"""What an owner has released of its samples, kept so that it is released again as it was and never drawn anew.
+"""Rows that an owner has released for its samples, kept so that they are released again unchanged and never redrawn.
 
-Averages over fresh draws take noise away: what is asked for twice must be answered with the same numbers. F3 (Ma,
-Hoang, Chen; UAI 2023), section 5.
+Averages over fresh draws remove noise: repeated requests must be answered with the same numbers. F3 (Ma, Hoang, Chen;
+UAI 2023), section 5.
 """
 
 from __future__ import annotations
@@ -20,12 +20,17 @@ from fedgraph.support.files import json_digest, load_state, locked, save_state
 class Released:
     """Rows of numbers by sample key, in one file per owner and purpose; nothing is ever dropped from it.
 
-    A sample is known by its key: what is released of it stays the same even where its features change.
+    A sample is identified by its key: its released row stays the same even where its features change.
 
-    folder  : on the owner's own node, for what belongs to its frozen models, whichever run asks for it.
-    owner   : its name.
-    purpose : all else that the numbers depend on, such as the frozen model's fingerprint and settings of the noise; any
-              JSON value. What is released for another purpose is drawn anew.
+    Parameters
+    ----------
+    folder : Path
+        Folder on the owner's own node, for everything that belongs to its frozen models, in all runs.
+    owner : str
+        Name of the owner.
+    purpose : JSON value
+        Everything else on which the numbers depend, such as the frozen model's fingerprint and settings of the noise.
+        Rows for another purpose are drawn anew.
     """
 
     def __init__(self, folder: Path, owner: str, purpose: Any) -> None:
@@ -33,15 +38,24 @@ class Released:
         self.path = folder / f"{json_digest([owner, purpose])[:32]}.safetensors"
 
     def rows(self, keys: Sequence[str], draw: Callable[[Tensor], Tensor]) -> Tensor:
-        """Rows ``[keys, size]``: those released before as they were, others drawn now and kept before they leave.
+        """Return rows ``[keys, size]``: earlier ones unchanged, others drawn now and stored before they are returned.
 
-        keys : all different.
-        draw : rows at some positions of ``keys``, int64 ``[positions]``, fit to be released.
+        Parameters
+        ----------
+        keys : sequence of str
+            Samples, all different.
+        draw : callable
+            Returns rows that may be released, for some positions of ``keys``, int64 ``[positions]``.
+
+        Returns
+        -------
+        Tensor
+            In the order of ``keys``.
 
         Raises
         ------
         RunError
-            When the file is broken, or holds rows of another size or type.
+            When the file is broken, or contains rows of another size or type.
         """
         if not keys:
             return draw(torch.zeros(0, dtype=torch.int64))

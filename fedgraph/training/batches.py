@@ -1,5 +1,4 @@
-"""Which examples each client trains on at each step of a round, and at what learning rate: single operations for all
-clients of a block.
+"""The minibatches and learning rates of each client in a round, as single operations for all clients of a block.
 
 Clients have different numbers of minibatches, so each has rates of its own: a linear rise, then a linear fall (Chen et
 al. 2022, their program).
@@ -18,16 +17,28 @@ from fedgraph.training.settings import TrainSettings
 
 _LARGEST = 2**63 - 1
 _PLACES = derive_seed(0, "places of a minibatch")
-"""Keeps the numbers of examples apart from the draws that shuffle them, which hash the same keys."""
+"""Keeps :func:`example_numbers` independent of the draws that shuffle examples, which hash the same keys."""
 
 
 def shuffling_keys(seed: int, names: Sequence[str]) -> Tensor:
-    """What the order of each client's examples depends on beside the round, int64 ``[clients]``."""
+    """Return the keys by which each client's examples are shuffled.
+
+    Returns
+    -------
+    Tensor
+        int64 ``[clients]``; with the round, a key determines the order of a client's examples.
+    """
     return torch.tensor([derive_seed(seed, "batches", name) for name in names], dtype=torch.int64)
 
 
 def num_steps(num_examples: Tensor, settings: TrainSettings) -> Tensor:
-    """Minibatches that clients with so many examples train on in a round, int64 ``[clients]``."""
+    """Return the number of minibatches in a round of clients with ``num_examples`` examples, int64 ``[clients]``.
+
+    Returns
+    -------
+    Tensor
+        int64 ``[clients]``; 0 for clients without examples.
+    """
     per_epoch = steps_per_epoch(num_examples, settings)
     if settings.local_steps is not None:
         return torch.where(per_epoch > 0, settings.local_steps, 0)
@@ -35,20 +46,40 @@ def num_steps(num_examples: Tensor, settings: TrainSettings) -> Tensor:
 
 
 def steps_per_epoch(num_examples: Tensor, settings: TrainSettings) -> Tensor:
-    """Minibatches of one pass over so many examples, int64 ``[clients]``."""
+    """Return the number of minibatches of one pass over ``num_examples`` examples, int64 ``[clients]``.
+
+    Returns
+    -------
+    Tensor
+        int64 ``[clients]``.
+    """
     size = settings.batch_size
     rounded_up = (num_examples + size - 1) // size
     return torch.where(num_examples >= size, num_examples // size, rounded_up) if settings.drop_last else rounded_up
 
 
 def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings, round: int) -> Tensor:
-    """Minibatches of a round: int64 ``[steps, clients, batch_size]`` into each client's own examples, -1 = padding.
-
-    keys, num_examples : int64 ``[clients]``; the result lies on their device and does not depend on which.
+    """Return the minibatches of a round, as indices into each client's own examples.
 
     A client's order depends on its key and ``round`` alone; every epoch is shuffled anew and steps cycle through such
-    epochs. A client that has fewer steps than others is all padding in the last ones; padding within a minibatch lies
-    behind its examples.
+    epochs. A client that has fewer steps than others is all padding in the last ones; padding within a minibatch
+    follows its examples.
+
+    Parameters
+    ----------
+    keys : Tensor
+        Keys of :func:`shuffling_keys`, int64 ``[clients]``; the result is on their device and does not depend on it.
+    num_examples : Tensor
+        Training examples of each client, int64 ``[clients]``.
+    settings : TrainSettings
+        Batch size, and local steps or epochs.
+    round : int
+        Counted from 1.
+
+    Returns
+    -------
+    Tensor
+        int64 ``[steps, clients, batch_size]``, -1 for padding.
     """
     size, clients = settings.batch_size, len(keys)
     steps, per_epoch = num_steps(num_examples, settings), steps_per_epoch(num_examples, settings)
@@ -79,13 +110,13 @@ def repeat_examples(indices: Tensor) -> Tensor:
 
 
 def example_numbers(keys: Tensor, round: int, step: int, size: int) -> Tensor:
-    """Random int64 ``[clients, size]``, one for each place in the minibatch of a client's step ``step`` of a round."""
+    """Return random int64 ``[clients, size]``, one for each place in the minibatch of step ``step`` of a round."""
     stream = hashed(hashed(hashed(keys ^ _PLACES) ^ round) ^ step)
     return hashed(stream[:, None] + torch.arange(size, device=keys.device))
 
 
 def _shuffled(keys: Tensor, counts: Tensor, round: int, epoch: int) -> Tensor:
-    """A permutation of ``0..count-1`` per client, int64 ``[clients, most]`` with -1 behind it.
+    """Return a permutation of ``0..count-1`` per client, int64 ``[clients, most]``, padded with -1.
 
     Every example gets a pseudo-random number with its index in the low bits; sorting them shuffles the indices.
     """
@@ -102,17 +133,31 @@ def _shuffled(keys: Tensor, counts: Tensor, round: int, epoch: int) -> Tensor:
 
 
 def _sorted(values: Tensor) -> Tensor:
-    """Rows in ascending order. On a CPU NumPy sorts integers several times faster than PyTorch."""
+    """Sort each row in ascending order. On a CPU NumPy sorts integers several times faster than PyTorch."""
     if values.device.type != "cpu":
         return values.sort(dim=1).values
     return torch.from_numpy(np.sort(values.numpy(), axis=1))
 
 
 def learning_rates(settings: TrainSettings, num_examples: Tensor, round: int) -> Tensor | None:
-    """Rates of a round, float32 ``[steps, clients]``; None where the rate of the round is that of every minibatch.
+    """Return the learning rates of a round, minibatch by minibatch.
 
     The rate belongs to the end of its minibatch: the first one already moves the model, and the last one has
-    ``final-learning-rate``. ``num_examples`` is int64 ``[clients]``; the result lies on its device.
+    ``final-learning-rate``.
+
+    Parameters
+    ----------
+    settings : TrainSettings
+        Learning rate and its schedule.
+    num_examples : Tensor
+        Training examples of each client, int64 ``[clients]``; the result is on their device.
+    round : int
+        Counted from 1.
+
+    Returns
+    -------
+    Tensor or None
+        float32 ``[steps, clients]``; None where every minibatch has the rate of the round, ``settings.rate(round)``.
     """
     peak, warmup, final = settings.learning_rate, settings.warmup_epochs, settings.final_learning_rate
     if not warmup and final is None:

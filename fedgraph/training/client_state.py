@@ -1,10 +1,10 @@
-"""What a client must remember between rounds, kept by its node: one file per round for the clients saved together.
+"""State of clients between rounds, kept by their node: one file per round for the clients saved together.
 
     state folder / run / purpose / digest of the client names / round-<round>-save-<number>.safetensors
 
-Clients may be saved in other company later on (a resumed run packs them into other nodes, a request asks for some of a
+Clients may be saved in other groups later on (a resumed run assigns them to other nodes, a request asks for some of a
 node's clients), and many nodes of one machine may share the folder. The number of a save is above those of all earlier
-saves of any of its clients, so that it tells which of two files was written later, without a clock.
+saves of any of its clients, so that it determines which of two files was written later, without a clock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 
 class _Kept(NamedTuple):
-    """A file in the folder ``digest``; one that was saved later is greater."""
+    """A file in the folder ``digest``; files compare by the order in which they were saved."""
 
     save: int
     round: int
@@ -41,9 +41,10 @@ class _Kept(NamedTuple):
     name: str
 
     def replaces(self, other: _Kept, keep_from: int) -> bool:
-        """Whether, for a client in both, no request for round ``keep_from`` or later needs the ``other`` any more.
+        """Return whether no request for round ``keep_from`` or later needs ``other``, for a client in both files.
 
-        Such a request that could see the other sees this one too; and what was saved later is what counts.
+        Any such request that could see the other file sees this one too, and the file that was saved later takes
+        precedence.
         """
         return self.save > other.save and self.round <= max(other.round, keep_from - 1)
 
@@ -51,30 +52,69 @@ class _Kept(NamedTuple):
 class ClientState:
     """State folder of one run on one node, for one ``purpose``: what is saved together is kept or dropped together.
 
-    A request for round r sees what was kept after an earlier round, never the outcome of a round r that was cut
-    short: so a run that resumes after its last finished round finds what it left.
+    A request for round r sees what was kept after an earlier round, never the outcome of a round r that was
+    interrupted: so a run that resumes after its last finished round finds the state of that round.
 
-    All methods raise RunError for a file that is broken, is not one of ours or does not fit what is asked for.
+    Parameters
+    ----------
+    folder : Path
+        State folder of the node.
+    run : str
+        Name of the run.
+    purpose : str
+        Name of the state among those of the run.
+
+    Raises
+    ------
+    RunError
+        In all methods, for a file that is broken, has another format or does not fit the request.
     """
 
     def __init__(self, folder: Path, run: str, purpose: str) -> None:
         self._folder = folder / file_name(run) / purpose
 
     def load(self, clients: Sequence[str], before: int, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors ``[clients, ...]`` as last kept after a round below ``before``, in main memory, the caller's own.
+        """Return the tensors that were last kept after a round below ``before``.
 
-        A client without any gets ``empty`` (tensors without client axis), which also tells the names to read, their
-        shapes and types.
+        Parameters
+        ----------
+        clients : sequence of str
+            Names of the clients.
+        before : int
+            Round of the request.
+        empty : mapping of str to Tensor
+            Names, shapes and dtypes of the tensors to read, without client axis, and the values of clients without any
+            state.
+
+        Returns
+        -------
+        dict of str to Tensor
+            ``[clients, ...]``, in main memory and not shared.
         """
         if not empty:
             return {}
         return _repeated(lambda: self._load(clients, before, empty), self._folder)
 
     def save(self, clients: Sequence[str], after: int, stacked: Mapping[str, Tensor], keep_from: int) -> None:
-        """Keep ``stacked`` (``[clients, ...]``) as the state after round ``after``; drop what no resume can need.
+        """Keep tensors as the state after a round, and drop files that no resumed run can need.
 
-        From then on nobody asks for a round before ``keep_from``. What the same clients kept after round ``after`` or
-        later, in a run that was cut short, counts no more.
+        State of the same clients after round ``after`` or later, kept by an interrupted run, is superseded.
+
+        Parameters
+        ----------
+        clients : sequence of str
+            Names of the clients.
+        after : int
+            Round after which the state is kept.
+        stacked : mapping of str to Tensor
+            ``[clients, ...]``.
+        keep_from : int
+            From now on, no request is for an earlier round.
+
+        Raises
+        ------
+        ValueError
+            When a tensor has another number of rows than there are clients.
         """
         if not clients or not stacked:
             return
@@ -89,7 +129,7 @@ class ClientState:
         _repeated(lambda: write_rows(self._path(saved), names, rows), self._folder)
         self._drop_own(saved, there, keep_from)
         for digest, others in packings.items():
-            # One node looks after a file of another packing: the one that has its first client.
+            # One node is responsible for a file of another packing: the one with its first client.
             if digest != saved.digest and others[0] in names:
                 self._drop_foreign(digest, others, keep_from)
 
@@ -121,7 +161,7 @@ class ClientState:
         return result
 
     def _drop_own(self, saved: _Kept, there: list[str], keep_from: int) -> None:
-        """Of what was ``there`` before, drop files of these very clients, and what killed writers left."""
+        """Drop files ``there`` of exactly these clients that are no longer needed, and leftovers of killed writers."""
         self._drop_temporary(saved.digest, there)
         files = [*_parsed(saved.digest, there), saved]
         for kept in files:
@@ -152,7 +192,7 @@ class ClientState:
                 (self._folder / digest / name).unlink(missing_ok=True)
 
     def _packings_with(self, clients: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """Digest -> client names of all packings in the folder that share a client with ``clients``.
+        """Return digest -> client names of all packings in the folder that share a client with ``clients``.
 
         The names behind a digest never change: a process reads them once, from the header of one file.
         """
@@ -179,7 +219,7 @@ class ClientState:
 
 
 def _sorted(clients: Sequence[str], stacked: Mapping[str, Tensor]) -> tuple[tuple[str, ...], dict[str, Tensor]]:
-    """Clients and their rows in the order of their names, which is that of the file."""
+    """Return clients and their rows sorted by name, the order of the file."""
     position = {client: row for row, client in enumerate(clients)}
     names = tuple(sorted(position))
     if names == tuple(clients):
@@ -195,7 +235,7 @@ def _digest(names: tuple[str, ...]) -> str:
 
 @lru_cache(maxsize=4096)
 def _names(folder: str, digest: str) -> tuple[str, ...]:
-    """The clients of a packing, none for what is no packing. Raises FileNotFoundError for one without a file."""
+    """Return the clients of a packing, none for other folders. Raises FileNotFoundError for one without a file."""
     if not _DIGEST.fullmatch(digest):
         return ()
     packing = Path(folder) / digest
@@ -225,7 +265,7 @@ def _entries(folder: Path) -> list[str]:
 
 
 def _repeated(step: Callable[[], Result], folder: Path) -> Result:
-    """The result of ``step``, begun anew when another node dropped a file after it was listed: a later one is there."""
+    """Return the result of ``step``, repeated when another node dropped a listed file: a later one is there."""
     for _ in range(_ATTEMPTS):
         with suppress(FileNotFoundError):
             return step()

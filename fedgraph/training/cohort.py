@@ -1,4 +1,4 @@
-"""Train and evaluate the models of many clients at once: their parameters are one matrix ``[clients, parameters]``."""
+"""Training and evaluation of many clients' models at once, as rows of one matrix ``[clients, parameters]``."""
 
 from __future__ import annotations
 
@@ -34,13 +34,20 @@ EVALUATION_BATCH = 256
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a round of training left behind, on the CPU.
+    """Result of a round of training, on the CPU.
 
-    parameters      : float32 ``[clients, parameters]``.
-    loss            : ``[clients]`` mean training loss over all weighted targets of the round; NaN without training.
-    steps           : int64 ``[clients]`` minibatches trained on.
-    num_examples    : int64 ``[clients]`` training examples that each client has.
-    optimizer_state : moments to hand in again next round, ``{name: [clients, ...]}``; empty unless they are kept.
+    Attributes
+    ----------
+    parameters : Tensor
+        float32 ``[clients, parameters]``.
+    loss : Tensor
+        Mean training loss over all weighted targets of the round, ``[clients]``; NaN without training.
+    steps : Tensor
+        Minibatches trained on, int64 ``[clients]``.
+    num_examples : Tensor
+        Training examples of each client, int64 ``[clients]``.
+    optimizer_state : dict of str to Tensor
+        Moments to pass to the next round, ``[clients, ...]``; empty unless ``keep-optimizer`` is set.
     """
 
     parameters: Tensor
@@ -54,10 +61,25 @@ class Cohort:
     """The clients of one node: a model architecture, their data, and how they train.
 
     Clients do not influence each other: a client's result does not depend on which others train with it, in which
-    order, in blocks of which size or on how many workers, to float tolerance; the number of workers changes no bit. A
+    order, or in blocks of which size, to float tolerance, and is bitwise identical for any number of workers. A
     model that draws random numbers in its forward pass (as dropout does) is computed client by client unless
-    ``block-size`` says otherwise, so that each client draws for itself. Torch's global generators are left as they
-    were.
+    ``block-size`` is set, so that each client has its own draws. Torch's global generators are left unchanged.
+
+    Parameters
+    ----------
+    model : StackedModel
+        Architecture of all clients.
+    data : CohortData
+        Data of the clients, in the order of the rows of all matrices.
+    settings : TrainSettings
+        How clients train, and on which device.
+    seed : int
+        Seed of the experiment; the order of a client's examples depends on it, the client's name and the round.
+
+    Raises
+    ------
+    ExperimentError
+        When the settings demand CUDA and it is not available.
     """
 
     def __init__(self, model: StackedModel, data: CohortData, settings: TrainSettings, seed: int) -> None:
@@ -76,11 +98,28 @@ class Cohort:
         gradient_term: GradientTerm | None = None,
         optimizer_state: dict[str, Tensor] | None = None,
     ) -> TrainResult:
-        """Train every client from its row of ``parameters`` ``[clients, parameters]``, which stays as it is.
+        """Train every client from its row of ``parameters``, which is not modified.
 
-        ``round`` selects the order of the examples and the learning rate; ``gradient_term`` adds to every gradient;
-        ``optimizer_state`` is what the last round returned, None for fresh moments. Raises RunError when ``parameters``
-        or the state do not fit.
+        Parameters
+        ----------
+        parameters : Tensor
+            ``[clients, parameters]``.
+        round : int
+            Selects the order of the examples and the learning rate; counted from 1.
+        gradient_term : GradientTerm, optional
+            Added to every gradient.
+        optimizer_state : dict of str to Tensor, optional
+            As returned by the last round; None for fresh moments.
+
+        Returns
+        -------
+        TrainResult
+            The trained models, losses and numbers of steps.
+
+        Raises
+        ------
+        RunError
+            When ``parameters`` or the state do not fit.
         """
         clients, trainable = len(self.data.names), self.model.layout.num_trainable
         self._check(parameters)
@@ -117,10 +156,35 @@ class Cohort:
         horizons: Sequence[int] = (),
         batch_size: int = EVALUATION_BATCH,
     ) -> dict[str, Tensor]:
-        """Metrics of every client's model on its own examples, ``{name: [clients]}``, NaN without valid targets.
+        """Compute metrics of every client's model on its own examples.
 
-        Classification: ``accuracy`` and ``loss``. Regression: ``mae`` and ``rmse``. Forecast: masked ``mae``, ``rmse``
-        and ``mape`` (percent), over all steps and at each step of ``horizons`` (counted from 1), in the task's unit.
+        Classification: ``accuracy``, ``loss`` and ``f1``. Regression: ``mae`` and ``rmse``. Forecast: masked ``mae``,
+        ``rmse`` and ``mape`` (percent), over all steps and at each step of ``horizons``, in the task's unit.
+
+        Parameters
+        ----------
+        parameters : Tensor
+            ``[clients, parameters]``.
+        split : str
+            Split of the data.
+        horizons : sequence of int
+            Forecast steps, counted from 1.
+        batch_size : int
+            Examples of a client that are computed at once.
+
+        Returns
+        -------
+        dict of str to Tensor
+            By metric, ``[clients]``, NaN without valid targets.
+
+        Raises
+        ------
+        RunError
+            When ``parameters`` do not fit.
+        DataError
+            When the data set has no such split.
+        ExperimentError
+            When there is no such forecast step.
         """
         self._check(parameters)
 
@@ -135,9 +199,10 @@ class Cohort:
         return {name: torch.cat([result[name] for result in results]) for name in results[0]}
 
     def predict(self, parameters: Tensor, split: SplitName, batch_size: int = EVALUATION_BATCH) -> Tensor:
-        """Outputs ``[clients, examples, *output_shape]`` in the task's unit (logits for classification).
+        """Return outputs ``[clients, examples, *output_shape]`` in the task's unit (logits for classification).
 
-        Clients with fewer examples than others are filled up with NaN.
+        Rows of clients with fewer examples than others are padded with NaN. Raises RunError when ``parameters`` do not
+        fit, and DataError when the data set has no such split.
         """
         self._check(parameters)
         counts = self._split(split).num_examples
@@ -159,9 +224,9 @@ class Cohort:
     def classify(
         self, parameters: Tensor, split: SplitName, batch_size: int = EVALUATION_BATCH
     ) -> tuple[Tensor, Tensor]:
-        """The predicted and the true class of every example, int64 ``[clients, examples]`` each.
+        """Return the predicted and the true class of every example, int64 ``[clients, examples]`` each.
 
-        Both are -1 behind a client's last example. Raises DataError when there are no classes.
+        Both are padded with -1 after a client's last example. Raises DataError when there are no classes.
         """
         self._check(parameters)
         if self.data.task.kind != "classification":
@@ -183,7 +248,7 @@ class Cohort:
         return predicted, targets
 
     def _block(self, chosen: slice) -> Block:
-        """Clients ``chosen`` of the training order, on the device."""
+        """Return the clients ``chosen`` of the training order, on the device."""
         rows = chosen if self._order is None else self._order[chosen]
         members = range(chosen.start, chosen.stop) if self._order is None else self._order[chosen].tolist()
         return Block(
@@ -197,7 +262,7 @@ class Cohort:
     def _outputs(
         self, parameters: Tensor, split: SplitName, block: slice, batch_size: int
     ) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Outputs, targets and weights of all examples of a block in order, and which of them exist."""
+        """Yield outputs, targets, weights and presence of all examples of a block in order."""
         data = self._split(split).select(block)
         counts = data.num_examples
         state = self.model.layout.unflatten(parameters[block].detach().to(self.device, torch.float32))
@@ -212,7 +277,7 @@ class Cohort:
             yield outputs.float(), targets, weights, present
 
     def _in_blocks(self, job: Callable[[slice], Result], batch_size: int, draws: bool = False) -> list[Result]:
-        """Results of ``job`` for every block of clients, in order; blocks run side by side on a CPU."""
+        """Return the results of ``job`` for every block of clients, in order; blocks run side by side on a CPU."""
         size = self._clients_per_block(batch_size)
         if self.device.type != "cpu":
             return _shrinking(job, len(self.data.names), size)
@@ -224,7 +289,7 @@ class Cohort:
         if self.settings.block_size is not None:
             return self.settings.block_size
         if self.model.draws:
-            return 1  # each client draws for itself, whoever shares its node
+            return 1  # each client has its own draws, whichever clients share its node
         return self._working_set.clients_per_block(batch_size, self.device)
 
     @cached_property
@@ -246,7 +311,7 @@ class Cohort:
         return None if bool((steps == steps[0]).all()) else steps.argsort(descending=True, stable=True)
 
     def _split(self, name: SplitName) -> Split:
-        """A split on the device, where it stays."""
+        """Return a split on the device, where it stays."""
         if name not in self._resident:
             if name not in self.data.splits:
                 raise DataError(f"this data set has no split '{name}'; it has: {', '.join(self.data.splits)}")
@@ -263,7 +328,7 @@ class Cohort:
 
 
 def _slices(clients: int, size: int) -> Iterator[slice]:
-    """Blocks of ``size`` clients at most, as even as can be, and an even number of them, as cores mostly are."""
+    """Return blocks of at most ``size`` clients, as even as possible, in an even number as of most cores."""
     count = -(-clients // size)
     count += count % 2 if 1 < count < clients else 0
     bounds = [clients * block // count for block in range(count + 1)]
@@ -289,16 +354,31 @@ def _shrinking(job: Callable[[slice], Result], clients: int, size: int) -> list[
 
 
 def _widened(values: Tensor, like: Tensor) -> Tensor:
-    """``values`` with trailing dimensions of size 1, so that it broadcasts against the leading ones of ``like``."""
+    """Append dimensions of size 1 to ``values``, so that they broadcast against the leading ones of ``like``."""
     return values.reshape(*values.shape, *[1] * (like.dim() - values.dim()))
 
 
 def cross_losses(cohort: Cohort, candidates: Tensor, clients: Tensor, split: SplitName = "train") -> Tensor:
-    """Loss of every candidate on the own examples of each of ``clients``, float64 ``[clients, candidates]``.
+    """Compute the loss of every candidate on the own examples of each of ``clients``.
 
-    Cross-entropy for classification, else the mean absolute error. ``candidates`` are models
-    ``[candidates, parameters]``, ``clients`` rows of the cohort. All candidates of a client are computed together. NaN
-    without valid targets.
+    All candidates of a client are computed together.
+
+    Parameters
+    ----------
+    cohort : Cohort
+        Clients and their data.
+    candidates : Tensor
+        Models ``[candidates, parameters]``.
+    clients : Tensor
+        Rows of the cohort, int64 ``[clients]``.
+    split : str
+        Split of the data.
+
+    Returns
+    -------
+    Tensor
+        float64 ``[clients, candidates]``: cross-entropy for classification, else the mean absolute error; NaN without
+        valid targets.
     """
     data = cohort.data
     metric = "loss" if data.task.kind == "classification" else "mae"

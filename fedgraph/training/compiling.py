@@ -1,4 +1,4 @@
-"""Functions of tensors built by ``torch.compile`` or recorded as CUDA graphs, with the plain one to fall back on."""
+"""Functions of tensors compiled by ``torch.compile`` or recorded as CUDA graphs, with the plain one as fallback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 SHAPES = 8
-"""How many sets of argument shapes one function is compiled for; others are computed by the plain function."""
+"""Number of sets of argument shapes for which one function is compiled; others are computed by the plain function."""
 
 _building = threading.Lock()
 
@@ -26,13 +26,13 @@ class Compiled(Generic[Arguments, Result]):
     """A function that is compiled when it first meets a set of argument shapes, which takes seconds.
 
     Gradients flow as through the plain function; results agree to float tolerance, and random draws are the same. Where
-    compiling fails (no C++ compiler, say), a warning is logged once and the plain function computes from then on.
+    compiling fails (no C++ compiler, say), a warning is logged once and the plain function is used from then on.
     Several threads may call at once. Every new set of shapes is compiled anew: call the plain ``function`` for shapes
-    that come up rarely. On a GPU forward and backward pass are recorded once and replayed, which saves starting their
-    many small kernels one by one; arguments are then positional tensors (or tuples and dicts of them), and what a call
-    returned is overwritten by the next.
+    that are rare. On a GPU forward and backward pass are recorded once and replayed, which saves starting their
+    many small kernels one by one; arguments are then positional tensors (or tuples and dicts of them), and the result
+    of a call is overwritten by the next.
 
-    function : what was compiled. failed : whether it fell back.
+    function : the plain function. failed : whether compiling has failed.
     """
 
     def __init__(self, function: Callable[Arguments, Result]) -> None:
@@ -41,7 +41,7 @@ class Compiled(Generic[Arguments, Result]):
         self._built: dict[Any, Callable[Arguments, Result]] = {}
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        """Result of the function; errors are those of the function itself."""
+        """Return the result of the function; errors are those of the function itself."""
         if self.failed:
             return self.function(*args, **kwargs)
         tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -55,7 +55,7 @@ class Compiled(Generic[Arguments, Result]):
         return self.function(*args, **kwargs)
 
     def _first(self, key: Any, on_gpu: bool, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        # Another thread may have been here meanwhile.
+        # Another thread may have compiled it meanwhile.
         built = self._built.get(key)
         if self.failed or (built is None and len(self._built) >= SHAPES):
             return self.function(*args, **kwargs)
@@ -64,7 +64,7 @@ class Compiled(Generic[Arguments, Result]):
                 built = _recorded(self.function, args) if on_gpu else _build(self.function)
             result = built(*args, **kwargs)
         except Exception as error:
-            # An error of the function itself comes up again here.
+            # An error of the function itself is raised again here.
             result = self.function(*args, **kwargs)
             self.failed = True
             reason = str(error).strip().splitlines() or [type(error).__name__]
@@ -84,14 +84,14 @@ def _build(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         return function(*args, **kwargs)
 
-    # Graphs are kept with the code object, few for each: a copy of its own keeps what was compiled elsewhere out.
+    # Compiled graphs are kept with the code object, few for each: a copy excludes those compiled elsewhere.
     call.__code__ = call.__code__.replace()
     # Without the C++ wrapper, kernels hold Python's global lock and threads wait for each other.
     return torch.compile(call, fullgraph=True, dynamic=False, options={"fallback_random": True, "cpp_wrapper": True})
 
 
 def _recorded(function: Callable[Arguments, Result], arguments: tuple[Any, ...]) -> Callable[Arguments, Result]:
-    # The recorder wants samples that it may keep, detached but asking for gradients alike.
+    # The recorder keeps its samples: detached copies that require gradients where the arguments do.
     samples = _pytree.tree_map(lambda each: each.detach().clone().requires_grad_(each.requires_grad), arguments)
     recorded: Any = torch.cuda.make_graphed_callables(function, samples)
     return recorded

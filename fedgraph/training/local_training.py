@@ -1,4 +1,4 @@
-"""Local training of one block of clients: gather a minibatch each, differentiate, update, all in stacked operations."""
+"""Local training of one block of clients: gather minibatches, differentiate, update, all in stacked operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedgraph.training.optimisers import Optimiser, clip_rows
 from fedgraph.training.settings import TrainSettings
 
 _AHEAD = 1 << 18
-"""Numbers of examples that are gathered at once."""
+"""Number of values of examples that are gathered at once."""
 
 GradientTerm = Callable[[Tensor, slice | Tensor, Tensor], Tensor]
 """``(parameters [active, trainable], clients, batch_weight [active]) -> [active, trainable]``, added to the gradient.
@@ -39,7 +39,7 @@ class Block:
 
     rows         : their rows in the cohort.
     names        : ``[clients]``.
-    keys         : what their order of examples depends on, int64 ``[clients]``.
+    keys         : of the order of their examples, int64 ``[clients]``.
     num_examples : int64 ``[clients]``.
     """
 
@@ -50,7 +50,7 @@ class Block:
     split: Split
 
     def first(self, count: int) -> slice | Tensor:
-        """Rows in the cohort of the first clients."""
+        """Return the rows in the cohort of the first ``count`` clients."""
         if isinstance(self.rows, slice):
             return slice(self.rows.start, self.rows.start + count)
         return self.rows[:count]
@@ -58,7 +58,7 @@ class Block:
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How the clients of a cohort train: model, task, settings, and how minibatches are augmented, if at all."""
+    """How the clients of a cohort train: model, task, settings, and augmentation of minibatches, if any."""
 
     model: StackedModel
     task: TaskSpec
@@ -96,7 +96,7 @@ class LocalTraining:
                     numbers = example_numbers(block.keys[:clients], round, step, batch.inputs.shape[1])
                     batch = batch._replace(inputs=self.augment(batch.inputs, numbers))
                 buffers = {name: value[:clients] for name, value in running.items()}
-                # What comes up rarely is not worth compiling: a block that has lost clients, a short last minibatch.
+                # Rare shapes are not worth compiling: a block that has lost clients, a short last minibatch.
                 usual = compiles and clients == len(matrix) and examples == max(longest)
                 sums, gradient, changed = self._differentiate(trained[:clients], buffers, batch, usual)
                 with torch.no_grad():
@@ -115,7 +115,7 @@ class LocalTraining:
     def _differentiate(
         self, models: Tensor, buffers: Mapping[str, Tensor], batch: Batch, compiles: bool
     ) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
-        """Sums as of :meth:`_loss`, the gradient of each client's mean loss, and the buffers that changed."""
+        """Return sums as of :meth:`_loss`, the gradient of each client's mean loss, and the buffers that changed."""
         if self._written_out is not None:
             with autocast(self.settings, models.device):
                 found = self._written_out.loss_gradient(self._loss_name, models, batch)
@@ -141,7 +141,7 @@ class LocalTraining:
     def _loss(
         self, parameters: Tensor, buffers: Mapping[str, Tensor], batch: Batch
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Sums of weighted losses and of weights, ``[2, clients]``, and the buffers that changed."""
+        """Return sums of weighted losses and of weights, ``[2, clients]``, and the buffers that changed."""
         with autocast(self.settings, parameters.device):
             state = {**self._trained.unflatten(parameters), **buffers}
             outputs, changed = self.model.forward(state, batch.inputs, training=True)
@@ -151,7 +151,7 @@ class LocalTraining:
     def _minibatches(
         self, split: Split, batches: Tensor, active: Sequence[int], longest: Sequence[int]
     ) -> Iterator[Batch]:
-        """The minibatches ``batches`` ``[steps, clients, batch]``, of the ``active`` clients of each step.
+        """Yield the minibatches ``batches`` ``[steps, clients, batch]``, of the ``active`` clients of each step.
 
         Where each step is one call, gathering its few examples would take as long: several steps' are gathered at once.
         """
@@ -170,7 +170,7 @@ class LocalTraining:
             start = stop
 
     def _batch(self, split: Split, indices: Tensor, longest: int) -> Batch:
-        """The examples ``indices`` ``[clients, batch]``, of which each client has ``longest`` at most."""
+        """Gather the examples ``indices`` ``[clients, batch]``, of which each client has at most ``longest``."""
         if not self._buffers.names:
             return split.batch(indices[:, :longest])
         # Batch statistics must see real examples only, and the same ones whatever the block.
@@ -180,7 +180,7 @@ class LocalTraining:
 
     @contextmanager
     def _own_draws(self, name: str, round: int, device: torch.device) -> Iterator[None]:
-        """Draws within a model's forward pass start from a key of our own and leave no trace."""
+        """Seed the draws within a model's forward pass by client and round, and restore the generators afterwards."""
         if not self.model.draws:
             yield
             return
@@ -202,7 +202,7 @@ class LocalTraining:
 
 
 def autocast(settings: TrainSettings, device: torch.device) -> AbstractContextManager[Any]:
-    """The context in which a model computes at the precision that the settings ask for."""
+    """Return the context in which a model computes at the precision of the settings."""
     return torch.autocast(device.type, torch.bfloat16) if settings.precision == "bf16" else nullcontext()
 
 

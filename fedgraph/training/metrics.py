@@ -1,4 +1,4 @@
-"""Training losses, metrics per client, and what metrics amount to over all clients."""
+"""Training losses, metrics per client, and summaries of metrics over all clients."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ DEFAULT_LOSS = {"classification": "cross-entropy", "forecast": "mae", "regressio
 
 
 def loss_name(loss: str, task: TaskSpec) -> str:
-    """The key of ``LOSSES`` that ``loss`` is, or that ``auto`` stands for in this task."""
+    """Return the key of ``LOSSES`` for ``loss``; ``auto`` depends on the task."""
     return DEFAULT_LOSS[task.kind] if loss == "auto" else loss
 
 
 def loss_sums(loss: str, task: TaskSpec, outputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """``sum(weights * loss)`` and ``sum(weights)`` of each client, ``[clients]`` each.
+    """Return ``sum(weights * loss)`` and ``sum(weights)`` of each client, ``[clients]`` each.
 
     ``loss`` is a key of ``LOSSES`` or ``auto``; shapes are those of :class:`fedgraph.data.base.Batch`. Targets of
-    weight 0 may hold anything, NaN included.
+    weight 0 may have any value, NaN included.
     """
     losses = LOSSES[loss_name(loss, task)](outputs, targets.masked_fill(weights == 0, 0))
     return (weights * losses).flatten(1).sum(1), weights.flatten(1).sum(1)
 
 
 def masked_mean(sums: Tensor, weights: Tensor) -> Tensor:
-    """``sums / weights``, and 0 where a client has no weight at all."""
+    """Return ``sums / weights``, and 0 where a client has no weight at all."""
     return sums / weights.masked_fill(weights == 0, 1)
 
 
@@ -73,21 +73,35 @@ DIRECTION: dict[str, Literal["lower", "higher"]] = {
     "recall": "higher",
     "rmse": "lower",
 }
-"""Which is better, by the last part between dashes of a metric's name that is one of these: ``mae-15min`` is ``mae``,
-and so is ``weight-mae-local``, the error of a feature as one of several models predicts it."""
+"""Direction of improvement, by the last part between dashes of a metric's name that is one of these: ``mae-15min`` is
+``mae``, and so is ``weight-mae-local``, the error of a feature as one of several models predicts it.
+"""
 
 AFTER_TURN, LAST = "-after-turn", "-last"
-"""What the names of metrics end with that stand beside those of the models a run ends with: of peers right after their
-last turn (IPA), and of the last models where the run ends with a mean."""
+"""Suffixes of metrics that stand beside those of a run's final models: of peers right after their last turn (IPA), and
+of the last models where the run ends with a mean."""
 
 SMALLEST_TARGET = 1e-4
 """Targets nearer to 0 than this, in the task's unit, do not count in the percentage error."""
 
 
 def direction(metric: str) -> Literal["lower", "higher"]:
-    """Whether lower or higher values of ``metric`` are better; a split before it, as in ``test/mae``, does not matter.
+    """Return whether lower or higher values of a metric are better.
 
-    Raises ExperimentError for an unknown metric.
+    Parameters
+    ----------
+    metric : str
+        Name of the metric; a split before it, as in ``test/mae``, does not matter.
+
+    Returns
+    -------
+    {"lower", "higher"}
+        Direction of improvement.
+
+    Raises
+    ------
+    ExperimentError
+        When the metric is unknown.
     """
     found = _measure(metric)
     if found is None:
@@ -96,26 +110,44 @@ def direction(metric: str) -> Literal["lower", "higher"]:
 
 
 def _measure(metric: str) -> str | None:
-    # Names of features come first, and one may be called as a metric is.
+    # Names of features come first, and may be those of metrics.
     parts = metric.rpartition("/")[2].split("-")
     return next((part for part in reversed(parts) if part in DIRECTION), None)
 
 
 EXTREMES = {"best5": "best 5 %", "worst5": "worst 5 %"}
-"""Statistics over few of the clients, and what they are called; see ``num_extreme``."""
+"""Statistics over the best or worst few clients, and their labels; see ``num_extreme``."""
 
 
 def num_extreme(clients: int) -> int:
-    """How many clients are the best or the worst 5 %: one at least, so that of fewer than 40 it is a single client."""
+    """Return how many of ``clients`` clients are the best or the worst 5 %.
+
+    Returns
+    -------
+    int
+        At least one, so that with fewer than 40 clients it is a single one.
+    """
     return max(1, clients // 20)
 
 
 def summarise(values: Tensor | Mapping[str, float], metric: str) -> dict[str, float]:
-    """Mean, standard deviation, and mean over the best and worst 5 % of clients (at least one client).
+    """Summarise a metric over clients.
 
-    ``values`` is one number per client, ``[clients]`` or by name. Clients without a value (NaN) do not count; without
-    any value all four are NaN, and so are best and worst of a metric of unknown direction. The deviation is that of the
-    population: it divides by the number of clients.
+    Clients without a value (NaN) are ignored. The deviation is that of the population: it divides by the number of
+    clients.
+
+    Parameters
+    ----------
+    values : Tensor or mapping of str to float
+        One number per client, ``[clients]`` or by name.
+    metric : str
+        Name of the metric, which determines whether lower or higher is better.
+
+    Returns
+    -------
+    dict of str to float
+        ``mean`` and ``std``, and the means ``best5`` and ``worst5`` over the best and worst 5 % of clients (at least
+        one client). All are NaN without any value; best and worst are NaN for a metric of unknown direction.
     """
     every = torch.tensor(list(values.values())) if isinstance(values, Mapping) else values.detach().cpu()
     present = every.double()
@@ -131,20 +163,20 @@ def summarise(values: Tensor | Mapping[str, float], metric: str) -> dict[str, fl
 
 
 class Tally(Protocol):
-    """Sums over batches from which metrics follow, so that batching does not change them."""
+    """Sums over batches from which metrics are computed, so that batching does not change them."""
 
     def add(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> None:
-        """Count one batch; shapes as in :class:`fedgraph.data.base.Batch`."""
+        """Add one batch; shapes as in :class:`fedgraph.data.base.Batch`."""
 
     def result(self) -> dict[str, Tensor]:
-        """Each metric, float64 ``[clients]``; NaN for clients without any valid target."""
+        """Return each metric, float64 ``[clients]``; NaN for clients without any valid target."""
 
 
 class ClassificationTally:
     """``accuracy``, ``loss`` (cross-entropy) and ``f1``.
 
-    With two classes ``f1`` is that of class 1, and 0 where nothing is of that class nor taken for it; with more it is
-    the mean over those classes that occur in the client's targets or predictions.
+    With two classes ``f1`` is that of class 1, and 0 where class 1 occurs neither in the targets nor in the
+    predictions; with more it is the mean over those classes that occur in the client's targets or predictions.
     """
 
     def __init__(self, task: TaskSpec) -> None:
@@ -160,7 +192,7 @@ class ClassificationTally:
         predicted = outputs.argmax(-1)
         right = weights * (predicted == targets)
         self.sums = self.sums + torch.stack([right.flatten(1).sum(1), loss, count])
-        # Per class: truly found, predicted, there. [3, clients, classes]
+        # Per class: true positives, predicted, present. [3, clients, classes]
         none = outputs.new_zeros(len(outputs), outputs.shape[-1], dtype=torch.float64)
         of_class = [(targets, right), (predicted, weights), (targets, weights)]
         self.counts = self.counts + torch.stack([none.scatter_add(1, which, much) for which, much in of_class])
@@ -196,8 +228,8 @@ class ErrorTally:
     """Masked ``mae`` and ``rmse`` of numbers, for forecasts also ``mape`` in percent, in the task's unit.
 
     ``mean`` and ``std`` ``[clients]`` undo the scaling of outputs and targets. ``horizons`` are forecast steps, counted
-    from 1, at which the metrics are given separately too: ``mae-15min`` where a step has a known length, else
-    ``mae-step3``.
+    from 1, at which the metrics are reported separately too: ``mae-15min`` where a step has a known length, else
+    ``mae-step3``. Raises ExperimentError for steps that the task does not have.
     """
 
     def __init__(self, task: TaskSpec, mean: Tensor, std: Tensor, horizons: Sequence[int] = ()) -> None:
@@ -250,7 +282,7 @@ class ErrorTally:
 
 
 def tally(task: TaskSpec, mean: Tensor, std: Tensor, horizons: Sequence[int] = ()) -> Tally:
-    """An empty tally of the metrics of ``task`` for the clients whose scaling is ``mean`` and ``std``."""
+    """Return an empty tally of the metrics of ``task`` for clients whose scaling is ``mean`` and ``std``."""
     if task.kind == "classification" and not horizons:
         return ClassificationTally(task)
     return ErrorTally(task, mean, std, horizons)

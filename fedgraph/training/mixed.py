@@ -1,4 +1,4 @@
-"""Clients of one node with different architectures: one cohort for each, behind the face of a single one."""
+"""Clients of one node with different architectures: one cohort for each, with the interface of a single one."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from fedgraph.training.settings import TrainSettings
 
 
 class MixedCohort:
-    """The clients of a node whose experiment has several architectures; used like
-    :class:`fedgraph.training.cohort.Cohort`.
+    """The clients of a node whose experiment has several architectures.
 
-    Models are the rows of a matrix ``[clients, width]`` as :class:`Architectures` describes it: every client's own
-    parameters, then zeros. Training leaves the zeros as they are. Each group of clients with the same architecture is
-    a cohort of its own, and its results are those of that cohort, bit for bit.
+    Its interface is that of :class:`fedgraph.training.cohort.Cohort`. Models are the rows of a matrix ``[clients,
+    width]`` as :class:`Architectures` describes it: every client's own parameters, then zeros. Training leaves the
+    zeros unchanged. Each group of clients with the same architecture is a cohort of its own, and its results are
+    bitwise identical to those of that cohort.
 
-    model : who has which architecture; ``model.layout`` describes a whole row.
+    model : the architecture of each client; ``model.layout`` describes a whole row.
     data  : the data of all clients, in the order of their rows.
     """
 
     def __init__(
         self, model: Architectures, group_data: Sequence[CohortData], settings: TrainSettings, seed: int
     ) -> None:
-        """``group_data`` is the data of each of ``model.groups``, in that order."""
+        """Create the cohort of each of ``model.groups`` with its data, ``group_data`` in that order."""
         self.model = model
         self.settings = settings
         self.seed = seed
@@ -50,9 +50,9 @@ class MixedCohort:
     ) -> TrainResult:
         """Train every client from its row of ``parameters`` ``[clients, width]``, as ``Cohort.train`` does.
 
-        ``gradient_term`` sees a block of clients of one architecture: parameters ``[block, trainable]`` of that
-        architecture, and the rows of the node that they stand for. Optimiser moments are ``[clients, width]``, filled
-        up with zeros like the models.
+        ``gradient_term`` gets a block of clients of one architecture: parameters ``[block, trainable]`` of that
+        architecture, and their rows in the node. Optimiser moments are ``[clients, width]``, padded with zeros like the
+        models.
         """
         self._check(parameters)
         keeps = self.settings.keep_optimizer
@@ -87,7 +87,7 @@ class MixedCohort:
         horizons: Sequence[int] = (),
         batch_size: int = EVALUATION_BATCH,
     ) -> dict[str, Tensor]:
-        """Metrics of all clients, ``{name: [clients]}``, as in ``Cohort.evaluate``; NaN where a group has none."""
+        """Compute metrics of all clients, ``{name: [clients]}``, as ``Cohort.evaluate``; NaN where a group has none."""
         self._check(parameters)
         results = [
             cohort.evaluate(parameters[rows, : cohort.model.layout.num_parameters], split, horizons, batch_size)
@@ -101,7 +101,7 @@ class MixedCohort:
         }
 
     def predict(self, parameters: Tensor, split: SplitName, batch_size: int = EVALUATION_BATCH) -> Tensor:
-        """Outputs ``[clients, examples, *output_shape]`` as ``Cohort.predict``; NaN behind a client's last example."""
+        """Return outputs ``[clients, examples, *output_shape]`` as ``Cohort.predict``, padded with NaN."""
         self._check(parameters)
         outputs = [
             cohort.predict(parameters[rows, : cohort.model.layout.num_parameters], split, batch_size)
@@ -126,20 +126,25 @@ class MixedCohort:
 
 
 AnyCohort = Cohort | MixedCohort
-"""What a client class works with: all clients of its request, whatever their architectures."""
+"""The argument of a client class: all clients of its request, whatever their architectures."""
 
 
 def load_cohort(
     choice: ModelChoice, source: DataSource, names: Sequence[str], settings: TrainSettings, seed: int
 ) -> AnyCohort:
-    """The clients ``names`` with their data and models: a plain cohort where the experiment has one architecture.
+    """Load the clients ``names`` with their data and models.
+
+    Returns
+    -------
+    Cohort or MixedCohort
+        A plain cohort where the experiment has one architecture.
 
     Raises
     ------
     DataError
         As ``source.load``.
     ExperimentError
-        For a model that does not fit the data.
+        When a model does not fit the data.
     """
     if not choice.is_mixed:
         data = source.load(names)
@@ -188,7 +193,7 @@ class JoinedSplit:
 
 
 def join_data(names: tuple[str, ...], rows: Sequence[Tensor], parts: Sequence[CohortData]) -> CohortData:
-    """The data of several groups of clients as that of ``names``; ``rows`` are those of each group, ascending."""
+    """Join the data of several groups of clients to that of ``names``; ``rows`` are those of each group, ascending."""
     counts = [part.label_counts for part in parts]
     known = [each for each in counts if each is not None]
     moments = [part.moments for part in parts if part.moments is not None]
@@ -214,17 +219,17 @@ def join_data(names: tuple[str, ...], rows: Sequence[Tensor], parts: Sequence[Co
 
 
 def _in_order(rows: Sequence[Tensor], parts: Sequence[Tensor]) -> Tensor:
-    """Tensors ``[members, ...]`` of groups that lie at ``rows`` -> ``[clients, ...]``."""
+    """Merge tensors ``[members, ...]`` of groups at ``rows`` into ``[clients, ...]``."""
     return torch.cat(list(parts))[torch.cat(list(rows)).argsort()]
 
 
 def _corner(rows: Tensor, value: Tensor) -> tuple[Tensor | slice, ...]:
-    """Where ``value`` ``[members, ...]`` lies in a wider tensor: at ``rows``, in as many columns as it has."""
+    """Return the index of ``value`` ``[members, ...]`` in a wider tensor: ``rows``, and as many columns as it has."""
     return (rows, *(slice(size) for size in value.shape[1:]))
 
 
 def _for_rows(term: GradientTerm | None, rows: Tensor) -> GradientTerm | None:
-    """A gradient term that is asked for clients of a group, asked for the rows of the node that they stand for."""
+    """Return a gradient term for the clients of a group, which maps them to their rows in the node."""
     if term is None:
         return None
 

@@ -1,7 +1,7 @@
 """SGD, Adam and AdamW for many clients as operations on one matrix ``[clients, parameters]``.
 
-Each row moves exactly as under ``torch.optim``. Clients with fewer steps than others lie behind them, so that those
-still training are the first rows; the others, and their moments, do not move.
+Each row moves exactly as under ``torch.optim``. Clients are ordered by their number of steps, so that those still
+training are the first rows; the others, and their moments, do not move.
 """
 
 from __future__ import annotations
@@ -15,13 +15,21 @@ from fedgraph.training.settings import TrainSettings
 
 EPSILON = 1e-8
 _FUSED_FROM = 1 << 17
-"""Numbers from which on PyTorch's own pass over all of them is worth its overhead: it reads and writes each once."""
+"""Number of values from which PyTorch's fused pass over all of them is worth its overhead: it reads and writes each
+once."""
 
 
 class Optimiser:
-    """Updates parameters in place; ``state`` holds the moments, each with a leading client axis.
+    """Optimiser that updates parameters in place.
 
-    learning_rate : that of every step which is given no others.
+    Parameters
+    ----------
+    settings : TrainSettings
+        Algorithm and its coefficients.
+    learning_rate : float
+        Learning rate of steps that are not given any others.
+    state : dict of str to Tensor
+        Moments of :func:`fresh_state`, each with a leading client axis; updated in place.
     """
 
     def __init__(self, settings: TrainSettings, learning_rate: float, state: dict[str, Tensor]) -> None:
@@ -30,10 +38,16 @@ class Optimiser:
         self.state = state
 
     def step(self, parameters: Tensor, gradient: Tensor, learning_rates: Tensor | None = None) -> None:
-        """One update of the first rows of ``parameters`` ``[clients, parameters]``.
+        """Update the first rows of ``parameters``; other clients stay unchanged.
 
-        ``gradient`` is ``[active, parameters]`` and may be overwritten; clients behind the first ``active`` ones stay
-        as they are. ``learning_rates`` ``[active]`` are the clients' own for this step.
+        Parameters
+        ----------
+        parameters : Tensor
+            ``[clients, parameters]``.
+        gradient : Tensor
+            ``[active, parameters]`` of the first ``active`` clients; it may be overwritten.
+        learning_rates : Tensor, optional
+            The clients' own for this step, ``[active]``.
         """
         active = len(gradient)
         rate = self.learning_rate if learning_rates is None else learning_rates.unsqueeze(1)
@@ -59,7 +73,7 @@ class Optimiser:
                 parameters.mul_(1 - rate * self.settings.weight_decay)
             else:
                 gradient.add_(parameters, alpha=self.settings.weight_decay)
-        # A GPU would have to be waited for before the steps of its rows are known.
+        # On a GPU, comparing the steps of the rows would have to wait for it.
         large = parameters.device.type == "cpu" and parameters.numel() >= _FUSED_FROM
         if large and isinstance(rate, float) and bool((state["step"] == state["step"][0]).all()):
             self._fused_adam(parameters, gradient, state, rate)
@@ -74,7 +88,7 @@ class Optimiser:
         parameters.sub_(mean / denominator * (rate / first_scale))
 
     def _fused_adam(self, parameters: Tensor, gradient: Tensor, state: dict[str, Tensor], rate: float) -> None:
-        """The same where all rows have taken as many steps, in one pass."""
+        """Update in one pass, where all rows have taken as many steps."""
         first, second = self.settings.betas
         adam(
             [parameters],
@@ -98,7 +112,13 @@ class Optimiser:
 def fresh_state(
     settings: TrainSettings, num_clients: int, num_parameters: int, device: torch.device | str = "cpu"
 ) -> dict[str, Tensor]:
-    """Moments before the first step, each ``[clients, parameters]`` or ``[clients]``."""
+    """Return the moments before the first step.
+
+    Returns
+    -------
+    dict of str to Tensor
+        ``[clients, parameters]`` or ``[clients]`` by name; empty for SGD without momentum.
+    """
 
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, device=device)
@@ -124,6 +144,12 @@ def check_state(state: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 def clip_rows(gradient: Tensor, max_norm: float) -> Tensor:
-    """Scale each client's gradient down to the Euclidean norm ``max_norm`` at most, in place."""
+    """Scale each client's gradient down to at most the Euclidean norm ``max_norm``, in place.
+
+    Returns
+    -------
+    Tensor
+        ``gradient``, ``[clients, parameters]``.
+    """
     norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
     return gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1))

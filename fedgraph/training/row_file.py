@@ -1,4 +1,4 @@
-"""Stacked state of several clients in one safetensors file: written in one step, read by rows.
+"""Stacked state of several clients in one safetensors file: written atomically, read by rows.
 
 There is no cache in memory: a node reads what it wrote a round ago from the system's page cache, in the time that a
 copy within memory takes.
@@ -24,16 +24,16 @@ _CLIENTS = "clients"
 
 
 def write_rows(path: Path, clients: Sequence[str], stacked: Mapping[str, Tensor]) -> None:
-    """Write tensors ``[clients, ...]`` so that a reader, or a kill, sees the whole file or none."""
+    """Write tensors ``[clients, ...]`` atomically: neither a reader nor a kill ever meets a part of the file."""
     with replacing(path) as temporary:
-        # Straight from the tensors to the file: to gather the bytes first would take several times as long.
+        # Directly from the tensors to the file: gathering the bytes first would take several times as long.
         save_file(_storable(stacked), temporary, metadata={_CLIENTS: json.dumps(list(clients))})
 
 
 def read_clients(path: Path) -> tuple[str, ...]:
-    """Names of the clients whose rows a file holds, in order; reads its header only.
+    """Return the names of the clients whose rows a file contains, in order; read its header only.
 
-    Raises FileNotFoundError for a file that is missing, RunError for one that is broken or not one of ours.
+    Raises FileNotFoundError for a file that is missing, RunError for one that is broken or has another format.
     """
     with _opened(path) as stream:
         return _clients_of(stream)
@@ -42,17 +42,17 @@ def read_clients(path: Path) -> tuple[str, ...]:
 def read_rows(
     path: Path, clients: Sequence[str], positions: Sequence[int], like: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Rows at ``positions`` of the file of ``clients``, ``[positions, ...]`` in memory of their own.
+    """Return rows at ``positions`` of the file of ``clients``, ``[positions, ...]`` in memory of their own.
 
-    ``like`` names the tensors to read and gives their shapes and types without client axis. Only the rows asked for
-    are read.
+    ``like`` contains the names of the tensors to read, with their shapes and types without client axis. Only the
+    requested rows are read.
 
     Raises
     ------
     FileNotFoundError
         When the file is missing.
     RunError
-        When it is broken, not one of ours, or holds other clients, other tensors or other shapes.
+        When it is broken, has another format, or contains other clients, other tensors or other shapes.
     """
     with _opened(path) as stream:
         if _clients_of(stream) != tuple(clients):
@@ -98,7 +98,7 @@ def _clients_of(stream: Any) -> tuple[str, ...]:
 
 
 def _runs(positions: Sequence[int]) -> Iterator[slice]:
-    """Positions as slices, each of as many neighbours as there are."""
+    """Yield positions as slices, each as long as possible."""
     start = 0
     for stop in range(1, len(positions) + 1):
         if stop == len(positions) or positions[stop] != positions[stop - 1] + 1:
@@ -107,7 +107,7 @@ def _runs(positions: Sequence[int]) -> Iterator[slice]:
 
 
 def _storable(stacked: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors in main memory, contiguous; the file format refuses those that share memory."""
+    """Return the tensors in main memory, contiguous; the file format refuses those that share memory."""
     tensors: dict[str, Tensor] = {}
     taken: set[int] = set()
     for name, value in stacked.items():

@@ -16,32 +16,34 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class TrainSettings(Settings):
     """How every client of a cohort trains.
 
+    Attributes
+    ----------
     optimizer, learning_rate, momentum, nesterov, weight_decay, betas : as in torch.optim; momentum and nesterov for
         sgd, betas for adam and adamw.
     batch_size          : examples of a minibatch.
     local_epochs or local_steps : passes over a client's examples, or minibatches, per round (0 = no training);
         one epoch when neither is given.
     learning_rate_decay : factor per round; round 1 uses ``learning_rate`` itself.
-    learning_rate_factor : times this: a number, or one that changes with the round, ``[[1, 1.0], [801, 0.2]]`` for a
-        fifth of the rate from round 801 on.
+    learning_rate_factor : further factor: a number, or one that changes with the round, ``[[1, 1.0], [801, 0.2]]`` for
+        a fifth of the rate from round 801 on.
     warmup_epochs       : local epochs of each round over which the rate rises linearly from 0, minibatch by minibatch;
-        not with local_steps, of which a round may have less than an epoch.
-    final_learning_rate : then the rate falls linearly to this at the end of the round; None: it stays. Decay and
-        factor apply to it too. A round that is shorter than the rise ends on it.
+        not with local_steps, with which a round may be less than an epoch.
+    final_learning_rate : after the rise, the rate falls linearly to this at the end of the round; None: it stays. Decay
+        and factor apply to it too. A round that is shorter than the rise ends on it.
     clip_norm           : largest Euclidean norm of one client's gradient.
     loss                : ``auto`` is cross-entropy for classification, mae for forecasts, mse for regression.
     drop_last           : leave out an epoch's last minibatch when it is not full (never a client's only one).
-    workers             : blocks of clients that are computed side by side; None takes the cores that the node has.
+    workers             : blocks of clients that are computed side by side; None uses all cores of the node.
     threads             : intra-op threads of each worker.
-    device              : ``auto`` takes a GPU where the node has one.
+    device              : ``auto`` uses a GPU where the node has one.
     block_size          : clients whose tensors are computed together; None measures what the model needs.
     compile             : train with compiled code where the node has a C++ compiler: recurrent and fully connected
-        models and the alignment of IPA with native code that comes along, other models with ``torch.compile``; a
-        GPU replays CUDA graphs. With ``native`` only what comes along: faster for small models, for which
+        models and the alignment of IPA with included native code, other models with ``torch.compile``; a
+        GPU replays CUDA graphs. ``native`` uses included code only: faster for small models, for which
         ``torch.compile`` costs more than it saves.
         Equal to float tolerance.
     precision           : ``bf16`` computes the forward pass under autocast; parameters and updates stay float32.
-    keep_optimizer      : optimiser moments survive from round to round.
+    keep_optimizer      : optimiser moments are kept from round to round.
     """
 
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
@@ -101,13 +103,19 @@ class TrainSettings(Settings):
         return value
 
     def rate(self, round: int) -> float:
-        """Learning rate of a round, the largest one where it changes within; rounds count from 1."""
+        """Return the learning rate of a round, the largest one where it changes within; rounds count from 1."""
         round = max(round, 1)
         changed = self.learning_rate_decay ** (round - 1) * value_at(self.learning_rate_factor, round)
         return self.learning_rate * changed
 
     def torch_device(self) -> torch.device:
-        """Where the tensors are computed. Raises ExperimentError when CUDA is demanded and absent."""
+        """Return the device of the tensors.
+
+        Raises
+        ------
+        ExperimentError
+            When CUDA is demanded and not available.
+        """
         available = torch.cuda.is_available()
         if self.device == "cuda" and not available:
             raise ExperimentError(

@@ -1,4 +1,4 @@
-"""How many clients are computed together: as many as the cache of a core, or the memory of a GPU, has room for."""
+"""The number of clients that are computed together: as many as fit into a core's cache, or the memory of a GPU."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fedgraph.models import StackedModel, TaskSpec
 
 _FLOAT = 4
 _COPIES = 4
-"""Parameters, gradient, optimiser moments: what training holds of each parameter."""
+"""Copies of each parameter in training: parameters, gradient, optimiser moments."""
 
 _CACHES = 8
-"""Blocks of about so many times a core's own cache train fastest, by measurement on recurrent, convolutional and fully
-connected models: smaller ones spend their time on starting operations, larger ones on fetching from memory."""
+"""Blocks of about this many times a core's own cache train fastest, by measurement on recurrent, convolutional and
+fully connected models: smaller ones spend their time on starting operations, larger ones on fetching from memory."""
 
 _USUAL_CACHE = 2**21
 _SHARE_OF_GPU = 0.4
@@ -28,15 +28,15 @@ _SHARE_OF_GPU = 0.4
 class WorkingSet:
     """Bytes that training one client touches.
 
-    per_client  : whatever the minibatch.
-    per_example : what the forward pass keeps of one example for the backward pass.
+    per_client  : for any minibatch.
+    per_example : kept by the forward pass for the backward pass, for each example.
     """
 
     per_client: float
     per_example: float
 
     def clients_per_block(self, batch_size: int, device: torch.device) -> int:
-        """Clients whose minibatches of ``batch_size`` fit together, 1 or more."""
+        """Return the number of clients whose minibatches of ``batch_size`` fit together, at least 1."""
         if device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(device)
             room = free * _SHARE_OF_GPU
@@ -46,14 +46,20 @@ class WorkingSet:
 
 
 def working_set(model: StackedModel, task: TaskSpec) -> WorkingSet:
-    """Measure a model on a few examples of zeros."""
+    """Measure the memory of a model on a few examples of zeros.
+
+    Returns
+    -------
+    WorkingSet
+        Bytes that training one client touches.
+    """
     few, more = (_saved_bytes(model, task, examples) for examples in (2, 4))
     per_example = (more - few) / 2 + _FLOAT * math.prod(task.input_shape)
     return WorkingSet(_COPIES * _FLOAT * model.layout.num_parameters, per_example)
 
 
 def core_cache() -> int:
-    """Bytes of the cache that a core has to itself (its second level)."""
+    """Return the bytes of a core's own cache (its second level)."""
     try:
         # 0 or -1 where the system does not know.
         return max(0, os.sysconf("SC_LEVEL2_CACHE_SIZE")) or _USUAL_CACHE
@@ -62,7 +68,7 @@ def core_cache() -> int:
 
 
 def _saved_bytes(model: StackedModel, task: TaskSpec, examples: int) -> int:
-    """Bytes that one client's forward pass keeps for the backward pass."""
+    """Return the bytes that one client's forward pass keeps for the backward pass."""
     saved: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:

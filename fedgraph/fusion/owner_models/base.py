@@ -1,4 +1,4 @@
-"""A frozen model of an owner: what it says of samples, what tells it from others, and where it is kept (F3, section 2).
+"""Frozen models of owners: their embeddings and predictions, their fingerprints, and their storage (F3, section 2).
 
 Raw data must not leave its owner: an embedding that is the sample itself is refused.
 
@@ -26,11 +26,11 @@ from fedgraph.support.files import json_digest, write_atomically
 from fedgraph.support.threads import pinned_threads
 
 BATCH = 256
-"""Samples that are computed together where nothing else is said."""
+"""Default number of samples that are computed together."""
 
 
 class Represented(NamedTuple):
-    """Samples as one owner's model sees them, or with a leading owner axis as those of several owners do.
+    """Embeddings and predictions of samples by one owner's model, or with a leading owner axis by those of several.
 
     embeddings    : float32 ``[samples, embedding_size]``.
     probabilities : float32 ``[samples, classes]``, the owner's own prediction.
@@ -44,17 +44,17 @@ class LocalModel(Protocol):
     """A frozen model of one owner."""
 
     def represent(self, inputs: Tensor) -> Represented:
-        """Inputs ``[samples, *input_shape]`` as the model sees them.
+        """Compute embeddings and predictions of inputs ``[samples, *input_shape]``.
 
         Raises
         ------
         ExperimentError
-            When the model cannot be evaluated on them, or what it puts out is of no use.
+            When the model cannot be evaluated on them, or its outputs cannot be used.
         """
 
 
 def represented(embeddings: Tensor, outputs: Tensor, classes: int, where: str) -> Represented:
-    """Check what a model ``where`` put out for some samples; ``outputs`` are logits ``[samples, classes]``.
+    """Check the outputs of a model ``where`` for some samples; ``outputs`` are logits ``[samples, classes]``.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def check_shapes(embeddings: Tensor, outputs: Tensor, classes: int, where: str) 
 
 
 def represented_by(embeddings: Tensor, probabilities: Tensor, where: str) -> Represented:
-    """The same for a model that puts out ``probabilities`` itself. Raises ExperimentError unless all are finite."""
+    """Check a model with ``probabilities`` as outputs. Raises ExperimentError unless all values are finite."""
     for name, values in (("embeddings", embeddings), ("outputs", probabilities)):
         if not bool(values.isfinite().all()):
             raise ExperimentError(
@@ -89,7 +89,7 @@ Run = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Inputs ``[batch, *input_shape]`` -> embeddings ``[batch, ...]`` and outputs ``[batch, classes]``."""
 
 _TRIED = 3
-"""Samples on which a model is tried: not 1 or 2, with which programs of a fixed batch size are mostly made."""
+"""Number of samples on which a model is tried: not 1 or 2, the usual sizes of programs with a fixed batch size."""
 
 
 @dataclass(frozen=True)
@@ -97,15 +97,15 @@ class BatchedModel:
     """A model of one owner; see :class:`fedgraph.fusion.owner_models.base.LocalModel`.
 
     run         : one batch through the model.
-    task        : what it is for.
-    where       : what it is called in messages.
-    fingerprint : what tells it from other models.
-    smallest, largest : number of samples that it can take at once; fewer are filled up with zeros.
+    task        : of the model.
+    where       : its name in messages.
+    fingerprint : identifies the model.
+    smallest, largest : number of samples that it can take at once; smaller batches are padded with zeros.
 
     Raises
     ------
     ExperimentError
-        When it cannot be evaluated on a few samples, or what it puts out has another shape than the task needs.
+        When it cannot be evaluated on a few samples, or its outputs have another shape than the task requires.
     """
 
     run: Run
@@ -120,7 +120,7 @@ class BatchedModel:
         check_shapes(embeddings, outputs, self.task.output_shape[0], self.where)
 
     def represent(self, inputs: Tensor) -> Represented:
-        """Inputs ``[samples, *input_shape]``; see :class:`fedgraph.fusion.owner_models.base.LocalModel`."""
+        """See :class:`fedgraph.fusion.owner_models.base.LocalModel`."""
         embeddings, outputs = self._evaluate(inputs)
         return represented(embeddings, outputs, self.task.output_shape[0], self.where)
 
@@ -146,7 +146,7 @@ class BatchedModel:
             ) from error
 
     def _checked(self, value: object, samples: int) -> Tensor:
-        """``[samples, numbers]``."""
+        """Return the outputs as ``[samples, numbers]``."""
         if not isinstance(value, Tensor) or value.shape[:1] != (samples,):
             found = list(value.shape) if isinstance(value, Tensor) else f"a {type(value).__name__}"
             raise ExperimentError(
@@ -157,15 +157,16 @@ class BatchedModel:
 
 
 _COMPARED = 256
-"""Samples that are looked at."""
+"""Number of samples that are compared."""
 
 
 def check_not_raw(inputs: Tensor, embeddings: Tensor, owners: Sequence[str], remedy: str) -> None:
-    """Raise ExperimentError where embeddings ``[samples, size]`` hold all of the inputs ``[samples, *input_shape]``.
+    """Raise ExperimentError where embeddings ``[samples, size]`` contain all of the inputs ``[samples, *input_shape]``.
 
-    In whatever order, and whatever else they hold. Features that are the same in all samples tell nothing of a sample.
+    In any order, and whatever else they contain. Features that are constant over the samples carry no information about
+    a sample.
 
-    owners : whose samples and model these are. remedy : what they can do.
+    owners : whose samples and model these are. remedy : what they can do, for the message.
     """
     rows, found = inputs[:_COMPARED].flatten(1).float(), embeddings[:_COMPARED].flatten(1).float()
     features = _varying(rows)
@@ -177,18 +178,18 @@ def check_not_raw(inputs: Tensor, embeddings: Tensor, owners: Sequence[str], rem
 
 
 def _varying(values: Tensor) -> set[bytes]:
-    """The columns of ``[samples, size]`` whose values differ."""
+    """Return the columns of ``[samples, size]`` whose values differ."""
     columns = values[:, (values != values[:1]).any(0)] + 0.0  # 0 and -0 are one number
     return {column.tobytes() for column in columns.T.contiguous().cpu().numpy()}
 
 
 def fingerprint_of(*known: Any) -> str:
-    """32 hexadecimal digits that stand for JSON values, and for others as they are written."""
+    """Return 32 hexadecimal digits that identify JSON values, and others by their ``str``."""
     return json_digest(known, default=str)[:32]
 
 
 def fingerprint_of_file(path: Path, embedding_layer: str | None, where: str) -> str:
-    """The same for a file, and the layer whose input is the embedding.
+    """Return the fingerprint of a file, together with the layer whose input is the embedding.
 
     Raises
     ------
@@ -204,23 +205,34 @@ def fingerprint_of_file(path: Path, embedding_layer: str | None, where: str) -> 
 
 
 def content(data: OwnerData, row: int, split: SplitName) -> str:
-    """A digest of an owner's samples of a split, so that no model is taken for one of other samples."""
+    """Return a digest of an owner's samples of a split, so that models of other samples get other fingerprints."""
     own = data.present[row] & (data.split == SAMPLE_SPLITS.index(split))
     inputs, labels = data.inputs[row][own], data.labels[own]
     return hashlib.sha256(inputs.numpy().tobytes() + labels.numpy().tobytes()).hexdigest()
 
 
 class ModelStore:
-    """A folder of models, each called by its fingerprint; they never leave the node.
+    """A folder of models, named by their fingerprints; they never leave the node.
 
-    A model is trained once and then frozen: whoever asks for the same fingerprint gets the same model.
+    A model is trained once and then frozen: all requests for the same fingerprint get the same model.
+
+    Parameters
+    ----------
+    folder : Path
+        Folder on the owners' node.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def load(self, fingerprint: str) -> Tensor | None:
-        """The parameters ``[parameters]`` of a model; None where there is none. Raises RunError for a broken file."""
+        """Return the parameters ``[parameters]`` of a model; None where there is none.
+
+        Raises
+        ------
+        RunError
+            When the file is broken, or ``fingerprint`` is no fingerprint.
+        """
         path = self._path(fingerprint)
         try:
             return load_file(path)["parameters"].clone()
@@ -230,7 +242,7 @@ class ModelStore:
             raise RunError(f"cannot read the frozen model {path}: {error}; remove it to train it anew") from None
 
     def save(self, fingerprint: str, parameters: Tensor) -> None:
-        """Keep the parameters ``[parameters]`` of a model."""
+        """Store the parameters ``[parameters]`` of a model."""
         write_atomically(self._path(fingerprint), save({"parameters": parameters.detach().contiguous()}))
 
     def _path(self, fingerprint: str) -> Path:

@@ -1,4 +1,4 @@
-"""A frozen model that an owner already has: by a path or a dotted name, as a file or built by a function of theirs."""
+"""Frozen models that owners already have: files, or modules built by a function that is given by its dotted name."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fedgraph.support.plugins import load_object
 
 
 def load_factory(text: str, task: TaskSpec, embedding_layer: str | None = None) -> BatchedModel:
-    """The model ``package.module:factory@weights.safetensors``; without ``@`` the factory loads its weights itself.
+    """Load the model ``package.module:factory@weights.safetensors``; without ``@``, the factory loads the weights.
 
     Raises
     ------
     ExperimentError
-        When the factory or the file is of no use, the weights do not fit the module, or the layer is not there.
+        When the factory or the file cannot be used, the weights do not fit the module, or there is no such layer.
     """
     path, _, weights = text.partition("@")
     where = f"local model '{text}'"
@@ -91,7 +91,7 @@ _KNOWN = (
 
 
 def load_local_model(text: str, task: TaskSpec) -> BatchedModel:
-    """The frozen classifier that ``text`` names, for inputs ``[samples, *task.input_shape]``.
+    """Load the frozen classifier given by ``text``, for inputs ``[samples, *task.input_shape]``.
 
     text : path of a ``torch.export`` program (``.pt2``) or a TorchScript program (``.pt``, ``.pth``, ``.ts``,
            ``.torchscript``), or ``package.module:factory@weights.safetensors``, where ``factory()`` returns a
@@ -103,7 +103,7 @@ def load_local_model(text: str, task: TaskSpec) -> BatchedModel:
     Raises
     ------
     ExperimentError
-        Naming the file, when it cannot be read or used.
+        When the file, which the message names, cannot be read or used.
     """
     place, _, layer = text.partition("#")
     embedding_layer = layer or None

@@ -19,7 +19,7 @@ _LINEAR = {torch.ops.aten.linear.default: 0, torch.ops.aten.addmm.default: 1, to
 
 
 def load_exported(path: Path, task: TaskSpec, embedding_layer: str | None = None) -> BatchedModel:
-    """The program in a ``.pt2`` file; one that was exported for a fixed batch size is evaluated by that size.
+    """Load the program in a ``.pt2`` file; one exported for a fixed batch size is evaluated in such batches.
 
     Raises
     ------
@@ -69,7 +69,7 @@ class _Reader(fx.Interpreter):
 
 
 def _check_no_pickles(path: Path, where: str) -> None:
-    """``torch.export.load`` would unpickle, and so run, whatever some parts of the file hold."""
+    """Refuse archives with pickles: ``torch.export.load`` would unpickle them, and so run whatever they contain."""
     reader = torch._C.PyTorchFileReader(str(path))
     names = reader.get_all_records()
     if "archive_format" not in names:
@@ -98,7 +98,7 @@ def _holds_tensors(record: bytes) -> bool:
 
 
 def _check_operations(module: fx.GraphModule, where: str) -> None:
-    """A graph names its operations, so that a file could name any function of an imported module."""
+    """Refuse other operations than PyTorch's: a graph names its operations, and could name any imported function."""
     for node in module.graph.nodes:
         known = isinstance(node.target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator))
         name = getattr(node.target, "__module__", "")
@@ -132,7 +132,7 @@ def _last_linear(module: fx.GraphModule, where: str) -> fx.Node:
 
 
 def _named(module: fx.GraphModule, layer: str, where: str) -> fx.Node:
-    """What the first operation of the layer ``layer`` reads beside its parameters."""
+    """Return what the first operation of the layer ``layer`` reads beside its parameters."""
     for node in module.graph.nodes:
         if node.op == "call_function" and layer in _stack(node):
             for read in node.all_input_nodes:
@@ -142,14 +142,14 @@ def _named(module: fx.GraphModule, layer: str, where: str) -> fx.Node:
 
 
 def _is_parameter(node: Any) -> bool:
-    """Whether a node is a parameter, or one in another shape."""
+    """Return whether a node is a parameter, or a reshaped one."""
     while isinstance(node, fx.Node) and node.op == "call_function" and node.all_input_nodes:
         node = node.all_input_nodes[0]
     return isinstance(node, fx.Node) and node.op == "get_attr"
 
 
 def _stack(node: fx.Node) -> list[str]:
-    """Names of the layers within which an operation lies."""
+    """Return the names of the layers that contain an operation."""
     return [name.removeprefix("L['self'].") for name, _ in node.meta.get("nn_module_stack", {}).values()]
 
 
@@ -159,7 +159,7 @@ def _layers(module: fx.GraphModule) -> list[str]:
 
 
 def _batch_sizes(program: torch.export.ExportedProgram, module: fx.GraphModule, where: str) -> tuple[int, int]:
-    """The smallest and the largest number of samples that the program takes."""
+    """Return the smallest and the largest number of samples that the program takes."""
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
     shape = getattr(inputs[0].meta.get("val"), "shape", ()) if len(inputs) == 1 else ()
     if not shape:

@@ -1,4 +1,4 @@
-"""Every owner trains a model of its own, until its own validation accuracy no longer rises (F3, sections 2 and 6).
+"""Training of every owner's own model, until its own validation accuracy no longer rises (F3, sections 2 and 6).
 
 Embeddings and predictions of many owners' models of one architecture are computed at once.
 
@@ -27,12 +27,12 @@ from fedgraph.training import Cohort, working_set
 def represent(
     model: StackedModel, parameters: Tensor, inputs: Tensor, batch_size: int = BATCH, workers: int | None = None
 ) -> Represented:
-    """What classifiers ``parameters`` ``[clients, parameters]`` say of their ``inputs``.
+    """Compute embeddings and predictions of classifiers ``parameters`` ``[clients, parameters]`` for their ``inputs``.
 
-    ``inputs`` is ``[clients, samples, *input_shape]``; the results have the same two leading axes and lie on the CPU.
-    Computed on the device of ``parameters``, ``batch_size`` samples of as many clients at a time as there is room for,
-    so that what is needed beside the results stays small. ``workers`` blocks of clients are computed side by side; None
-    takes the cores that there are. What a client gets does not depend on the others.
+    ``inputs`` is ``[clients, samples, *input_shape]``; the results have the same two leading axes and are on the CPU.
+    Computed on the device of ``parameters``, ``batch_size`` samples of as many clients at a time as fit, so that memory
+    beside the results stays small. ``workers`` blocks of clients are computed side by side; None uses all cores.
+    Results of a client do not depend on the others.
     """
     device = parameters.device
     room = working_set(model, TaskSpec("classification", tuple(inputs.shape[2:]), ()))
@@ -55,11 +55,11 @@ def represent(
 
 @dataclass(frozen=True)
 class Pretrained:
-    """The models of the owners after training, each as it was after its best epoch.
+    """The models of the owners after training, each from its best epoch.
 
     parameters  : float32 ``[clients, parameters]``.
     epochs      : int64 ``[clients]``, how many each trained.
-    best_epochs : int64 ``[clients]``, the one that counts, from 1; 0 for a client that did not train.
+    best_epochs : int64 ``[clients]``, the best one, from 1; 0 for a client that did not train.
     accuracy    : ``[clients]`` on the validation examples after the best epoch; NaN for clients without any.
     """
 
@@ -70,7 +70,7 @@ class Pretrained:
 
 
 def initial_models(model: StackedModel, seed: int, names: Sequence[str], tied_head: bool = False) -> Tensor:
-    """A model for each of the clients ``names``, ``[clients, parameters]``, each from a draw of its own.
+    """Draw an initial model for each of the clients ``names``, ``[clients, parameters]``, independently.
 
     ``tied_head`` gives all clients the same last linear layer, drawn as ``torch.nn`` does from a key that depends on
     its shape alone: clients with other architectures but embeddings of the same size get the same one.
@@ -92,18 +92,18 @@ def pretrain(
     patience: int,
     monitor: Literal["accuracy", "loss"] = "accuracy",
 ) -> Pretrained:
-    """Train every classifier from its row of ``initial`` ``[clients, parameters]`` for itself, to its own best epoch.
+    """Train every classifier from its row of ``initial`` ``[clients, parameters]``, to its own best epoch.
 
     A client stops after ``patience`` epochs in a row without a validation accuracy above its best, or a validation loss
-    below it, as ``monitor`` says, or after ``max_epochs``; it then gets the parameters of its best epoch, the first of
-    several that are equally good. Clients without validation examples go by their training loss. The optimiser's
-    moments are kept from epoch to epoch, and what ``[train]`` says of rounds (decay of the learning rate) applies to
-    epochs; its own number of epochs or steps does not count. No client's result depends on which others are there.
+    below it, according to ``monitor``, or after ``max_epochs``; it then gets the parameters of its best epoch, the
+    first of several that are equally good. Clients without validation examples use their training loss. The optimiser's
+    moments are kept from epoch to epoch, and settings of ``[train]`` for rounds (decay of the learning rate) apply to
+    epochs; its own number of epochs or steps is ignored. No client's result depends on the other clients.
 
     Raises
     ------
     RunError
-        When the parameters of a client are not finite after its first epoch, with its name.
+        When the parameters of a client are not finite after its first epoch; the message names it.
     """
     num_clients = len(initial)
     best, best_score = initial.detach().clone(), torch.full((num_clients,), -torch.inf)
@@ -141,7 +141,7 @@ def pretrain(
 
 
 def some_clients(data: CohortData, rows: Tensor) -> CohortData:
-    """The data of the clients ``rows``, int64 ``[fewer]``, of a cohort."""
+    """Return the data of the clients ``rows``, int64 ``[fewer]``, of a cohort."""
     names = tuple(data.names[row] for row in rows.tolist())
     return replace(
         data,

@@ -18,14 +18,14 @@ from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError
 
 _LINEAR = {"aten::linear": 0, "aten::addmm": 1}
-"""Linear operations, and which of their inputs is that of the layer."""
+"""Linear operations, and the position of the layer's input among their inputs."""
 
 _MODES = {"aten::dropout": 2, "aten::batch_norm": 5}
-"""Operations that differ in training, and which of their inputs says so."""
+"""Operations that differ in training, and the position of the flag among their inputs."""
 
 
 def load_scripted(path: Path, task: TaskSpec, embedding_layer: str | None = None) -> BatchedModel:
-    """The TorchScript program in a file.
+    """Load the TorchScript program in a file.
 
     ``embedding_layer`` is the name of a layer with parameters of its own, whose input is the embedding.
 
@@ -39,7 +39,7 @@ def load_scripted(path: Path, task: TaskSpec, embedding_layer: str | None = None
     digest = fingerprint_of_file(path, embedding_layer, where)
     try:
         with warnings.catch_warnings():
-            # PyTorch prefers torch.export, and so do messages here; programs that owners have already must do.
+            # PyTorch recommends torch.export, and so do messages here; existing programs are accepted.
             warnings.simplefilter("ignore", DeprecationWarning)
             module: Any = torch.jit.load(str(path), map_location="cpu").eval()
     except Exception as error:
@@ -80,7 +80,7 @@ def _last_linear(graph: Any, where: str) -> Any:
 
 
 def _named(graph: Any, layer: str, where: str) -> Any:
-    """What the first operation on parameters of the layer ``layer`` reads beside them."""
+    """Return what the first operation on parameters of the layer ``layer`` reads beside them."""
     known: dict[str, None] = {}
     for node in graph.nodes():
         owners = {_attribute(value).rpartition(".")[0] for value in _inputs(node) if node.kind() != "prim::GetAttr"}
@@ -96,7 +96,7 @@ def _named(graph: Any, layer: str, where: str) -> Any:
 
 
 def _attribute(value: Any) -> str:
-    """``layer.weight`` for the parameter of that name; empty for what is computed."""
+    """Return ``layer.weight`` for the parameter of that name; empty for computed values."""
     node, parts = value.node(), list[str]()
     while node.kind() == "prim::GetAttr":
         parts.append(node.s("name"))

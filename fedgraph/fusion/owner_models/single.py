@@ -1,4 +1,4 @@
-"""An owner whose model is computed by itself: one that it brought along, or one of scikit-learn."""
+"""Owners whose models are computed one by one: those that they brought along, and those of scikit-learn."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LARGEST_SEED = 2**32
 
 
 class ScikitModel:
-    """A fitted transformer, or None, and a fitted classifier of what it puts out; see :func:`fitted`."""
+    """A fitted transformer, or None, and a fitted classifier of its outputs; see :func:`fitted`."""
 
     def __init__(self, transformer: Any, estimator: Any, classes: int, where: str) -> None:
         self.transformer = transformer
@@ -40,7 +40,7 @@ class ScikitModel:
         self.where = where
 
     def represent(self, inputs: Tensor) -> Represented:
-        """Inputs ``[samples, *input_shape]``; see :class:`fedgraph.fusion.owner_models.base.LocalModel`.
+        """Compute embeddings and predictions; see :class:`fedgraph.fusion.owner_models.base.LocalModel`.
 
         A class that did not occur in training has the probability 0.
         """
@@ -59,14 +59,14 @@ class ScikitModel:
 def fitted(
     settings: ScikitSettings, inputs: Tensor, labels: Tensor, classes: int, seed: int, owner: str
 ) -> ScikitModel:
-    """Fit the model that the settings describe to an owner's training samples.
+    """Fit the model of the settings to an owner's training samples.
 
     inputs : ``[samples, *input_shape]``. labels : int64 ``[samples]``, from 0 to ``classes - 1``.
 
     Raises
     ------
     ExperimentError
-        When a class cannot be imported, built or fitted, or lacks a method that is needed, with the owner's name.
+        When a class cannot be imported, built or fitted, or lacks a required method; the message names the owner.
     """
     where = f"[model] scikit-learn of client '{owner}'"
 
@@ -104,7 +104,7 @@ def _rows(inputs: Tensor) -> NDArray[np.float32]:
 
 
 def _dense(features: Any) -> NDArray[Any]:
-    """What a transformer put out as ``[samples, features]``; some put out sparse matrices."""
+    """Return the output of a transformer as a dense array ``[samples, features]``; some return sparse matrices."""
     return np.asarray(features.toarray() if hasattr(features, "toarray") else features)
 
 
@@ -113,10 +113,10 @@ log = logging.getLogger("fedgraph")
 
 @dataclass(frozen=True)
 class SingleOwner:
-    """One owner of a node; its methods give its samples as its model sees them, and the model's fingerprint.
+    """One owner of a node; its methods return embeddings and predictions of its samples, and the model's fingerprint.
 
     row    : its position in ``data``.
-    wanted : the fingerprint of the model that it must use; None for whichever it has.
+    wanted : the fingerprint of the model that it must use; None for any.
     """
 
     data: OwnerData
@@ -125,16 +125,16 @@ class SingleOwner:
 
     @property
     def name(self) -> str:
-        """The owner's."""
+        """Name of the owner."""
         return self.data.owners[self.row]
 
     def brought(self, given: str) -> tuple[Represented, str]:
-        """By a model that the owner has already, as ``load_local_model`` reads it; the fingerprint is of its files.
+        """Use a model that the owner already has, loaded by ``load_local_model``; the fingerprint is of its files.
 
         Raises
         ------
         FedgraphError
-            When it cannot be read, does not fit the data, is not the one wanted, or puts samples out as embeddings.
+            When it cannot be read, does not fit the data, is not the wanted one, or returns samples as embeddings.
         """
         model = load_local_model(given, self.data.tasks[self.row])
         self._check_same_model(model.fingerprint, f"the model '{given}' is not")
@@ -148,12 +148,12 @@ class SingleOwner:
         return found, model.fingerprint
 
     def fitted(self, settings: ScikitSettings, seed: int) -> tuple[Represented, str]:
-        """By a scikit-learn model, fitted anew each time; the fingerprint is of its settings and training samples.
+        """Use a scikit-learn model, fitted anew each time; the fingerprint is of its settings and training samples.
 
         Raises
         ------
         FedgraphError
-            When it cannot be fitted, is not the one wanted, or puts samples out as embeddings.
+            When it cannot be fitted, is not the wanted one, or returns samples as embeddings.
         """
         training = self.data.present[self.row] & (self.data.split == SAMPLE_SPLITS.index("train"))
         inputs, labels = self.data.inputs[self.row][training], self.data.labels[training]
@@ -165,7 +165,7 @@ class SingleOwner:
         return found, fingerprint
 
     def _represented(self, model: LocalModel) -> Represented:
-        """The samples as the model sees them; it is not asked about those that the owner lacks."""
+        """Compute embeddings and predictions of the samples that the owner has."""
         there = self.data.present[self.row]
         found = model.represent(self.data.inputs[self.row][there])
         return Represented(

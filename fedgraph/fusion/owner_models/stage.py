@@ -27,19 +27,21 @@ from fedgraph.training import Cohort, TrainSettings
 log = logging.getLogger("fedgraph")
 
 _WITHOUT_EFFECT = ("workers", "threads", "block-size", "device")
-"""Keys of ``[train]`` that say how fast a model is trained, not what comes out."""
+"""Keys of ``[train]`` that affect how fast a model is trained, not the result."""
 
 _TRIED = 16
-"""Samples on which a model that is still to be trained is tried."""
+"""Number of samples on which a model is tried before training."""
 
 
 class LocalModelSettings(Settings):
-    """Keys about the owners' own models; ``[train] local-epochs`` is the most that an owner trains its model for.
+    """Settings of the owners' own models; ``[train] local-epochs`` is the largest number of epochs of their training.
 
+    Attributes
+    ----------
     local_patience : epochs without a better result on its own validation samples after which an owner stops training;
                      it keeps its best model.
     local_monitor  : what is better there: a higher ``accuracy``, as in the released program, or a lower ``loss``. Few
-                     columns often predict the largest class alone, whose accuracy does not tell what was learned.
+                     columns often predict the largest class alone, whose accuracy does not show what was learned.
     tied_output    : all owners train with the same output layer, drawn at random and frozen, which ties the meaning of
                      their embeddings together (row J of table 2).
     """
@@ -51,12 +53,18 @@ class LocalModelSettings(Settings):
 
 @dataclass(frozen=True)
 class Embedded:
-    """What the frozen models of some owners make of their samples.
+    """Embeddings and predictions of samples by the frozen models of some owners.
 
-    sizes        : int64 ``[owners]``, length of each owner's embedding.
-    embeddings   : float32 ``[owners, samples, size]``, 0 beyond an owner's own size and where it lacks a sample.
-    predictions  : float32 ``[owners, samples, classes]``, probabilities; 0 where an owner lacks a sample.
-    fingerprints : what tells each owner's frozen model from others.
+    Attributes
+    ----------
+    sizes : Tensor
+        Length of each owner's embedding, int64 ``[owners]``.
+    embeddings : Tensor
+        float32 ``[owners, samples, size]``, 0 beyond an owner's own size and where it lacks a sample.
+    predictions : Tensor
+        Probabilities, float32 ``[owners, samples, classes]``; 0 where an owner lacks a sample.
+    fingerprints : tuple of str
+        Fingerprints of the owners' frozen models.
     """
 
     sizes: Tensor
@@ -67,12 +75,20 @@ class Embedded:
 
 @dataclass(frozen=True)
 class StackedOwners:
-    """Owners whose models are of one architecture, computed together.
+    """Owners whose models have one architecture, computed together.
 
-    rows         : their positions in the data, int64 ``[owners]``.
-    inputs       : float32 ``[owners, samples, *input_shape]``.
-    parameters   : float32 ``[owners, parameters]``.
-    fingerprints : of the frozen models.
+    Attributes
+    ----------
+    rows : Tensor
+        Their positions in the data, int64 ``[owners]``.
+    cohort : Cohort
+        Cohort of these owners.
+    inputs : Tensor
+        float32 ``[owners, samples, *input_shape]``.
+    parameters : Tensor
+        float32 ``[owners, parameters]``.
+    fingerprints : tuple of str
+        Fingerprints of the frozen models.
     """
 
     rows: Tensor
@@ -84,13 +100,30 @@ class StackedOwners:
 
 @dataclass(frozen=True)
 class LocalStage:
-    """How the owners of a node come to their models.
+    """The stage of F3 in which the owners of a node get their frozen models.
 
-    description : what data this is, in words; a model belongs to it.
-    seed        : everything random follows from it and the owner's name.
-    given       : models that owners have already, by owner, as ``load_local_model`` reads them.
-    wanted      : fingerprints of the models that owners must use, by owner; of those not named whichever they have.
-    pre_trained : whether models are trained at all, or taken as they are drawn.
+    Attributes
+    ----------
+    data : OwnerData
+        Data of the owners of a node.
+    description : str
+        Description of the data; a model belongs to it.
+    choice : ModelChoice
+        Architecture of each owner.
+    train : TrainSettings
+        How models are trained.
+    settings : LocalModelSettings
+        When training stops, and whether output layers are tied.
+    seed : int
+        Determines all random numbers, with the owner's name.
+    store : ModelStore
+        Store of frozen models.
+    given : mapping of str to str
+        Models that owners already have, by owner, as ``load_local_model`` reads them.
+    wanted : mapping of str to str
+        Fingerprints of the models that owners must use, by owner; other owners use any.
+    pre_trained : bool
+        Whether models are trained at all, or used as initialised.
     """
 
     data: OwnerData
@@ -105,12 +138,12 @@ class LocalStage:
     pre_trained: bool = True
 
     def embed(self) -> Embedded:
-        """Embeddings and predictions of all samples by the owners' frozen models, which are trained where need be.
+        """Compute embeddings and predictions of all samples by the owners' frozen models, which are trained if needed.
 
         Raises
         ------
         FedgraphError
-            When a model does not fit an owner's data, cannot be read, or is not the one that is wanted.
+            When a model does not fit an owner's data, cannot be read, or is not the wanted one.
         """
         parts: dict[int, tuple[Represented, str]] = {}
         for row, owner in enumerate(self.data.owners):
@@ -128,7 +161,13 @@ class LocalStage:
         return self._assembled([parts[row] for row in range(len(self.data.owners))])
 
     def stacked(self) -> list[StackedOwners]:
-        """The owners with models of this project or ``torch.nn``, by architecture and shape of inputs."""
+        """Return the owners with models of this project or ``torch.nn``, by architecture and shape of inputs.
+
+        Raises
+        ------
+        ExperimentError
+            When ``[train]`` gives steps instead of epochs.
+        """
         groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         for row, (owner, number, task) in enumerate(self._owners()):
             if owner not in self.given and not isinstance(self._table(number), ScikitSettings):
@@ -171,12 +210,12 @@ class LocalStage:
         whole = cohort_data(data, untrained)
         cohort = Cohort(model, whole, self.train, self.seed)
         parameters = self._frozen(cohort, initial, fingerprints, kept) if self.pre_trained else initial
-        # All splits are of the same inputs, those of all owners one after the other.
+        # All splits share the same inputs, those of all owners one after the other.
         inputs: Tensor = whole.splits["train"].inputs.unflatten(0, (len(rows), -1))  # type: ignore[attr-defined]
         return StackedOwners(chosen, cohort, inputs, parameters, fingerprints)
 
     def _kept(self, owners: Sequence[str], fingerprints: Sequence[str], initial: Tensor) -> dict[int, Tensor]:
-        """The frozen models that the store has, by row of ``initial``, each ``[parameters]``."""
+        """Return the frozen models in the store, by row of ``initial``, each ``[parameters]``."""
         result = {}
         for row, (owner, fingerprint) in enumerate(zip(owners, fingerprints, strict=True)):
             kept = self.store.load(fingerprint)
@@ -200,7 +239,7 @@ class LocalStage:
     def _frozen(
         self, cohort: Cohort, initial: Tensor, fingerprints: Sequence[str], kept: Mapping[int, Tensor]
     ) -> Tensor:
-        """The owners' frozen models; those that are not ``kept`` are trained now, and stored."""
+        """Return the owners' frozen models; those that are not ``kept`` are trained now, and stored."""
         result = initial.clone()
         for row, parameters in kept.items():
             result[row] = parameters
@@ -245,7 +284,7 @@ class LocalStage:
 
 
 def _check_hidden_layer(model: StackedModel, initial: Tensor, data: OwnerData) -> None:
-    """Refuse a model without a hidden layer before it is trained, on samples of any of the owners that share it."""
+    """Refuse a model without a hidden layer before training, on samples of one of the owners that share it."""
     owner = int(data.present.sum(1).argmax())
     some = data.inputs[owner][data.present[owner]][:_TRIED]
     if not len(some):

@@ -1,4 +1,4 @@
-"""What a graphical model says when it is asked: rows of its joint distribution, and what follows from what is known."""
+"""Queries to a graphical model: rows of its joint distribution, and conditional distributions given what is known."""
 
 from fedgraph.graphical.asking.conditional import FEW, conditional
 from fedgraph.graphical.asking.elimination import posterior

@@ -1,6 +1,6 @@
-"""The distribution of some features given any others: a mixture over what the features that are unknown may be.
+"""The distribution of some features given any others: a mixture over the possible values of the unknown features.
 
-Where all neighbours of what is asked for are known, it is what the network says. Elsewhere rows are drawn given what is
+Where all neighbours of the targets are known, it is the network's prediction. Elsewhere rows are drawn given what is
 known (:mod:`fedgraph.graphical.asking.particles`).
 """
 
@@ -27,28 +27,36 @@ from fedgraph.support.threads import available_cores, side_by_side
 log = logging.getLogger("fedgraph")
 
 DRAWS = 2048
-"""Of what is unknown in each row."""
+"""Number of draws of the unknown features of each row."""
 
 FEW = 50
-"""Effective sample size below which an answer is not to be relied on: a probability may be off by 0.07 and more."""
+"""Effective sample size below which an answer is unreliable: a probability may be off by 0.07 and more."""
 
 _TIMES = 4
-"""More draws for rows whose answer would otherwise rest on too few."""
+"""Factor by which draws are increased for rows whose answer would otherwise rest on too few."""
 _HALVINGS = 50
 _FARTHEST = 10.0
-"""Deviations from the components of a mixture within which its quantiles are looked for."""
+"""Quantiles are searched within this many deviations of the components of a mixture."""
 
 
 @dataclass(frozen=True)
 class Conditional:
-    """Of the features asked for, in each row: numbers are normal around each of their ``expected`` values, which are
-    those with some draws of what else is unknown in the row.
+    """Conditional distributions of the targets in each row, as mixtures.
 
-    units    : of these features, int64 ``[units]``, positions in the schema.
-    expected : expectations of numbers and probabilities of categories, ``[clients, rows, draws, units]``.
-    noise    : deviation of numbers around them, ``[clients, units]``.
-    effective : effective sample size, ``[clients, rows]``: by how many independent rows of the model's joint
-               distribution the answer is as good as given; infinite where it is exact.
+    A number is normal around each of its ``expected`` values, one for each draw of the other unknown features of the
+    row.
+
+    Attributes
+    ----------
+    units : Tensor
+        Positions of the targets' units in the schema, int64 ``[units]``.
+    expected : Tensor
+        Expectations of numbers and probabilities of categories, ``[clients, rows, draws, units]``.
+    noise : Tensor
+        Deviation of numbers around them, ``[clients, units]``.
+    effective : Tensor
+        Effective sample size, ``[clients, rows]``: the number of independent rows of the model's joint distribution
+        that would give an answer as good; infinite where the answer is exact.
     """
 
     units: Tensor
@@ -67,9 +75,12 @@ class Conditional:
         return (self.expected.var(2, correction=0) + self.noise[:, None].square()).sqrt()
 
     def quantiles(self, levels: Sequence[float]) -> Tensor:
-        """Quantiles of numbers, ``[clients, rows, levels, units]``, by halving of intervals.
+        """Compute quantiles of numbers, ``[clients, rows, levels, units]``, by bisection.
 
-        Raises DataError for levels that are not between 0 and 1.
+        Raises
+        ------
+        DataError
+            When a level is not between 0 and 1.
         """
         if not all(0 < level < 1 for level in levels):
             raise DataError(f"quantiles are between 0 and 1; got {', '.join(map(str, levels))}")
@@ -97,17 +108,38 @@ def conditional(
     settings: SamplingSettings | None = None,
     kept: Callable[[], KeptRows] | None = None,
 ) -> Conditional:
-    """The distribution of each of ``targets`` given what is known in ``units`` ``[clients, rows, units]``, NaN for
-    missing; what is known of the targets themselves does not count.
+    """Compute the distribution of each of ``targets`` given what is known in ``units``.
 
-    parameters : ``[clients, parameters]`` of the clients ``names``.
-    draws      : of the unknown features of each row. None are needed in rows in which all neighbours of the targets
-                 are known: there the answer is exact.
-    kept       : gives rows of the same models, with the same seed and settings, if they are needed; None: they are
-                 drawn then.
+    An answer does not depend, to float tolerance, on the other rows of the query. Unreliable answers, where what is
+    known is too rare in the model, are logged in one warning for all rows.
 
-    An answer does not depend, to float tolerance, on the other rows that are asked for together with it. Where it is
-    not to be relied on, since what is known is too rare in the model, that is logged, once for all rows.
+    Parameters
+    ----------
+    network : Network
+        Network of all models.
+    parameters : Tensor
+        Models ``[clients, parameters]`` of the clients ``names``.
+    units : Tensor
+        ``[clients, rows, units]``, NaN for missing. Known values of the targets are ignored.
+    targets : sequence of str
+        Features asked for.
+    names : sequence of str
+        Names of the clients; they seed the random numbers, with ``seed``.
+    seed : int
+        Seed of the experiment.
+    draws : int
+        Number of draws of the unknown features of each row. None are needed in rows in which all neighbours of the
+        targets are known: there the answer is exact.
+    settings : SamplingSettings, optional
+        How rows are drawn.
+    kept : callable, optional
+        Returns rows of the same models, with the same seed and settings, and is called only if they are needed. None:
+        they are drawn then.
+
+    Returns
+    -------
+    Conditional
+        Distributions of the units of the targets.
 
     Raises
     ------
@@ -142,7 +174,7 @@ def conditional(
 
 
 def _is_exact(network: Network, wanted: Tensor, relevant: Relevant) -> Tensor:
-    """In which rows nothing that is unknown has an influence on what is asked for, for all clients: bool ``[rows]``."""
+    """Return in which rows no unknown feature influences the targets, for all clients: bool ``[rows]``."""
     graph = network.linked
     if bool(graph[wanted][:, wanted].any()) or (not network.masked and int(wanted.sum()) > 1):
         return torch.zeros(relevant.unknown.shape[1], dtype=torch.bool)
@@ -150,7 +182,7 @@ def _is_exact(network: Network, wanted: Tensor, relevant: Relevant) -> Tensor:
 
 
 def _predicted(conditionals: FullConditionals, units: Tensor, positions: Tensor) -> Tensor:
-    """What the network says of the units at ``positions`` in one pass, ``[clients, rows, positions]``."""
+    """Predict the units at ``positions`` in one pass of the network, ``[clients, rows, positions]``."""
     mean = conditionals.mean.transpose(1, 2)
 
     def some(rows: Tensor) -> Tensor:
@@ -170,9 +202,9 @@ def _of_parts(conditionals: FullConditionals, inputs: Tensor, shift: Tensor | No
 def _by_draws(
     kept: KeptRows, conditionals: FullConditionals, units: Tensor, relevant: Relevant, positions: Tensor, draws: int
 ) -> tuple[Tensor, Tensor]:
-    """What is expected with each of the draws, ``[clients, rows, draws, positions]``, and effective sample sizes.
+    """Return expectations with each of the draws, ``[clients, rows, draws, positions]``, and effective sample sizes.
 
-    Rows that differ in nothing that is relevant are asked once.
+    Rows with the same relevant values are computed once.
     """
     unit_feature = kept.network.schema.unit_feature
     known = units.masked_fill(~relevant.known[..., unit_feature], torch.nan)
@@ -181,7 +213,7 @@ def _by_draws(
     counts = (units.shape[2], len(kept.network.first_units))
 
     def asked(distinct: Tensor, times: int) -> tuple[Tensor, Tensor]:
-        """What is said of these rows by so many times the draws, of which each so manyth is told."""
+        """Answer these rows with ``times`` times the draws, and return every ``times``-th of them."""
         many = times * draws
 
         def noise(sweep: int) -> SharedNoise:

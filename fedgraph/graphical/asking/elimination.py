@@ -1,4 +1,4 @@
-"""Exact probabilities in a Bayesian network, by elimination of variables: the truth that models are held against.
+"""Exact probabilities in a Bayesian network, by variable elimination: the ground truth with which models are compared.
 
 Zhang, Poole: A simple approach to Bayesian network computations (Canadian AI 1994).
 """
@@ -17,9 +17,26 @@ _Factor = tuple[tuple[str, ...], Tensor]
 
 
 def posterior(network: BayesianNetwork, target: str, given: Mapping[str, int]) -> Tensor:
-    """Of the categories of ``target`` given the positions of others' categories, float64 ``[categories]``.
+    """Compute the probabilities of the categories of ``target`` given other variables.
 
-    Raises DataError for what is impossible, and for names that the network lacks.
+    Parameters
+    ----------
+    network : BayesianNetwork
+        Variables and their conditional probabilities.
+    target : str
+        Variable asked for.
+    given : mapping of str to int
+        Position of the known category of each known variable.
+
+    Returns
+    -------
+    Tensor
+        float64 ``[categories]``.
+
+    Raises
+    ------
+    DataError
+        When ``given`` is impossible or contains the target, or the network lacks a name.
     """
     unknown = [name for name in (target, *given) if name not in network.variables]
     if unknown or target in given:
@@ -42,7 +59,7 @@ def posterior(network: BayesianNetwork, target: str, given: Mapping[str, int]) -
 
 
 def _ancestors(network: BayesianNetwork, names: set[str]) -> list[str]:
-    """These and all that they depend on; others make no difference."""
+    """Return these variables and their ancestors; others make no difference."""
     found, waiting = set(names), list(names)
     while waiting:
         new = [parent for parent in network.variables[waiting.pop()].parents if parent not in found]
@@ -68,7 +85,7 @@ def _size(network: BayesianNetwork, scope: list[str]) -> int:
 
 
 def _product(factors: list[_Factor], result: tuple[str, ...]) -> _Factor:
-    """Of all factors, summed over what is not in the result."""
+    """Multiply all factors, summed over the variables that the result lacks."""
     names = {name: place for place, name in enumerate(sorted({each for scope, _ in factors for each in scope}))}
     arguments: list[object] = []
     for scope, table in factors:

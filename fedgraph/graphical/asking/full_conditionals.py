@@ -1,7 +1,7 @@
-"""The distribution of each feature given all others: drawn from, and asked how likely a value is.
+"""The distribution of each feature given all others: sampling from it, and likelihoods of values.
 
-A category has its probability, a number is normal around its prediction, with the error in held-out rows as variance,
-and what would lie beyond its bounds lies at the bound.
+A category has its probability; a number is normal around its prediction, with the error in held-out rows as variance,
+and is clipped to its bounds.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.parts import Part, parts_of
 
 FARTHEST = 4.0
-"""Standard deviations from its mean that a number is drawn within: networks that contradict each other could drift off
-for ever, and on a logarithmic scale a little farther is far off."""
+"""Numbers are drawn within this many standard deviations of their mean: networks that contradict each other could drift
+off for ever, and on a logarithmic scale a little farther is far off.
+"""
 
 _LEAST = 1e-7
-"""Of probabilities whose logarithm is taken."""
+"""Smallest probability whose logarithm is taken."""
 _FINEST = 0.01
-"""Least noise of a known number, in its deviations: what is exact could never be met by a draw."""
+"""Least noise of a known number, in its deviations: no draw would ever match an exact value."""
 
 
 class Noise(Protocol):
-    """Random numbers for the rows of a part, ``[clients, ..., rows]``: of the units and features at these positions."""
+    """Random numbers for the rows of a part, ``[clients, ..., rows]``, of the units and features at given positions."""
 
     def normal(self, units: Tensor, rows: int) -> Tensor:
-        """Standard normal."""
+        """Return standard normal numbers."""
 
     def uniform(self, features: Tensor, rows: int) -> Tensor:
-        """In [0, 1)."""
+        """Return uniform numbers in [0, 1)."""
 
     def single(self) -> Tensor:
-        """One number in [0, 1) for each client, ``[clients, 1]``."""
+        """Return one uniform number in [0, 1) for each client, ``[clients, 1]``."""
 
 
 class OwnNoise:
-    """Other numbers for every row, from a generator for each client."""
+    """Independent numbers for every row, from a generator for each client."""
 
     def __init__(self, random: Sequence[torch.Generator]) -> None:
         self._random = random
@@ -61,9 +62,9 @@ class OwnNoise:
 
 
 class SharedNoise:
-    """The same numbers for every ``draws`` rows, of one sweep: what is drawn for some rows then depends on no others.
+    """The same numbers for every ``draws`` rows of one sweep, so that draws of some rows do not depend on other rows.
 
-    counts : of units and of features.
+    counts : numbers of units and of features.
     """
 
     def __init__(self, random: Sequence[torch.Generator], counts: tuple[int, int], draws: int) -> None:
@@ -85,7 +86,7 @@ class SharedNoise:
 
 
 class SomeNoise:
-    """That of some of so many rows, int64 ``[rows]``, just as if all had been drawn."""
+    """Noise of some of ``count`` rows, positions int64 ``[rows]``, identical to that of drawing all rows."""
 
     def __init__(self, noise: Noise, rows: Tensor, count: int) -> None:
         self._noise, self._rows, self._count = noise, rows, count
@@ -104,10 +105,10 @@ class SomeNoise:
 
 
 class FullConditionals:
-    """Those of the ``features`` (bool ``[features]``; None: all) of some models ``[clients, parameters]``.
+    """Full conditionals of ``features`` (bool ``[features]``; None: all) in models ``[clients, parameters]``.
 
-    parts   : features that are no neighbours, which can be drawn at once.
-    bounded : what would lie outside the range of an integer or ordinal is drawn as the end of the range.
+    parts   : groups of features that are no neighbours, which can be drawn at once.
+    bounded : an integer or ordinal that would lie outside its range is drawn as the end of the range.
     """
 
     def __init__(
@@ -123,15 +124,15 @@ class FullConditionals:
         if bounded:
             kinds = [feature.kind in ("integer", "ordinal") for feature in network.schema.features]
             whole = torch.tensor(kinds)[network.schema.unit_feature][:, None]
-            # A model may have means outside the ranges, such as those that others took.
+            # A model may have means outside the ranges, such as means of other clients.
             self.lowest = torch.where(whole, self.mean.clamp(max=0), self.lowest)
             self.highest = torch.where(whole, self.mean.clamp(min=1), self.highest)
 
     def drawn(self, part: Part, predicted: Tensor, before: Tensor, noise: Noise, overrelaxation: float = 0.0) -> Tensor:
-        """Values of a part's units from predictions, all ``[clients, units of the part, rows]``.
+        """Draw values of a part's units from predictions, all ``[clients, units of the part, rows]``.
 
-        overrelaxation : numbers are drawn on the other side of their expectation from where they were ``before``, by
-                         this share of the distance, and with so much less noise.
+        overrelaxation : numbers are drawn on the other side of their expectation from their value ``before``, by this
+                         share of the distance, and with correspondingly less noise.
         """
         units = part.units
         if overrelaxation:
@@ -141,7 +142,7 @@ class FullConditionals:
         return drawn.clamp(self.lowest[:, units], self.highest[:, units])
 
     def expected(self, part: Part, predicted: Tensor) -> Tensor:
-        """Of what is drawn: numbers beyond their bounds are drawn as these.
+        """Return the expectation of the draws, in which numbers are clipped to their bounds.
 
         E[min(max(x, a), b)] = a + s (G((m - a) / s) - G((m - b) / s)) of x normal around m, G(z) = z P(z) + p(z).
         """
@@ -151,12 +152,15 @@ class FullConditionals:
         return torch.where(part.is_number[:, None], lowest + noise * above, predicted)
 
     def finest(self, units: Tensor) -> Tensor:
-        """Noise by which known values of some units are judged, ``[clients, units, 1]``."""
+        """Return the noise with which known values of some units are compared, ``[clients, units, 1]``."""
         return torch.maximum(self.noise[:, units], _FINEST * self.deviation[:, units])
 
     def log_likelihood(self, part: Part, predicted: Tensor, values: Tensor) -> Tensor:
-        """Of the values of a part's units by their predictions, both ``[clients, units of the part, rows]``, but for
-        terms that do not depend on the predictions; the sum over the units of a feature is that of the feature."""
+        """Compute log-likelihoods of a part's units by their predictions, both ``[clients, units of the part, rows]``.
+
+        Terms that do not depend on the predictions are left out; the sum over the units of a feature is that of the
+        feature.
+        """
         units = part.units
         shares = predicted.clamp(_LEAST, 1 - _LEAST)
         found = values * shares.log()
@@ -173,9 +177,9 @@ class FullConditionals:
 
 
 def random_values(part: Part, expected: Tensor, deviation: Tensor, noise: Noise) -> Tensor:
-    """Numbers around their expectation, and one category of each feature by its probability.
+    """Draw numbers around their expectation, and one category of each feature by its probability.
 
-    ``expected`` is ``[clients, units of the part, rows]``; ``deviation`` lacks the rows and counts for numbers alone.
+    ``expected`` is ``[clients, units of the part, rows]``; ``deviation`` has no rows and is used for numbers alone.
     """
     numbers, indicators = part.is_number.nonzero()[:, 0], (~part.is_number).nonzero()[:, 0]
     rows = expected.shape[2]
@@ -191,5 +195,5 @@ def random_values(part: Part, expected: Tensor, deviation: Tensor, noise: Noise)
 
 
 def _mean_above_zero(mean: Tensor) -> Tensor:
-    """Expectation of max(x, 0), x normal around ``mean`` with deviation 1."""
+    """Return the expectation of max(x, 0), x normal around ``mean`` with deviation 1."""
     return mean * torch.special.ndtr(mean) + torch.exp(-0.5 * mean.square()) / math.sqrt(2 * math.pi)

@@ -1,4 +1,4 @@
-"""Gibbs sampling from graphical models: every feature is drawn anew given all others, again and again.
+"""Gibbs sampling from graphical models: every feature is redrawn given all others, again and again.
 
 Not in the papers on neural graphical models; overrelaxation: Adler, Physical Review D 23 (1981) 2901.
 """
@@ -16,11 +16,11 @@ from fedgraph.graphical.network.parts import Part
 
 
 class Gibbs:
-    """Rows of some models while they are drawn.
+    """Rows of some models during Gibbs sampling.
 
-    units   : ``[clients, units, rows]``, without gaps.
-    unknown : what of them is drawn, bool alike; it may be replaced.
-    inputs  : the units as networks take them.
+    units   : ``[clients, units, rows]``, without missing values.
+    unknown : the units that are drawn, bool of the same shape; it may be replaced.
+    inputs  : the units as the network's inputs.
     """
 
     def __init__(self, conditionals: FullConditionals, units: Tensor, unknown: Tensor) -> None:
@@ -30,7 +30,7 @@ class Gibbs:
 
     @classmethod
     def of_independent(cls, conditionals: FullConditionals, given: Tensor, noise: Noise) -> Gibbs:
-        """Rows whose features are drawn regardless of each other, where ``given`` ``[clients, rows, units]`` is NaN."""
+        """Start with independently drawn features where ``given`` ``[clients, rows, units]`` is NaN."""
         unknown = given.transpose(1, 2).isnan()
         units = given.transpose(1, 2).contiguous()
         for part in conditionals.parts:
@@ -41,20 +41,20 @@ class Gibbs:
 
     @property
     def rows(self) -> Tensor:
-        """As they are now, ``[clients, rows, units]``."""
+        """The current rows, ``[clients, rows, units]``."""
         return self.units.transpose(1, 2)
 
     def run(self, sweeps: int, overrelaxation: float, noise: Noise, shift: Tensor | None = None) -> None:
-        """Draw everything so many times, with ``shift`` ``[clients, units, 1]`` added to outputs.
+        """Run ``sweeps`` sweeps, with ``shift`` ``[clients, units, 1]`` added to outputs.
 
-        The first sweep is without overrelaxation: it forgets where numbers started, so that those whose neighbours are
-        known need no second.
+        The first sweep is without overrelaxation: it forgets where numbers started, so that numbers whose neighbours
+        are known need no second sweep.
         """
         for sweep in range(sweeps):
             self.sweep(noise, overrelaxation if sweep else 0.0, shift)
 
     def sweep(self, noise: Noise, overrelaxation: float = 0.0, shift: Tensor | None = None) -> None:
-        """Draw everything once; of a part, only rows of which it is unknown are computed."""
+        """Draw everything once; of a part, only rows in which it is unknown are computed."""
         for part in self._conditionals.parts:
             rows = self.unknown[:, part.units].any(1).any(0).nonzero()[:, 0]
             if len(rows) == self.units.shape[2]:
@@ -63,11 +63,11 @@ class Gibbs:
                 self._draw(part, part(self.inputs.index_select(2, rows), shift), noise, overrelaxation, rows)
 
     def centring(self, sweeps: int, overrelaxation: float, noise: Noise) -> Tensor:
-        """The same, with predictions shifted in every sweep so that rows have the means of the training rows.
+        """Run ``sweeps`` sweeps, each with predictions shifted so that rows have the means of the training rows.
 
-        Returns by how much outputs were shifted, on average over the sweeps, ``[clients, units, 1]``: what it varies by
-        from sweep to sweep is due to these rows. Where a relation is nearly deterministic, few rows go from one side of
-        it to the other, and it would take a larger shift the longer it lasts.
+        Returns the shift of outputs, averaged over the sweeps, ``[clients, units, 1]``: its variation from sweep to
+        sweep is due to these rows. Where a relation is nearly deterministic, few rows go from one side of it to the
+        other, and the necessary shift grows with the number of sweeps.
         """
         conditionals = self._conditionals
         shift, total = torch.zeros_like(conditionals.mean), torch.zeros_like(conditionals.mean)
@@ -81,12 +81,12 @@ class Gibbs:
         return total / sweeps
 
     def put(self, values: Tensor, chosen: Tensor) -> None:
-        """Replace what is chosen, bool, by values, both ``[clients, units, rows]``."""
+        """Replace the ``chosen`` units, bool, by ``values``, both ``[clients, units, rows]``."""
         every = torch.arange(values.shape[1])
         self._put(every, values, chosen)
 
     def select(self, rows: Tensor) -> None:
-        """Go on with these rows, int64 ``[clients, rows]``, of which some may be there several times."""
+        """Continue with these rows, int64 ``[clients, rows]``, which may contain a row several times."""
         index = rows[:, None].expand(-1, self.units.shape[1], -1)
         self.units, self.inputs = self.units.gather(2, index), self.inputs.gather(2, index)
 
@@ -110,7 +110,7 @@ class Gibbs:
 def chains(
     network: Network, parameters: Tensor, given: Tensor, random: Sequence[torch.Generator], bounded: bool = False
 ) -> tuple[Gibbs, Noise]:
-    """Rows with independent features to start from, and noise for them; ``given`` is NaN where something is drawn."""
+    """Return rows with independent features to start from, and their noise; ``given`` is NaN where values are drawn."""
     features = given[..., network.first_units].isnan().flatten(0, 1).any(0)
     noise = OwnNoise(random)
     return Gibbs.of_independent(FullConditionals(network, parameters, features, bounded), given, noise), noise

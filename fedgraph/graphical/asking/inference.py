@@ -1,4 +1,4 @@
-"""Unknown features predicted from any known ones, for many models and rows at once.
+"""Prediction of unknown features from any known ones, for many models and rows at once.
 
 Shrivastava, Chajewska: Neural Graphical Models (ECSQARU 2023), section 3.2, on which section 2.2 of Federated Learning
 with Neural Graphical Models builds. The fixed point is not theirs.
@@ -19,7 +19,7 @@ from fedgraph.support.settings import Settings
 from fedgraph.support.threads import available_cores, side_by_side
 
 ROWS = 2048
-"""Rows that are computed together, which bounds the memory."""
+"""Number of rows that are computed together, which bounds the memory."""
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 
@@ -27,13 +27,15 @@ _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 class InferenceSettings(Settings):
     """How unknown features are predicted.
 
+    Attributes
+    ----------
     method : ``fixed-point``: every unknown feature is predicted from its neighbours, unknown ones by their own
         predictions, until nothing changes any more; where features depend on each other linearly, that is the exact
         conditional expectation. ``forward``: once, with unknown neighbours missing; the regression mode of the authors'
         program. ``gradient``: the authors' procedure: unknown inputs start at their means, and Adam moves them until
         the network reproduces the known features as well as it can.
-    sweeps, tolerance    : of the fixed point: at most so many times, until no unit changes by more than this (in
-        standard deviations).
+    sweeps, tolerance    : of the fixed point: at most this many sweeps, until no unit changes by more than the
+        tolerance (in standard deviations).
     steps, learning_rate : of the gradient method.
     """
 
@@ -45,13 +47,27 @@ class InferenceSettings(Settings):
 
 
 def infer(network: Network, parameters: Tensor, units: Tensor, settings: InferenceSettings | None = None) -> Tensor:
-    """Predict what is unknown (NaN) in ``units`` ``[clients, rows, units]``, and return what is known as it is.
-
-    parameters : ``[clients, parameters]``.
+    """Predict what is unknown (NaN) in ``units``, and return what is known unchanged.
 
     Numbers are predicted by expectations, units of binary and categorical features by probabilities (by estimates with
     ``gradient`` or under the squared loss; see :meth:`Network.probabilities`). With all neighbours known, ``forward``
-    and ``fixed-point`` say the same. Rows do not influence each other.
+    and ``fixed-point`` give the same result. Rows do not influence each other.
+
+    Parameters
+    ----------
+    network : Network
+        Network of all models.
+    parameters : Tensor
+        ``[clients, parameters]``.
+    units : Tensor
+        ``[clients, rows, units]``, NaN for unknown.
+    settings : InferenceSettings, optional
+        Method and its parameters.
+
+    Returns
+    -------
+    Tensor
+        ``[clients, rows, units]`` without NaN.
 
     Raises
     ------
@@ -69,7 +85,7 @@ def infer(network: Network, parameters: Tensor, units: Tensor, settings: Inferen
 
 
 def check_units(network: Network, parameters: Tensor, units: Tensor) -> None:
-    """Raise DataError unless ``units`` are ``[clients, rows, units]`` of the network, a client for each model."""
+    """Raise DataError unless ``units`` are ``[clients, rows, units]`` of the network, one client for each model."""
     wanted = (len(parameters), len(network.schema.unit_feature))
     if units.dim() != 3 or (units.shape[0], units.shape[2]) != wanted:
         raise DataError(
@@ -96,7 +112,7 @@ def _fixed_point(network: Network, parameters: Tensor, units: Tensor, settings: 
     unknown = unknown.transpose(1, 2)
     for _ in range(settings.sweeps):
         change = 0.0
-        # One class after the other: all at once could swing to and fro for ever.
+        # One class after the other: all at once could oscillate for ever.
         for part in parts:
             before = inputs[:, part.units]
             after = torch.where(unknown[:, part.units], scale.of_units(part(inputs), part.units), before)
@@ -108,7 +124,7 @@ def _fixed_point(network: Network, parameters: Tensor, units: Tensor, settings: 
 
 
 def _gradient(network: Network, parameters: Tensor, units: Tensor, settings: InferenceSettings) -> Tensor:
-    """Written out, as each row keeps the iterate that is its own best."""
+    """Adam written out, as each row keeps the iterate that is its own best."""
     unknown = units.isnan()
     mean = network.state(parameters)["mean"][:, None]
     values = torch.where(unknown, mean, units)
@@ -131,7 +147,7 @@ def _gradient(network: Network, parameters: Tensor, units: Tensor, settings: Inf
 
 
 class Scale:
-    """Units as the network of some models takes them, and back; tensors are ``[clients, units, rows]``."""
+    """Conversion between units and the inputs of the network of some models; tensors are ``[clients, units, rows]``."""
 
     def __init__(self, network: Network, parameters: Tensor) -> None:
         state = network.state(parameters)
@@ -140,13 +156,13 @@ class Scale:
             self._mean, self._deviation = torch.zeros_like(self._mean), torch.ones_like(self._deviation)
 
     def inputs(self, units: Tensor) -> Tensor:
-        """Of all units."""
+        """Convert all units to inputs."""
         return (units - self._mean) / self._deviation
 
     def of_units(self, values: Tensor, units: Tensor) -> Tensor:
-        """Of some, int64 positions."""
+        """Convert the values of some units, int64 positions, to inputs."""
         return (values - self._mean[:, units]) / self._deviation[:, units]
 
     def units(self, inputs: Tensor) -> Tensor:
-        """All units from inputs."""
+        """Convert inputs to all units."""
         return inputs * self._deviation + self._mean

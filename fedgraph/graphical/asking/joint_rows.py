@@ -1,10 +1,10 @@
-"""Rows drawn from the joint distribution of graphical models, nothing being known of them.
+"""Rows drawn from the joint distribution of graphical models, without any known features.
 
 A neural graphical model is made of conditional distributions, which were learned one by one and need not be those of
-any joint distribution. What is meant by its joint distribution here are rows whose features are independent at first,
-after some sweeps of a Gibbs sampler whose means are held at those of the training rows. Sweeps without end would not be
-better: a sampler hardly ever gets from one side of a near-deterministic relation to the other, and how often it is on
-either would in the end be for tiny probabilities to say, which no model learns.
+any joint distribution. Its joint distribution means here: rows whose features are independent at first, after some
+sweeps of a Gibbs sampler whose means are held at those of the training rows. Sweeps without end would not be better: a
+sampler hardly ever gets from one side of a near-deterministic relation to the other, and the share of rows on either
+side would in the end depend on tiny probabilities, which no model learns.
 """
 
 from __future__ import annotations
@@ -24,25 +24,27 @@ from fedgraph.support.settings import Settings
 from fedgraph.support.threads import available_cores, pinned_threads, side_by_side
 
 _CENTRED_BY = 4096
-"""Rows by which predictions are centred where none are kept: they tell a mean to a sixtieth of its deviation."""
+"""Number of rows that centre predictions where none are kept: they determine a mean to a sixtieth of its deviation."""
 
 
 class SamplingSettings(Settings):
-    """How rows are drawn from a model, and how it answers what follows from what is known.
+    """How rows are drawn from a model, and how it computes conditional distributions.
 
+    Attributes
+    ----------
     method         : ``gibbs``: rows start with independent features, and every sweep draws each feature anew given all
         others. ``released``: the procedure of the authors' program, :mod:`fedgraph.graphical.asking.released_sampling`,
         for comparison: it draws uniformly from ranges and adds noise of 1 % of a value, whatever the data are.
     sweeps         : of ``gibbs``. More are needed where features nearly determine each other.
-    overrelaxation : numbers are drawn on the other side of their expectation from where they are, by this share of the
-        distance, and with so much less noise; 0: regardless of where they are. The distribution is the same, and is
-        reached in fewer sweeps.
+    overrelaxation : numbers are drawn on the other side of their expectation from their current value, by this share of
+        the distance, and with correspondingly less noise; 0: regardless of the current value. The distribution is the
+        same, and is reached in fewer sweeps.
     bounded        : an integer or ordinal that would lie outside its range is drawn as the end of the range: most are
-        counts, or steps of a scale, and often at an end. What lies beyond a range in the data is then never drawn.
+        counts, or steps of a scale, and often at an end. Values beyond a range in the data are then never drawn.
     centred        : shift all predictions a little, so that samples have the means of the training rows. Without
         that a small common error of predictions becomes a large one of samples, where features depend strongly on
         each other.
-    kept           : rows that stay with a model that is asked: answers are made of those that go with what is known.
+    kept           : rows that are kept with a queried model: answers are made of those that agree with what is known.
         The rarer that is, the more are needed.
     steps          : of the gradient method of inference, for each feature that ``released`` draws.
     learning_rate  : of the same.
@@ -61,8 +63,11 @@ class SamplingSettings(Settings):
 def pilot(
     network: Network, parameters: Tensor, names: Sequence[str], seed: int, settings: SamplingSettings, count: int
 ) -> tuple[Tensor | None, Tensor]:
-    """The first ``count`` rows of the models ``[clients, parameters]``, ``[clients, rows, units]``, and before them
-    what centred them, ``[clients, units, 1]``: by how much outputs were shifted; None where they are not to be."""
+    """Draw the first ``count`` rows of the models ``[clients, parameters]``.
+
+    Returns the shift of outputs that centres predictions, ``[clients, units, 1]``, or None without centring, and the
+    rows ``[clients, rows, units]``.
+    """
     blank = torch.full((len(parameters), count, len(network.schema.unit_feature)), torch.nan)
     random = [generator(seed, "pilot", name) for name in names]
     shift = None
@@ -78,7 +83,7 @@ def pilot(
 def joint_rows(
     network: Network, parameters: Tensor, count: int, names: Sequence[str], seed: int, settings: SamplingSettings
 ) -> Tensor:
-    """So many rows of each model, ``[clients, count, units]``."""
+    """Draw ``count`` rows of each model, ``[clients, count, units]``."""
     shift = None
     if settings.centred:
         shift, _ = pilot(network, parameters, names, seed, settings, min(settings.kept, _CENTRED_BY))
@@ -100,9 +105,9 @@ def in_chunks(
     purpose: str,
     rows: int = ROWS,
 ) -> Tensor:
-    """``work`` on so many rows of ``units`` ``[clients, rows, units]`` at a time, which bounds the memory.
+    """Apply ``work`` to ``rows`` rows of ``units`` ``[clients, rows, units]`` at a time, which bounds the memory.
 
-    ``work`` is given a generator for each client, and returns a tensor of which the second dimension are the rows.
+    ``work`` takes a generator for each client, and returns a tensor whose second dimension is the rows.
     """
 
     def chunk(job: tuple[int, Tensor]) -> Tensor:

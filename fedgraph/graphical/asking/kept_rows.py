@@ -1,4 +1,4 @@
-"""Rows of a model's joint distribution, drawn once and kept, and how well each goes with what is known."""
+"""Rows of a model's joint distribution, drawn once and kept, and the likelihood of known values in each of them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,24 @@ from fedgraph.graphical.network.network import Network
 
 @dataclass(frozen=True)
 class KeptRows:
-    """Of some models.
+    """Rows of the joint distributions of some models, kept for further queries.
 
-    network, parameters : the models, ``[clients, parameters]``.
-    names    : of the clients.
-    seed     : that the rows were drawn with.
-    settings : likewise.
-    units    : the rows, ``[clients, rows, units]``.
-    shift    : of outputs, ``[clients, units, 1]``, with which the rows were drawn; None where there is none.
+    Attributes
+    ----------
+    network : Network
+        Network of all models.
+    parameters : Tensor
+        ``[clients, parameters]``.
+    names : tuple of str
+        Names of the clients.
+    seed : int
+        Seed with which the rows were drawn.
+    settings : SamplingSettings
+        Settings with which they were drawn.
+    units : Tensor
+        The rows, ``[clients, rows, units]``.
+    shift : Tensor or None
+        Shift of outputs with which the rows were drawn, ``[clients, units, 1]``; None where there is none.
     """
 
     network: Network
@@ -39,7 +49,7 @@ class KeptRows:
     def drawn(
         cls, network: Network, parameters: Tensor, names: Sequence[str], seed: int, settings: SamplingSettings
     ) -> KeptRows:
-        """They depend on the models, the names, the seed and the settings alone."""
+        """Draw ``settings.kept`` rows, which depend on the models, the names, the seed and the settings alone."""
         parameters = parameters.detach()
         shift, units = pilot(network, parameters, names, seed, settings, settings.kept)
         every = FullConditionals(network, parameters, None, settings.bounded)
@@ -47,14 +57,26 @@ class KeptRows:
         return cls(network, parameters, tuple(names), seed, settings, units, shift, every, tables)
 
     def conditionals(self, features: Tensor) -> FullConditionals:
-        """Of ``features``, bool ``[features]``, with which Gibbs sampling goes on from the rows."""
+        """Return full conditionals of ``features``, bool ``[features]``, to continue Gibbs sampling from the rows."""
         return FullConditionals(self.network, self.parameters, features, self.settings.bounded)
 
     def log_likelihood(self, units: Tensor, features: Tensor) -> Tensor:
-        """Of the chosen ``features`` (bool ``[clients, asked, features]``) of the rows ``units`` ``[clients, asked,
-        units]``, in each of the kept rows with all else as it is there: ``[clients, asked, rows]``.
+        """Compute the log-likelihood of chosen features of some rows, given all other features of each kept row.
 
-        Chosen features of a row are no neighbours of each other. Terms that all kept rows have in common are left out.
+        Chosen features of a row must be no neighbours of each other. Terms that all kept rows have in common are left
+        out.
+
+        Parameters
+        ----------
+        units : Tensor
+            Rows with known values, ``[clients, asked, units]``.
+        features : Tensor
+            The chosen features, bool ``[clients, asked, features]``.
+
+        Returns
+        -------
+        Tensor
+            ``[clients, asked, rows]``.
         """
         conditionals, schema = self._every, self.network.schema
         chosen = features[..., schema.unit_feature]
@@ -74,8 +96,11 @@ class KeptRows:
 
 
 def _tables(conditionals: FullConditionals, rows: Tensor, shift: Tensor | None) -> tuple[Tensor, ...]:
-    """What the logarithm of a likelihood is made of, ``[clients, units, rows]`` each: by what a value counts, what is
-    added, and what numbers at their lower or upper bounds have instead (none where there are no numbers)."""
+    """Return the terms of the log-likelihood, ``[clients, units, rows]`` each.
+
+    They are the factor of a value, the constant, and for numbers the values at their lower and upper bounds (left out
+    where there are no numbers).
+    """
     units = rows.transpose(1, 2)
     inputs = conditionals.scale.inputs(units)
     has_numbers = bool(conditionals.network.heads.is_number.any())

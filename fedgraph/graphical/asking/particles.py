@@ -1,8 +1,8 @@
 """Rows drawn from graphical models given what is known of them, by a sequential Monte Carlo sampler.
 
-Of rows of the joint distribution those are chosen that what is known goes with. One known feature after the other takes
-its value: each row gets a weight, how likely the value is given all else in the row; where few rows have most of the
-weight, rows are drawn anew by their weights, and a Gibbs sweep lets everything that is not yet fixed follow.
+It starts from those rows of the joint distribution that agree with what is known. One known feature after the other
+takes its value: each row gets a weight, the likelihood of the value given all else in the row; where few rows have most
+of the weight, rows are resampled by their weights, and a Gibbs sweep redraws everything that is not yet fixed.
 
 Del Moral, Doucet, Jasra: Sequential Monte Carlo samplers, Journal of the Royal Statistical Society B 68 (2006) 411.
 """
@@ -23,23 +23,23 @@ from fedgraph.graphical.asking.relevance import Relevant
 from fedgraph.graphical.network.parts import colour_classes
 
 LAST_SWEEPS = 5
-"""When all that is known has its values."""
+"""Number of sweeps after all known features have taken their values."""
 
 NOWHERE = -1e30
-"""Stands for unknown values where rows are compared."""
+"""Replaces unknown values where rows are compared."""
 
 _STEPS = 12
-"""Of known features there are at most about so many groups, of which each takes its values at once."""
+"""Known features are divided into at most about this many groups, each of which takes its values at once."""
 _SMALL = 1e-6
-"""Variance of probabilities or of numbers in [0, 1] that is of no importance."""
+"""Variance of probabilities or of numbers in [0, 1] below which precision does not matter."""
 _FEW_CLUSTERS = 10
 _FEW = 0.5
-"""Share of the rows: rows are drawn anew when as many with equal weights would say as much."""
+"""Rows are resampled when their effective number is below this share of the rows."""
 
 
 @dataclass(frozen=True)
 class Cloud:
-    """Rows drawn given what is known in each of some rows that were asked; all count the same.
+    """Rows drawn given what is known in each of some queried rows, with equal weights.
 
     units     : ``[clients, units, asked * draws]``.
     ancestors : the kept row that each comes from, int64 ``[clients, asked, draws]``.
@@ -49,13 +49,13 @@ class Cloud:
     ancestors: Tensor
 
     def effective(self, values: Tensor) -> Tensor:
-        """Effective sample size of the means of ``values`` ``[clients, asked, draws, ...]``, the least of them,
-        ``[clients, asked]``: independent rows of the joint distribution that would say as much.
+        """Return effective sample sizes ``[clients, asked]`` of means of ``values`` ``[clients, asked, draws, ...]``.
 
-        Rows with a common ancestor are a cluster: Gibbs sweeps change what is told apart within a row, but not which
-        side of a near-deterministic relation it is on. So the number of rows is divided by the design effect of the
-        clusters (Kish, Survey sampling, 1965; as an estimate of the sampler's variance: Chan, Lai, Annals of Statistics
-        41 (2013) 2877); where clusters are too few for that, they are counted, weighted by their sizes.
+        It is the number of independent rows of the joint distribution that would give means as good, the least over all
+        values. Rows with a common ancestor are a cluster: Gibbs sweeps change values within a row, but not
+        which side of a near-deterministic relation it is on. So the number of rows is divided by the design effect of
+        the clusters (Kish, Survey sampling, 1965; as an estimate of the sampler's variance: Chan, Lai, Annals of
+        Statistics 41 (2013) 2877); where clusters are too few for that, they are counted, weighted by their sizes.
         """
         draws = self.ancestors.shape[2]
         ordered, order = self.ancestors.sort(2)
@@ -67,7 +67,7 @@ class Cloud:
         apart = (values - values.mean(2, keepdim=True)).flatten(3)
         sums = torch.zeros_like(apart).scatter_add_(2, cluster[..., None].expand_as(apart), apart)
         alone, together = apart.square().sum(2), sums.square().sum(2)
-        # What hardly varies at all is known well enough.
+        # Values that hardly vary are known well enough.
         effects = torch.where(alone > _SMALL * draws, together / alone.clamp(min=1e-30), 1.0).amax(2).clamp(min=1)
         return torch.where(clusters < _FEW_CLUSTERS, clusters, draws / effects)
 
@@ -80,11 +80,11 @@ class _Step(NamedTuple):
 
 
 def cloud(kept: KeptRows, units: Tensor, relevant: Relevant, draws: int, noise: Callable[[int], Noise]) -> Cloud:
-    """Draw for each of the rows ``units`` ``[clients, asked, units]``, NaN for unknown, what is relevant in them.
+    """Draw the relevant unknown features of each of the rows ``units`` ``[clients, asked, units]``, NaN for unknown.
 
-    Features that are not are left as they are in the kept rows.
+    Other features are left as they are in the kept rows.
 
-    noise : for the sweeps, by their numbers.
+    noise : of each sweep, by its number.
     """
     schema = kept.network.schema
     unit_feature, latent = schema.unit_feature, relevant.unknown | relevant.known
@@ -97,7 +97,7 @@ def cloud(kept: KeptRows, units: Tensor, relevant: Relevant, draws: int, noise: 
     values = units.repeat_interleave(draws, 1).transpose(1, 2)
 
     def spread(features: Tensor) -> Tensor:
-        """Bool ``[clients, asked, features]`` -> ``[clients, units, asked * draws]``."""
+        """Expand bool ``[clients, asked, features]`` to ``[clients, units, asked * draws]``."""
         return features[..., unit_feature].repeat_interleave(draws, 1).transpose(1, 2)
 
     chains = Gibbs(conditionals, kept.units.gather(1, chosen).transpose(1, 2).contiguous(), spread(relevant.unknown))
@@ -129,7 +129,7 @@ def cloud(kept: KeptRows, units: Tensor, relevant: Relevant, draws: int, noise: 
 
 
 def systematic(weights: Tensor, draws: int, start: Tensor) -> Tensor:
-    """Places drawn by their ``weights`` ``[clients, asked, places]`` at even distances, ``[clients, asked, draws]``.
+    """Draw places ``[clients, asked, draws]`` by systematic resampling with ``weights`` ``[clients, asked, places]``.
 
     start : in [0, 1), ``[clients, asked or 1]``.
     """
@@ -140,7 +140,7 @@ def systematic(weights: Tensor, draws: int, start: Tensor) -> Tensor:
 
 
 def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Which of the distinct ones each of ``rows`` ``[clients, rows, ...]`` is, and where each of those is first."""
+    """Return each row's index among the distinct ``rows`` ``[clients, rows, ...]``, and where these first occur."""
     distinct, place = rows.transpose(0, 1).flatten(1).unique(dim=0, return_inverse=True)
     first = torch.full((len(distinct),), len(place)).scatter_reduce_(0, place, torch.arange(len(place)), "amin")
     return place, first
@@ -149,10 +149,10 @@ def distinct_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
 def _first(
     kept: KeptRows, units: Tensor, relevant: Relevant, classes: list[Tensor], draws: int
 ) -> tuple[Tensor, Tensor]:
-    """Known features that no longer are latent when the kept rows are chosen, and the weights of these.
+    """Return which known features are fixed in the choice of the kept rows, and the weights of the kept rows.
 
-    Features of one class are taken as long as enough rows are left, the most surprising first: for those many rows are
-    needed, and nowhere are there more.
+    Features of one class are taken as long as enough rows are left, the most surprising first: these need many rows,
+    and at no later point are there more.
     """
     schema, known = kept.network.schema, relevant.known
     surprise = _surprise(kept, units) * known
@@ -180,7 +180,7 @@ def _first(
 
 
 def _surprise(kept: KeptRows, units: Tensor) -> Tensor:
-    """How far each feature's value is from what it mostly is, ``[clients, asked, features]``, above 0."""
+    """Return how far each feature's value is from its usual values, ``[clients, asked, features]``, above 0."""
     network = kept.network
     state = network.state(kept.parameters)
     mean, deviation = state["mean"][:, None], state["deviation"][:, None]
@@ -194,9 +194,9 @@ def _surprise(kept: KeptRows, units: Tensor) -> Tensor:
 
 
 def _steps(known: Tensor, classes: list[Tensor]) -> list[_Step]:
-    """What is ``known``, bool ``[clients, asked, features]``, in groups of features that are no neighbours.
+    """Divide the known features, bool ``[clients, asked, features]``, into groups of features that are no neighbours.
 
-    Which group a feature is in does not depend on other rows.
+    The group of a feature does not depend on other rows.
     """
     size = -(-known.shape[2] // _STEPS)
     steps = []
@@ -212,7 +212,7 @@ def _steps(known: Tensor, classes: list[Tensor]) -> list[_Step]:
 def _told(
     conditionals: FullConditionals, chains: Gibbs, values: Tensor, chosen: Tensor, shift: Tensor | None
 ) -> Tensor:
-    """Log-likelihood of the ``chosen`` units of ``values`` given all else in the rows, ``[clients, rows]``."""
+    """Compute log-likelihoods of the ``chosen`` units of ``values`` given all else in the rows, ``[clients, rows]``."""
     found = torch.zeros(len(values), values.shape[2])
     for part in conditionals.parts:
         wanted = chosen[:, part.units]
@@ -229,7 +229,7 @@ def _told(
 def _redrawn(
     chains: Gibbs, ancestors: Tensor, log_weights: Tensor, chosen: Tensor, noise: Noise
 ) -> tuple[Tensor, Tensor]:
-    """Rows drawn by their weights in the ``chosen`` asked ones, bool ``[clients, asked]``, others as they are."""
+    """Resample rows by their weights where ``chosen``, bool ``[clients, asked]``; leave others unchanged."""
     draws = ancestors.shape[2]
     drawn = systematic(log_weights.softmax(2), draws, noise.single())
     places = torch.where(chosen[..., None], drawn, torch.arange(draws).expand_as(ancestors))

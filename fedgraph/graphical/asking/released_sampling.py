@@ -32,7 +32,7 @@ def released_draw(
     steps: int,
     learning_rate: float,
 ) -> Tensor:
-    """Fill what is NaN in ``given`` ``[clients, rows, units]``; ``random`` is a generator for each client."""
+    """Fill what is NaN in ``given`` ``[clients, rows, units]``; ``random`` contains one generator for each client."""
     settings = InferenceSettings(method="gradient", steps=steps, learning_rate=learning_rate)
     rows = given.shape[1]
     graph = network.linked
@@ -55,9 +55,10 @@ def released_draw(
 
 
 def breadth_first_orders(adjacency: Tensor) -> tuple[Tensor, Tensor]:
-    """Orders of all features from each of them, int64 ``[features, features]``, and which of them start a piece.
+    """Return a breadth-first order of all features from each of them, and which positions start a piece of the graph.
 
-    Where the graph falls into pieces, the next begins with its first feature.
+    The orders are int64 ``[features, features]``, the starts bool of the same shape. Where the graph falls into pieces,
+    the next piece begins with its first feature.
     """
     features = len(adjacency)
     orders, roots = [], []

@@ -1,4 +1,4 @@
-"""Which features an answer depends on: what is unknown and linked to what is asked for, and what is known around it."""
+"""The features that an answer depends on: unknown ones linked to the targets, and the known ones around them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fedgraph.graphical.network.network import Network
 
 
 class Relevant(NamedTuple):
-    """Bool ``[..., features]`` each.
+    """Features that an answer depends on, bool ``[..., features]`` each.
 
-    unknown : features whose values have to be thought of.
+    unknown : features over whose values the answer averages.
     known   : their known neighbours, given which all others make no difference.
     """
 
@@ -22,10 +22,23 @@ class Relevant(NamedTuple):
 
 
 def relevant_to(network: Network, wanted: Tensor, unknown: Tensor) -> Relevant:
-    """For rows in which the features ``unknown`` are, of which ``wanted`` are asked for, bool ``[..., features]``.
+    """Find the features on which an answer depends, by a walk from the targets through unknown features.
 
-    They are found by walking the graph from what is asked for through what is unknown. The paper's network may look
-    beyond its graph: there everything counts.
+    The paper's network may look beyond its graph: there every feature is relevant.
+
+    Parameters
+    ----------
+    network : Network
+        Network of the models.
+    wanted : Tensor
+        Targets of each row, bool ``[..., features]``.
+    unknown : Tensor
+        Unknown features of each row, bool ``[..., features]``.
+
+    Returns
+    -------
+    Relevant
+        Unknown features that are reached, and their known neighbours, bool ``[..., features]``.
     """
     graph = network.linked
     links = (graph | graph.T if network.masked else torch.ones_like(graph)).float()

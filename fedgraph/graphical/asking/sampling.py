@@ -1,6 +1,6 @@
 """Rows drawn from graphical models, by Gibbs sampling or by the procedure of the authors' program.
 
-A model holds no more about the noise of a number than its variance, so numbers that are discrete come out more
+The only information of a model about the noise of a number is its variance, so discrete numbers come out more
 continuous than they are, and skewed ones more symmetric, unless they are on a logarithmic scale.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2.4.
@@ -25,7 +25,7 @@ from fedgraph.support.errors import DataError
 __all__ = ["SamplingSettings", "draw"]
 
 _LEAST = 64
-"""Rows that are drawn given the same values, of which as many are taken as are asked for."""
+"""Least number of rows that are drawn given the same values, from which the requested ones are taken."""
 
 
 def draw(
@@ -38,18 +38,38 @@ def draw(
     settings: SamplingSettings | None = None,
     kept: KeptRows | None = None,
 ) -> Tensor:
-    """Draw ``count`` rows from each model of ``parameters`` ``[clients, parameters]``: ``[clients, count, units]``.
+    """Draw ``count`` rows from each model.
 
-    names : of the clients. Where all have one graph and the same features given, what is drawn for one depends, to
-        float tolerance, on its model and name, ``seed`` and ``given`` alone; its first rows are the same whatever
-        ``count``, but for the last 2,048.
-    given : what is known of the rows, ``[clients, count, units]`` or what expands to it, NaN for what is to be drawn.
-    kept  : rows of the same models, with the same seed and settings, from which rows with something given are made;
-        drawn if they are needed and not given.
-
-    Categories come as 0 and 1 in their units, numbers as they are drawn: rounding is left to those who decode them
+    Categories come as 0 and 1 in their units, numbers as they are drawn: rounding is left to the decoder
     (:meth:`fedgraph.data.encoding.encoding.Encoding.decode`), as it would only be noise to a network that learns from
     samples. Missing values are not drawn. Rows do not influence each other.
+
+    Parameters
+    ----------
+    network : Network
+        Network of all models.
+    parameters : Tensor
+        ``[clients, parameters]``.
+    count : int
+        Rows of each model.
+    names : sequence of str
+        Names of the clients. Where all have one graph and the same features given, the rows of one depend, to float
+        tolerance, on its model and name, ``seed`` and ``given`` alone; its first rows are the same for any ``count``,
+        except the last 2,048.
+    seed : int
+        Seed of the experiment.
+    given : Tensor, optional
+        What is known of the rows, expandable to ``[clients, count, units]``, NaN for what is to be drawn.
+    settings : SamplingSettings, optional
+        How rows are drawn.
+    kept : KeptRows, optional
+        Rows of the same models, with the same seed and settings, from which rows with something given are made; drawn
+        if they are needed and not given.
+
+    Returns
+    -------
+    Tensor
+        ``[clients, count, units]``.
 
     Raises
     ------
@@ -87,8 +107,8 @@ def draw(
 def _conditioned(kept: KeptRows, given: Tensor, random: Sequence[torch.Generator]) -> Tensor:
     """Fill what is NaN in ``given`` ``[clients, rows, units]``.
 
-    Rows with the same values given are taken from one cloud, without any twice, so that they are spread over what they
-    may be as evenly as it is.
+    Rows with the same values given are taken from one cloud, without replacement, so that they are spread over the
+    possible values as evenly as it is.
     """
     place, first = distinct_rows(given.nan_to_num(NOWHERE))
     times = place.bincount()

@@ -1,4 +1,4 @@
-"""From tables to models: NGM and NGR of clients, what they depend on, one global model, and stitching."""
+"""Learning: NGM and NGR of clients, their dependencies, merged graphs, one global model, and stitching."""
 
 from fedgraph.graphical.learning.averaging import average
 from fedgraph.graphical.learning.dependence import dependencies, derivatives, write_dependencies

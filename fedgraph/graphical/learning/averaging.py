@@ -1,7 +1,7 @@
-"""The average of graphical models of one network: what distillation is compared with.
+"""The average of graphical models of one network: the baseline of distillation.
 
 Section 2.3 of Chajewska, Shrivastava: Federated Learning with Neural Graphical Models goes another way, as hidden units
-of models that were not started alike do not stand for the same.
+of models that were not initialised alike do not correspond to each other.
 """
 
 from __future__ import annotations
@@ -17,14 +17,31 @@ from fedgraph.support.errors import DataError
 
 
 def average(network: Network, parameters: Tensor, num_examples: Sequence[int]) -> Tensor:
-    """The mean of models ``[clients, parameters]``, weighted by the rows they were trained on; ``[1, parameters]``.
+    """Average models, weighted by the number of rows they were trained on.
 
     Means and deviations are those of all rows together, where clients miss equally many of them, and all models are
-    first brought to this scaling, without a change of what they say. Residuals are averaged as they are: how far off
-    the new model is, only rows can tell.
+    first rescaled to them, without a change of their predictions. Residuals are averaged as they are: the errors of the
+    new model can only be measured on rows.
 
-    Raises DataError unless there are as many numbers of rows as models, none negative and not all 0, and for a model of
-    which a deviation is not positive.
+    Parameters
+    ----------
+    network : Network
+        Network of all models.
+    parameters : Tensor
+        ``[clients, parameters]``.
+    num_examples : sequence of int
+        Training rows of each model.
+
+    Returns
+    -------
+    Tensor
+        ``[1, parameters]``.
+
+    Raises
+    ------
+    DataError
+        Unless there are as many numbers of rows as models, none negative and not all 0, and all deviations of the
+        models are positive.
     """
     weights = torch.tensor(num_examples, dtype=torch.float64)
     if len(weights) != len(parameters) or bool((weights < 0).any()) or not float(weights.sum()) > 0:
@@ -39,8 +56,10 @@ def average(network: Network, parameters: Tensor, num_examples: Sequence[int]) -
 
 
 def pooled_moments(network: Network, parameters: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of all clients' rows, ``[units]`` each, from those of each client and its share ``[clients,
-    1]``: variances within clients, and between their means."""
+    """Return mean and deviation ``[units]`` of all clients' rows, with weights of the clients ``[clients, 1]``.
+
+    The variance is that within clients and between their means.
+    """
     state = network.state(parameters)
     means, deviations = state["mean"].double(), state["deviation"].double()
     mean = (weights * means).sum(0)

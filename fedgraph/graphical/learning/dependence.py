@@ -1,7 +1,7 @@
-"""What a network's predictions depend on, by its derivatives at rows of data; as a table, and as a picture.
+"""The dependencies of a network's predictions, by derivatives at rows of data; as a table, and as a picture.
 
-That no path leads from one feature to another is enough for independence but not needed for it, and small normalised
-paths mean nothing: derivatives tell.
+The absence of a path from one feature to another is sufficient for independence but not necessary, and small normalised
+paths mean nothing: therefore derivatives are used.
 """
 
 from __future__ import annotations
@@ -18,15 +18,26 @@ from fedgraph.support.files import as_csv, replacing, write_atomically
 
 
 class Derivatives(NamedTuple):
-    """Of every predicted unit with respect to every unit, ``[clients, units, units]``: over the rows, the largest
-    absolute value and the mean square."""
+    """Derivatives of every predicted unit with respect to every unit, over rows.
+
+    largest     : largest absolute value, ``[clients, units, units]``, row: the predicted unit.
+    mean_square : mean square, of the same shape.
+    """
 
     largest: Tensor
     mean_square: Tensor
 
 
 def derivatives(network: Network, parameters: Tensor, rows: Tensor) -> Derivatives:
-    """At ``rows`` ``[clients, rows, units]``, with missing values at their means."""
+    """Differentiate the predictions of models ``[clients, parameters]`` at rows ``[clients, rows, units]``.
+
+    Missing values are replaced by their means.
+
+    Returns
+    -------
+    Derivatives
+        Largest absolute values and mean squares over the rows.
+    """
     mean = network.state(parameters)["mean"]
     inputs = torch.where(rows.isnan(), mean[:, None], rows).requires_grad_()
     predictions = network.forward(parameters, inputs).sum(1)
@@ -39,7 +50,7 @@ def derivatives(network: Network, parameters: Tensor, rows: Tensor) -> Derivativ
 
 
 def forbidden_pairs(network: Network) -> Tensor:
-    """Pairs of units between which the graph has no edge, those of one feature among them.
+    """Return the pairs of units between which the graph has no edge, among them those of one feature.
 
     Bool ``[units, units]``, row: the predicted one; with a leading client axis where clients have graphs of their own.
     """
@@ -48,15 +59,20 @@ def forbidden_pairs(network: Network) -> Tensor:
 
 
 def violation(network: Network, found: Derivatives) -> Tensor:
-    """The largest derivative between units that the graph forbids, ``[clients]``."""
+    """Return the largest derivative between units that the graph forbids, ``[clients]``."""
     return (found.largest * forbidden_pairs(network)).amax((1, 2))
 
 
 def dependencies(network: Network, parameters: Tensor, found: Derivatives) -> Tensor:
-    """How much each feature depends on each other one, ``[clients, features, features]``, row: the predicted one.
+    """Compute how much each feature depends on each other one.
 
     The root mean square derivative times the deviation of the input, as a part of the deviation of the output: for
     linear dependence between numbers, the standardised regression coefficient. Units of a feature count together.
+
+    Returns
+    -------
+    Tensor
+        ``[clients, features, features]``, row: the predicted feature.
     """
     state = network.state(parameters)
     shares = state["mean"] * (1 - state["mean"])
@@ -66,10 +82,10 @@ def dependencies(network: Network, parameters: Tensor, found: Derivatives) -> Te
 
 
 def read_graph(strengths: Tensor, threshold: float, density: float | None = None) -> Tensor:
-    """Edges between features that depend on each other, by the mean of both directions (eq. 4 of the paper).
+    """Return the edges between features that depend on each other, by the mean of both directions (eq. 4 of the paper).
 
     Strengths and edges (bool, symmetric) are ``[..., features, features]``. Edges are pairs of at least ``threshold``;
-    with ``density`` instead the strongest pairs, so many that they are this share of all.
+    with ``density``, this share of all pairs instead, the strongest ones.
     """
     features = strengths.shape[-1]
     upper = torch.triu_indices(features, features, offset=1)
@@ -85,14 +101,21 @@ def read_graph(strengths: Tensor, threshold: float, density: float | None = None
 
 
 _INCHES = 0.22
-"""Of a feature along a side of the picture."""
+"""Size of a feature along a side of the picture."""
 
 
 def write_dependencies(names: Sequence[str], strengths: Tensor, path: Path) -> None:
-    """Write ``path`` with the endings ``.csv``, pairs from the strongest to the weakest, and ``.png``.
+    """Write dependencies as a table, with pairs from the strongest to the weakest, and as a picture.
 
-    strengths : ``[features, features]`` of :func:`fedgraph.graphical.learning.dependence.dependencies`, row: the
-                predicted feature. Pairs of 0 are left out of the table.
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the features.
+    strengths : Tensor
+        ``[features, features]`` of :func:`fedgraph.graphical.learning.dependence.dependencies`, row: the predicted
+        feature. Pairs of 0 are left out of the table.
+    path : Path
+        Written with the endings ``.csv`` and ``.png``.
     """
     values = strengths.double().cpu()
     order = values.flatten().argsort(descending=True, stable=True).tolist()
@@ -109,7 +132,7 @@ def _picture(names: Sequence[str], strengths: Tensor) -> Any:
     side = 2.2 + _INCHES * len(names)
     figure = Figure(figsize=(side + 0.9, side), dpi=130, layout="constrained")
     axis = figure.subplots()
-    # What depends on nothing is white.
+    # Pairs without dependence are white.
     shown = torch.where(strengths > 0, strengths, torch.nan).clamp(max=1).numpy()
     image = axis.imshow(shown, cmap="YlGnBu", vmin=0, vmax=1, interpolation="nearest")
     axis.set_xticks(range(len(names)), names, rotation=90, fontsize=7)

@@ -1,4 +1,4 @@
-"""The server's global model, from samples that were drawn from the clients' models, without any rows of theirs.
+"""The server's global model, learned from samples of the clients' models, without any of their rows.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2.3, eq. 2 and 3, and section 2.5 for
 neural graph revealers.
@@ -24,20 +24,23 @@ from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings
 
 SERVER = "server"
-"""What the global model is called among clients."""
+"""Name of the global model among clients."""
 
 
 class DistillationSettings(Settings):
-    """What the global model is fitted to.
+    """The samples on which the global model is trained.
 
+    Attributes
+    ----------
     samples       : drawn from all clients' models together; in the paper 100,000 from each.
-    shares        : of them that each client's model gives: ``equal`` ones, or in proportion to its ``examples``.
-    public_weight : of a public row, in samples; 0: they are not learned from. Whole copies of it take part; of what is
-                    left, so many rows are drawn that the weight is right in all.
+    shares        : of the samples that each client's model contributes: ``equal`` ones, or in proportion to its
+                    ``examples``.
+    public_weight : of a public row, in samples; 0: public rows are not learned from. Each is copied as often as the
+                    whole part of the weight; for the rest, rows are drawn so that the total weight is right.
     targets       : what is learned of each sample: the mean of what all clients' models predict of it, weighted by
-                    ``shares`` (``ensemble``; Lin et al., NeurIPS 2020); what the model predicts that it was drawn from
-                    (``predictions``); or its own values (``samples``, as in the paper), which have the same expectation
-                    as the second and noise beside it.
+                    ``shares`` (``ensemble``; Lin et al., NeurIPS 2020); the prediction of the model from which it was
+                    drawn (``predictions``); or its own values (``samples``, as in the paper), which have the same
+                    expectation as the second and noise beside it.
     held_out      : share of the samples, and of the public rows, by which the best epochs are chosen.
     """
 
@@ -48,12 +51,12 @@ class DistillationSettings(Settings):
     held_out: float = Field(default=0.1, gt=0, lt=1)
 
     def counts(self, num_examples: Sequence[int]) -> list[int]:
-        """How many samples each client's model gives, of clients with so many examples."""
+        """Return how many samples each client's model contributes, from the clients' numbers of examples."""
         return apportion(self.samples, [1] * len(num_examples) if self.shares == "equal" else num_examples)
 
 
 def apportion(total: int, weights: Sequence[int]) -> list[int]:
-    """Whole numbers in proportion to ``weights`` that sum to ``total``, by largest remainders.
+    """Return whole numbers in proportion to ``weights`` that sum to ``total``, by largest remainders.
 
     Of equal remainders the first come first. Raises DataError unless weights are whole, not negative, and not all 0.
     """
@@ -75,14 +78,15 @@ def pool(
     seed: int,
     public: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The rows ``[rows, units]`` that the global model is trained on, and those that are held out.
+    """Return the rows ``[rows, units]`` that the global model is trained on, and those that are held out.
 
     samples      : of each client's model, ``[clients, rows, units]`` or as many tables ``[rows, units]``; the first
                    ones are taken.
-    num_examples : that each client has.
-    public       : rows ``[rows, units]`` that everybody has (eq. 3).
+    num_examples : rows of each client.
+    public       : public rows ``[rows, units]`` (eq. 3).
 
-    Raises DataError when there are fewer samples of a client than it has to give, or too few in all to hold any out.
+    Raises DataError when there are fewer samples of a client than it has to contribute, or too few in total to hold any
+    out.
     """
     counts = settings.counts(num_examples)
     parts = []
@@ -96,20 +100,19 @@ def pool(
         raise DataError(f"{sum(counts)} samples are too few to hold the share {settings.held_out} of them out")
     if public is None:
         return training, held_out
-    # Parted before rows are copied: otherwise some would be learned by heart and held out as well.
+    # Split before rows are copied: otherwise some would be both trained on and held out.
     public_parts = _split(public, settings.held_out, random)
     more, others = (_weighted(part, settings.public_weight, random) for part in public_parts)
     return torch.cat([training, more]), torch.cat([held_out, others])
 
 
 def with_predictions(network: Network, parameters: Tensor, samples: Tensor) -> Tensor:
-    """Samples of each client's model ``[clients, rows, units]``, and behind them what it predicts ``[clients, rows, 2 *
-    units]``."""
+    """Append its predictions to samples of each client's model, ``[clients, rows, units]`` -> ``[..., 2 * units]``."""
     return torch.cat([samples, network.predict(parameters, samples)], 2)
 
 
 def with_ensemble(network: Network, parameters: Tensor, samples: Tensor, shares: Sequence[int]) -> Tensor:
-    """Samples of each client's model, and behind them the mean, weighted by ``shares``, of what all models predict.
+    """Append to samples of each client's model the mean, weighted by ``shares``, of the predictions of all models.
 
     Shapes are those of :func:`with_predictions`.
     """
@@ -133,31 +136,36 @@ def distil(
     seed: int,
     public: Tensor | None = None,
 ) -> tuple[Network, Tensor]:
-    """Fit the global model to samples of the clients' models.
+    """Train the global model on samples of the clients' models.
 
     Parameters
     ----------
     network : Network
-        That of the clients' models.
+        Network of the clients' models.
     models : Tensor
         Their parameters, ``[clients, parameters]``.
     samples : Tensor
-        Drawn from each, ``[clients, rows, units]``.
+        Samples of each model, ``[clients, rows, units]``.
     num_examples : sequence of int
         Training rows of each client.
     settings : DistillationSettings
-        What is learned of each sample, and how many samples each client's model gives.
+        What is learned of each sample, and how many samples each client's model contributes.
     training : NGMSettings or NGRSettings
         How the global model is trained; with the latter it finds a graph of its own.
     seed : int
         Seed of the experiment.
     public : Tensor, optional
-        Rows ``[rows, units]`` that everybody has.
+        Public rows, ``[rows, units]``.
 
     Returns
     -------
     tuple of Network and Tensor
         The global model's network, and its parameters ``[1, parameters]``.
+
+    Raises
+    ------
+    DataError
+        When a client has fewer samples than it has to contribute, or there are too few to hold any out.
     """
     if settings.targets == "ensemble":
         samples = with_ensemble(network, models, samples, settings.counts(num_examples))
@@ -175,12 +183,12 @@ def distil(
 def distil_ngm(
     schema: Schema, adjacency: Tensor, training: Tensor, held_out: Tensor, settings: NGMSettings, seed: int
 ) -> NGMFit:
-    """Fit the global model to pooled rows over the consensus graph (eq. 2 and 3); see ``fit_ngm``."""
+    """Train the global model on pooled rows over the consensus graph (eq. 2 and 3); see ``fit_ngm``."""
     return fit_ngm(schema, adjacency, [training], [held_out], [SERVER], settings, seed)
 
 
 def distil_ngr(schema: Schema, training: Tensor, held_out: Tensor, settings: NGRSettings, seed: int) -> NGRFit:
-    """Fit the global revealer to pooled rows (section 2.5); see ``fit_ngr``."""
+    """Train the global revealer on pooled rows (section 2.5); see ``fit_ngr``."""
     return fit_ngr(schema, [training], [held_out], [SERVER], settings, seed)
 
 

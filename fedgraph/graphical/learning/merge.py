@@ -1,4 +1,4 @@
-"""One feature graph of the graphs of several clients.
+"""The common feature graph of several clients.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, sections 2.1 and 2.6.
 """
@@ -17,12 +17,14 @@ from fedgraph.support.settings import Settings
 
 
 class MergeSettings(Settings):
-    """How the graphs of clients become one.
+    """How the graphs of clients are merged.
 
-    edges       : ``union``: those that any client has, as in the paper; ``votes``: those for which enough are.
+    Attributes
+    ----------
+    edges       : ``union``: edges of any client, as in the paper; ``votes``: edges of sufficiently many.
     share       : of the votes that an edge needs, at least.
-    weights     : of a client's vote: as many as its ``examples``, or one ``equal`` to others.
-    min_clients : k: with fewer contributing clients there is no graph, which might tell of one of them.
+    weights     : of a client's vote: its ``examples``, or ``equal`` for all clients.
+    min_clients : k: with fewer contributing clients no graph is made, which might disclose the graph of one of them.
     """
 
     edges: Literal["union", "votes"] = "union"
@@ -32,9 +34,17 @@ class MergeSettings(Settings):
 
 
 def merge(settings: MergeSettings, graphs: Mapping[str, FeatureGraph], num_examples: Mapping[str, int]) -> FeatureGraph:
-    """The common graph of clients by name: over the features that all have, in alphabetical order.
+    """Merge the graphs of clients, given by name.
 
-    Raises GraphError when fewer than ``min_clients`` contributed, or no feature is common to all.
+    Returns
+    -------
+    FeatureGraph
+        Over the features that all clients have, in alphabetical order.
+
+    Raises
+    ------
+    GraphError
+        When fewer than ``min_clients`` contributed, or no feature is common to all.
     """
     if len(graphs) < settings.min_clients:
         raise GraphError(
@@ -47,7 +57,7 @@ def merge(settings: MergeSettings, graphs: Mapping[str, FeatureGraph], num_examp
 
 
 def common_features(graphs: Mapping[str, FeatureGraph]) -> tuple[str, ...]:
-    """The features that all clients' graphs have, in alphabetical order; GraphError where there are none."""
+    """Return the features of all clients' graphs, in alphabetical order; raise GraphError where there are none."""
     common = set.intersection(*(set(graph.names) for graph in graphs.values()))
     if not common:
         raise GraphError(f"no feature is common to the graphs of {', '.join(sorted(graphs))}")
@@ -55,7 +65,7 @@ def common_features(graphs: Mapping[str, FeatureGraph]) -> tuple[str, ...]:
 
 
 def vote_shares(graphs: Mapping[str, FeatureGraph], weights: Mapping[str, int]) -> dict[Pair, float]:
-    """For every edge between common features that any client has: the weighted share of clients that have it."""
+    """Return the weighted share of clients that have each edge, for the edges of any client between common features."""
     names = common_features(graphs)
     votes: Counter[Pair] = Counter()
     for client, graph in graphs.items():

@@ -21,17 +21,24 @@ from fedgraph.graphical.network.training import Trained, train
 from fedgraph.support.randomness import generator
 
 SAMPLE = 256
-"""Held-out rows at which derivatives are taken."""
+"""Number of held-out rows at which derivatives are taken."""
 
 
 @dataclass(frozen=True)
 class NGMFit:
-    """Trained models, and how good they are in the held-out rows, by which their best epochs were chosen too.
+    """Trained models, and their fit to the held-out rows, by which their best epochs were chosen too.
 
-    trained   : the models, and how they were trained.
-    r_squared : the share of each feature's variance that its prediction explains, ``[clients, features]``; NaN where a
-                feature does not vary. Of features with several units: of the sum of their variances.
-    violation : the largest derivative between features that are no neighbours, ``[clients]``.
+    Attributes
+    ----------
+    network : Network
+        Network of all models.
+    trained : Trained
+        The models, and a record of their training.
+    r_squared : Tensor
+        Share of each feature's variance that its prediction explains, ``[clients, features]``; NaN where a feature does
+        not vary. For features with several units: of the sum of their variances.
+    violation : Tensor
+        Largest derivative between features that are no neighbours, ``[clients]``.
     """
 
     network: Network
@@ -54,8 +61,34 @@ def fit_ngm(
     settings: NGMSettings,
     seed: int,
 ) -> NGMFit:
-    """Fit a model to each client's rows ``[rows, units]`` in [0, 1], NaN for missing, over the graph ``[features,
-    features]``; raises what :func:`fedgraph.graphical.network.training.train` raises."""
+    """Fit a neural graphical model to each client's rows, over one graph.
+
+    Parameters
+    ----------
+    schema : Schema
+        Schema of all clients.
+    adjacency : Tensor
+        The graph, bool ``[features, features]``.
+    training, held_out : sequence of Tensor
+        Rows of each client, ``[rows, units]`` in [0, 1], NaN for missing; the best epochs are chosen by the held-out
+        ones.
+    names : sequence of str
+        Names of the clients; they seed the random numbers, with ``seed``.
+    settings : NGMSettings
+        Architecture and training.
+    seed : int
+        Seed of the experiment.
+
+    Returns
+    -------
+    NGMFit
+        Models of the clients, in their order.
+
+    Raises
+    ------
+    DataError, RunError
+        As :func:`fedgraph.graphical.network.training.train` does.
+    """
     network = Network(schema, adjacency, settings)
     start = torch.stack([network.initial(generator(seed, "ngm", name)) for name in names])
     penalty = None if network.masked else PathPenalty(settings)
@@ -63,7 +96,13 @@ def fit_ngm(
 
 
 def fitted(network: Network, trained: Trained, held_out: Sequence[Tensor]) -> NGMFit:
-    """Measure trained models on their clients' held-out rows, and note the errors in them."""
+    """Measure trained models on their clients' held-out rows ``[rows, units]``, NaN for missing.
+
+    Returns
+    -------
+    NGMFit
+        The models with their errors as ``residual``, and their fit.
+    """
     rows = stack_rows(held_out)[..., : len(network.schema.unit_feature)]
     errors, total = torch.zeros(2, len(rows), rows.shape[2], dtype=torch.float64)
     mean = rows.nanmean(1, keepdim=True)

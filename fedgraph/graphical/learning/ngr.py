@@ -1,4 +1,4 @@
-"""Neural graph revealers (NGR): networks of which the graph is read once they are trained.
+"""Neural graph revealers (NGR): networks whose graph is read after training.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2.5.
 """
@@ -24,12 +24,17 @@ from fedgraph.support.randomness import generator
 
 @dataclass(frozen=True)
 class NGRFit:
-    """Trained models and what they depend on.
+    """Trained models and their dependencies.
 
-    dependencies : ``[clients, features, features]``, row: the predicted feature, before any refit; see
-                   :func:`fedgraph.graphical.learning.dependence.dependencies`.
-    adjacency    : the graph read from them, bool ``[clients, features, features]``, symmetric.
-    fit          : the models; over this graph when they were refitted.
+    Attributes
+    ----------
+    dependencies : Tensor
+        ``[clients, features, features]``, row: the predicted feature, before any refit; see
+        :func:`fedgraph.graphical.learning.dependence.dependencies`.
+    adjacency : Tensor
+        The graph read from them, bool ``[clients, features, features]``, symmetric.
+    fit : NGMFit
+        The models; over this graph when they were refitted.
     """
 
     dependencies: Tensor
@@ -45,9 +50,32 @@ def fit_ngr(
     settings: NGRSettings,
     seed: int,
 ) -> NGRFit:
-    """Fit a model to each client's rows ``[rows, units]`` in [0, 1], NaN for missing, and read its graph; raises what
-    :func:`fedgraph.graphical.network.training.train` and :func:`fedgraph.graphical.learning.dependence.read_graph`
-    raise."""
+    """Fit a neural graph revealer to each client's rows, and read its graph.
+
+    Parameters
+    ----------
+    schema : Schema
+        Schema of all clients.
+    training, held_out : sequence of Tensor
+        Rows of each client, ``[rows, units]`` in [0, 1], NaN for missing; the best epochs are chosen by the held-out
+        ones.
+    names : sequence of str
+        Names of the clients; they seed the random numbers, with ``seed``.
+    settings : NGRSettings
+        Architecture, training, and which dependencies become edges.
+    seed : int
+        Seed of the experiment.
+
+    Returns
+    -------
+    NGRFit
+        Models and graphs of the clients, in their order.
+
+    Raises
+    ------
+    DataError, RunError
+        As :func:`fedgraph.graphical.network.training.train` does.
+    """
     features = len(schema.features)
     network = Network(schema, torch.ones(features, features, dtype=torch.bool), settings)
     start = torch.stack([network.initial(generator(seed, "ngm", name)) for name in names])

@@ -1,4 +1,4 @@
-"""Stitching: a client's own model over common and private features, around a global model that stays as it is.
+"""Stitching: a client's own model over common and private features, around a frozen global model.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2.4, and 2.5 for neural graph
 revealers.
@@ -31,14 +31,30 @@ from fedgraph.support.randomness import generator
 
 
 class GlobalModel(NamedTuple):
-    """The model that a client was sent: its network over the common features, and one row ``[1, parameters]``."""
+    """Global model that a client received.
+
+    Attributes
+    ----------
+    network : Network
+        Over the common features.
+    parameters : Tensor
+        ``[1, parameters]``.
+    """
 
     network: Network
     parameters: Tensor
 
 
 class ClientRows(NamedTuple):
-    """A client's table as units ``[rows, units]``, NaN for missing, in two parts, and its name."""
+    """Rows of one client, as units ``[rows, units]``, NaN for missing.
+
+    Attributes
+    ----------
+    name : str
+        Name of the client.
+    training, held_out : Tensor
+        The two parts of its table.
+    """
 
     name: str
     training: Tensor
@@ -48,18 +64,34 @@ class ClientRows(NamedTuple):
 def stitch_ngm(
     model: GlobalModel, schema: Schema, adjacency: Tensor, rows: ClientRows, settings: NGMSettings, seed: int
 ) -> NGMFit:
-    """Train what a client adds to the global model, for its private features and for common ones that depend on them.
+    """Train a client's additions to the global model, for its private features and common ones that depend on them.
 
     No weight of the global model changes. In ``masked`` networks, wherever no private neighbour of a common feature is
     known its prediction is the global model's, see :class:`fedgraph.graphical.network.stitched.StitchedNetwork`; for
     ``path-norm`` see :func:`fedgraph.graphical.network.stitched.enlarged`.
 
-    schema    : the common features first, then the private ones (:func:`fedgraph.data.schema.agreement.
-                with_own_features`).
-    adjacency : the client's own graph over them, bool ``[features, features]``; of its edges those count that touch a
-                private feature.
-    settings  : alike the global model's, but for ``hidden``: the units of what is added, for each feature in ``masked``
-                networks and in all in others.
+    Parameters
+    ----------
+    model : GlobalModel
+        The global model.
+    schema : Schema
+        The common features first, then the private ones
+        (:func:`fedgraph.data.schema.agreement.with_own_features`).
+    adjacency : Tensor
+        The client's own graph over them, bool ``[features, features]``; only edges that touch a private feature are
+        used.
+    rows : ClientRows
+        Rows of the client.
+    settings : NGMSettings
+        As of the global model, except ``hidden``: units of the additions, for each feature in ``masked`` networks and
+        in total in others.
+    seed : int
+        Seed of the experiment.
+
+    Returns
+    -------
+    NGMFit
+        The model of the client.
 
     Raises
     ------
@@ -74,10 +106,20 @@ def stitch_ngm(
 
 
 def stitch_ngr(model: GlobalModel, schema: Schema, rows: ClientRows, settings: NGRSettings, seed: int) -> NGRFit:
-    """The same without a graph of the client: which pairs with a private feature depend on each other is found out.
+    """Train a client's additions to the global model without a graph of the client: its edges are found in training.
 
-    Sparsity is asked of new weights only. Of the graph that is read, ``threshold`` is that of pairs with a private
-    feature and ``density`` the share of them; between common features it is the global model's.
+    Sparsity is asked of new weights only. Parameters and errors are those of :func:`stitch_ngm`, except ``settings``.
+
+    Parameters
+    ----------
+    settings : NGRSettings
+        ``threshold`` and ``density`` apply to pairs with a private feature; between common features the graph is the
+        global model's.
+
+    Returns
+    -------
+    NGRFit
+        The model of the client, its dependencies and its graph.
     """
     features, private = len(schema.features), len(schema.features) - len(model.network.schema.features)
     full, asked = torch.ones(features, features, dtype=torch.bool), touches_private(features, private)
@@ -88,7 +130,7 @@ def stitch_ngr(model: GlobalModel, schema: Schema, rows: ClientRows, settings: N
     fit = _fit(start, rows, settings, seed, penalty)
     found = derivatives(fit.network, fit.parameters, rows.held_out[None, :SAMPLE])
     strengths = dependencies(fit.network, fit.parameters, found)
-    # A share of the pairs that are asked for is a smaller one of all pairs.
+    # The share is of the pairs with a private feature; read_graph expects a share of all pairs.
     upper = torch.triu_indices(features, features, offset=1)
     density = settings.density and settings.density * float(asked[*upper].float().mean())
     graph = read_graph(strengths * asked, settings.threshold, density) & asked
@@ -99,7 +141,7 @@ def stitch_ngr(model: GlobalModel, schema: Schema, rows: ClientRows, settings: N
 
 
 class _Start(NamedTuple):
-    """A model before training, ``[1, parameters]``; frozen: what of it is the global one, bool ``[parameters]``."""
+    """A model before training, ``[1, parameters]``; frozen: the part of the global model, bool ``[parameters]``."""
 
     network: Network
     parameters: Tensor
@@ -107,7 +149,7 @@ class _Start(NamedTuple):
 
     @property
     def before(self) -> dict[str, Tensor]:
-        """The tensors of the model with nothing but the global one."""
+        """The tensors of the model with all but the global part set to 0."""
         return self.network.state(self.parameters * self.frozen)
 
 

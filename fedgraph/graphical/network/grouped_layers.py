@@ -1,6 +1,6 @@
 """Layers of many small perceptrons side by side, and their gradient, with each intermediate result written once.
 
-The same by PyTorch's own differentiation takes twice as long: such layers spend their time on memory.
+PyTorch's own differentiation takes twice as long: such layers spend their time on memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class GroupedLayers:
     """Hidden layers with an activation each, and a last one without.
 
     weights : ``[clients, groups * width, inputs]``, then ``[clients * groups, width, width]`` of each further layer:
-              from the second on, groups see nothing of each other.
+              from the second on, groups do not see each other.
     biases  : of the same layers, ``[clients * groups, width]``.
     head    : the last weights, ``[clients * groups, outputs, width]``.
     """
@@ -33,7 +33,7 @@ class GroupedLayers:
     head: Tensor
 
     def __call__(self, values: Tensor) -> Tensor:
-        """``[clients, inputs, rows]`` -> ``[clients * groups, outputs, rows]``, differentiable once.
+        """Compute ``[clients, inputs, rows]`` -> ``[clients * groups, outputs, rows]``, differentiable once.
 
         The last inputs may be left out where they are 0.
         """
@@ -41,7 +41,7 @@ class GroupedLayers:
         return result
 
     def forward(self, values: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The same, not differentiable, and what goes into each layer."""
+        """Compute the output without gradients, and return the inputs of each layer too."""
         inputs = [values]
         for weight, bias in zip(self._weights_of(values), self.biases, strict=True):
             hidden = torch.bmm(weight, inputs[-1]).view(*bias.shape, -1).add_(bias[:, :, None])
@@ -49,9 +49,9 @@ class GroupedLayers:
         return torch.bmm(self.head, inputs[-1]), inputs
 
     def backward(self, inputs: Sequence[Tensor], gradient: Tensor) -> tuple[list[Tensor], Tensor]:
-        """From the ``gradient`` of what comes out: those of weights, biases and head, and that before the first layer.
+        """Return the gradients of weights, biases and head, and that before the first layer, from that of the output.
 
-        ``inputs`` are what :meth:`forward` gave; the last result is ``[clients, groups * width, rows]``.
+        ``inputs`` are those of :meth:`forward`; the last result is ``[clients, groups * width, rows]``.
         """
         of_head = torch.bmm(gradient, inputs[-1].transpose(1, 2))
         of_weights: list[Tensor] = []
@@ -69,14 +69,14 @@ class GroupedLayers:
         return [*of_weights, *of_biases, of_head], gradient
 
     def of_values(self, values: Tensor, gradient: Tensor) -> Tensor:
-        """The gradient of the values from that before the first layer."""
+        """Return the gradient of the values from that before the first layer."""
         return torch.bmm(self._weights_of(values)[0].transpose(1, 2), gradient)
 
     def _weights_of(self, values: Tensor) -> list[Tensor]:
         return [self.weights[0][:, :, : values.shape[1]], *self.weights[1:]]
 
     def _through(self, gradient: Tensor, activated: Tensor) -> None:
-        """The gradient before an activation from that behind it, in place."""
+        """Convert the gradient after an activation to that before it, in place."""
         if self.activation == "relu":
             torch.ops.aten.threshold_backward.grad_input(gradient, activated, 0, grad_input=gradient)
         else:

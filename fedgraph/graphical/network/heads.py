@@ -1,7 +1,7 @@
-"""What the outputs of a graphical network mean: numbers and scores of categories, how wrong they are, and draws.
+"""Outputs of a graphical network: numbers and logits of categories, their losses, and draws.
 
-Tensors have units before rows, ``[clients, units, rows]``, as they come out of matrix products. Where ``owner``
-``[units]`` is asked for, it numbers the features that units belong to, 0, 1, ... in rising order. A feature with a
+Tensors have units before rows, ``[clients, units, rows]``, as they come out of matrix products. The argument ``owner``
+``[units]`` numbers the features of units, 0, 1, ... in rising order. A feature with a
 single unit has two categories, of which the unit is the second.
 """
 
@@ -14,7 +14,7 @@ from torch.nn import functional
 from fedgraph.data.schema import Schema
 
 RAREST = 1e-4
-"""Share that is taken for one of a category that was never there, of which there is no logarithm."""
+"""Share of a category that was never observed: the logarithm of 0 would be infinite."""
 
 
 class Heads:
@@ -23,7 +23,8 @@ class Heads:
     Numbers are estimated as they are, by their squared error. With ``cross_entropy``, outputs of binary and categorical
     features are logits and that is their loss; without it their units, 0 or 1, are estimated as numbers are.
 
-    slopes : of each unit, ``[units]``: the loss grows with its output by this times the error of its prediction.
+    slopes : of each unit, ``[units]``: the derivative of the loss by its output is this times the error of its
+             prediction.
     """
 
     def __init__(self, schema: Schema, cross_entropy: bool) -> None:
@@ -45,7 +46,7 @@ class Heads:
         self._row = torch.searchsorted(self._chosen, self.unit_feature[self._categorical])
 
     def marginal(self, mean: Tensor) -> Tensor:
-        """The outputs that stand for the mean of every unit, ``[clients, units]`` each."""
+        """Return the outputs that represent the mean of every unit, ``[clients, units]`` each."""
         shares = mean.clamp(RAREST, 1 - RAREST)
         outputs = mean.clone()
         outputs[:, self._binary] = shares.logit()[:, self._binary]
@@ -53,7 +54,7 @@ class Heads:
         return outputs
 
     def marginal_losses(self, mean: Tensor, deviation: Tensor) -> Tensor:
-        """Mean losses ``[clients, features]`` where every unit is predicted by its mean: variances or entropies."""
+        """Return mean losses ``[clients, features]`` of predicting every unit by its mean: variances or entropies."""
         shares = mean.clamp(RAREST, 1 - RAREST)
         entropy, of_others = -shares * shares.log(), -(1 - shares) * (1 - shares).log()
         losses = torch.where(self.is_number, deviation.square(), shares * (1 - shares))
@@ -62,7 +63,7 @@ class Heads:
         return self._by_feature(losses, self.unit_feature)
 
     def predictions(self, outputs: Tensor) -> Tensor:
-        """Outputs -> estimates of the units: numbers as they are, logits as probabilities."""
+        """Convert outputs to estimates of the units: numbers as they are, logits to probabilities."""
         if self._only_squared:
             return outputs
         numbers, odds, scores = (outputs.index_select(1, units) for units in self._kinds)
@@ -70,7 +71,7 @@ class Heads:
         return torch.cat([numbers, odds.sigmoid(), shares], 1).index_select(1, self._order)
 
     def losses(self, outputs: Tensor, targets: Tensor, observed: Tensor | None) -> Tensor:
-        """Sums over the rows of each feature's loss, ``[clients, features]``.
+        """Sum each feature's loss over the rows, ``[clients, features]``.
 
         ``observed`` is 1 for units that count and 0 for others, whose targets may be any finite numbers; None when all
         count. A feature's units count together or not at all.
@@ -91,7 +92,7 @@ class Heads:
         return self._by_feature(torch.cat(sums, 1), torch.cat(features))
 
     def _log_sums(self, scores: Tensor) -> Tensor:
-        """Log of the sum of exponentials: ``[clients, categorical units, rows]`` -> one for each of their features."""
+        """Return the log-sum-exp of each feature's scores, which are ``[clients, categorical units, rows]``."""
         table = scores.index_select(1, self._table.flatten()).unflatten(1, self._table.shape)
         return table.masked_fill(self._beyond[:, :, None], -torch.inf).logsumexp(2)
 
@@ -104,7 +105,7 @@ def _summed(values: Tensor, observed: Tensor | None) -> Tensor:
 
 
 def _table_of_places(widths: list[int]) -> tuple[Tensor, Tensor]:
-    """Where the units of features of these widths lie, ``[features, widest]``, and which columns are beyond a width."""
+    """Return positions of units of features of these widths, ``[features, widest]``, and which columns are padding."""
     width = torch.tensor(widths, dtype=torch.int64)[:, None]
     column = torch.arange(max(widths, default=1))
     beyond = column >= width
@@ -112,9 +113,9 @@ def _table_of_places(widths: list[int]) -> tuple[Tensor, Tensor]:
 
 
 def normalised(estimates: Tensor, owner: Tensor) -> Tensor:
-    """Probabilities from estimates of units: cut to 0 and 1, and divided by the sum of their feature.
+    """Return probabilities from estimates of units: cut to 0 and 1, and divided by the sum of their feature.
 
-    Where all of a feature are 0, nothing is known, and its categories are as probable as each other.
+    Where all estimates of a feature are 0, its categories are equally probable.
     """
     shares = estimates.clamp(0, 1)
     width = owner.bincount()[owner][:, None]
@@ -125,7 +126,7 @@ def normalised(estimates: Tensor, owner: Tensor) -> Tensor:
 
 
 def sample_one_hot(probabilities: Tensor, owner: Tensor, uniform: Tensor) -> Tensor:
-    """Units of categories drawn by the inverse of their distribution: 1 for that of each feature, 0 for others.
+    """Draw units of categories by inverse transform sampling: 1 for the drawn category of each feature, 0 for others.
 
     uniform : in [0, 1), ``[clients, features, rows]``.
     """
@@ -134,7 +135,7 @@ def sample_one_hot(probabilities: Tensor, owner: Tensor, uniform: Tensor) -> Ten
     is_last = torch.searchsorted(owner, owner, right=True) - 1 == place
     is_single = (is_last & (first == place))[:, None]
     uniform = uniform.index_select(1, owner)
-    # Features with several units add up to 1 and those with one are left out, so that none disturbs the next.
+    # Features with several units sum to 1 and those with one are left out, so that no feature shifts the next.
     shares = probabilities.masked_fill(is_single, 0.0)
     sums = shares.cumsum(1)
     reached = uniform < sums - (sums - shares).index_select(1, first)

@@ -1,8 +1,8 @@
 """Training of masked networks as calls into C++, for float32 on a CPU: whole epochs, gradients, and losses.
 
-No two features of a masked network share a parameter or a loss, so that each can be trained by itself, all epoch long
-and in a core's cache. What is computed is what :mod:`fedgraph.graphical.network.rows` computes, to float tolerance;
-it depends neither on the number of threads nor on which clients are there together, not by a bit.
+No two features of a masked network share a parameter or a loss, so that each can be trained separately, all epoch long
+and in a core's cache. Results equal those of :mod:`fedgraph.graphical.network.rows` to float tolerance, and are bitwise
+identical for any number of threads and any set of clients that are trained together.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from fedgraph.training import EPSILON, Optimiser
 _ACTIVATIONS = {"relu": 0, "tanh": 1}
 _KINDS = {"number": 0, "binary": 1, "categorical": 2}
 _PER_THREAD = 1 << 12
-"""Rows times tasks for which it is worth starting one more thread."""
+"""Rows times tasks for which one more thread is worth its start."""
 
 
 class _Training(ctypes.Structure):
-    """``Training`` of the C++ source, which explains the fields."""
+    """``Training`` of the C++ source, where the fields are documented."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("clients", "groups", "units", "width", "layers", "activation")),
@@ -52,10 +52,10 @@ library = native.OnFirstUse("networks", SOURCE, "the training of graphical netwo
 
 
 def suits(network: Network, parameters: Tensor) -> bool:
-    """Whether C++ can train models ``parameters`` of this network, and its settings ask for compiled code.
+    """Return whether C++ can train models ``parameters`` of this network, and its settings ask for compiled code.
 
-    Not a ``path-norm`` network, the large products of which are PyTorch's own anyway; and none of which features share
-    projections, or which has more to it than :class:`fedgraph.graphical.network.network.Network`.
+    Not ``path-norm`` networks, the large products of which are PyTorch's own anyway; nor networks whose features share
+    projections, or subclasses of :class:`fedgraph.graphical.network.network.Network`.
     """
     plain = type(network) is Network and network.masked and not network.projections
     wanted = network.settings.compile and parameters.dtype == torch.float32 and parameters.device.type == "cpu"
@@ -77,7 +77,7 @@ class CompiledRows:
         missing = self._table[:, first].isnan()
         counted = ~(missing | self._table[:, columns - units + first].isnan())
         self._counts = counted.sum(2)
-        #: Rows that tell of anything, ``[clients, rows]``.
+        #: Rows with at least one target, ``[clients, rows]``.
         self._tells = counted.any(1)
         missing &= torch.arange(most) < self._lengths[:, None, None]
         self._begin, self._inputs = _inputs(network, missing.any(2))
@@ -103,7 +103,7 @@ class CompiledRows:
         return found, self._idle(places)[0]
 
     def train(self, optimiser: Optimiser, trained: Tensor, places: Tensor | None, active: Tensor) -> None:
-        """A step of Adam for each minibatch, in place.
+        """Take a step of Adam for each minibatch, in place.
 
         places : the rows of each, int64 ``[steps, clients, batch]``; None: one of all rows.
         active : clients that are trained, bool ``[clients]``; others stay as they are.
@@ -123,7 +123,7 @@ class CompiledRows:
         optimiser.state["step"] += (~idle & active).sum(0)
 
     def _idle(self, places: Tensor | None) -> Tensor:
-        """Clients of which no row of a minibatch tells of anything, bool ``[steps, clients]``."""
+        """Return which clients have nothing to learn from in a minibatch, bool ``[steps, clients]``."""
         if places is None:
             return ~self._tells.any(1)[None]
         clients = torch.arange(len(self._tells))[:, None]
@@ -173,7 +173,7 @@ class CompiledRows:
 
 
 class _Fixed:
-    """What the C++ source has to know of a network of any clients.
+    """The part of the arguments of the C++ source that is the same for any clients of a network.
 
     sizes, tensors : fields of ``Training``.
     """
@@ -213,7 +213,7 @@ def _address(name: str, tensor: Tensor) -> int:
 
 
 def _inputs(network: Network, sometimes_missing: Tensor) -> tuple[Tensor, Tensor]:
-    """What each group of each client sees: where its inputs begin, int64 ``[clients * groups + 1]``, and the inputs.
+    """Return the inputs of each client's groups: where they begin, int64 ``[clients * groups + 1]``, and the inputs.
 
     These are units of neighbours, and the number of units plus that of a feature for its flag, where a client has rows
     without it (bool ``[clients, features]``).

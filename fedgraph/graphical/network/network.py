@@ -24,13 +24,14 @@ from fedgraph.support.errors import GraphError, RunError
 
 BUFFERS = ("mean", "deviation", "residual")
 """Tensors ``[units]`` of a model that no gradient changes: mean and standard deviation of units in the training rows
-(deviation 1 for indicators of categories), and the mean squared error of their predictions in held-out rows."""
+(deviation 1 for indicators of categories), and the mean squared error of their predictions in held-out rows.
+"""
 
 AT_ONCE = 2**16
-"""Rows of all models together that are drawn or asked at once, which bounds the memory."""
+"""Number of rows of all models together that are drawn or computed at once, which bounds the memory."""
 
 ROWS = 4096
-"""Rows that are predicted at once."""
+"""Number of rows that are predicted at once."""
 
 PROJECTION = "projection.weight"
 
@@ -39,9 +40,9 @@ CONSTANT = 1e-6
 
 
 class Weights(NamedTuple):
-    """A network's weights as its products take them.
+    """A network's weights, arranged for its matrix products.
 
-    offset : ``[clients, units, 1]``, added to what comes out of the layers.
+    offset : ``[clients, units, 1]``, added to the output of the layers.
     """
 
     layers: GroupedLayers
@@ -49,7 +50,7 @@ class Weights(NamedTuple):
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All of them, in the order in which layers give gradients, and the offset."""
+        """All weights, in the order in which layers return gradients, and the offset."""
         return [*self.layers.weights, *self.layers.biases, self.layers.head, self.offset]
 
 
@@ -58,11 +59,11 @@ class Network:
 
     Hidden units lie in groups, each with layers of its own. ``masked``: one group for each feature, which sees the
     units of the feature's neighbours and which the feature is read from, so that no other feature has any influence,
-    and least of all the feature itself; without neighbours it is predicted by its mean. ``path-norm``: one group for
+    nor the feature itself; without neighbours it is predicted by its mean. ``path-norm``: one group for
     all, which sees everything.
 
-    A masked network takes and gives units as they deviate from their means in the training rows, numbers in standard
-    deviations. It learns what it means that a neighbour is missing; until it has met such rows, a missing value counts
+    Inputs and outputs of a masked network are units as they deviate from their means in the training rows, numbers in
+    standard deviations. It learns the effect of a missing neighbour; until it has met such rows, a missing value counts
     as the mean, as it always does in the paper's perceptron.
 
     Of a wide feature, such as one of many categories, all groups see a few numbers, a projection that is learned with
@@ -70,10 +71,11 @@ class Network:
     anyway.
 
     adjacency : bool ``[features, features]``, row: the predicted feature, column: one that it may be predicted from; or
-                one for each client, ``[clients, features, features]``. Its diagonal does not count.
-    groups    : their number; ``unit_group`` and ``feature_group`` tell which one each unit or feature is read from.
-    choices   : parts of a model that can be replaced each by itself, ``feature_choice`` that of each feature: its
-                group, unless groups have projections in common.
+                one for each client, ``[clients, features, features]``. Its diagonal is ignored.
+    groups    : their number; ``unit_group`` and ``feature_group`` contain the group from which each unit or feature is
+                read.
+    choices   : number of parts of a model that can be replaced independently, ``feature_choice`` that of each feature:
+                its group, unless groups have projections in common.
 
     Raises
     ------
@@ -93,7 +95,7 @@ class Network:
         self.unit_group = self.feature_group[schema.unit_feature]
         #: 1 for the units of each feature, ``[units, features]``.
         self.membership = functional.one_hot(schema.unit_feature, features).float()
-        #: A unit of each feature: all of them are missing, or none.
+        #: The first unit of each feature, as all units of a feature are missing, or none.
         self.first_units = torch.searchsorted(schema.unit_feature, torch.arange(features))
         self.projections = Projections(schema, settings)
         self.choices = 1 if self.projections else self.groups
@@ -105,17 +107,17 @@ class Network:
         self._seen_inputs = self._seen_features[..., self.projections.input_feature]
         #: Units of groups that see anything, ``[1 or clients, units, 1]``.
         self._informed = (self._seen.sum((2, 3)) > 0).float()[:, self.unit_group, None]
-        #: Units of which the last bias counts, alike.
+        #: Units whose last bias counts, of the same shape.
         self._biased = self._informed
         self._read, self._is_read, self._place = _slots(self.unit_group, self.groups)
 
     def over(self, adjacency: Tensor) -> Network:
-        """A network of the same models over another graph."""
+        """Return a network of the same models over another graph."""
         return Network(self.schema, adjacency, self.settings)
 
     @property
     def linked(self) -> Tensor:
-        """What a feature may be predicted from in the model of any client, bool ``[features, features]``."""
+        """The features from which each may be predicted in the model of any client, bool ``[features, features]``."""
         return self.adjacency.any(0) if self.adjacency.dim() == 3 else self.adjacency
 
     @cached_property
@@ -136,7 +138,7 @@ class Network:
         return Layout(tuple(shapes), tuple(shapes.values()), frozenset(BUFFERS))
 
     def initial(self, generator: torch.Generator) -> Tensor:
-        """One model before training, ``[parameters]``.
+        """Draw one model before training, ``[parameters]``.
 
         Weights and biases of a layer that sees n inputs are uniform within ``1 / sqrt(n)`` of 0, projections such that
         they are about as large as other inputs; the last biases and the weights of missing features are 0.
@@ -160,9 +162,9 @@ class Network:
         return row[0]
 
     def pruned(self, parameters: Tensor) -> Tensor:
-        """``parameters`` ``[clients, parameters]`` with 0 for all that the graph leaves without an effect.
+        """Return ``parameters`` ``[clients, parameters]`` with 0 for all that the graph leaves without an effect.
 
-        The same row then says the same in a network over a larger graph.
+        The predictions are then the same in a network over a larger graph.
         """
         state = self.state(parameters)
         state["hidden.0.weight"] = state["hidden.0.weight"] * self._seen_inputs
@@ -176,7 +178,7 @@ class Network:
         return self.layout.flatten(state)
 
     def with_moments(self, parameters: Tensor, rows: Tensor) -> Tensor:
-        """``parameters`` ``[clients, parameters]`` with mean and deviation of ``rows`` ``[clients, rows, units]``.
+        """Return ``parameters`` ``[clients, parameters]`` with the moments of ``rows`` ``[clients, rows, units]``.
 
         The mean of a feature that was never observed is 0.5, or shared evenly among its categories.
         """
@@ -191,11 +193,11 @@ class Network:
         return self.with_buffer(found, "deviation", torch.where(scaled, deviation, 1.0))
 
     def with_buffer(self, parameters: Tensor, name: str, values: Tensor) -> Tensor:
-        """``parameters`` ``[clients, parameters]`` with ``values`` ``[clients, units]`` for the buffer ``name``."""
+        """Return ``parameters`` ``[clients, parameters]`` with ``values`` ``[clients, units]`` as buffer ``name``."""
         return parameters.index_copy(1, self.layout.columns(self.layout.part([name])), values)
 
     def forward(self, parameters: Tensor, units: Tensor) -> Tensor:
-        """Predictions of all units from those of other features, ``[clients, rows, units]``; NaN stands for missing.
+        """Predict all units from those of other features, ``[clients, rows, units]``; NaN stands for missing.
 
         ``parameters`` is ``[clients, parameters]``, ``units`` ``[clients, rows, units]``; rows do not influence each
         other, and predictions are differentiable, once. A number is predicted by its expectation, units of binary and
@@ -208,11 +210,11 @@ class Network:
 
     @torch.no_grad()
     def predict(self, parameters: Tensor, units: Tensor) -> Tensor:
-        """What :meth:`forward` says, not differentiable and some rows at a time, which bounds the memory."""
+        """Compute :meth:`forward` without gradients and in blocks of rows, which bounds the memory."""
         return torch.cat([self.forward(parameters, some) for some in units.split(ROWS, 1)], 1)
 
     def probabilities(self, predictions: Tensor, name: str) -> Tensor:
-        """Of all categories of a binary or categorical feature, ``[..., categories]``, from ``[..., units]``.
+        """Return probabilities of a feature's categories, ``[..., categories]``, from predictions ``[..., units]``.
 
         Estimates under the squared loss are cut to 0 and 1, and divided by their sum.
         """
@@ -220,11 +222,11 @@ class Network:
         if units.shape[-1] == 1:
             return torch.cat([1 - units, units], -1)
         total = units.sum(-1, keepdim=True)
-        # Where every estimate was negative nothing is known.
+        # Where every estimate was negative, all categories are equally probable.
         return torch.where(total > 0, units / total.clamp(min=1e-12), 1 / units.shape[-1])
 
     def state(self, parameters: Tensor) -> dict[str, Tensor]:
-        """Named tensors with a leading client axis. Raises RunError when ``parameters`` are not of this network."""
+        """Return named tensors with a leading client axis. Raises RunError for ``parameters`` of other networks."""
         wanted = self.layout.num_parameters
         if parameters.dim() != 2 or parameters.shape[1] != wanted:
             raise RunError(
@@ -234,9 +236,10 @@ class Network:
         return self.layout.unflatten(parameters)
 
     def inputs(self, state: Mapping[str, Tensor], units: Tensor) -> Tensor:
-        """Units ``[clients, units, rows]``, NaN for missing, as the first layer takes them: filled in and scaled.
+        """Return units ``[clients, units, rows]``, NaN for missing, as inputs of the first layer: filled in and scaled.
 
-        In a masked network, where any is missing, as many more inputs as there are features say which ones are.
+        In a masked network with missing values, as many more inputs as there are features indicate which ones are
+        missing.
         """
         absent = units.isnan()
         any_absent = bool(absent.any())
@@ -248,19 +251,19 @@ class Network:
         return torch.cat([scaled, absent.index_select(1, self.first_units)], 1) if any_absent else scaled
 
     def unlearned(self, state: Mapping[str, Tensor]) -> Tensor:
-        """Outputs of a masked network that knows nothing but means, ``[clients, units]``."""
+        """Return outputs of a masked network that knows nothing but means, ``[clients, units]``."""
         return self.heads.marginal(state["mean"])
 
     def base(self, state: Mapping[str, Tensor], units: Tensor) -> Tensor | None:
-        """What is added to the outputs of rows ``[clients, units, rows]`` and is not learned; None where nothing is."""
+        """Return the part of outputs of rows ``[clients, units, rows]`` that is not learned; None without such."""
         return None
 
     def learned_from(self, units: Tensor) -> Tensor:
-        """Which targets of rows ``[clients, units, rows]`` can be learned from: here all that are observed, bool."""
+        """Return which targets of rows ``[clients, units, rows]`` are learned from: here all observed ones, bool."""
         return ~units.isnan()
 
     def weights(self, state: Mapping[str, Tensor]) -> Weights:
-        """From a model's tensors, without what the graph forbids."""
+        """Return the weights of a model's tensors, without those that the graph forbids."""
         width = self.settings.width
         names = [f"hidden.{layer}" for layer in range(self.settings.layers)]
         first, head = self.first_weight(state), self.head_weight(state)
@@ -276,18 +279,18 @@ class Network:
         return Weights(layers, offset)
 
     def learned_weights(self, state: Mapping[str, Tensor]) -> Weights:
-        """Those of the weights that are trained: here all."""
+        """Return the weights that are trained: here all."""
         return self.weights(state)
 
     def first_weight(self, state: Mapping[str, Tensor]) -> Tensor:
-        """``[clients, groups, width, units]``, exactly 0 for units that a group does not see."""
+        """Return first weights ``[clients, groups, width, units]``, exactly 0 for units that a group does not see."""
         weight = state["hidden.0.weight"]
         if self.projections:
             weight = self.projections.applied(weight, state[PROJECTION])
         return weight * self._seen
 
     def with_scaled_units(self, state: Mapping[str, Tensor], ratio: Tensor) -> dict[str, Tensor]:
-        """Tensors of models that do with units what those of ``state`` do with ``ratio * units``.
+        """Return tensors of models that map units as those of ``state`` map ``ratio * units``.
 
         ``ratio`` is ``[clients, units]``.
         """
@@ -298,31 +301,33 @@ class Network:
         return {**state, "hidden.0.weight": first, PROJECTION: state[PROJECTION] * of_projected[:, :, None]}
 
     def head_weight(self, state: Mapping[str, Tensor]) -> Tensor:
-        """``[clients, groups, outputs, width]``, exactly 0 in groups that see nothing; see :meth:`in_order`."""
+        """Return the last weights ``[clients, groups, outputs, width]``, exactly 0 in groups that see nothing.
+
+        See :meth:`in_order` for the order of the outputs.
+        """
         weight = (state["head.weight"] * self._informed).index_select(1, self._read) * self._is_read
         return weight.unflatten(1, (self.groups, -1))
 
     def outputs(self, found: Tensor, offset: Tensor) -> Tensor:
-        """What came out of the layers, as :class:`fedgraph.graphical.network.heads.Heads` read it: ``[clients, units,
-        rows]``.
+        """Arrange the output of the layers, ``[clients * groups, outputs, rows]`` -> ``[clients, units, rows]``.
 
-        ``found`` is ``[clients * groups, outputs, rows]``.
+        :class:`fedgraph.graphical.network.heads.Heads` reads them in this order.
         """
         return offset + self.in_order(found.view(len(offset), -1, found.shape[2]))
 
     def of_found(self, gradient: Tensor) -> Tensor:
-        """From the gradient of :meth:`outputs`, that of what came out of the layers."""
+        """Convert the gradient of :meth:`outputs` to that of the output of the layers."""
         if self._place is not None:
             gradient = gradient.index_select(1, self._read) * self._is_read
         return gradient.view(len(gradient) * self.groups, -1, gradient.shape[2])
 
     def in_order(self, found: Tensor) -> Tensor:
-        """What groups compute, ``[clients, groups * outputs, ...]`` -> ``[clients, units, ...]``."""
+        """Reorder outputs of groups, ``[clients, groups * outputs, ...]`` -> ``[clients, units, ...]``."""
         return found if self._place is None else found.index_select(1, self._place)
 
 
 def without_loops(adjacency: Tensor, features: int) -> Tensor:
-    """A graph of so many features, bool ``[..., features, features]``, without its diagonal; GraphError for others."""
+    """Return a graph, bool ``[..., features, features]``, without its diagonal; raise GraphError for other shapes."""
     if adjacency.dtype != torch.bool or adjacency.dim() not in (2, 3) or adjacency.shape[-2:] != (features,) * 2:
         raise GraphError(
             f"the graph of {features} features has to be a boolean matrix {[features, features]}, but it is "
@@ -332,9 +337,9 @@ def without_loops(adjacency: Tensor, features: int) -> Tensor:
 
 
 def _slots(unit_group: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor | None]:
-    """All groups compute as many outputs as the largest has units.
+    """Return the slots of units, as all groups compute as many outputs as the largest has units.
 
-    Returns the unit of each slot, int64 ``[groups * outputs]``; 1 for slots that are used and 0 for others ``[groups *
+    They are the unit of each slot, int64 ``[groups * outputs]``; 1 for slots that are used and 0 for others ``[groups *
     outputs, 1]``; and the slot of each unit, None when slots are the units in order.
     """
     counts = torch.bincount(unit_group, minlength=groups)

@@ -1,4 +1,4 @@
-"""What a network says of each feature given all others, for features that are no neighbours of each other at a time.
+"""Predictions of each feature given all others, for groups of features that are no neighbours of each other.
 
 Given everything else such features are independent, so that all of them can be computed or drawn at once.
 """
@@ -20,7 +20,7 @@ from fedgraph.graphical.network.network import Network, Weights
 class Part:
     """Some features of a network, predicted without the others.
 
-    units     : that are theirs, int64 ``[units of the part]``; what is said of units below is in this order.
+    units     : of these features, int64 ``[units of the part]``; tensors of units below are in this order.
     owner     : position of each unit's feature among those of the part.
     is_number : of each unit.
     features  : positions in the schema.
@@ -36,7 +36,7 @@ class Part:
     _normalised: bool
 
     def __call__(self, inputs: Tensor, shift: Tensor | None = None) -> Tensor:
-        """Expectations of numbers and probabilities of categories, ``[clients, units of the part, rows]``.
+        """Predict expectations of numbers and probabilities of categories, ``[clients, units of the part, rows]``.
 
         inputs : all of the network's, without missing values (:meth:`Network.inputs`).
         shift  : added to outputs, which are numbers or logits, ``[clients, units of the network, 1]``.
@@ -44,21 +44,21 @@ class Part:
         return self.predictions(self.outputs(inputs), shift)
 
     def outputs(self, inputs: Tensor) -> Tensor:
-        """The same before they are shifted and read."""
+        """Compute the outputs before they are shifted and converted to predictions."""
         found, _ = self._weights.layers.forward(inputs)
         return found.view(len(inputs), -1, inputs.shape[2]).index_select(1, self._slots) + self._weights.offset
 
     def predictions(self, outputs: Tensor, shift: Tensor | None = None) -> Tensor:
-        """What shifted outputs say."""
+        """Convert outputs, shifted, to predictions."""
         predictions = self._heads.predictions(outputs if shift is None else outputs + shift[:, self.units])
         if self._normalised:
             return predictions
         return torch.where(self.is_number[:, None], predictions, normalised(predictions, self.owner))
 
     def centre(self, predictions: Tensor, mean: Tensor) -> Tensor:
-        """By how much outputs have to be shifted so that what is now ``predictions`` will have this ``mean`` over rows.
+        """Return the shift of outputs that moves the mean of ``predictions`` over rows to ``mean``.
 
-        That is exact for numbers; for categories it is a step towards it. ``mean`` and result are ``[clients, units of
+        It is exact for numbers; for categories it is a step towards it. ``mean`` and result are ``[clients, units of
         the part, 1]``.
         """
         wanted, found = (self._heads.marginal(each[..., 0]) for each in (mean, predictions.mean(2, keepdim=True)))
@@ -66,9 +66,10 @@ class Part:
 
 
 def colour_classes(adjacency: Tensor) -> list[Tensor]:
-    """Features in classes without neighbours, as few as a greedy search finds: positions int64, in rising order.
+    """Divide features into classes without neighbours, as few as a greedy search finds: rising positions, int64.
 
-    adjacency : bool ``[features, features]``, or with a leading client axis: then nobody's neighbours share a class.
+    adjacency : bool ``[features, features]``, or with a leading client axis: then neighbours of no client share a
+                class.
     """
     graph = adjacency.any(0) if adjacency.dim() == 3 else adjacency
     graph = graph | graph.T
@@ -80,9 +81,9 @@ def colour_classes(adjacency: Tensor) -> list[Tensor]:
 
 
 def parts_of(network: Network, parameters: Tensor, features: Tensor | None = None) -> list[Part]:
-    """Parts that together hold the ``features`` (bool ``[features]``; None: all), each without neighbours.
+    """Return parts that together contain the ``features`` (bool ``[features]``; None: all), each without neighbours.
 
-    ``parameters`` ``[clients, parameters]`` are taken as they are now.
+    ``parameters`` ``[clients, parameters]`` are copied as they are now.
     """
     with torch.no_grad():
         weights = network.weights(network.state(parameters))

@@ -19,11 +19,11 @@ from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.settings import NGMSettings
 
 SMALLEST = 1e-12
-"""What norms are raised to before their logarithm or square root is taken."""
+"""Norms are raised to this before their logarithm or square root is taken."""
 
 
 def paths(network: Network, state: Mapping[str, Tensor], normalised: bool = False) -> Tensor:
-    """Sums over all paths of the products of absolute weights, ``[clients, output units, input units]``.
+    """Sum the products of absolute weights over all paths, ``[clients, output units, input units]``.
 
     No output grows faster with an input than by this, as activations have slopes of 1 at most; both are measured as the
     network scales them, and probabilities by their logits. ``normalised``, as in the authors' programs: before each
@@ -33,7 +33,7 @@ def paths(network: Network, state: Mapping[str, Tensor], normalised: bool = Fals
     def scaled(values: Tensor) -> Tensor:
         return functional.normalize(values, dim=-1) if normalised else values
 
-    # Rows stand for where paths come from.
+    # Rows are the origins of paths.
     product = network.first_weight(state).abs().transpose(2, 3)
     between = [state[f"hidden.{layer}.weight"] for layer in range(1, network.settings.layers)]
     for weight in [*between, network.head_weight(state)]:
@@ -42,7 +42,7 @@ def paths(network: Network, state: Mapping[str, Tensor], normalised: bool = Fals
 
 
 def matrix_norm(matrices: Tensor, norm: Literal["spectral", "l1", "column-sum"]) -> Tensor:
-    """Of ``[clients, outputs, inputs]``, where the paper has inputs first; see ``path_norm`` of the settings."""
+    """Return the norm ``path_norm`` of ``[clients, outputs, inputs]``, where the paper has inputs first."""
     if norm == "spectral":
         return torch.linalg.matrix_norm(matrices, ord=2)
     sums = matrices.abs().sum(2)
@@ -54,9 +54,9 @@ class PathPenalty:
     """``lambda log(||Pi * S|| / U^2)`` for U units, where S is 1 for pairs that the graph forbids (eq. 1).
 
     With ``gamma`` that of eq. 5, ``lambda ||sym(Pi) * S|| / U^2 + gamma ||sym(Pi)|| / U^2``, over a full graph, which
-    forbids the pairs within a feature. Settings tell which paths and norm, and whether the logarithm is taken.
+    forbids the pairs within a feature. The settings determine paths, norm, and whether the logarithm is taken.
 
-    before : a model's tensors without what is learned: only what paths are beyond its own counts (section 2.5,
+    before : a model's tensors without what is learned: only the excess of paths over its own counts (section 2.5,
              personalisation: new weights only).
     """
 
@@ -66,7 +66,7 @@ class PathPenalty:
 
     @property
     def chooses(self) -> bool:
-        """Whether it is there for sparsity, and has a bound; a graph that is given is held to by its tolerance."""
+        """Whether it is used for sparsity, and has a bound; a given graph is enforced by its tolerance."""
         return self.gamma is not None and not self.settings.path_log
 
     def __call__(self, network: Network, state: Mapping[str, Tensor]) -> Tensor:
@@ -94,11 +94,11 @@ class PathPenalty:
 
 @dataclass(frozen=True)
 class SparsePaths:
-    """For networks with a group of hidden units for each feature: how strong the paths from other features are.
+    """Strength of the paths from other features, for networks with a group of hidden units for each feature.
 
     All paths from one feature to another count together by their Euclidean length, so that they vanish together. They
     do not become weaker when one layer's weights shrink and another's grow, as single layers would, nor by paths that
-    cancel out. It is measured by the loss of a feature's mean, so that ``weight`` means the same for all.
+    cancel out. It is measured by the loss of predicting a feature's mean, so that ``weight`` means the same for all.
     """
 
     weight: float
@@ -117,5 +117,5 @@ class SparsePaths:
         return self.weight * scale * strengths
 
     def excess(self, network: Network, state: Mapping[str, Tensor]) -> Tensor:
-        """None: a feature does not see itself, and may see all others."""
+        """Return 0: a feature does not see itself, and may see all others."""
         return state["mean"].new_zeros(len(state["mean"]))

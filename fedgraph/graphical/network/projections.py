@@ -1,9 +1,9 @@
-"""Wide features as a few numbers, before a network sees them: projections that are learned with it.
+"""Projections of wide features to a few numbers, learned with the network that sees them.
 
 Shrivastava, Chajewska: Neural Graphical Models (ECSQARU 2023): projection modules in front of the network. There they
-are perceptrons, here linear maps: of a category that is as general, a vector for each, and of an embedding it leaves
-bending to the layer that comes next. So projections are multiplied into that layer's weights, and a network with them
-is asked, drawn from and differentiated as one without.
+are perceptrons, here linear maps: for a category that is as general, a vector for each, and for an embedding the next
+layer is non-linear. So projections are multiplied into that layer's weights, and a network with them
+is queried, drawn from and differentiated like one without.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from fedgraph.graphical.network.settings import NGMSettings
 
 
 class Projections:
-    """Of the features of a schema that have more than ``projected_above`` units; true if there are any.
+    """Projections of the features of a schema with more than ``projected_above`` units; true if there are any.
 
     input_feature : the feature that each input of the first layer belongs to, int64 ``[inputs]``, in rising order.
     unit_feature  : the feature of each unit that is projected, int64 ``[projected units]``.
-    spread        : what numbers from -1 to 1 are divided by at the start, ``[projected units, 1]``.
+    spread        : divisor of the initial numbers from -1 to 1, ``[projected units, 1]``.
     """
 
     def __init__(self, schema: Schema, settings: NGMSettings) -> None:
@@ -37,9 +37,9 @@ class Projections:
         is_wide_input = wide[self.input_feature]
         self._slots, self._direct_inputs = (each.nonzero()[:, 0] for each in (is_wide_input, ~is_wide_input))
         self._direct = (~wide[schema.unit_feature]).nonzero()[:, 0]
-        #: Where each unit stands when those that are not projected come first.
+        #: Position of each unit when those that are not projected come first.
         self._order = torch.cat([self._direct, self._projected]).argsort()
-        #: Which projected units each slot is made of, ``[slots, projected units]``.
+        #: The projected units of each slot, ``[slots, projected units]``.
         self._own = (self.input_feature[self._slots][:, None] == self.unit_feature).float()
 
     def __bool__(self) -> bool:
@@ -47,11 +47,11 @@ class Projections:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the weights: for each projected unit a vector."""
+        """Shape of the weights: for each projected unit a vector."""
         return len(self._projected), self.width
 
     def applied(self, weight: Tensor, projection: Tensor) -> Tensor:
-        """Weights of inputs ``[clients, groups, width, inputs]`` as those of units ``[clients, groups, width, units]``.
+        """Convert weights of inputs ``[clients, groups, width, inputs]`` to weights of units ``[..., units]``.
 
         projection : ``[clients, projected units, projection]``.
         """
@@ -61,7 +61,7 @@ class Projections:
         return together.index_select(3, self._order)
 
     def parted(self, factors: Tensor) -> tuple[Tensor, Tensor]:
-        """Factors of units ``[clients, units]`` as those of inputs, 1 for projections, and those of projected units."""
+        """Split factors of units ``[clients, units]`` into those of inputs (1 for projections) and projected units."""
         of_inputs = factors.new_ones(len(factors), len(self.input_feature))
         of_inputs = of_inputs.index_copy(1, self._direct_inputs, factors[:, self._direct])
         return of_inputs, factors[:, self._projected]

@@ -1,4 +1,4 @@
-"""The same graphical models with inputs and outputs scaled by other means and deviations."""
+"""Rescaling of graphical models to other means and deviations of their inputs and outputs."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from fedgraph.graphical.network.network import Network
 
 
 def rescaled(network: Network, parameters: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    """Models ``[clients, parameters]`` that say the same with another mean and deviation of the units, ``[units]`` for
-    all or ``[clients, units]``.
+    """Return models ``[clients, parameters]`` with the same predictions and another mean and deviation of the units.
 
-    The paper's perceptron takes units as they are; of its models only the means change, which stand in for what is
-    missing.
+    ``mean`` and ``deviation`` are ``[units]`` for all or ``[clients, units]``. The paper's perceptron takes units as
+    they are; of its models only the means change, which replace missing values.
     """
     state = dict(network.state(parameters))
     old_mean, old_deviation = state["mean"], state["deviation"]
     if network.masked:
-        # Units as they were scaled are ratio * units as they are scaled now, + shift.
+        # Units in the old scaling are ratio * units in the new scaling + shift.
         ratio, shift = deviation / old_deviation, (mean - old_mean) / old_deviation
         first = network.first_weight(state)
         state = network.with_scaled_units(state, ratio)
         shifts = first * shift[:, None, None]
         state["hidden.0.bias"] = state["hidden.0.bias"] + shifts.sum(3)
-        # What is missing was 0 before, and has to be so again.
+        # Missing values were 0 before, and have to be 0 again.
         state["missing.weight"] = state["missing.weight"] - shifts @ network.membership
         state["head.weight"] = state["head.weight"] / ratio[..., None]
         marginal = network.unlearned(state) - network.heads.marginal(mean.expand_as(old_mean))

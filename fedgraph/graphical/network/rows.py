@@ -1,4 +1,4 @@
-"""Rows of clients as graphical networks learn from them: losses of models in them, and the gradients of those."""
+"""Training and held-out rows of clients: losses of models in them, and their gradients."""
 
 from __future__ import annotations
 
@@ -14,28 +14,32 @@ from torch.nn import functional
 from fedgraph.graphical.network.network import Network, Weights
 
 ROWS = 256
-"""Rows that are computed together: what they leave behind for the gradient stays in the processor's cache."""
+"""Number of rows that are computed together: their intermediate results stay in the processor's cache for the
+gradient."""
 
 
 class Rows(Protocol):
-    """Rows of clients, and what is computed of them with models ``trained`` ``[clients, trainable]``.
+    """Rows of clients, with losses and gradients of models ``trained`` ``[clients, trainable]``.
 
-    Minibatches are places ``[clients, batch]`` of rows, -1 behind them; None stands for all rows.
+    Minibatches are places ``[clients, batch]`` of rows, padded with -1; None stands for all rows.
     """
 
     @property
     def counts(self) -> Tensor:
-        """Observed values of each feature, int64 ``[clients, features]``."""
+        """Number of observed values of each feature, int64 ``[clients, features]``."""
 
     def losses(self, trained: Tensor) -> Tensor:
-        """Mean losses of all rows, ``[clients, features]``; 0 for features that are not learned."""
+        """Return mean losses of all rows, ``[clients, features]``; 0 for features that are not learned."""
 
     def gradient(self, trained: Tensor, places: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Of the loss of a minibatch, ``[clients, trainable]``; and bool ``[clients]``: whose rows tell of nothing."""
+        """Return the gradient of a minibatch's loss, ``[clients, trainable]``, and whose rows contain no target.
+
+        The latter is bool ``[clients]``.
+        """
 
 
 def stack_rows(tables: Sequence[Tensor]) -> Tensor:
-    """Tables ``[rows, units]`` of several clients -> ``[clients, most rows, units]``, filled up with missing values."""
+    """Stack tables ``[rows, units]`` of clients to ``[clients, most rows, units]``, padded with missing values."""
     stacked = tables[0].new_full((len(tables), max(map(len, tables)), tables[0].shape[1]), torch.nan)
     for place, table in enumerate(tables):
         stacked[place, : len(table)] = table
@@ -56,7 +60,7 @@ class _Part:
     base: Tensor | None
 
     def offset(self, weights: Weights) -> Tensor:
-        """What is added to what comes out of the layers, ``[clients, units, rows or 1]``."""
+        """Return the term that is added to the output of the layers, ``[clients, units, rows or 1]``."""
         return weights.offset if self.base is None else weights.offset + self.base
 
 
@@ -74,7 +78,7 @@ class _Batch:
 class NetworkRows:
     """:class:`Rows` in operations of PyTorch, for all networks.
 
-    tables  : units ``[rows, units]`` of each client, or with what is to be learned behind them (see
+    tables  : units ``[rows, units]`` of each client, or with the learned targets behind them (see
               :func:`fedgraph.graphical.network.training.train`).
     buffers : of the models, tensors with a leading client axis.
     """
@@ -83,7 +87,7 @@ class NetworkRows:
         layout = network.layout
         self._network, self._buffers = network, buffers
         self._layout = layout.part(name for name in layout.names if name not in layout.buffers)
-        # The last row is one that nobody has: places of a minibatch that nobody fills point at it.
+        # The last row belongs to no client: padding of minibatches points at it.
         self._rows = functional.pad(stack_rows(tables), (0, 0, 0, 1), value=torch.nan)
 
     @property
@@ -122,13 +126,13 @@ class NetworkRows:
         return self._batch(self._rows[:, :-1])
 
     def _batch(self, rows: Tensor) -> _Batch:
-        """Rows ``[clients, rows, units]`` as they are learned from."""
+        """Prepare rows ``[clients, rows, units]`` for training."""
         network, parts = self._network, []
         counts = torch.zeros(len(rows), len(network.first_units), dtype=torch.int64)
         width = len(network.schema.unit_feature)
         for some in rows.split(ROWS, 1):
             both = some.transpose(1, 2).contiguous()
-            # The same where there is only one half.
+            # The same tensor where rows have only one half.
             units, wanted = both[:, :width], both[:, -width:]
             counted = network.learned_from(units) & ~wanted.isnan()
             counts += counted.index_select(1, network.first_units).sum(2)
@@ -142,12 +146,12 @@ class NetworkRows:
         return {**self._layout.unflatten(trained), **self._buffers}
 
     def _errors(self, found: Tensor, weights: Weights, part: _Part) -> Tensor:
-        """How far predictions are too large, 0 for targets that do not count, ``[clients, units, rows]``."""
+        """Return predictions minus targets, 0 for targets that do not count, ``[clients, units, rows]``."""
         predictions = self._network.heads.predictions(self._network.outputs(found, part.offset(weights)))
         errors = predictions - part.targets
         return errors if part.observed is None else errors.mul_(part.observed)
 
     def _losses(self, weights: Weights, part: _Part) -> Tensor:
-        """Sums over a part's rows of the losses, ``[clients, features]``."""
+        """Sum the losses over a part's rows, ``[clients, features]``."""
         outputs = self._network.outputs(weights.layers(part.inputs), part.offset(weights))
         return self._network.heads.losses(outputs, part.targets, part.observed)

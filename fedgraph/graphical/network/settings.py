@@ -1,4 +1,4 @@
-"""Settings of neural graphical models and neural graph revealers: their networks, and how those are trained."""
+"""Settings of neural graphical models and neural graph revealers: their networks and training."""
 
 from __future__ import annotations
 
@@ -12,32 +12,34 @@ from fedgraph.support.settings import Settings
 class NGMSettings(Settings):
     """A neural graphical model (NGM): a network that predicts every feature of a table from its neighbours in a graph.
 
-    architecture : ``masked``: every feature has hidden units of its own that see its neighbours only, so that nothing
-        else can have an influence; ``path-norm``: the paper's perceptron, in which all features share the hidden units
-        and a penalty on paths between features that are no neighbours holds it to the graph, more or less. All keys
-        that begin with path are of the latter alone.
-    hidden         : units of each hidden layer: for every feature in ``masked`` (None: 16), in all in ``path-norm``
+    Attributes
+    ----------
+    architecture : ``masked``: every feature has hidden units of its own that see its neighbours only, so that no other
+        feature can have an influence; ``path-norm``: the paper's perceptron, in which all features share the hidden
+        units and a penalty on paths between features that are no neighbours holds it to the graph, more or less. Keys
+        that begin with path apply to the latter only.
+    hidden         : units of each hidden layer: for every feature in ``masked`` (None: 16), in total in ``path-norm``
         (None: 100).
     layers         : hidden layers.
     projected_above : a feature of more units than these, categories or numbers of an embedding, is seen through a
-        projection, which is learned and the same for all that see the feature; None: none is. Models become much
+        learned projection, which is the same for all features that see it; None: no feature is. Models become much
         smaller, and not better: as all features have projections in common, their best epochs are the same.
-    projection     : numbers that are left of such a feature.
+    projection     : size of such a projection.
     activation     : of the hidden units. The slope of both is 1 at most, so that paths bound what inputs can change.
     loss           : of binary and categorical features: ``cross-entropy``, or the ``squared`` error of their units as
-        in the paper. Of numbers it is the squared error.
-    epochs         : at most so many passes over the training rows.
+        in the paper. For numbers it is the squared error.
+    epochs         : largest number of passes over the training rows.
     batch_size     : rows of a step; None: all at once, as in the paper.
     learning_rate  : of Adam; in the paper 0.001.
     patience       : epochs without a better fit to held-out rows after which training ends.
-    compile        : train ``masked`` networks with native code that comes along, where the node has a C++ compiler.
+    compile        : train ``masked`` networks with included native code, where the node has a C++ compiler.
         Several times as fast, and equal to float tolerance: a node without a compiler rounds otherwise.
     path_weight    : lambda, the weight of the penalty on forbidden paths.
     path_norm      : of the matrix of these paths: its largest singular value (``spectral``), the sum of its entries
         (``l1``), or the largest sum of the paths to one unit (``column-sum``).
     path_rows      : paths are ``normalised`` as in the authors' program, or taken as they are (``plain``). The former
         are shares: a path seems to fade when others of its input grow, though its own influence stays.
-    path_log       : the logarithm of the norm counts, which has no lower bound, or the norm itself.
+    path_log       : penalise the logarithm of the norm, which has no lower bound, instead of the norm itself.
     path_tolerance : how strong forbidden paths between two units, as plain products of weights, may be in the model
         that is kept: the best fit of all epochs within it. Where there is none, the best fit is kept, with a warning.
     """
@@ -62,22 +64,24 @@ class NGMSettings(Settings):
 
     @property
     def width(self) -> int:
-        """``hidden``, or what stands for None."""
+        """``hidden``, or its default by architecture."""
         return self.hidden or (16 if self.architecture == "masked" else 100)
 
 
 class NGRSettings(NGMSettings):
     """A neural graph revealer (NGR): a network that starts from all features and finds out which ones it needs.
 
-    sparsity    : gamma, the weight of what keeps dependencies few. ``masked`` (None: 0.02): for each standard deviation
-        by which paths from another feature can move a feature, its loss grows by this share of what it would be by the
-        mean alone. ``path-norm`` (None: 100, as in the paper): of the norm of all paths.
+    Attributes
+    ----------
+    sparsity    : gamma, the weight of the penalty on dependencies. ``masked`` (None: 0.02): for each standard deviation
+        by which paths from another feature can move a feature, its loss grows by this share of the loss of predicting
+        the mean. ``path-norm`` (None: 100, as in the paper): of the norm of all paths.
     path_weight : lambda, of the norm of the paths from features to themselves.
     threshold   : two features have an edge when their dependence, in standard deviations per standard deviation, is
         not less.
     density     : instead of a threshold, the share of all pairs that have an edge: the strongest.
-    refit       : then train on over the graph that was found and without the penalty, so that nothing but neighbours
-        has any influence (``masked`` only).
+    refit       : then continue training over the graph that was found and without the penalty, so that only neighbours
+        have any influence (``masked`` only).
     """
 
     sparsity: float | None = Field(default=None, ge=0)
@@ -90,7 +94,7 @@ class NGRSettings(NGMSettings):
 
     @property
     def gamma(self) -> float:
-        """``sparsity``, or what stands for None."""
+        """``sparsity``, or its default by architecture."""
         if self.sparsity is not None:
             return self.sparsity
         return 0.02 if self.architecture == "masked" else 100.0

@@ -1,7 +1,7 @@
-"""A client's network over common and private features: a frozen global one, and what is stitched to it.
+"""A client's network over common and private features: a frozen global one, and additions that are stitched to it.
 
 Small networks side by side have layers beside the global ones, so that forbidden influences cannot exist; the paper's
-perceptron is made larger around them.
+perceptron is enlarged around them.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2.4 and fig. 4.
 """
@@ -27,17 +27,17 @@ _PREFIX = "global."
 
 
 def stitched_graph(common: Tensor, own: Tensor) -> Tensor:
-    """The global graph, and the edges of a client's own one that touch a private feature (section 2.4).
+    """Join the global graph and the edges of a client's own one that touch a private feature (section 2.4).
 
     ``common`` is bool ``[..., common features, common features]``, ``own`` and the result ``[..., features, features]``
-    with the common features first. Between common features the global graph alone counts.
+    with the common features first. Between common features only the global graph counts.
     """
     more = own.shape[-1] - common.shape[-1]
     return torch.where(touches_private(own.shape[-1], more), own, functional.pad(common, (0, more, 0, more)))
 
 
 def touches_private(features: int, private: int) -> Tensor:
-    """Pairs with a private feature among ``features``, the last ``private`` of which are; bool, a matrix."""
+    """Return the pairs with any of the last ``private`` features, bool ``[features, features]``."""
     of_feature = torch.arange(features) >= features - private
     return of_feature | of_feature[:, None]
 
@@ -56,18 +56,18 @@ def check_stitchable(common: Network, schema: Schema, settings: NGMSettings) -> 
 
 
 class StitchedNetwork(Network):
-    """A global ``masked`` network, and groups of hidden units beside it for what touches private features.
+    """A global ``masked`` network, and groups of hidden units beside it for features that touch private ones.
 
     A private feature has a group of its own. A common feature with private neighbours has one that sees all its
-    neighbours, and what comes out of it is added to what comes out of the global network, before probabilities are
-    taken. It starts as 0; and it counts only where a private neighbour is known, so that elsewhere the answer is the
-    global model's, bit for bit. Other common features are the global model's affair alone.
+    neighbours, and its output is added to that of the global network, before probabilities are
+    taken. It starts as 0; and it counts only where a private neighbour is known, so that elsewhere predictions are
+    bitwise identical to the global model's. Other common features are predicted by the global model alone.
 
     The tensors of the global model are buffers named ``global.``, which no training touches; other tensors are those of
     a network over all features.
 
     schema    : the features of ``common`` first, then the private ones.
-    adjacency : the client's own graph, bool ``[features, features]`` or with a leading client axis, of which
+    adjacency : the client's own graph, bool ``[features, features]`` or with a leading client axis, from which
                 :func:`stitched_graph` makes that of the network.
     common    : the global network.
 
@@ -86,11 +86,11 @@ class StitchedNetwork(Network):
         self.common = common
         self._is_private = is_private[schema.unit_feature]
         self._common_units = len(common.unit_group)
-        #: Private neighbours of each common feature, of which one has to be known, and units for which none has to be.
+        #: Private neighbours of each common feature, one of which must be known, and units that need none.
         self._needed = needed.float()
         self._always = ~needed.any(-1)[..., schema.unit_feature, None]
         self._learned = grows[..., schema.unit_feature, None]
-        #: The last biases of features that are not learned are 0, unless somebody shifts their predictions.
+        #: The last biases of features that are not learned are 0, unless their predictions are shifted.
         linked = graph.any(-1)[..., schema.unit_feature, None].float()
         self._biased = linked if linked.dim() == 3 else linked[None]
 
@@ -101,14 +101,14 @@ class StitchedNetwork(Network):
 
     @property
     def common_size(self) -> tuple[int, int]:
-        """Features of the global network, and its hidden units for each."""
+        """Number of features of the global network, and of its hidden units for each."""
         return len(self.common.schema.features), self.common.settings.width
 
     @classmethod
     def rebuilt(
         cls, schema: Schema, adjacency: Tensor, settings: NGMSettings, size: tuple[int, int]
     ) -> StitchedNetwork:
-        """A network from its own schema, graph and settings and its ``common_size``, which is all a file has to say."""
+        """Rebuild a network from its own schema, graph, settings and ``common_size``, as a file contains them."""
         features, hidden = size
         alike = settings.model_copy(update={"hidden": hidden})
         known = Network(schema.select(schema.names[:features]), adjacency[..., :features, :features], alike)
@@ -122,7 +122,7 @@ class StitchedNetwork(Network):
         return Layout(own.names + names, own.shapes + common.shapes, own.buffers | frozenset(names))
 
     def initial(self, generator: torch.Generator) -> Tensor:
-        """One model before training, ``[parameters]``, with a global model of zeros."""
+        """Draw one model before training, ``[parameters]``, with a global model of zeros."""
         row = super().initial(generator)
         state = self.layout.unflatten(row[None])
         state["head.weight"][:, ~self._is_private] = 0
@@ -133,12 +133,12 @@ class StitchedNetwork(Network):
 
     @property
     def frozen(self) -> Tensor:
-        """What of a model is the global one, bool ``[parameters]``; in the order in which that lies in its own row."""
+        """The part of a model that is the global one, bool ``[parameters]``, in the order of the global model."""
         part = self.layout.part(name for name in self.layout.names if name.startswith(_PREFIX))
         return torch.zeros(self.layout.num_parameters, dtype=torch.bool).index_fill(0, self.layout.columns(part), True)
 
     def common_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The global model's tensors among a model's."""
+        """Return the global model's tensors among a model's."""
         return {name.removeprefix(_PREFIX): value for name, value in state.items() if name.startswith(_PREFIX)}
 
     def forward(self, parameters: Tensor, units: Tensor) -> Tensor:
@@ -150,14 +150,14 @@ class StitchedNetwork(Network):
         return self.heads.predictions(outputs).transpose(1, 2)
 
     def learned_weights(self, state: Mapping[str, Tensor]) -> Weights:
-        """Those of what is stitched to the global network."""
+        """Return the weights of the additions to the global network."""
         return super().weights(state)
 
     def weights(self, state: Mapping[str, Tensor]) -> Weights:
-        """Of both networks as one with wider groups, for rows in which nothing is missing.
+        """Return the weights of both networks as one with wider groups, for rows without missing values.
 
-        To float tolerance it says what :meth:`forward` does; the global weights are brought to the client's means and
-        deviations.
+        To float tolerance its predictions are those of :meth:`forward`; the global weights are rescaled to the client's
+        means and deviations.
         """
         added, count, units = self.learned_weights(state), self._common_units, len(self.unit_group)
         row = self.common.layout.flatten(self.common_state(state))
@@ -171,39 +171,38 @@ class StitchedNetwork(Network):
         return super().unlearned(state) * self._is_private
 
     def base(self, state: Mapping[str, Tensor], units: Tensor) -> Tensor:
-        """The outputs of the global model, and 0 for private features; ``[clients, units, rows]`` like ``units``."""
+        """Return the outputs of the global model, 0 for private features; ``[clients, units, rows]`` like ``units``."""
         common, count = self.common_state(state), self._common_units
         weights = self.common.weights(common)
         found = weights.layers(self.common.inputs(common, units[:, :count]))
         return functional.pad(self.common.outputs(found, weights.offset), (0, 0, 0, units.shape[1] - count))
 
     def learned_from(self, units: Tensor) -> Tensor:
-        """See :meth:`fedgraph.graphical.network.network.Network.learned_from`; not where the answer is the global
-        model's."""
+        """See :meth:`fedgraph.graphical.network.network.Network.learned_from`; not where the global model predicts."""
         return super().learned_from(units) & self._counts(units) & self._learned
 
     def _counts(self, units: Tensor) -> Tensor:
-        """Where what is stitched is added, bool ``[clients, units, rows]``."""
+        """Return where the additions count, bool ``[clients, units, rows]``."""
         known = (~units.index_select(1, self.first_units).isnan()).float()
         return (self._needed @ known > 0).index_select(1, self.schema.unit_feature) | self._always
 
 
 def _side_by_side(layers: GroupedLayers, others: GroupedLayers, clients: int, units: tuple[int, int]) -> GroupedLayers:
-    """Groups with the hidden units of both; ``others`` have fewer groups, inputs and outputs, the first ones.
+    """Join groups of hidden units; ``others`` have fewer groups, inputs and outputs, which are the first ones.
 
-    What comes out of a group is the sum of what came out of both. ``units`` are how many each sees, without inputs that
-    say what is missing, which are left out.
+    The output of a group is the sum of both outputs. ``units`` are how many each sees, without inputs that
+    indicate missing values, which are left out.
     """
     groups = len(layers.head) // clients
     missing = groups - len(others.head) // clients
 
     def filled(values: Tensor) -> Tensor:
-        """``[clients * groups, ...]`` of the others, with 0 for groups that they lack."""
+        """Return ``[clients * groups, ...]`` of the others, with 0 for groups that they lack."""
         values = values.unflatten(0, (clients, -1))
         return functional.pad(values, (0, 0) * (values.dim() - 2) + (0, missing)).flatten(0, 1)
 
     def first(values: Tensor, groups: int, seen: int) -> Tensor:
-        """The first weights by group, ``[clients * groups, width, units]``."""
+        """Return the first weights by group, ``[clients * groups, width, units]``."""
         return functional.pad(values.unflatten(1, (groups, -1)).flatten(0, 1)[..., :seen], (0, units[0] - seen))
 
     own, other = first(layers.weights[0], groups, units[0]), first(others.weights[0], groups - missing, units[1])
@@ -218,14 +217,14 @@ def _side_by_side(layers: GroupedLayers, others: GroupedLayers, clients: int, un
 
 
 def enlarged(common: Network, schema: Schema, adjacency: Tensor, settings: NGMSettings) -> Network:
-    """A ``path-norm`` network with inputs and outputs for private features, and more hidden units in each layer.
+    """Return a ``path-norm`` network with inputs and outputs for private features, and more hidden units in each layer.
 
-    All that is new is linked to everything in the layers before and behind it. A missing input counts as its mean, of a
-    common feature as the global model knows it.
+    All that is new is linked to everything in the layers before and behind it. A missing input counts as its mean, for
+    a common feature the mean of the global model.
 
     schema    : the features of ``common`` first, then the private ones.
     adjacency : the client's own graph, see :func:`fedgraph.graphical.network.stitched.stitched_graph`.
-    settings  : ``hidden`` of which is how many units each layer is given.
+    settings  : its ``hidden`` is the number of units that are added to each layer.
 
     Raises what :class:`fedgraph.graphical.network.stitched.StitchedNetwork` raises.
     """
@@ -235,9 +234,9 @@ def enlarged(common: Network, schema: Schema, adjacency: Tensor, settings: NGMSe
 
 
 def global_part(network: Network, common: Network) -> Tensor:
-    """What of a model of the enlarged network is the global one, bool ``[parameters]``: a corner of every tensor.
+    """Return the part of an enlarged model that is the global one, bool ``[parameters]``: a corner of every tensor.
 
-    In the order in which it lies in the global model's own row.
+    It is in the order of the global model's own row.
     """
     found = torch.zeros(1, network.layout.num_parameters, dtype=torch.bool)
     for name, values in network.layout.unflatten(found).items():
@@ -246,7 +245,7 @@ def global_part(network: Network, common: Network) -> Tensor:
 
 
 def without_new_influence(network: Network, common: Network, parameters: Tensor) -> Tensor:
-    """``parameters`` ``[clients, parameters]`` with 0 for new weights that would change what global units compute."""
+    """Return ``parameters`` ``[clients, parameters]`` with 0 for new weights into the global hidden units."""
     changed = parameters.clone()
     for name, values in network.layout.unflatten(changed).items():
         if name.endswith(".weight"):

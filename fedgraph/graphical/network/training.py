@@ -1,8 +1,8 @@
-"""Training of graphical networks of many clients at once, and the best of each by its fit to held-out rows.
+"""Training of graphical networks of many clients at once, with early stopping by the fit to held-out rows.
 
-A loop of its own beside that of :class:`fedgraph.training.cohort.Cohort`: each kind of feature has another loss, what
-holds a network to a graph belongs to every step, every group of hidden units has a best epoch of its own, and as inputs
-are the targets no examples need to be gathered twice.
+A loop of its own beside that of :class:`fedgraph.training.cohort.Cohort`: each kind of feature has another loss, a
+penalty that holds a network to a graph is part of every step, every group of hidden units has a best epoch of its own,
+and as inputs are the targets no examples need to be gathered twice.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from fedgraph.training import Optimiser, TrainSettings, fresh_state, shuffling_k
 log = logging.getLogger("fedgraph")
 
 MARGIN = 1e-4
-"""Share by which a loss has to be smaller to count as better, so that training does not creep on for ever."""
+"""Share by which a loss has to be smaller to count as better, so that training ends."""
 
 
 class Penalty(Protocol):
-    """What holds a network to a graph, or makes it find one, beside its architecture."""
+    """A penalty that holds a network to a graph, or makes it find one, beside its architecture."""
 
     @property
     def chooses(self) -> bool:
         """Whether the best models are those of the smallest loss with the penalty, not of the best fit alone."""
 
     def __call__(self, network: Network, state: dict[str, Tensor]) -> Tensor:
-        """What is added to the loss of each group of hidden units, ``[clients, groups]``."""
+        """Return what is added to the loss of each group of hidden units, ``[clients, groups]``."""
 
     def excess(self, network: Network, state: dict[str, Tensor]) -> Tensor:
-        """How far models are beyond what is tolerated, ``[clients]``; 0 for those that are within it."""
+        """Return how far models exceed the tolerance, ``[clients]``; 0 for those that are within it."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Trained:
     """Models with the parameters of their best epochs.
 
     parameters : ``[clients, parameters]``.
-    epochs     : that they are from, int64 ``[clients, choices]`` (:class:`fedgraph.graphical.network.network.Network`);
+    epochs     : best epochs, int64 ``[clients, choices]`` (:class:`fedgraph.graphical.network.network.Network`);
                  0: before training.
-    run        : epochs that each client has trained, int64 ``[clients]``.
+    run        : number of epochs that each client has trained, int64 ``[clients]``.
     losses     : mean losses of held-out rows, ``[clients, features]``; 0 for features that are not learned.
-    excess     : how far they are beyond what the penalty tolerates, ``[clients]``.
+    excess     : how far they exceed the tolerance of the penalty, ``[clients]``.
     """
 
     parameters: Tensor
@@ -78,14 +78,14 @@ def train(
     """Train models from ``start`` ``[clients, parameters]``, each on its own rows ``[rows, units]``, NaN for missing.
 
     The loss of a client is the sum of its features' mean losses, divided by the number of units: the mean squared error
-    where all is squared. Missing targets do not count. A client trains until no group of its hidden units has come to a
-    smaller loss of ``held_out`` rows for ``patience`` epochs; of every group (of all at once, if they have projections
-    in common) the best parameters are kept, and 0 for all that the graph leaves without an effect. What becomes of a
-    client does not depend, to float tolerance, on which others are trained with it.
+    where all losses are squared. Missing targets do not count. A client trains until no group of its hidden units has
+    reached a smaller loss of ``held_out`` rows for ``patience`` epochs; of every group (of all at once, if they have
+    projections in common) the best parameters are kept, and 0 for all that the graph leaves without an effect. The
+    result of a client does not depend, to float tolerance, on the other clients.
 
-    training, held_out : rows may be twice as long: then the second half is what is to be learned of each unit in place
-             of its value, such as another model's prediction, NaN where nothing is.
-    frozen : bool ``[parameters]``: what stays as it was in ``start``, bit for bit, means and deviations included.
+    training, held_out : rows may be twice as long: then the second half contains the targets of the units in place
+             of their values, such as another model's predictions, NaN where there are none.
+    frozen : bool ``[parameters]``: the part that stays bitwise as in ``start``, means and deviations included.
 
     Raises
     ------
@@ -131,11 +131,11 @@ def _best(learner: _Learner, lesson: _Lesson, held_out: Rows, names: Sequence[st
                 f"training of client '{names[int(diverged.nonzero()[0])]}' diverged in epoch {epoch} at the learning "
                 f"rate {settings.learning_rate}: give a smaller learning-rate"
             )
-        # The fit decides, but between a model within the tolerance and one beyond it.
+        # Compare by the fit, except a model within the tolerance with one beyond it.
         within, new_within = (excess == 0)[:, None], (new_excess == 0)[:, None]
         smaller = (new_within == within) & (new_objective < objective * (1 - MARGIN))
         better = active[:, None] & judged & (smaller | (new_within & ~within))
-        # Of what no held-out row tells of, the last epoch is taken in which anything else became better.
+        # Groups without held-out targets get the last epoch in which any other became better.
         better |= ~judged & better.any(1, keepdim=True)
         epochs = epochs.where(~better, epoch)
         objective = new_objective.where(better, objective)
@@ -175,28 +175,28 @@ class _Learner:
 
     @property
     def parameters(self) -> Tensor:
-        """Models as they are now, with their buffers."""
+        """The current models, with their buffers."""
         return torch.cat([self.trained, self._fixed], 1)
 
     def rows(self, tables: Sequence[Tensor]) -> CompiledRows | NetworkRows:
-        """Each client's rows, computed in C++ where that is possible."""
+        """Return each client's rows, computed in C++ where that is possible."""
         kind = CompiledRows if suits(self.network, self.trained) else NetworkRows
         return kind(self.network, self._buffers, tables)
 
     def step(self, optimiser: Optimiser, rows: Rows, places: Tensor | None) -> None:
-        """Move along the gradient of the loss of a minibatch, and of the penalty."""
+        """Step along the gradient of the loss of a minibatch, and of the penalty."""
         gradient, idle = rows.gradient(self.trained, places)
         if self.penalty is not None:
             parameters = self.trained.detach().requires_grad_()
             penalty = self.penalty(self.network, self._state(parameters)).sum()
             gradient += torch.autograd.grad(penalty, parameters)[0]
         if self._frozen is not None:
-            # Adam does not move what never had a gradient, not by a bit.
+            # Adam leaves parameters that never had a gradient bitwise unchanged.
             gradient.masked_fill_(self._frozen, 0.0)
         if not bool(idle.any()):
             optimiser.step(self.trained, gradient)
             return
-        # Adam would move clients without any rows in this batch too, by what it remembers.
+        # By its moments, Adam would also move clients without any rows in this batch.
         moving = [self.trained, *optimiser.state.values()]
         before = [value.clone() for value in moving]
         optimiser.step(self.trained, gradient)
@@ -205,7 +205,7 @@ class _Learner:
 
     @torch.no_grad()
     def measure(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean losses ``[clients, features]``, what models are chosen by ``[clients, choices]``, and the excess."""
+        """Return mean losses ``[clients, features]``, the criteria of choice ``[clients, choices]``, and excess."""
         losses = rows.losses(self.trained)
         objective = losses @ self.membership / len(self.network.schema.unit_feature)
         if self.penalty is None:
@@ -218,7 +218,7 @@ class _Learner:
 
     @property
     def by_loss_alone(self) -> bool:
-        """Whether nothing but the loss moves parameters, and all of them."""
+        """Whether only the loss moves parameters, and all of them."""
         return self.penalty is None and self._frozen is None
 
     def _state(self, trained: Tensor) -> dict[str, Tensor]:
@@ -226,7 +226,7 @@ class _Learner:
 
 
 class _Lesson:
-    """Training rows, which are gone through once in every epoch."""
+    """Training rows, all of which are visited once in every epoch."""
 
     def __init__(self, learner: _Learner, tables: Sequence[Tensor], keys: Tensor, settings: NGMSettings) -> None:
         self._counts = torch.tensor([len(rows) for rows in tables])
@@ -244,7 +244,7 @@ class _Lesson:
         self._rows = learner.rows(tables)
 
     def take(self, epoch: int, active: Tensor) -> None:
-        """Move the models of clients that are ``active``, bool ``[clients]``; what becomes of others is open.
+        """Train the models of clients that are ``active``, bool ``[clients]``; others are undefined afterwards.
 
         Clients with fewer rows than others have none in the last minibatches.
         """
@@ -257,9 +257,10 @@ class _Lesson:
             learner.step(self._optimiser, rows, some)
 
     def _minibatches(self, epoch: int) -> Tensor:
-        """Places of rows, int64 ``[steps, clients, batch]``; all rows of a client at once are in their own order.
+        """Return places of rows, int64 ``[steps, clients, batch]``.
 
-        As they are where nobody has more: a client's bits do not tell who else is trained.
+        All rows of a client that fit into one minibatch are in their own order, as they are where no client has more: a
+        client's bits do not depend on the others.
         """
         places = training_batches(self._keys, self._counts, self._settings, epoch)
         order = torch.arange(places.shape[2])
@@ -269,8 +270,7 @@ class _Lesson:
 
 
 def _parameter_group(network: Network, layout: Layout) -> Tensor:
-    """The group of hidden units that every parameter belongs to, or 0 where all are chosen at once, int64
-    ``[parameters]``."""
+    """Return each parameter's group of hidden units, or 0 where all are chosen at once, int64 ``[parameters]``."""
     if network.choices == 1:
         return torch.zeros(layout.num_parameters, dtype=torch.int64)
     of_group = torch.arange(network.groups)

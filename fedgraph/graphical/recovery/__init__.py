@@ -1,7 +1,7 @@
 """Graph recovery: which features of a client's table depend on each other directly.
 
-Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2.1, where any method may be used that
-gives an undirected graph.
+Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 2.1, which allows any method that
+returns an undirected graph.
 """
 
 from fedgraph.graphical.recovery.recover import UnitTable, recover

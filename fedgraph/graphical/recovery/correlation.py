@@ -2,7 +2,7 @@
 
 Units of categories are correlated like numbers: where a graph has no short cycles, the inverse of their correlations
 has zeros where features are independent given the others (Loh, Wainwright: Structure estimation for discrete graphical
-models, 2013), which is what graphical models of numbers look for.
+models, 2013), which is what graphical models of numbers estimate.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 _SMALLEST_EIGENVALUE = 1e-3
-"""Units that determine each other, and pairs that are seen in different rows, leave smaller ones or none above 0."""
+"""Units that determine each other, and pairs that are observed in different rows, lead to smaller or negative
+eigenvalues, which are raised to this."""
 
 MIN_COUNT = 5
-"""A unit is left out that differs from its commonest value in fewer rows."""
+"""A unit that differs from its commonest value in fewer rows is left out."""
 
 
 class Moments(NamedTuple):
-    """Sums over rows of standardised units: those of several blocks of rows add up.
+    """Sums over rows of standardised units; the sums of several blocks of rows add up.
 
     products : of two units, float64 ``[units, units]``.
     counts   : rows that have both, float64 ``[units, units]``.
@@ -32,12 +33,12 @@ class Moments(NamedTuple):
     counts: Tensor
 
     def without(self, block: Moments) -> Moments:
-        """All rows but those of a block."""
+        """Return the sums over all rows except those of a block."""
         return Moments(self.products - block.products, self.counts - block.counts)
 
 
 def varying_units(units: Tensor, unit_feature: Tensor, min_count: int, alone: Tensor | None = None) -> Tensor:
-    """Which units to correlate, bool ``[units]``, of a table ``[rows, units]`` with NaN for what is missing.
+    """Return which units to correlate, bool ``[units]``, of a table ``[rows, units]`` with NaN for missing values.
 
     Left out are units that differ from their commonest value, or the median of numbers, in fewer than ``min_count``
     rows, and of each categorical feature the commonest category: the others determine it.
@@ -55,9 +56,9 @@ def varying_units(units: Tensor, unit_feature: Tensor, min_count: int, alone: Te
 
 
 def normal_scores(units: Tensor) -> Tensor:
-    """Normal quantiles of the mean ranks in each column, float32 ``[rows, units]``; NaN stays.
+    """Transform each column to normal quantiles of its mean ranks, float32 ``[rows, units]``; NaN stays.
 
-    Liu, Lafferty, Wasserman: The nonparanormal, 2009. Units of two values are shifted and scaled alone.
+    Liu, Lafferty, Wasserman: The nonparanormal, 2009. Units of two values are only shifted and scaled.
     """
     ranks = rankdata(units.numpy(), axis=0, nan_policy="omit")
     present = (~units.isnan()).sum(0).numpy()
@@ -65,14 +66,14 @@ def normal_scores(units: Tensor) -> Tensor:
 
 
 def standardised(units: Tensor) -> Tensor:
-    """Columns of mean 0 and variance 1, of what is there; float32 ``[rows, units]`` with NaN. They must vary."""
+    """Scale columns to mean 0 and variance 1, ignoring NaN, float32 ``[rows, units]``; no column may be constant."""
     values = units.double()
     centred = values - values.nanmean(0)
     return (centred / centred.square().nanmean(0).sqrt()).float()
 
 
 def moments(units: Tensor) -> Moments:
-    """Sums over the rows of standardised units, float32 ``[rows, units]`` with NaN."""
+    """Sum over the rows of standardised units, float32 ``[rows, units]`` with NaN."""
     present = ~units.isnan()
     filled = units.nan_to_num(0.0)
     counts = present.float()
@@ -81,9 +82,9 @@ def moments(units: Tensor) -> Moments:
 
 
 def correlation(sums: Moments) -> Tensor:
-    """The correlation of every pair of units over the rows that have both, float64 ``[units, units]``.
+    """Return the correlation of every pair of units over the rows that have both, float64 ``[units, units]``.
 
-    Not more than that: with missing values it may have negative eigenvalues.
+    With missing values the matrix may have negative eigenvalues.
     """
     covariance = sums.products / sums.counts.clamp(min=1)
     deviation = covariance.diagonal().sqrt()
@@ -92,7 +93,7 @@ def correlation(sums: Moments) -> Tensor:
 
 
 def positive_definite(correlation: Tensor) -> Tensor:
-    """The correlation matrix ``[..., units, units]`` with eigenvalues raised to at least about 1/1000."""
+    """Return the correlation matrix ``[..., units, units]`` with eigenvalues raised to at least about 1/1000."""
     values, vectors = torch.linalg.eigh(correlation)
     raised = (vectors * values.clamp(min=_SMALLEST_EIGENVALUE)[..., None, :]) @ vectors.mT
     deviation = raised.diagonal(dim1=-2, dim2=-1).sqrt()
@@ -101,9 +102,9 @@ def positive_definite(correlation: Tensor) -> Tensor:
 
 
 def partial_correlations(precision: Tensor) -> Tensor:
-    """``-P_ij / sqrt(P_ii P_jj)``: correlations given all other units, ``[units, units]``; 1 on the diagonal.
+    """Return ``-P_ij / sqrt(P_ii P_jj)``: correlations given all other units, ``[units, units]``; 1 on the diagonal.
 
-    0 for units of which a threshold has left no precision, ``P_ii = 0``.
+    0 for units whose precision a threshold has set to 0, ``P_ii = 0``.
     """
     diagonal = precision.diagonal()
     scale = torch.where(diagonal > 0, diagonal.rsqrt(), 0.0)
@@ -111,7 +112,7 @@ def partial_correlations(precision: Tensor) -> Tensor:
 
 
 def collapsed(values: Tensor, unit_feature: Tensor, num_features: int) -> Tensor:
-    """The largest of ``values`` ``[units, units]``, none below 0, between the units of two features.
+    """Return the largest of ``values`` ``[units, units]``, none below 0, between the units of two features.
 
     Symmetric ``[features, features]``; 0 where a feature has no units, and for each feature with itself.
     """

@@ -15,27 +15,28 @@ from torch import Tensor
 from fedgraph.graphical.recovery.correlation import Moments, correlation, moments, positive_definite
 
 _PENALTIES = tuple(10 ** (-exponent / 2) for exponent in range(7))
-"""Penalties that are tried, as shares of the largest correlation, for which the graph is empty."""
+"""Candidate penalties, as shares of the largest correlation, at which the graph is empty."""
 
 
 def lasso_precision(sums: Moments, penalty: float) -> Tensor:
-    """argmin of ``tr(S P) - log det P + penalty sum_(i != j) |P_ij|``, float64 ``[units, units]``.
+    """Return argmin of ``tr(S P) - log det P + penalty sum_(i != j) |P_ij|``, float64 ``[units, units]``.
 
     Raises FloatingPointError where the solver fails.
     """
     with warnings.catch_warnings():
         # A duality gap of some thousandths moves no edge.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        # Each time from the start: GraphicalLassoCV goes on from the solution for a larger penalty, and where that
-        # fails, as on samples of the alarm network, it ends with a penalty forty times as large, without a word.
+        # Each time from the start: GraphicalLassoCV continues from the solution for a larger penalty, and where that
+        # fails, as on samples of the alarm network, it silently ends with a penalty forty times as large.
         precision = graphical_lasso(positive_definite(correlation(sums)).numpy(), penalty)[1]
     return torch.from_numpy(precision)
 
 
 def best_penalty(folds: Iterable[Tensor]) -> float:
-    """The penalty that makes left-out rows likeliest; ``folds`` are blocks of standardised rows ``[rows, units]``.
+    """Return the penalty that maximises the likelihood of left-out rows; ``folds`` are blocks ``[rows, units]``.
 
-    From the largest downwards until the likelihood falls: it has one maximum.
+    Rows are standardised. The search goes from the largest penalty downwards until the likelihood falls: it has one
+    maximum.
     """
     blocks = [moments(fold) for fold in folds]
     total = Moments(*(torch.stack(parts).sum(0) for parts in zip(*blocks, strict=True)))

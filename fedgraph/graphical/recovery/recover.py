@@ -1,4 +1,4 @@
-"""The feature graphs of clients, by whichever method."""
+"""The feature graphs of clients, by the method of the settings."""
 
 from __future__ import annotations
 
@@ -32,21 +32,29 @@ from fedgraph.support.randomness import generator
 log = logging.getLogger("fedgraph")
 
 _BOOTSTRAPS = 3
-"""Tables of uGLAD, drawn from the client's rows, which have to agree."""
+"""Number of tables of uGLAD, drawn with replacement from the client's rows, whose graphs have to agree."""
 
 _BINS = 3
-"""Of hill climbing: a number with more values is cut into so many categories of about equal size."""
+"""Hill climbing cuts a number with more values into this many categories of about equal size."""
 
 
 @dataclass(frozen=True, eq=False)
 class UnitTable:
-    """What one client recovers a graph from.
+    """Table of one client, from which its graph is recovered.
 
-    names        : of the features.
-    units        : float32 ``[rows, units]``, NaN for what is missing.
-    unit_feature : position of the feature that each unit belongs to, int64 ``[units]``; several are the categories
-                   of one feature, or the numbers of an embedding.
-    embeddings   : names of features of the latter kind.
+    Attributes
+    ----------
+    client : str
+        Name of the client.
+    names : tuple of str
+        Names of the features.
+    units : Tensor
+        float32 ``[rows, units]``, NaN for missing values.
+    unit_feature : Tensor
+        Position of the feature that each unit belongs to, int64 ``[units]``; several are the categories of one feature,
+        or the numbers of an embedding.
+    embeddings : tuple of str
+        Names of the features that are embeddings.
     """
 
     client: str
@@ -58,10 +66,16 @@ class UnitTable:
 
 @dataclass(frozen=True, eq=False)
 class Recovered:
-    """A client's graph, and what it was read from where that is correlations.
+    """Graph of a client, and the partial correlations from which it was read, where there are any.
 
-    partial_correlations : float64 ``[units, units]``, NaN for units that were left out.
-    strengths            : float64 ``[features, features]``, the largest size of them between two features.
+    Attributes
+    ----------
+    graph : FeatureGraph
+        Over all features.
+    partial_correlations : Tensor or None
+        float64 ``[units, units]``, NaN for units that were left out.
+    strengths : Tensor or None
+        float64 ``[features, features]``, the largest absolute partial correlation between two features.
     """
 
     graph: FeatureGraph
@@ -76,15 +90,36 @@ def recover(
     device: torch.device | None = None,
     targets: Sequence[str] = (),
 ) -> list[Recovered]:
-    """The feature graph of each client, from its own table alone.
+    """Recover the feature graph of each client, from its own table alone.
 
-    Categories of one feature share one node. Features that hardly vary have no edges, of which the log warns.
+    Categories of one feature share one node. Features that hardly vary have no edges, and are logged in a warning.
 
-    device  : where uGLAD computes; its clients with equally many units are learned at once.
-    targets : features that have at least ``target-neighbours`` neighbours, where graphs are read from correlations.
+    Parameters
+    ----------
+    settings : RecoverySettings
+        Method and thresholds.
+    tables : sequence of UnitTable
+        One of each client.
+    seed : int
+        Seed of the experiment.
+    device : torch.device, optional
+        Where uGLAD computes; its clients with equally many units are learned at once.
+    targets : sequence of str
+        Features that get at least ``target-neighbours`` neighbours, where graphs are read from correlations.
 
-    Raises GraphError for an expert's graph that cannot be read or lacks a feature, ExperimentError where a library is
-    not installed, RunError where a solver fails.
+    Returns
+    -------
+    list of Recovered
+        In the order of the tables.
+
+    Raises
+    ------
+    GraphError
+        When an expert's graph cannot be read or lacks a feature.
+    ExperimentError
+        When a library is not installed, or hill climbing is asked for on embeddings.
+    RunError
+        When a solver fails.
     """
     if settings.method == "expert":
         expert = read_feature_graph(str(settings.file), settings.moral)
@@ -109,7 +144,7 @@ def recover(
 class _Sample:
     """A client's units as they are correlated.
 
-    kept  : which units those are, bool ``[units]``.
+    kept  : which units of the table are correlated, bool ``[units]``.
     units : standardised, float32 ``[rows, kept units]`` with NaN.
     """
 
@@ -133,7 +168,7 @@ class _Sample:
             )
 
     def recovered(self, settings: RecoverySettings, precision: Tensor, targets: Sequence[str]) -> Recovered:
-        """The graph that a precision matrix float64 ``[kept units, kept units]`` stands for."""
+        """Return the graph of a precision matrix float64 ``[kept units, kept units]``."""
         table = self.table
         return linked(settings, table.names, self.kept, table.unit_feature, self.sums, precision, targets)
 
@@ -147,13 +182,13 @@ def linked(
     precision: Tensor,
     targets: Sequence[str] = (),
 ) -> Recovered:
-    """The graph over ``names`` that a precision matrix float64 ``[kept units, kept units]`` stands for.
+    """Return the graph over ``names`` of a precision matrix float64 ``[kept units, kept units]``.
 
-    kept         : which units that is of, bool ``[units]``.
+    kept         : which units the matrix contains, bool ``[units]``.
     unit_feature : of all units.
     sums         : of the kept ones.
-    targets      : of which each has at least ``target-neighbours`` neighbours: its strongest, and where the lasso has
-                   left too few, those with which it is correlated most.
+    targets      : features that get at least ``target-neighbours`` neighbours: the strongest, and where the lasso has
+                   left too few, those with the largest correlations.
     """
     partial, of = partial_correlations(precision), unit_feature[kept]
     sizes = partial.abs()
@@ -161,7 +196,7 @@ def linked(
     adjacency = collapsed(beyond.double(), of, len(names)) > 0
     strengths = collapsed(sizes, of, len(names))
     if settings.target_neighbours:
-        # In standard errors: of pairs that few rows have, nothing is known.
+        # In standard errors: correlations of pairs that few rows have are uncertain.
         evidence = collapsed(correlation(sums).abs() * sums.counts.sqrt(), of, len(names))
         for place in (place for place, name in enumerate(names) if name in targets):
             order = (strengths[place] + 1e-6 * evidence[place]).argsort(descending=True, stable=True)
@@ -213,7 +248,7 @@ def _uglad(settings: RecoverySettings, samples: Sequence[_Sample], seed: int, de
 
 
 def _bootstraps(sample: _Sample, seed: int) -> list[Tensor]:
-    """Correlations of rows drawn with replacement."""
+    """Return correlations of rows drawn with replacement."""
     draw, rows = generator(seed, "recovery-bootstraps", sample.table.client), len(sample.units)
     drawn = [sample.units[torch.randint(rows, (rows,), generator=draw)] for _ in range(_BOOTSTRAPS)]
     return [positive_definite(correlation(moments(each))) for each in drawn]

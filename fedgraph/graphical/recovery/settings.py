@@ -12,6 +12,8 @@ from fedgraph.support.settings import Settings
 class RecoverySettings(Settings):
     """How a client's feature graph is found.
 
+    Attributes
+    ----------
     method : ``graphical-lasso``: the l1-penalised Gaussian likelihood, its penalty by cross-validation; ``uglad``: the
         same likelihood without penalty, minimised by an unrolled network (Shrivastava et al., 2022), the paper's own;
         ``hill-climbing``: the Bayesian network of the best BIC that a greedy search finds, its moral graph (needs
@@ -20,14 +22,15 @@ class RecoverySettings(Settings):
         neither outliers nor monotone transformations count, or ``none``. Units of two values stay as they are.
     threshold  : features are linked if a partial correlation between their units is beyond it,
     deviations : and beyond so many standard errors of a correlation, ``1 / sqrt(rows)``, of chance in small tables.
-    target_neighbours : features that are to be predicted get so many neighbours at least, the strongest of those that
-        are not beyond the thresholds; in small tables they may have none. Not for ``hill-climbing`` and ``expert``.
+    target_neighbours : least number of neighbours of features that are to be predicted: the strongest of those that are
+        not beyond the thresholds are added; in small tables they may have none. Not for ``hill-climbing`` and
+        ``expert``.
     penalty    : of the graphical lasso, on the scale of correlations; None: by cross-validation.
     folds      : of the cross-validation.
     steps      : L, the unrolled steps of uGLAD.
     initial_threshold     : rho, below which an entry of the precision matrix becomes 0, before anything is learned. As
-        released it is about 0.5, from which some networks never come to an edge.
-    epochs, learning_rate : of Adam, by which they are learned. As released: 250 of 0.002, of which it takes 800.
+        released it is about 0.5, from which some networks never find an edge.
+    epochs, learning_rate : of Adam, which trains uGLAD. As released: 250 epochs at 0.002, at which it takes 800.
     file       : of the expert's graph; see ``read_feature_graph`` for its formats.
     moral      : read it as a Bayesian network, whose moral graph is taken.
     """

@@ -1,4 +1,4 @@
-"""The moral graph of a Bayesian network that pgmpy's hill climbing finds (Koller, Friedman, 2009, section 18.4.3)."""
+"""The moral graph of a Bayesian network, found by pgmpy's hill climbing (Koller, Friedman, 2009, section 18.4.3)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fedgraph.support.errors import ExperimentError
 
 
 def hill_climbing_graph(names: tuple[str, ...], units: Tensor, unit_feature: Tensor, bins: int) -> FeatureGraph:
-    """The moral graph of the network with the best BIC, of features as categories; see ``as_categories``.
+    """Return the moral graph of the network with the best BIC, with features as categories; see ``as_categories``.
 
     Raises ExperimentError where pgmpy is not installed.
     """
     pandas, discovery = _library("pandas"), _library("pgmpy.causal_discovery")
     table = as_categories(units, unit_feature, len(names), bins)
-    # Columns are numbers: pgmpy decides between equals in the order of a set, which for text differs by process.
+    # Columns are numbers: pgmpy breaks ties in the order of a set, which for text differs by process.
     frame = pandas.DataFrame({column: table[:, column].numpy().astype(str) for column in range(len(names))})
     frame = frame.astype("category")
     search = discovery.HillClimbSearch(scoring_method="bic-d", return_type="dag", show_progress=False)
@@ -29,10 +29,10 @@ def hill_climbing_graph(names: tuple[str, ...], units: Tensor, unit_feature: Ten
 
 
 def as_categories(units: Tensor, unit_feature: Tensor, num_features: int, bins: int) -> Tensor:
-    """Features as positions of categories, int64 ``[rows, features]``.
+    """Convert features to positions of categories, int64 ``[rows, features]``.
 
     Several units are one category each; a single one is cut at its quantiles into ``bins`` where it has more values.
-    What is missing counts as the commonest category.
+    Missing values are replaced by the commonest category.
     """
     columns = []
     for feature in range(num_features):

@@ -1,14 +1,14 @@
-"""One graph of the rows of all clients, from sums over rows that add up over clients, so that no client shows a row.
+"""One graph of the rows of all clients, recovered from sums over rows that add up over clients; no client shows a row.
 
-What few of a client's rows hold, as a rare disease, tells of no dependence there, and the union of graphs lacks what
-none of them found. In the sums it counts as often as it occurs in all rows together: the graph is that of pooled rows,
-bit for bit, however they are dealt to clients.
+A dependence that few of a client's rows show, such as that of a rare disease, is not found there, and the union of
+graphs lacks edges that no client found. In the sums it counts as often as it occurs in all rows together: the graph is
+that of pooled rows, bitwise identical for any partition of the rows among clients.
 
-The sums are those of which correlations between pairs of units consist where values are missing
+The sums are those from which correlations between pairs of units are computed where values are missing
 (:mod:`fedgraph.graphical.recovery.correlation`). Units are cut to [0, 1] and rounded to 1/256, so that sums are whole
 numbers: they are the same in every order, masks add up to nothing (:mod:`fedgraph.privacy.secret.masks`), and one row
-moves them by a bounded amount, which noise can hide (:mod:`fedgraph.privacy.noise.counts`). Ranks of pooled rows are in
-no sums: numbers are correlated in their units.
+moves them by a bounded amount, which noise can hide (:mod:`fedgraph.privacy.noise.counts`). Ranks of pooled rows cannot
+be computed from sums: numbers are correlated in their units.
 """
 
 from __future__ import annotations
@@ -31,20 +31,26 @@ from fedgraph.privacy.noise import CountNoiseSettings, noise_multiplier_for, sta
 from fedgraph.support.errors import ReplyError, RunError
 
 STEPS = 256
-"""Of a unit from 0 to 1."""
+"""Number of steps of a unit from 0 to 1."""
 
 _PENALTIES = tuple(10 ** (-exponent / 4) for exponent in range(1, 13))
 _GAMMA = 0.5
-"""Of the extended BIC (Foygel, Drton 2010): how much more an edge costs among many units."""
+"""Gamma of the extended BIC (Foygel, Drton 2010): the additional cost of an edge among many units."""
 
 
 @dataclass(frozen=True)
 class UnitSums:
     """Sums over rows, whole numbers.
 
-    counts   : rows that know both of two features, int64 ``[features, features]``.
-    sums     : of each unit, in steps, over the rows that know its feature and another, int64 ``[units, features]``.
-    products : of two units, in steps squared, int64 ``[units, units]``.
+    Attributes
+    ----------
+    counts : Tensor
+        Rows in which both of two features are known, int64 ``[features, features]``.
+    sums : Tensor
+        Sums of each unit, in steps, over the rows in which its feature and another are known, int64 ``[units,
+        features]``.
+    products : Tensor
+        Products of two units, in steps squared, int64 ``[units, units]``.
     """
 
     counts: Tensor
@@ -53,7 +59,7 @@ class UnitSums:
 
     @classmethod
     def of(cls, units: Tensor, schema: Schema) -> UnitSums:
-        """Those of the rows of ``units`` ``[rows, units]``, NaN for missing."""
+        """Sum over the rows of ``units`` ``[rows, units]``, NaN for missing."""
         unit_feature, features = schema.unit_feature, len(schema.features)
         first = torch.searchsorted(unit_feature, torch.arange(features))
         # Sums in float64 are exact up to 2^53, far beyond any table.
@@ -63,18 +69,24 @@ class UnitSums:
 
     @classmethod
     def width(cls, schema: Schema) -> int:
-        """Numbers of ``flat``."""
+        """Return the length of :meth:`flat`."""
         units, features = len(schema.unit_feature), len(schema.features)
         return features * (features + 1) // 2 + units * features + units * (units + 1) // 2
 
     def flat(self) -> Tensor:
-        """All of them once, int64 ``[numbers]``: the upper halves of what is symmetric."""
+        """Return all sums once, int64 ``[numbers]``: of symmetric matrices, the upper halves."""
         halves = [each[*torch.triu_indices(*each.shape)] for each in (self.counts, self.products)]
         return torch.cat([halves[0], self.sums.flatten(), halves[1]])
 
     @classmethod
     def from_flat(cls, flat: Tensor, schema: Schema) -> UnitSums:
-        """What ``flat`` was taken from; symmetric whatever it holds. Raises ReplyError for another number of them."""
+        """Return the sums of which ``flat`` is the flat form; matrices are symmetric whatever it contains.
+
+        Raises
+        ------
+        ReplyError
+            When the length or the dtype is another.
+        """
         units, features = len(schema.unit_feature), len(schema.features)
         if flat.shape != (cls.width(schema),) or flat.dtype != torch.int64:
             raise ReplyError(f"the sums are {flat.dtype} {list(flat.shape)}, not int64 [{cls.width(schema)}]")
@@ -83,7 +95,13 @@ class UnitSums:
         return cls(_whole(counts, features), sums.reshape(units, features), _whole(products, units))
 
     def check(self, schema: Schema, rows: int) -> UnitSums:
-        """Themselves, if they can be those of so many rows. Raises ReplyError for what no rows add up to."""
+        """Check that the sums can be those of ``rows`` rows, and return them.
+
+        Raises
+        ------
+        ReplyError
+            When no rows add up to these sums.
+        """
         own = self.counts.diagonal()
         of_unit = self.counts[schema.unit_feature]
         of_pair = of_unit[:, schema.unit_feature]
@@ -98,7 +116,7 @@ class UnitSums:
         return self
 
     def moments(self, schema: Schema) -> tuple[Moments, Tensor]:
-        """Those of standardised units, and the variances of the units, float64 ``[units]``.
+        """Return the moments of standardised units, and the variances of the units, float64 ``[units]``.
 
         Sums with noise may be those of no rows: then counts are at least 1 and variances not below 0.
         """
@@ -115,12 +133,28 @@ class UnitSums:
 def with_noise(
     sums: UnitSums, schema: Schema, noise: CountNoiseSettings, generator: torch.Generator | None = None
 ) -> UnitSums:
-    """Sums that may leave, with the guarantee of ``noise`` for a row; whole numbers still.
+    """Add noise to sums that leave a client, with the guarantee of ``noise`` for a row; they remain whole numbers.
 
     In units of 1 a row is a vector of which the counts, the sums and the products have norms of at most F, the number
     of features, embeddings counted once for each of their numbers: its units of a feature have a norm of at most 1. As
     no entry is negative, another row in its place moves the vector by at most ``sqrt(6) F``. For Laplace noise, that is
     in the L1 norm, in which the entries of a row sum to at most 3 F^2.
+
+    Parameters
+    ----------
+    sums : UnitSums
+        Sums of one client.
+    schema : Schema
+        Schema of the sums.
+    noise : CountNoiseSettings
+        Mechanism, epsilon and delta.
+    generator : torch.Generator, optional
+        Source of the noise, for tests and simulations only.
+
+    Returns
+    -------
+    UnitSums
+        The noisy sums.
     """
     size = sum(feature.size for feature in schema.features)
     if noise.mechanism == "gaussian":
@@ -137,10 +171,19 @@ def with_noise(
 def recover_from_sums(
     settings: RecoverySettings, schema: Schema, sums: UnitSums, targets: Sequence[str] = ()
 ) -> Recovered:
-    """The graph of all rows together: the graphical lasso, its penalty by the extended BIC, and the thresholds of
-    ``settings``.
+    """Recover the graph of all rows together: the graphical lasso, its penalty by the extended BIC, and the thresholds.
 
-    Raises RunError where the solver fails for every penalty.
+    Features among ``targets`` get at least ``target-neighbours`` neighbours.
+
+    Returns
+    -------
+    Recovered
+        The graph, and its partial correlations.
+
+    Raises
+    ------
+    RunError
+        When the solver fails for every penalty.
     """
     moments, variance = sums.moments(schema)
     kept = _varying(sums, schema, variance, MIN_COUNT)
@@ -153,8 +196,10 @@ def recover_from_sums(
 
 
 def _varying(sums: UnitSums, schema: Schema, variance: Tensor, min_count: int) -> Tensor:
-    """Which units to correlate, as :func:`fedgraph.graphical.recovery.correlation.varying_units`, but of numbers all
-    that vary."""
+    """Return which units to correlate, as :func:`fedgraph.graphical.recovery.correlation.varying_units`.
+
+    Of numbers, all that vary are kept.
+    """
     place = torch.arange(len(schema.unit_feature))
     of_rows = sums.counts.diagonal()[schema.unit_feature]
     ones = sums.sums[place, schema.unit_feature] / STEPS
@@ -168,7 +213,7 @@ def _varying(sums: UnitSums, schema: Schema, variance: Tensor, min_count: int) -
 
 
 def _by_ebic(moments: Moments) -> Tensor:
-    """The precision of the penalty with the least extended BIC, among shares of the largest correlation.
+    """Return the precision matrix of least extended BIC, over penalties that are shares of the largest correlation.
 
     ``n (tr(S P) - log det P) + E log n + 4 gamma E log p`` of p units and E pairs of them, where n is the mean of the
     rows that pairs have.
@@ -178,7 +223,7 @@ def _by_ebic(moments: Moments) -> Tensor:
     largest = float((found - torch.eye(size)).abs().max())
     best, least, worse = None, math.inf, 0
     for share in _PENALTIES:
-        # It has one minimum, or nearly so, and the solver takes ever longer beyond it.
+        # The criterion has one minimum, or nearly so, and the solver takes ever longer beyond it.
         if worse == 2:
             break
         try:
@@ -198,7 +243,7 @@ def _by_ebic(moments: Moments) -> Tensor:
 
 
 def _whole(half: Tensor, size: int) -> Tensor:
-    """The symmetric matrix of which ``half`` is the upper half."""
+    """Return the symmetric matrix of which ``half`` is the upper half."""
     matrix = half.new_zeros(size, size)
     matrix[*torch.triu_indices(size, size)] = half
     return matrix + matrix.triu(1).T

@@ -1,7 +1,7 @@
-"""uGLAD: precision matrices from an unrolled network that is learned from nothing but the correlations.
+"""uGLAD: precision matrices from an unrolled network that is trained on the correlations alone.
 
 Shrivastava, Chajewska, Abraham, Chen: uGLAD: Sparse graph recovery by optimizing deep unrolled networks (2022); the
-steps are those of GLAD (Shrivastava et al., ICLR 2020). Every client has a network of its own, and all are learned at
+steps are those of GLAD (Shrivastava et al., ICLR 2020). Every client has a network of its own, and all are trained at
 once, in tensors ``[clients, tables, units, units]``.
 """
 
@@ -22,22 +22,22 @@ _LAMBDA = ((3, 2), (3, 1), (1, 3), (1, 1))
 """Shapes of weights and biases, layer by layer."""
 
 _SHAPES = ((1, 1), *_RHO, *_LAMBDA)
-"""Of all that is learned: first t."""
+"""Shapes of all learned parameters: first t."""
 
 _SMALLEST_EIGENVALUE = 1e-2
-"""Below it log det goes on as a straight line: thresholds may leave a matrix that is not positive definite."""
+"""Below it, log det continues as a straight line: thresholds may leave a matrix that is not positive definite."""
 
 
 def uglad_precisions(
     correlations: Tensor, targets: Tensor, generators: Sequence[torch.Generator], settings: RecoverySettings
 ) -> Tensor:
-    """Precision matrices float32 ``[clients, tables, units, units]`` of correlation matrices of that shape.
+    """Return precision matrices float32 ``[clients, tables, units, units]`` of correlation matrices of that shape.
 
     targets    : ``[clients, units, units]``; the loss of a client is the mean over its tables' precision matrices P of
-                 ``-log det P + tr(S P)``, S its target. The true precision is nowhere.
+                 ``-log det P + tr(S P)``, S its target. The true precision is never used.
     generators : of each client's initial network.
 
-    Raises torch.linalg.LinAlgError where learning diverges.
+    Raises torch.linalg.LinAlgError where training diverges.
     """
     correlations, targets = correlations.float(), targets.float()[:, None]
     drawn = [initial_parameters(each, settings.initial_threshold) for each in generators]
@@ -58,29 +58,29 @@ def uglad_precisions(
 
 
 def initial_parameters(generator: torch.Generator, initial_threshold: float) -> Tensor:
-    """What one client's network starts from, ``[parameters]``: t = 1, layers as PyTorch draws linear ones."""
+    """Return one client's initial network, ``[parameters]``: t = 1, layers initialised as PyTorch's linear ones."""
     parts = [torch.ones(1)]
     for layers in (_RHO, _LAMBDA):
         for at, shape in enumerate(layers):
             # A bias has the range of the weights before it.
             bound = 1 / math.sqrt(layers[at - at % 2][1])
             parts.append(torch.rand(shape[0] * shape[1], generator=generator) * 2 * bound - bound)
-    # As drawn, about 1/2, rho may make every entry 0: then no gradient tells it to fall.
+    # As initialised, about 1/2, rho may make every entry 0: then there is no gradient to decrease it.
     parts[len(_RHO)] = torch.tensor([math.log(initial_threshold / (1 - initial_threshold))])
     return torch.cat(parts)
 
 
 def unroll(parameters: Tensor, correlations: Tensor, steps: int) -> Tensor:
-    """theta after the steps, ``[clients, tables, units, units]`` like the correlations S.
+    """Return theta after the steps, ``[clients, tables, units, units]`` like the correlations S.
 
-    ``theta_0 = (S + t I)^-1``; then each time the minimiser for a given lambda, entries shrunk by
+    ``theta_0 = (S + t I)^-1``; then in each step the minimiser for a given lambda, entries shrunk by
     ``rho(theta_half, S, theta)``, and ``lambda <- Lambda(|theta - theta_half|_F^2, lambda)``.
 
     parameters : ``[clients, parameters]``.
     """
     start, *layers = split(parameters)
     rho_layers, lambda_layers = layers[: len(_RHO)], layers[len(_RHO) :]
-    # What is learned may change its sign, and t must not: S + t I could be singular.
+    # Learned parameters may change their sign, and t must not: S + t I could be singular.
     eye = torch.eye(correlations.shape[-1], device=correlations.device)
     theta = torch.linalg.inv(correlations + start[..., None].abs() * eye)
     ones = correlations.new_ones(correlations.shape[:2])
@@ -94,13 +94,13 @@ def unroll(parameters: Tensor, correlations: Tensor, steps: int) -> Tensor:
 
 
 def split(parameters: Tensor) -> list[Tensor]:
-    """t, weights and biases of rho and those of Lambda, each ``[clients, outputs, inputs]``."""
+    """Split parameters into t, weights and biases of rho and those of Lambda, each ``[clients, outputs, inputs]``."""
     parts = parameters.split([outputs * inputs for outputs, inputs in _SHAPES], 1)
     return [part.reshape(-1, *shape) for part, shape in zip(parts, _SHAPES, strict=True)]
 
 
 def _perceptron(layers: Sequence[Tensor], *inputs: Tensor) -> Tensor:
-    """A perceptron on each entry of ``inputs`` ``[clients, ...]``: tanh between layers, a sigmoid at the end."""
+    """Apply a perceptron to each entry of ``inputs`` ``[clients, ...]``: tanh between layers, a sigmoid at the end."""
     # Channels before entries: several times faster than the other way round.
     values = torch.stack(inputs, 1).flatten(2)
     for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
@@ -109,28 +109,29 @@ def _perceptron(layers: Sequence[Tensor], *inputs: Tensor) -> Tensor:
 
 
 def consensus(precisions: Tensor) -> Tensor:
-    """One matrix ``[..., units, units]`` of several ``[..., tables, units, units]``.
+    """Combine matrices ``[..., tables, units, units]`` into one, ``[..., units, units]``.
 
-    The smallest size that an entry has in any of them, with the sign of most: what one table lacks is no edge.
+    An entry gets the smallest absolute value that it has in any of them, with the sign of most: what one table lacks is
+    no edge.
     """
     signs = precisions.sign().sum(-3)
     return precisions.abs().amin(-3) * torch.where(signs < 0, -1.0, 1.0)
 
 
 def minimiser(b: Tensor, lambda_: Tensor) -> Tensor:
-    """``(-b + sqrt(b^T b + 4/lambda I)) / 2`` for symmetric b ``[..., units, units]`` and lambda ``[...]`` above 0."""
+    """Return ``(-b + sqrt(b^T b + 4/lambda I)) / 2``, symmetric b ``[..., units, units]``, lambda ``[...]`` above 0."""
     result: Tensor = _Minimiser.apply(b, lambda_)
     return result
 
 
 def log_determinant(matrices: Tensor) -> Tensor:
-    """log det of symmetric matrices ``[..., units, units]``, finite even if they are not positive definite."""
+    """Return log det of symmetric matrices ``[..., units, units]``, finite even if they are not positive definite."""
     result: Tensor = _LogDeterminant.apply(matrices)
     return result
 
 
 class _Minimiser(torch.autograd.Function):
-    """A function of eigenvalues; its gradient knows no division by differences between them, which may be 0."""
+    """A function of eigenvalues whose gradient does not divide by differences between them, which may be 0."""
 
     @staticmethod
     def forward(context: Any, b: Tensor, lambda_: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""How good models of tables are: predictions, answers, samples, and yardsticks that are no graphical models."""
+"""Evaluation of models of tables: predictions, conditional distributions, samples, and baselines."""
 
 from fedgraph.graphical.scores.model_scores import score_answers, score_model, score_samples, some_hidden
 from fedgraph.graphical.scores.sample_quality import SampleQuality, sample_quality

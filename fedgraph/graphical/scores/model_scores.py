@@ -1,4 +1,4 @@
-"""How well a graphical model predicts features of given rows, and how close its samples come to them.
+"""Scores of a graphical model: its predictions of given rows, and the distance of its samples from them.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 3.3.
 """
@@ -20,12 +20,17 @@ from fedgraph.support.randomness import generator
 
 MOST_QUESTIONS = 1000
 DRAWS_PER_QUESTION = 256
-"""Of what is unknown. Scores are means over many questions, so fewer draws do than for a single answer."""
+"""Number of draws of unknown features: scores are means over many queries and need fewer than a single answer."""
 
 
 def score_model(model: GraphicalModel, values: Floats, targets: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Scores by target (:func:`fedgraph.graphical.scores.target_scores.score`), each predicted from all other features
-    of rows ``[rows, features]``, by one pass through the network."""
+    """Score predictions of targets from all other features of rows ``[rows, features]``, in one pass of the network.
+
+    Returns
+    -------
+    dict of str to dict of str to float
+        Scores by target and name, of :func:`fedgraph.graphical.scores.target_scores.score`.
+    """
     network, encoding, parameters = model.network, model.encoding, model.parameters[None]
     units = encoding.encode(values)[None]
     if network.masked:
@@ -33,7 +38,7 @@ def score_model(model: GraphicalModel, values: Floats, targets: Sequence[str]) -
         return score_targets(encoding.schema, values, as_predictions(network, encoding, predicted, targets))
     found: dict[str, Floats] = {}
     for target in targets:
-        # A perceptron that all features have in common would see its own target.
+        # A perceptron that all features share would see its own target.
         hidden = units.clone()
         hidden[..., encoding.schema.slices[target]] = torch.nan
         found |= as_predictions(network, encoding, network.predict(parameters, hidden)[0], [target])
@@ -41,7 +46,13 @@ def score_model(model: GraphicalModel, values: Floats, targets: Sequence[str]) -
 
 
 def some_hidden(schema: Schema, values: Floats, targets: Sequence[str], share: float, seed: int) -> Floats:
-    """The first rows ``[rows, features]``, 1,000 at most, in which this share of the values is hidden, targets not."""
+    """Return the first rows, at most 1,000, with a share of the values hidden at random; those of targets never are.
+
+    Returns
+    -------
+    array
+        Rows ``[rows, features]``, NaN where a value is hidden.
+    """
     rows = values[:MOST_QUESTIONS].copy()
     for name, place in schema.value_slices.items():
         if name not in targets:
@@ -51,7 +62,15 @@ def some_hidden(schema: Schema, values: Floats, targets: Sequence[str], share: f
 
 
 def score_answers(model: GraphicalModel, values: Floats, targets: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Scores by target, asked one by one of rows in which much may be unknown; embeddings are not asked for."""
+    """Score predictions of each target, queried one by one, from rows in which much may be unknown.
+
+    Embeddings among the targets are left out.
+
+    Returns
+    -------
+    dict of str to dict of str to float
+        Scores by target and name, of :func:`fedgraph.graphical.scores.target_scores.score`.
+    """
     schema = model.encoding.schema
     asked = [name for name in targets if schema[name].kind != "embedding"]
     found: dict[str, Floats] = {}
@@ -70,11 +89,16 @@ def score_answers(model: GraphicalModel, values: Floats, targets: Sequence[str])
 def score_samples(
     model: GraphicalModel, values: Floats, name: str, seed: int, settings: SamplingSettings | None = None
 ) -> dict[str, float]:
-    """Of as many samples of a model as there are rows ``[rows, features]``, drawn for the client ``name``; see
-    :class:`fedgraph.graphical.scores.sample_quality.SampleQuality`."""
+    """Compare held-out rows ``[rows, features]`` with as many samples of a model, drawn for the client ``name``.
+
+    Returns
+    -------
+    dict of str to float
+        Scores of :class:`fedgraph.graphical.scores.sample_quality.SampleQuality` by name.
+    """
     encoding = model.encoding
     samples = draw(model.network, model.parameters[None], len(values), [name], seed, settings=settings)[0]
-    # What is whole in a table is whole in its rows.
+    # Whole numbers of the table become whole in the samples.
     samples = encoding.encode(encoding.decode(samples))
     found = sample_quality(encoding.schema, samples, encoding.encode(values), seed)
     distances = list(found.marginal.values())

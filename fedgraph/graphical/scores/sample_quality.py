@@ -1,4 +1,4 @@
-"""How close samples of a mixed table are to rows that were held out: margins, pairs of features, and as a whole."""
+"""Distance of samples of a mixed table from held-out rows: of margins, of pairs of features, and as a whole."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedgraph.data.schema import Schema
 from fedgraph.support.errors import DataError
 
 _MOST_ROWS = 5_000
-"""Of each kind that the classifier is shown: more take long, and tell the same."""
+"""Largest number of rows of each kind for the classifier: more take long, and give the same result."""
 
 _FOLDS = 3
 _VARIES = 1e-6
@@ -26,14 +26,19 @@ _VARIES = 1e-6
 
 @dataclass(frozen=True)
 class SampleQuality:
-    """Samples beside held-out rows.
+    """Distance of samples from held-out rows.
 
-    marginal    : distance of each feature's two distributions, 0 to 1: the largest difference of their cumulative
-                  distributions (Kolmogorov-Smirnov) for numbers, the mean of that for an embedding, half the sum of
-                  differences of shares (total variation) for categories.
-    correlation : of pairs of units of different features, the largest and the mean difference of their correlations.
-    auc         : of a classifier that tells samples from held-out rows (two-sample test of Lopez-Paz and Oquab, ICLR
-                  2017), cross-validated: 0.5 where it cannot, 1 where it always can.
+    Attributes
+    ----------
+    marginal : mapping of str to float
+        Distance of each feature's two distributions, 0 to 1: the largest difference of their cumulative distributions
+        (Kolmogorov-Smirnov) for numbers, the mean of that for an embedding, half the sum of differences of shares
+        (total variation) for categories.
+    correlation : tuple of float
+        Largest and mean difference of the correlations of pairs of units of different features.
+    auc : float
+        AUC of a classifier between samples and held-out rows (two-sample test of Lopez-Paz and Oquab, ICLR 2017),
+        cross-validated: 0.5 where it cannot distinguish them, 1 where it always can.
     """
 
     marginal: Mapping[str, float]
@@ -41,7 +46,7 @@ class SampleQuality:
     auc: float
 
     def as_text(self) -> str:
-        """Three lines."""
+        """Return a summary of three lines."""
         worst = max(self.marginal, key=lambda name: self.marginal[name])
         return (
             f"marginal distance: mean {np.mean(list(self.marginal.values())):.3f}, largest {self.marginal[worst]:.3f} "
@@ -52,10 +57,16 @@ class SampleQuality:
 
 
 def sample_quality(schema: Schema, samples: Tensor, held_out: Tensor, seed: int = 0) -> SampleQuality:
-    """Compare rows of units ``[rows, units]``, decoded and encoded again where numbers are whole; NaN is missing.
+    """Compare samples with held-out rows, both as units ``[rows, units]``; NaN is missing.
 
-    Categories are indicators; numbers may be on any scale, as long as it is the same. For the classifier, samples are
-    missing as often as held-out rows are: each takes the gaps of one of those.
+    Integers must have been decoded and encoded again. Categories are indicators; numbers may be on any scale, as long
+    as it is the same. For the classifier, samples are missing as often as held-out rows are: each takes the missing
+    values of one of those.
+
+    Returns
+    -------
+    SampleQuality
+        Marginal distances, differences of correlations, and the AUC of the classifier.
 
     Raises
     ------
@@ -107,7 +118,7 @@ def _correlations(schema: Schema, samples: Tensor, held_out: Tensor) -> tuple[fl
 
 
 def _correlation(rows: Tensor) -> Tensor:
-    """Of all units, over the rows in which both are there; NaN for those that do not vary."""
+    """Return correlations of all units, over the rows in which both are known; NaN for those that do not vary."""
     rows = rows.double()
     scaled = rows - rows.nanmean(0)
     there = (~rows.isnan()).double()

@@ -1,4 +1,4 @@
-"""How good predictions of single features are, in the units of the table.
+"""Scores of predictions of single features, in the units of the table.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 3.3: MAE and RMSE of numbers, AUC and
 AUPR of binary features, precision and recall of categorical ones.
@@ -23,7 +23,7 @@ numbers]``, or probabilities ``[rows, categories]`` of binary and categorical fe
 
 
 def as_predictions(network: Network, encoding: Encoding, units: Tensor, targets: Sequence[str]) -> Predictions:
-    """Of what a network predicted for one client, ``[rows, units]``; numbers are not rounded."""
+    """Convert a network's predictions ``[rows, units]`` for one client to units of the table, without rounding."""
     found = {}
     for name in targets:
         feature = encoding.schema[name]
@@ -36,7 +36,27 @@ def as_predictions(network: Network, encoding: Encoding, units: Tensor, targets:
 
 
 def score_targets(schema: Schema, values: Floats, predictions: Predictions) -> dict[str, dict[str, float]]:
-    """Scores by target, see :func:`score`, of predictions for the rows of ``values`` ``[rows, features]``."""
+    """Score predictions of each target for the same rows.
+
+    Parameters
+    ----------
+    schema : Schema
+        Schema of the rows.
+    values : array
+        True values, ``[rows, features]``, NaN for unknown.
+    predictions : mapping of str to array
+        By target: numbers ``[rows]``, embeddings ``[rows, numbers]``, or probabilities ``[rows, categories]``.
+
+    Returns
+    -------
+    dict of str to dict of str to float
+        Scores by target and name; see :func:`score`.
+
+    Raises
+    ------
+    DataError
+        When predictions have another shape than the true values require, or are not finite.
+    """
     check_shape(values, schema)
     return {
         name: score(schema[name], feature_values(schema, values, name), predicted)
@@ -45,23 +65,23 @@ def score_targets(schema: Schema, values: Floats, predictions: Predictions) -> d
 
 
 def feature_values(schema: Schema, values: Floats, name: str) -> Floats:
-    """A feature's part of values ``[rows, features]``: ``[rows]``, or ``[rows, numbers]`` of an embedding."""
+    """Return a feature's part of values ``[rows, features]``: ``[rows]``, or ``[rows, numbers]`` of an embedding."""
     part = values[:, schema.value_slices[name]]
     return part if schema[name].kind == "embedding" else part[:, 0]
 
 
 def score(feature: Feature, truth: Floats, predicted: Floats) -> dict[str, float]:
-    """Scores of one target in the rows where it is known: ``rows`` says how many, and so can every one be judged.
+    """Score predictions of one target in the rows where it is known; ``rows`` is the number of these.
 
     Numbers, ordinal ones among them: ``mae``, ``rmse``; of an embedding the means over its numbers. Binary: ``auc`` (of
-    the ROC curve) and ``aupr`` (average precision), NaN where only one category is there. What counts as positive is
-    the category that fewer of these rows have, in the paper the death of a child, and the second if both are as
-    frequent; the AUC is the same for either.
-    Categorical, by the most probable category: ``micro-precision``, ``micro-recall``, and ``macro-precision``,
-    ``macro-recall``, means over all categories of the feature; as in the paper, the recall of a category is 0 where it
-    never was the truth, and the precision 0 where it never was predicted. Without any row all are NaN.
+    the ROC curve) and ``aupr`` (average precision), NaN where only one category occurs. The positive category is the
+    one that fewer of these rows have, in the paper the death of a child, and the second if both are as frequent; the
+    AUC is the same for either. Categorical, by the most probable category: ``micro-precision``, ``micro-recall``, and
+    ``macro-precision``, ``macro-recall``, means over all categories of the feature; as in the paper, the recall of a
+    category is 0 where it never was the truth, and the precision 0 where it never was predicted. Without any row all
+    are NaN.
 
-    Raises DataError when predictions have another shape than the truth wants, or are not finite.
+    Raises DataError when predictions have another shape than the truth requires, or are not finite.
     """
     wanted: tuple[int, ...] = truth.shape if feature.is_scaled else (*truth.shape, len(feature.categories))
     if predicted.shape != wanted:

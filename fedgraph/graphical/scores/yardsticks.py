@@ -1,6 +1,7 @@
-"""Models of one target from all other features, with which a model of all features is compared.
+"""Baselines: models of one target from all other features, with which a model of all features is compared.
 
-Gradient-boosted trees, and linear or logistic regression, by scikit-learn and as it sets them.
+Gradient-boosted trees, and linear or logistic regression, by scikit-learn with its defaults, except
+more iterations of the latter.
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import derive_seed
 
 Yardstick = Literal["trees", "weighted-trees", "linear"]
-"""``trees``: a histogram gradient boosting; ``weighted-trees``: the same with every class of as much weight as others,
-for categories alone; ``linear``: a ridge or logistic regression."""
+"""``trees``: histogram gradient boosting; ``weighted-trees``: the same with balanced class weights, for categories
+alone; ``linear``: a ridge or logistic regression.
+"""
 
 _MOST_CATEGORIES = 255
-"""That trees take as categories; of features with more, positions count as numbers."""
+"""Largest number of categories that trees take as such; with more, positions count as numbers."""
 
 
 @dataclass(frozen=True)
 class TargetModel:
     """A fitted model of one target.
 
-    inputs    : columns of values that it looks at.
+    inputs    : columns of values that it uses.
     estimator : of scikit-learn; None where the target was ``constant``.
     """
 
@@ -40,8 +42,7 @@ class TargetModel:
     constant: float
 
     def predict(self, values: Floats) -> Floats:
-        """For rows of values ``[rows, features]``: numbers ``[rows]`` in their units, or probabilities ``[rows,
-        categories]``."""
+        """Predict rows of values ``[rows, features]``: numbers ``[rows]``, or probabilities ``[rows, categories]``."""
         check_shape(values, self.schema)
         inputs = values[:, self.inputs]
         if self.target.is_number:
@@ -61,8 +62,8 @@ def fit_target(yardstick: Yardstick, schema: Schema, values: Floats, target: str
 
     Inputs are all other features but those that are missing in all these rows.
 
-    Missing inputs are a matter of their own for trees. The linear model takes numbers in standard deviations, the mean
-    for missing ones and an indicator of that, and of categories an indicator each, missing being one of them.
+    Trees handle missing inputs themselves. The linear model takes numbers in standard deviations, with the mean for
+    missing ones and an indicator of missingness, and categories as indicators, missing being one of them.
 
     Raises DataError for an unknown yardstick or target, for an embedding as target, for other columns, and where the
     target is known in no row, or no other feature in any of these.
@@ -96,9 +97,30 @@ def fit_target(yardstick: Yardstick, schema: Schema, values: Floats, target: str
 def predict_targets(
     yardstick: Yardstick, schema: Schema, training: Floats, rows: Floats, targets: list[str], seed: int = 0
 ) -> Predictions:
-    """Predictions of each target for ``rows`` by models that were fitted to ``training``, both ``[rows, features]``.
+    """Predict each target for ``rows`` with a model fitted to ``training``.
 
-    A number has no classes to weight, and is not predicted by ``weighted-trees``.
+    Parameters
+    ----------
+    yardstick : {"trees", "weighted-trees", "linear"}
+        Kind of model. Numbers have no classes to weight, and are not predicted by ``weighted-trees``.
+    schema : Schema
+        Schema of the rows.
+    training, rows : array
+        ``[rows, features]``.
+    targets : list of str
+        Features to predict.
+    seed : int
+        Seed of the models.
+
+    Returns
+    -------
+    dict of str to array
+        By target: numbers ``[rows]`` in their units, or probabilities ``[rows, categories]``.
+
+    Raises
+    ------
+    DataError
+        When a target is unknown, an embedding, or known in no row of ``training``.
     """
     if yardstick == "weighted-trees":
         targets = [name for name in targets if not schema[name].is_number]

@@ -21,9 +21,11 @@ from fedgraph.support.settings import Settings
 class CountNoiseSettings(Settings):
     """Noise on counts before they leave their owner.
 
-    Neighbours are two tables of as many rows that differ in one row, whatever stands in it: a row counts in one cell of
+    Neighbours are two tables of as many rows that differ in one row, whatever its values: a row counts in one cell of
     each histogram, and so moves two of its cells by 1. All histograms of a release share epsilon.
 
+    Attributes
+    ----------
     mechanism : ``laplace``, or ``gaussian``, which is better for more than a dozen or so histograms.
     epsilon   : privacy loss of one release for a row. Each release with fresh noise adds as much again.
     delta     : for ``gaussian``, the probability with which the loss may be larger; well below one over the number of
@@ -35,7 +37,7 @@ class CountNoiseSettings(Settings):
     delta: float = Field(default=1e-6, gt=0, lt=1)
 
     def scale(self, histograms: int) -> float:
-        """Of the noise on every cell of so many histograms: Laplace's b, or the standard deviation.
+        """Return the scale of the noise on every cell of so many histograms: Laplace's b, or the standard deviation.
 
         One row changes the counts by ``2 histograms`` in the L1 norm, and by the root of that in the Euclidean norm.
         """
@@ -44,7 +46,7 @@ class CountNoiseSettings(Settings):
         return noise_multiplier_for(self.epsilon, self.delta) * math.sqrt(2 * histograms)
 
     def largest(self, cells: int, histograms: int, probability: float = 1e-3) -> float:
-        """What the noise on none of so many cells exceeds, but for at most this probability."""
+        """Return a bound that the noise on any of ``cells`` cells exceeds with at most this probability."""
         if self.mechanism == "laplace":
             return self.scale(histograms) * max(0.0, math.log(cells / (2 * probability)))
         quantile = torch.special.ndtri(torch.tensor(1 - probability / cells, dtype=torch.float64))
@@ -54,14 +56,31 @@ class CountNoiseSettings(Settings):
 def noisy_counts(
     counts: Tensor, histograms: int, settings: CountNoiseSettings, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Counts with noise, int64 of the same shape; what may leave. They can be negative.
+    """Add noise to counts, which may then leave their owner; they can be negative.
 
-    The guarantee is that of exact random numbers; drawn with 52 bits, noise beyond 36 scales never comes up, the
+    The guarantee is that of exact random numbers; drawn with 52 bits, noise beyond 36 scales never occurs, the
     probability of which is 1e-16.
 
-    counts     : int64, the cells of all histograms, in any shape.
-    histograms : how many they are.
-    generator  : for tests and simulations only; by default noise comes from the operating system.
+    Parameters
+    ----------
+    counts : Tensor
+        int64, the cells of all histograms, in any shape.
+    histograms : int
+        Number of histograms.
+    settings : CountNoiseSettings
+        Mechanism, epsilon and delta.
+    generator : torch.Generator, optional
+        For tests and simulations only; by default noise comes from the operating system.
+
+    Returns
+    -------
+    Tensor
+        int64 of the same shape.
+
+    Raises
+    ------
+    ExperimentError
+        For Gaussian noise, when the accounting package is not installed or finds no noise for epsilon and delta.
     """
     scale = settings.scale(histograms)
     if settings.mechanism == "gaussian":

@@ -11,10 +11,10 @@ from torch import Tensor
 
 
 def random_integers(shape: Sequence[int], bits: int, generator: torch.Generator | None = None) -> Tensor:
-    """Uniform whole numbers below ``2 ** bits`` (at most 62 bits), int64 of ``shape``.
+    """Draw uniform whole numbers below ``2 ** bits`` (at most 62 bits), int64 of ``shape``.
 
     They come from the operating system. A ``generator`` makes them repeatable and is for tests and simulations only:
-    who knows its seed undoes every protection.
+    anyone who knows its seed can undo every protection.
     """
     if generator is not None:
         return torch.randint(0, 2**bits, tuple(shape), generator=generator)
@@ -26,9 +26,14 @@ def random_integers(shape: Sequence[int], bits: int, generator: torch.Generator 
 
 
 def standard_normal(shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
-    """Independent standard normal numbers, float64 of ``shape``, by the inverse of their distribution function.
+    """Draw independent standard normal numbers, by the inverse of their distribution function.
 
-    Numbers beyond 8.2 never come up; their probability is 2e-16. ``generator`` is as for ``random_integers``.
+    Numbers beyond 8.2 never occur; their probability is 2e-16. ``generator`` is as for :func:`random_integers`.
+
+    Returns
+    -------
+    Tensor
+        float64 of ``shape``.
     """
     # 52 random bits and the half make 53, the most that a float64 holds exactly, and never 0 or 1.
     uniform = (random_integers(shape, 52, generator).double() + 0.5) * 2.0**-52
@@ -36,9 +41,15 @@ def standard_normal(shape: Sequence[int], generator: torch.Generator | None = No
 
 
 def standard_laplace(shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
-    """Independent numbers of the Laplace distribution with scale 1, float64 of ``shape``.
+    """Draw independent numbers of the Laplace distribution with scale 1.
 
     Half the squared length of a pair of normal numbers is exponential, and the difference of two such is Laplace.
+    ``generator`` is as for :func:`random_integers`.
+
+    Returns
+    -------
+    Tensor
+        float64 of ``shape``.
     """
     first, second = standard_normal((2, 2, *shape), generator).square().sum(1) / 2
     return first - second

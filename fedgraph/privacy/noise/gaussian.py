@@ -1,4 +1,4 @@
-"""Release of vectors with Gaussian noise, and its (epsilon, delta) as a library accounts for it.
+"""Release of vectors with Gaussian noise, and its (epsilon, delta) as computed by a library.
 
 A vector is an owner's embedding of a sample, or a client's update of a model.
 
@@ -24,15 +24,17 @@ _STEPS_PER_DEVIATION = 1024
 class NoiseSettings(Settings):
     """Noise on vectors before they leave their owner. Give either noise_multiplier or epsilon.
 
-    clip_norm        : a vector longer than this (Euclidean norm) is shortened to it. So one vector put in the place of
-                       another moves what is released by at most twice this: the sensitivity.
+    Attributes
+    ----------
+    clip_norm        : a vector longer than this (Euclidean norm) is shortened to it. So one vector in the place of
+                       another moves the release by at most twice this: the sensitivity.
     noise_multiplier : standard deviation of the noise in sensitivities, i.e. in units of 2 clip_norm.
-    epsilon          : privacy loss that all releases of one vector may add up to; the noise follows.
+    epsilon          : privacy loss that all releases of one vector may add up to; it determines the noise.
     delta            : probability with which the loss may be larger; well below one over the number of samples, or of
                        clients where an update is protected.
-    releases         : how often the same is released with fresh noise. An embedding that was released is kept on its
-                       owner's node and sent again as it was, whichever run asks; fresh noise is drawn for another
-                       frozen model, for other noise settings, and where what was kept is lost. An update is released
+    releases         : how often the same is released with fresh noise. A released embedding is kept on its
+                       owner's node and sent again unchanged in any run; fresh noise is drawn for another
+                       frozen model, for other noise settings, and where the kept one is lost. An update is released
                        once a round, and counted for one run: the losses of several runs on the same data add up.
     """
 
@@ -54,22 +56,28 @@ class NoiseSettings(Settings):
         return 2 * self.clip_norm
 
     def multiplier(self) -> float:
-        """Standard deviation of the noise over the sensitivity: as given, or the least that ``epsilon`` allows."""
+        """Return the noise's standard deviation over the sensitivity: as given, or the least that ``epsilon`` allows.
+
+        Raises
+        ------
+        ExperimentError
+            When epsilon is given and the accounting package is not installed or finds no noise for it.
+        """
         if self.noise_multiplier is not None:
             return self.noise_multiplier
         return noise_multiplier_for(self.epsilon or math.inf, self.delta, self.releases)
 
     def deviation(self) -> float:
-        """Standard deviation of the noise on every number of a vector, in the vector's own units."""
+        """Return the standard deviation of the noise on every number of a vector, in the vector's own units."""
         return self.multiplier() * self.sensitivity
 
 
 def privacy_loss(settings: NoiseSettings, owners: int = 1) -> float:
-    """Epsilon at ``settings.delta`` of all releases of one vector.
+    """Return epsilon at ``settings.delta`` of all releases of one vector.
 
     For embeddings, neighbours are two data sets that differ in one sample at ``owners`` owners, where it is replaced by
     any other; the local models are the same in both. One owner is the unit of local differential privacy; with the
-    number of owners that see the sample it is the loss of whoever is behind the sample, against someone who sees all of
+    number of owners that see the sample it is the loss of the person behind the sample, against an observer of all of
     them. For updates, neighbours differ in everything that one client has.
 
     T releases at n owners are one Gaussian release of sensitivity ``2 C sqrt(T n)``, exactly: Gaussians compose so.
@@ -77,13 +85,29 @@ def privacy_loss(settings: NoiseSettings, owners: int = 1) -> float:
     Raises
     ------
     ExperimentError
-        When the accounting package is not installed, or epsilon is too large for it to tell.
+        When the accounting package is not installed, or epsilon is too large for it to be computed.
     """
     return epsilon_of(settings.multiplier(), settings.delta, settings.releases * owners)
 
 
 def privacy_facts(settings: NoiseSettings | None) -> dict[str, dict[str, float]]:
-    """What noise guarantees, as the entry ``privacy`` of ``summary.json``; no entry without noise."""
+    """Return the guarantee of noise, as the entry ``privacy`` of ``summary.json``.
+
+    Parameters
+    ----------
+    settings : NoiseSettings or None
+        Settings of the noise; None: without noise.
+
+    Returns
+    -------
+    dict
+        One entry ``privacy``; empty without noise.
+
+    Raises
+    ------
+    ExperimentError
+        When the accounting package is not installed, or epsilon is too large for it to be computed.
+    """
     if settings is None:
         return {}
     return {
@@ -98,9 +122,9 @@ def privacy_facts(settings: NoiseSettings | None) -> dict[str, dict[str, float]]
 
 
 def epsilon_of(noise_multiplier: float, delta: float, releases: int = 1) -> float:
-    """Least epsilon for which Gaussian noise of so many sensitivities, released so often, is (epsilon, delta)-private.
+    """Return the least epsilon at which noise of ``noise_multiplier`` sensitivities is (epsilon, delta)-private.
 
-    Raises ExperimentError as ``privacy_loss`` does.
+    ``releases`` is the number of releases of the same vector. Raises ExperimentError as ``privacy_loss`` does.
     """
     try:
         from dp_accounting import get_epsilon_gaussian  # takes a second to import, and only noise needs it
@@ -117,9 +141,26 @@ def epsilon_of(noise_multiplier: float, delta: float, releases: int = 1) -> floa
 
 
 def noise_multiplier_for(epsilon: float, delta: float, releases: int = 1) -> float:
-    """Least noise in sensitivities with which so many releases stay (epsilon, delta)-private; ExperimentError as above.
+    """Return the least noise, in sensitivities, with which all releases together stay (epsilon, delta)-private.
 
-    ``epsilon`` from about 1e-3 to 1e3 is sensible; smaller ones leave nothing of the vector.
+    Parameters
+    ----------
+    epsilon : float
+        Privacy loss. From about 1e-3 to 1e3 is sensible; smaller ones leave nothing of the vector.
+    delta : float
+        Probability with which the loss may be larger.
+    releases : int
+        Number of releases of the same vector.
+
+    Returns
+    -------
+    float
+        Standard deviation of the noise over the sensitivity.
+
+    Raises
+    ------
+    ExperimentError
+        When the accounting package is not installed, or finds no noise for epsilon and delta.
     """
     try:
         from dp_accounting import get_sigma_gaussian
@@ -136,7 +177,7 @@ def _not_installed() -> ExperimentError:
 
 
 def clipped(vectors: Tensor, clip_norm: float) -> Tensor:
-    """``h min(1, C / ||h||)`` along the last dimension; float64 of the same shape."""
+    """Return ``h min(1, C / ||h||)`` along the last dimension; float64 of the same shape."""
     vectors = vectors.double()
     norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
     # Divided and then multiplied, so that rounding cannot make the norm larger than C by more than its own error.
@@ -148,17 +189,26 @@ def release(
     settings: NoiseSettings,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Clipped vectors with noise ``N(0, sigma^2 I)``, ``sigma`` from ``settings.deviation()``; what may leave.
+    """Clip vectors and add noise ``N(0, sigma^2 I)``, ``sigma`` from ``settings.deviation()``, before they leave.
 
-    Values are rounded to a grid of about a thousandth of sigma, since their last bits could tell the clean value.
-    Every call is one of ``settings.releases``, and an average over many calls takes the noise away: what can be asked
-    for again is released once and kept (``Released``).
+    Values are rounded to a grid of about a thousandth of sigma, since their last bits could disclose the clean value.
+    Every call is one of ``settings.releases``, and an average over many calls removes the noise: what can be requested
+    repeatedly is released once and kept (``Released``).
 
-    vectors   : ``[owners, samples, size]`` or any ``[..., size]``, in no particular units.
-    generator : for tests and simulations only; by default noise comes from the operating system and nobody can repeat
-                it. Who can predict the noise can take it off.
+    Parameters
+    ----------
+    vectors : Tensor
+        ``[owners, samples, size]`` or any ``[..., size]``, in no particular units.
+    settings : NoiseSettings
+        Clip norm and noise.
+    generator : torch.Generator, optional
+        For tests and simulations only; by default noise comes from the operating system and cannot be repeated.
+        Predictable noise can be removed.
 
-    Returns float32 of the shape of ``vectors``.
+    Returns
+    -------
+    Tensor
+        float32 of the shape of ``vectors``.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""What an aggregator keeps on its own node: its keys, and which maps it has applied to which samples.
+"""Files of an aggregator on its own node: its keys, and a record of the maps applied to each sample.
 
 F3 (Ma, Hoang, Chen; UAI 2023), section 5. What the server learns of a sample adds up over requests, so that an
-aggregator has to look at all of them.
+aggregator has to consider all of them.
 
 ``python -m fedgraph.privacy.secret.aggregator_files STATE_DIR NAME`` prints the fingerprint of an aggregator's public
 key, on the aggregator's own node; the keys are made if there are none.
@@ -27,16 +27,33 @@ from fedgraph.support.files import file_name, load_state, locked, save_state
 
 
 def folder_of(state_dir: Path, name: str) -> Path:
-    """The folder of the aggregator in a node's ``state-dir``."""
+    """Return the folder of the aggregator ``name`` in a node's ``state-dir``.
+
+    Returns
+    -------
+    Path
+        The folder, which need not exist.
+    """
     return state_dir / "aggregators" / file_name(name)
 
 
 def own_keys(folder: Path) -> KeyPair:
-    """The keys kept in ``folder``, made at the first call and readable by nobody else. Raises RunError if broken."""
+    """Return the keys of an aggregator, made in ``folder`` at the first call and readable by its own user only.
+
+    Returns
+    -------
+    KeyPair
+        The same at every call.
+
+    Raises
+    ------
+    RunError
+        When the file is broken.
+    """
     path = folder / "private.key"
     folder.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        # A file of mkstemp is its owner's alone, and a link puts it in place unless another process was faster.
+        # A file of mkstemp is private to its user, and a link puts it in place unless another process was faster.
         descriptor, temporary = tempfile.mkstemp(dir=folder)
         try:
             with os.fdopen(descriptor, "wb") as stream:
@@ -51,12 +68,18 @@ def own_keys(folder: Path) -> KeyPair:
 
 
 class AppliedMaps:
-    """Every projection that was applied to an owner's embeddings, by the samples; one file per owner and frozen model.
+    """All projections that were applied to an owner's embeddings, by sample; one file per owner and frozen model.
 
-    folder      : of the aggregator.
-    owner       : its name.
-    fingerprint : of its frozen model: another model makes other embeddings.
-    size        : of its embedding.
+    Parameters
+    ----------
+    folder : Path
+        Folder of the aggregator.
+    owner : str
+        Name of the owner.
+    fingerprint : str
+        Fingerprint of its frozen model: another model makes other embeddings.
+    size : int
+        Length of its embedding.
     """
 
     def __init__(self, folder: Path, owner: str, fingerprint: str, size: int) -> None:
@@ -64,13 +87,22 @@ class AppliedMaps:
         self.owner, self.size, self.path = owner, size, folder / f"applied-{name}.safetensors"
 
     def allow(self, keys: Sequence[str], projection: Tensor, settings: ShareSettings) -> None:
-        """Note that the projection ``[hidden, size]`` is about to be applied to the samples.
+        """Record that a projection is about to be applied to some samples.
+
+        Parameters
+        ----------
+        keys : sequence of str
+            Keys of the samples.
+        projection : Tensor
+            int64 ``[hidden, size]``.
+        settings : ShareSettings
+            Settings of the shares.
 
         Raises
         ------
         ExperimentError
             When the server would learn too much of a sample from it and from what was applied before; see
-            ``check_leaks``. Nothing is noted then.
+            ``check_leaks``. Nothing is recorded then.
         RunError
             When the file is broken.
         """
@@ -81,7 +113,7 @@ class AppliedMaps:
             same = next((name for name, entry in kept.items() if torch.equal(entry["projection"], projection)), None)
             wanted = set(keys)
             before = {name: wanted & set(entry["keys"]) for name, entry in kept.items() if name != same}
-            # Samples to which the same maps were applied are looked at together.
+            # Samples to which the same maps were applied are checked together.
             together = {frozenset(name for name, found in before.items() if key in found) for key in keys}
             for names in together:
                 projections = [projection[None], *(kept[name]["projection"][None] for name in sorted(names))]

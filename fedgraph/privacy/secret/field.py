@@ -1,7 +1,7 @@
 """Exact arithmetic of whole numbers modulo the prime 2^61 - 1, on int64 tensors.
 
 2^61 is 1 modulo the prime, so a product is reduced by shifts alone. Elements are int64 from 0 to the prime less one;
-signed numbers up to half the prime are kept as usual, -x as prime - x.
+signed numbers up to half the prime are represented as usual, -x as prime - x.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EXACT_BITS = 53
 
 
 def random_elements(shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
-    """Uniform elements, int64 of ``shape``; from the operating system unless a ``generator`` (for tests) is given."""
+    """Draw uniform elements, int64 of ``shape``, from the operating system or, for tests, from a ``generator``."""
     drawn = random_integers(shape, BITS, generator)
     while bool((outside := drawn == PRIME).any()):
         drawn[outside] = random_integers((int(outside.sum()),), BITS, generator)
@@ -31,24 +31,24 @@ def random_elements(shape: Sequence[int], generator: torch.Generator | None = No
 
 
 def from_signed(numbers: Tensor) -> Tensor:
-    """Elements for signed whole numbers of magnitude up to ``LARGEST``. Raises FedgraphError for larger ones."""
+    """Return the elements of signed whole numbers. Raises FedgraphError for magnitudes above ``LARGEST``."""
     if numbers.numel() and int(torch.maximum(numbers.max(), -numbers.min())) > LARGEST:
         raise FedgraphError("a whole number is too large to be computed with modulo 2^61 - 1")
     return torch.where(numbers < 0, numbers + PRIME, numbers)
 
 
 def to_signed(elements: Tensor) -> Tensor:
-    """The signed whole numbers that elements stand for, int64 from ``-LARGEST`` to ``LARGEST``."""
+    """Return the signed whole numbers of elements, int64 from ``-LARGEST`` to ``LARGEST``."""
     return torch.where(elements > LARGEST, elements - PRIME, elements)
 
 
 def add(a: Tensor, b: Tensor) -> Tensor:
-    """``a + b``, elements of the broadcast shape."""
+    """Return ``a + b``, elements of the broadcast shape."""
     return _reduced(a + b)
 
 
 def multiply(a: Tensor, b: Tensor | int) -> Tensor:
-    """``a b``, elements of the broadcast shape; ``b`` may be any Python whole number."""
+    """Return ``a b``, elements of the broadcast shape; ``b`` may be any Python whole number."""
     if isinstance(b, int):
         b = torch.tensor(b % PRIME)
     a_high, a_low = a >> 31, a & (2**31 - 1)
@@ -60,10 +60,10 @@ def multiply(a: Tensor, b: Tensor | int) -> Tensor:
 
 
 def matmul(elements: Tensor, integers: Tensor) -> Tensor:
-    """Exact matrix product ``elements @ integers`` in the field, batched as ``torch.matmul`` is.
+    """Compute the exact matrix product ``elements @ integers`` in the field, batched as ``torch.matmul`` is.
 
     Elements are cut into limbs so short that a float64 product of each with the integers is exact: every partial sum
-    stays below 2^53 whatever the order of summation. So the fast floating-point products serve.
+    stays below 2^53 whatever the order of summation. So fast floating-point products can be used.
 
     elements : ``[..., rows, inner]``.
     integers : signed int64 ``[..., inner, columns]``, public, of a modest size.
@@ -88,12 +88,12 @@ def matmul(elements: Tensor, integers: Tensor) -> Tensor:
 
 
 def to_bytes(elements: Tensor) -> bytes:
-    """Elements as little-endian 8-byte numbers, in order."""
+    """Encode elements as little-endian 8-byte numbers, in order."""
     return elements.contiguous().numpy().astype("<i8", copy=False).tobytes()
 
 
 def from_bytes(data: bytes, shape: Sequence[int]) -> Tensor:
-    """The elements of ``shape`` that ``to_bytes`` wrote. Raises ReplyError when ``data`` is no such thing."""
+    """Return the elements of ``shape`` that ``to_bytes`` encoded. Raises ReplyError for other ``data``."""
     expected = 8 * torch.Size(shape).numel()
     if len(data) != expected:
         raise ReplyError(f"shares of shape {tuple(shape)} take {expected} bytes, but {len(data)} came")
@@ -106,13 +106,13 @@ def from_bytes(data: bytes, shape: Sequence[int]) -> Tensor:
 
 
 def _reduced(x: Tensor) -> Tensor:
-    """The element for ``0 <= x < 2^63``."""
+    """Return the element for ``0 <= x < 2^63``."""
     x = (x & PRIME) + (x >> BITS)
     return torch.where(x >= PRIME, x - PRIME, x)
 
 
 def _rotated(x: Tensor, shift: int) -> Tensor:
-    """``x 2^shift``: modulo 2^61 - 1 that is a rotation of the 61 bits."""
+    """Return ``x 2^shift``: modulo 2^61 - 1 that is a rotation of the 61 bits."""
     if shift == 0:
         return x
     return ((x & (2 ** (BITS - shift) - 1)) << shift) | (x >> (BITS - shift))

@@ -4,7 +4,7 @@ F3 (Ma, Hoang, Chen; UAI 2023), eqs. 6 to 8 up to the first bias. For the embedd
 
     Y_i = sum_j S_ij W' P_j h_j        S = A_hat + I, projections M_j = W' P_j [hidden, size]
 
-M and S are quantised each for itself and never multiplied out. The product of quantised factors reveals of h_j what M_j
+M and S are quantised separately and never multiplied out. The product of quantised factors reveals of h_j what M_j
 does, however many graphs S are drawn; a quantised product would be another projection for every draw. What M reveals
 depends on its bits, so they are a setting; S gets all that is left of the field.
 """
@@ -23,20 +23,27 @@ from fedgraph.privacy.secret.shamir import ShareSettings, decode
 from fedgraph.support.errors import ExperimentError, RunError
 
 MARGIN = 6
-"""Random bits, beyond those that exactness costs, that ``check_leaks`` asks for."""
+"""Random bits that ``check_leaks`` requires beyond those that exactness costs."""
 
 
 _FINEST = 30
-"""Bits of S beyond which more would add nothing."""
+"""Number of bits of S beyond which more would add nothing."""
 
 
 @dataclass(frozen=True)
 class FirstStage:
     """A public linear map in whole numbers.
 
-    mixing      : int64 ``[..., owners, owners]``, S of every graph draw, ``2^mixing_bits`` for a 1.
-    projections : int64 ``[owners, hidden, size]``, M, ``2^map_bits`` for a 1; columns beyond an owner's size are zero.
-    sizes       : embedding size of every owner.
+    Attributes
+    ----------
+    mixing : Tensor
+        S of every graph draw, int64 ``[..., owners, owners]``, ``2^mixing_bits`` for a 1.
+    projections : Tensor
+        M, int64 ``[owners, hidden, size]``, ``2^map_bits`` for a 1; columns beyond an owner's size are zero.
+    sizes : tuple of int
+        Embedding size of every owner.
+    map_bits, mixing_bits : int
+        Bits after the point of M and S.
     """
 
     mixing: Tensor
@@ -47,20 +54,46 @@ class FirstStage:
 
 
 def project(alignments: Tensor, weight: Tensor) -> Tensor:
-    """``M_j = W' P_j``, ``[owners, hidden, size]``, of P ``[owners, aligned, size]`` and W ``[aligned, hidden]``."""
+    """Multiply the first weight with the alignments, ``M_j = W' P_j``.
+
+    Parameters
+    ----------
+    alignments : Tensor
+        P, ``[owners, aligned, size]``.
+    weight : Tensor
+        W, ``[aligned, hidden]``.
+
+    Returns
+    -------
+    Tensor
+        M, ``[owners, hidden, size]``.
+    """
     return torch.einsum("ah,oas->ohs", weight, alignments)
 
 
 def quantised(mixing: Tensor, projections: Tensor, sizes: Sequence[int], settings: ShareSettings) -> FirstStage:
-    """The stage in whole numbers, made sure never to wrap around for embeddings up to ``settings.largest``.
+    """Quantise the stage, such that it never wraps around for embeddings up to ``settings.largest``.
 
-    mixing      : float ``[..., owners, owners]``, A_hat + I.
-    projections : float ``[owners, hidden, size]``; what lies beyond an owner's ``sizes`` is dropped.
+    Parameters
+    ----------
+    mixing : Tensor
+        A_hat + I, float ``[..., owners, owners]``.
+    projections : Tensor
+        float ``[owners, hidden, size]``; columns beyond an owner's ``sizes`` are dropped.
+    sizes : sequence of int
+        Embedding size of every owner.
+    settings : ShareSettings
+        Bits, and the largest embedding.
+
+    Returns
+    -------
+    FirstStage
+        With as many bits of S as the field has room for.
 
     Raises
     ------
     ExperimentError
-        When results could be larger than the field holds, saying by how many bits.
+        When results could be larger than the field allows; the message contains by how many bits.
     RunError
         When weights are not finite.
     """
@@ -69,7 +102,7 @@ def quantised(mixing: Tensor, projections: Tensor, sizes: Sequence[int], setting
     if not bool(mixing.isfinite().all()) or not bool(projections.isfinite().all()):
         raise RunError("the fusion model's first layer has weights that are not finite; it cannot be applied to shares")
     maps = (projections * 2.0**settings.map_bits).round()
-    # What the largest embedding can come to. Summed up in float64, so a little is left free for its rounding.
+    # Bound for the largest embedding. Summed in float64, so a margin is left for its rounding.
     largest = maps.abs().sum(dim=-1) * (settings.largest * settings.scale + 2.0**settings.random_bits)
     room = LARGEST * (1 - 1e-9)
     mixing, bits = mixing.double(), settings.map_bits
@@ -82,7 +115,7 @@ def quantised(mixing: Tensor, projections: Tensor, sizes: Sequence[int], setting
         return float((whole(bits).abs_() @ largest).max())
 
     def fits(bits: int) -> bool:
-        # Graphs are many and large: they are rounded only where it is rounding that decides.
+        # Graphs are many and large: they are rounded only where rounding makes the difference.
         about = unrounded * 2.0**bits
         return about + rounding <= room or (about - rounding <= room and reach(bits) <= room)
 
@@ -98,12 +131,24 @@ def quantised(mixing: Tensor, projections: Tensor, sizes: Sequence[int], setting
 
 
 def on_shares(mixing: Tensor, projections: Tensor, patterns: Tensor, shares: Tensor) -> Tensor:
-    """An aggregator's share of the stage's outcome, ``[draws, owners, samples, hidden]``.
+    """Compute an aggregator's share of the stage's outcome.
 
-    mixing   : int64 ``[patterns, draws, owners, owners]``; projections : as in ``FirstStage``.
-    patterns : int64 ``[samples]``, which of the mixings a sample meets: samples that other owners have meet others.
-    shares   : its shares of all owners' embeddings, ``[owners, samples, size]``; zeros for a sample that an owner lacks
-               (a share of zero that tells nothing new: who lacks what is known) and in columns beyond its size.
+    Parameters
+    ----------
+    mixing : Tensor
+        int64 ``[patterns, draws, owners, owners]``.
+    projections : Tensor
+        As in :class:`FirstStage`.
+    patterns : Tensor
+        Which of the mixings applies to each sample, int64 ``[samples]``: it depends on the owners that have the sample.
+    shares : Tensor
+        The aggregator's shares of all owners' embeddings, ``[owners, samples, size]``; zeros for a sample that an owner
+        lacks (a share of zero that discloses nothing new: who lacks what is known) and in columns beyond its size.
+
+    Returns
+    -------
+    Tensor
+        Elements ``[draws, owners, samples, hidden]``.
     """
     _, draws, owners, _ = mixing.shape
     projected = matmul(shares, projections.transpose(1, 2))
@@ -117,12 +162,18 @@ def on_shares(mixing: Tensor, projections: Tensor, patterns: Tensor, shares: Ten
 
 
 def outcome(elements: Tensor, stage: FirstStage, settings: ShareSettings) -> Tensor:
-    """``Y`` of the reconstructed elements, float64 of their shape."""
+    """Decode the reconstructed outcome of the stage.
+
+    Returns
+    -------
+    Tensor
+        ``Y``, float64 of the shape of ``elements``.
+    """
     return decode(elements, settings.scale * 2.0 ** (stage.map_bits + stage.mixing_bits))
 
 
 def error_bound(stage: FirstStage, settings: ShareSettings) -> Tensor:
-    """How far ``outcome`` may be off the unquantised map for embeddings up to ``largest``, ``[..., owners, hidden]``.
+    """Return the largest error of ``outcome`` by quantisation, for embeddings up to ``largest``.
 
     With m = 2^-(map_bits + 1) and s = 2^-(mixing_bits + 1) of rounding in each weight and 2^-fractional_bits in each
     number of an embedding::
@@ -131,6 +182,11 @@ def error_bound(stage: FirstStage, settings: ShareSettings) -> Tensor:
 
     where ``|M_j|`` (with m added per entry, as the unrounded one may be larger) sums a row's d_j magnitudes, L is
     ``largest``. Rounding errors average out: typical ones are some hundred times smaller.
+
+    Returns
+    -------
+    Tensor
+        float64 ``[..., owners, hidden]``.
     """
     m, s = 2.0 ** -(stage.map_bits + 1), 2.0 ** -(stage.mixing_bits + 1)
     largest, step = settings.largest, 2.0**-settings.fractional_bits
@@ -146,22 +202,30 @@ def check_leaks(
 ) -> None:
     """Refuse stages whose outcomes together determine an owner's whole embedding of a sample.
 
-    projections : of every stage whose outcome the server gets for the same sample, those of earlier requests included;
-                  int64 ``[owners, hidden, size]`` each.
-    sizes, names : of the owners' embeddings; of the owners, for messages.
-
-    Two ways are looked at. The numbers revealed may be as many as the embedding has. And whole-number equations have
+    Two ways are checked. As many numbers may be revealed as the embedding has. And whole-number equations have
     fewer solutions than real ones: with L = prod of the non-zero singular values of an owner's stacked projections,
     solutions for the random bits lie on a lattice of determinant L at most in ``size - revealed`` dimensions, so that
     ``random_bits`` must exceed ``log2(L) / (size - revealed)`` for many of them to be left (by ``MARGIN`` here). That
     counts solutions on average; it is not a proof for every lattice.
 
+    Parameters
+    ----------
+    projections : sequence of Tensor
+        Projections of all stages whose outcomes the server gets for the same sample, including earlier requests; int64
+        ``[owners, hidden, size]`` each.
+    sizes : sequence of int
+        Sizes of the owners' embeddings.
+    settings : ShareSettings
+        With the number of random bits.
+    names : sequence of str
+        Names of the owners, for messages.
+
     Raises
     ------
     ExperimentError
-        Naming the owner, what is revealed and what to change.
+        When an embedding would be determined; the message names the owner, what is revealed and what to change.
     TypeError
-        For projections that are not whole numbers: their ranks are not exact.
+        When projections are not whole numbers: their ranks are not exact.
     """
     if any(each.dtype != torch.int64 for each in projections):
         raise TypeError("projections must be int64")
@@ -185,12 +249,12 @@ def check_leaks(
 
 
 def _stacked(projections: Sequence[Tensor], owner: int, size: int) -> Tensor:
-    """An owner's projections of all stages, int64 ``[stages * hidden, size]``."""
+    """Return an owner's projections of all stages, int64 ``[stages * hidden, size]``."""
     return torch.cat([each[owner, :, :size] for each in projections])
 
 
 def _rank(matrix: Tensor) -> int:
-    """Exact rank of whole numbers, by elimination without fractions (Bareiss 1968)."""
+    """Return the exact rank of a matrix of whole numbers, by elimination without fractions (Bareiss 1968)."""
     rows, rank, before = matrix.tolist(), 0, 1
     for column in range(matrix.shape[1]):
         pivot = next((row for row in range(rank, len(rows)) if rows[row][column]), None)

@@ -1,8 +1,8 @@
-"""Masks that cancel in a sum, so that whoever adds up whole numbers of several clients learns the sum alone.
+"""Masks that cancel in a sum, so that only the sum of several clients' whole numbers can be learned.
 
 Bonawitz et al.: Practical Secure Aggregation for Privacy-Preserving Machine Learning (CCS 2017), section 4.1, without
 the recovery of clients that drop out: then the others begin again with new keys. Each two clients agree on a secret
-(X25519), from which both draw the same numbers (ChaCha20): the one adds them, the other takes them away.
+(X25519), from which both draw the same numbers (ChaCha20): one adds them, the other subtracts them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,26 @@ from fedgraph.support.errors import ReplyError
 
 
 def masked(values: Tensor, client: str, keys: KeyPair, public: Mapping[str, str], run: str) -> Tensor:
-    """``values``, int64 ``[numbers]``, with the masks that ``client`` shares with all others, modulo 2^64.
+    """Add the masks that ``client`` shares with all others to its values, modulo 2^64.
 
-    keys   : of the client, for this once: with the same keys and other clients, differences of answers would tell.
-    public : of everybody who takes part, the client too: hexadecimal digits by name.
-    run    : for which they are; the masks of another are others.
+    Parameters
+    ----------
+    values : Tensor
+        int64 ``[numbers]``.
+    client : str
+        Name of the client.
+    keys : KeyPair
+        Keys of the client, used once: with the same keys and other clients, differences of answers would disclose
+        values.
+    public : mapping of str to str
+        Public keys of all participants, including the client, as hexadecimal digits by name.
+    run : str
+        Name of the run; another run has other masks.
+
+    Returns
+    -------
+    Tensor
+        int64 ``[numbers]``.
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """Messages that only one receiver can open, for shares that travel through the server: HPKE, RFC 9180.
 
-X25519, HKDF-SHA256 and ChaCha20-Poly1305 as the ``cryptography`` package puts them together; a fresh key per message.
+X25519, HKDF-SHA256 and ChaCha20-Poly1305 as the ``cryptography`` package combines them; a fresh key per message.
 """
 
 from __future__ import annotations
@@ -20,17 +20,23 @@ PUBLIC_BYTES = 32
 """Length of a public key."""
 
 OVERHEAD = PUBLIC_BYTES + 16
-"""By how much a sealed message is longer than what is in it: the sender's public key of the moment and a tag."""
+"""Number of bytes by which sealing lengthens a message: the sender's ephemeral public key and a tag."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a sealed message belongs to. It is not sent, but a message opens only in the context it was sealed in.
+    """Context of a sealed message. It is not sent, but a message opens only in the context in which it was sealed.
 
-    run        : name of the run.
-    owner      : who sealed it.
-    aggregator : who may open it.
-    request    : what it answers, so that a message from before cannot be put in the place of a later one.
+    Attributes
+    ----------
+    run : str
+        Name of the run.
+    owner : str
+        Sender.
+    aggregator : str
+        Receiver.
+    request : str
+        The request that it answers, so that an earlier message cannot replace a later one.
     """
 
     run: str
@@ -39,31 +45,43 @@ class Context:
     request: str
 
     def to_bytes(self) -> bytes:
-        """An unambiguous encoding."""
+        """Return an unambiguous encoding."""
         return json.dumps(["fedgraph share 1", self.run, self.owner, self.aggregator, self.request]).encode()
 
 
 @dataclass(frozen=True)
 class KeyPair:
-    """An aggregator's keys. Only ``public`` (32 bytes) may leave its node."""
+    """Keys of an aggregator, or of a client for masks. Only ``public`` (32 bytes) may leave its node.
+
+    Attributes
+    ----------
+    private : X25519PrivateKey
+        The private key.
+    """
 
     private: X25519PrivateKey = field(repr=False)
 
     @classmethod
     def create(cls) -> KeyPair:
-        """A new pair from the operating system's entropy."""
+        """Create a new pair from the operating system's entropy."""
         return cls(X25519PrivateKey.generate())
 
     @classmethod
     def from_private_bytes(cls, data: bytes) -> KeyPair:
-        """The pair that ``private_bytes`` was taken from. Raises RunError when ``data`` is none."""
+        """Return the pair of ``private_bytes``.
+
+        Raises
+        ------
+        RunError
+            When ``data`` is no private key.
+        """
         try:
             return cls(X25519PrivateKey.from_private_bytes(data))
         except ValueError as error:
             raise RunError(f"a private key has 32 bytes, not {len(data)}; delete the file and start again") from error
 
     def private_bytes(self) -> bytes:
-        """32 bytes to keep on the aggregator's own node, readable by nobody else."""
+        """Return the private key, 32 bytes to be stored on its own node, readable by nobody else."""
         return self.private.private_bytes_raw()
 
     @property
@@ -73,17 +91,28 @@ class KeyPair:
 
 
 def fingerprint(public: bytes) -> str:
-    """A public key's SHA-256 in hexadecimal: what people compare, or put into a node's configuration to pin the key."""
+    """Return the SHA-256 of a public key, to compare or to pin in a node's configuration.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits.
+    """
     return hashlib.sha256(public).hexdigest()
 
 
 def seal(public: bytes, plaintext: bytes, context: Context) -> bytes:
-    """``plaintext`` so that only the holder of the private key opens it; 48 bytes longer.
+    """Encrypt ``plaintext`` so that only the holder of the private key can open it, in the same context.
+
+    Returns
+    -------
+    bytes
+        48 bytes longer than the plaintext.
 
     Raises
     ------
     RunError
-        When ``public`` is no usable public key, naming the aggregator.
+        When ``public`` is no usable public key; the message names the aggregator.
     """
     try:
         return _SUITE.encrypt(plaintext, X25519PublicKey.from_public_bytes(public), context.to_bytes())
@@ -92,7 +121,12 @@ def seal(public: bytes, plaintext: bytes, context: Context) -> bytes:
 
 
 def open_sealed(keys: KeyPair, sealed: bytes, context: Context) -> bytes:
-    """What was sealed for these keys in this context.
+    """Decrypt a message that was sealed for these keys in this context.
+
+    Returns
+    -------
+    bytes
+        The plaintext.
 
     Raises
     ------

@@ -21,10 +21,12 @@ from fedgraph.support.settings import Settings
 class ShareSettings(Settings):
     """Secret sharing of embeddings among aggregators.
 
+    Attributes
+    ----------
     aggregators     : number of nodes that hold shares, n.
-    threshold       : number of them whose shares together give the embedding away, and are needed for a result, k.
+    threshold       : number of them whose shares together reveal the embedding, and are needed for a result, k.
     fractional_bits : bits after the point that are kept of an embedding's numbers.
-    random_bits     : random bits below those. They keep exact results from telling more than rounded ones would.
+    random_bits     : random bits below those. They keep exact results from revealing more than rounded ones would.
     largest         : largest magnitude of an embedding's numbers; larger ones are refused. The smaller, the more bits
                       are left for the graph's weights, and the smaller is the error.
     map_bits        : bits after the point that are kept of the first layer's weights; the graph's get at least these,
@@ -54,17 +56,28 @@ class ShareSettings(Settings):
 
     @property
     def scale(self) -> float:
-        """What a 1 becomes in whole numbers."""
+        """The whole number that represents a 1."""
         return 2.0 ** (self.fractional_bits + self.random_bits)
 
 
 def encode(embeddings: Tensor, settings: ShareSettings, generator: torch.Generator | None = None) -> Tensor:
-    """Embeddings as elements of the field: rounded to ``2^-fractional_bits``, random bits below.
+    """Convert embeddings to elements of the field: rounded to ``2^-fractional_bits``, with random bits below.
 
-    The number that an element stands for is at most ``2^-fractional_bits`` from the embedding's.
+    The number that an element represents differs from the embedding's by at most ``2^-fractional_bits``.
 
-    embeddings : ``[owners, samples, size]`` or any shape; float.
-    generator  : for tests and simulations only; by default the bits come from the operating system.
+    Parameters
+    ----------
+    embeddings : Tensor
+        ``[owners, samples, size]`` or any shape; float.
+    settings : ShareSettings
+        Bits, and the largest magnitude.
+    generator : torch.Generator, optional
+        For tests and simulations only; by default the bits come from the operating system.
+
+    Returns
+    -------
+    Tensor
+        Elements, int64 of the same shape.
 
     Raises
     ------
@@ -87,15 +100,30 @@ def encode(embeddings: Tensor, settings: ShareSettings, generator: torch.Generat
 
 
 def decode(elements: Tensor, scale: float) -> Tensor:
-    """The signed numbers that elements stand for over ``scale``, float64; for embeddings ``settings.scale``."""
+    """Return the signed numbers of elements over ``scale``, float64; for embeddings ``settings.scale``."""
     return to_signed(elements).double() / scale
 
 
 def split(secret: Tensor, shares: int, threshold: int, generator: torch.Generator | None = None) -> Tensor:
-    """Shares of every element, ``[shares, ...]``; share j belongs to the aggregator at point j + 1.
+    """Split every element into shares.
 
-    Fewer than ``threshold`` shares of a secret are uniform and independent of it. A ``generator`` is for tests only:
-    the polynomials come from the operating system otherwise.
+    Fewer than ``threshold`` shares of a secret are uniform and independent of it.
+
+    Parameters
+    ----------
+    secret : Tensor
+        Elements, int64 of any shape.
+    shares : int
+        Number of aggregators, n.
+    threshold : int
+        Number of shares from which the secret can be reconstructed, k.
+    generator : torch.Generator, optional
+        For tests only; by default the polynomials come from the operating system.
+
+    Returns
+    -------
+    Tensor
+        ``[shares, ...]``; share j belongs to the aggregator at point j + 1.
     """
     coefficients = random_elements((threshold - 1, *secret.shape), generator)
     values = []
@@ -108,15 +136,26 @@ def split(secret: Tensor, shares: int, threshold: int, generator: torch.Generato
 
 
 def reconstruct(shares: Tensor, points: Sequence[int], threshold: int) -> Tensor:
-    """The secret from ``threshold`` or more shares, elements ``[...]``; those beyond the threshold check the others.
+    """Reconstruct secrets from ``threshold`` or more shares; those beyond the threshold check the others.
 
-    shares : ``[given, ...]``, shares of secrets or of what was computed from them linearly.
-    points : which aggregator each is from, counted from 1.
+    Parameters
+    ----------
+    shares : Tensor
+        ``[given, ...]``, shares of secrets or of linear functions of them.
+    points : sequence of int
+        Aggregator of each share, counted from 1.
+    threshold : int
+        Number of shares that are needed, k.
+
+    Returns
+    -------
+    Tensor
+        Elements ``[...]``.
 
     Raises
     ------
     RunError
-        When there are too few shares, one aggregator's twice, or when shares contradict each other.
+        When there are too few shares, two of one aggregator, or contradictory shares.
     """
     if len(points) != len(shares) or len(set(points)) != len(points) or any(not 0 < point < PRIME for point in points):
         raise RunError(f"{len(shares)} shares came for the aggregators {list(points)}; each may give one share")
@@ -133,7 +172,7 @@ def reconstruct(shares: Tensor, points: Sequence[int], threshold: int) -> Tensor
 
 
 def _at(where: int, shares: Tensor, points: Sequence[int]) -> Tensor:
-    """The polynomial through ``shares`` at ``points``, at ``where``; Lagrange."""
+    """Evaluate the polynomial through ``shares`` at ``points``, at ``where``; Lagrange."""
     value = torch.zeros_like(shares[0])
     for share, point in zip(shares, points, strict=True):
         weight = 1

@@ -1,6 +1,6 @@
 """One step of aligning a peer with the others as one call into C++, for float32 on a CPU and Adam.
 
-It reads and writes every number once, where operations of PyTorch take a dozen passes and room for all differences.
+It reads and writes every number once, where PyTorch operations take a dozen passes and memory for all differences.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from fedgraph.training.optimisers import EPSILON
 from fedgraph.training.settings import TrainSettings
 
 _PER_THREAD = 1 << 20
-"""Numbers for which it is worth starting one more thread."""
+"""Number of values for which one more thread is worth its start."""
 
 
 class AdamSettings(ctypes.Structure):
-    """``AdamSettings`` of :mod:`fedgraph.models.native.shared_source`, which explains the fields."""
+    """``AdamSettings`` of :mod:`fedgraph.models.native.shared_source`, where the fields are documented."""
 
     _fields_ = (
         ("decoupled", ctypes.c_int64),
@@ -29,13 +29,13 @@ class AdamSettings(ctypes.Structure):
 
     @classmethod
     def of(cls, settings: TrainSettings, rate: float) -> AdamSettings:
-        """Those of a step at this learning rate."""
+        """Return the settings of a step at this learning rate."""
         first, second = settings.betas
         return cls(settings.optimizer == "adamw", first, second, rate, EPSILON, settings.weight_decay)
 
 
 class _Alignment(ctypes.Structure):
-    """``Alignment`` of the C++ source, which explains the fields."""
+    """``Alignment`` of the C++ source, where the fields are documented."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("peers", "columns", "threads")),
@@ -51,12 +51,12 @@ library = native.OnFirstUse("peer-alignment", SOURCE, "the alignment")
 
 
 def _plain(*tensors: Tensor) -> bool:
-    """Whether they are what C++ reads: contiguous float32 on the CPU."""
+    """Return whether the tensors can be read by C++: contiguous float32 on the CPU."""
     return all(t.dtype == torch.float32 and t.device.type == "cpu" and t.is_contiguous() for t in tensors)
 
 
 def suits(settings: TrainSettings, *tensors: Tensor) -> bool:
-    """Whether :func:`align` can take these tensors, and these settings ask for compiled code."""
+    """Return whether :func:`align` can take these tensors, and these settings ask for compiled code."""
     wanted = bool(settings.compile) and settings.optimizer != "sgd"
     return wanted and _plain(*tensors) and library() is not None
 
@@ -70,12 +70,13 @@ def align(
     settings: TrainSettings,
     rate: float,
 ) -> Tensor:
-    """The sum over peers of :func:`fedgraph.training.alignment.peer_alignment.alignment_pull`, ``[parameters]``; the
-    others follow.
+    """Return :func:`fedgraph.training.alignment.peer_alignment.alignment_pull` summed over peers, and move the others.
 
     own     : ``[parameters]``. weights : lambda c, ``[peers]``.
     others  : ``[peers, parameters]``, moved in place by a step of Adam at ``rate`` against their part of the gradient.
-    moments : of the others' Adam, changed in place; None where they stay as they are.
+    moments : of the others' Adam, changed in place; None: the others are not moved.
+
+    The result is ``[parameters]``.
     """
     compiled = library()
     assert compiled is not None

@@ -1,4 +1,4 @@
-"""The alignment term of IPA: how far one peer's parameters are from those of all others, on stacked parameters.
+"""The alignment term of IPA: distances between one peer's parameters and those of all others, on stacked parameters.
 
 Gorbett, Shirazi, Ray: Cross-Silo Federated Learning Across Divergent Domains with Iterative Parameter Alignment (IEEE
 Big Data 2023), algorithm 1.
@@ -18,7 +18,7 @@ from fedgraph.training.settings import TrainSettings
 
 
 def alignment(own: Tensor, others: Tensor, weights: Tensor, power: float) -> Tensor:
-    """``sum_j c_j sum |own - others_j|^p`` over all parameters, a scalar; without a root, as in the released program.
+    """Return ``sum_j c_j sum |own - others_j|^p`` over all parameters, a scalar; no root, as in the released program.
 
     own : ``[parameters]``. others : ``[peers, parameters]``. weights : c, ``[peers]``.
     """
@@ -26,16 +26,16 @@ def alignment(own: Tensor, others: Tensor, weights: Tensor, power: float) -> Ten
 
 
 def alignment_pull(own: Tensor, others: Tensor, weights: Tensor, power: float) -> Tensor:
-    """``c_j p |d|^(p-1) sign(d)`` of ``d = own - others_j``, ``[peers, parameters]``, 0 where parameters are equal.
+    """Return ``c_j p |d|^(p-1) sign(d)``, ``d = own - others_j``, ``[peers, parameters]``; 0 where they are equal.
 
-    Its sum over peers is the gradient of :func:`alignment` with respect to ``own``; less it, row by row, is that with
-    respect to ``others``. For p = 1 it is a subgradient.
+    Its sum over peers is the gradient of :func:`alignment` with respect to ``own``; its negative, row by row, is that
+    with respect to ``others``. For p = 1 it is a subgradient.
     """
     return _slope(own - others, power).mul_(weights[:, None])
 
 
 def _slope(difference: Tensor, power: float) -> Tensor:
-    """``p |d|^(p-1) sign(d)``; overwrites ``difference``."""
+    """Return ``p |d|^(p-1) sign(d)``; overwrite ``difference``."""
     if power == 1:
         return difference.sign_()
     if power == 2:
@@ -46,10 +46,16 @@ def _slope(difference: Tensor, power: float) -> Tensor:
 
 @dataclass(frozen=True)
 class Distance:
-    """How distances between peers are measured and weighed.
+    """How distances between peers are measured and weighted.
 
-    strength : lambda, against the loss summed over a minibatch (``of_sum``), as in the paper, or against its mean.
-    power    : p.
+    Attributes
+    ----------
+    strength : float
+        Lambda.
+    of_sum : bool
+        Weight distances against the loss summed over a minibatch, as in the paper, instead of against its mean.
+    power : float
+        Exponent p of the distance.
     """
 
     strength: float
@@ -57,21 +63,34 @@ class Distance:
     power: float
 
     def weighed(self, weights: Tensor, batch_weight: Tensor) -> Tensor:
-        """lambda c ``[clients, peers]`` for minibatches of ``batch_weight`` ``[clients]`` examples."""
-        # A cohort's loss is a mean, so that what weighs against the sum is divided by the number of examples.
+        """Return weights lambda c ``[clients, peers]`` for minibatches of ``batch_weight`` ``[clients]`` examples."""
+        # A cohort's loss is a mean, so that weights against the sum are divided by the number of examples.
         return weights * (self.strength / batch_weight[:, None] if self.of_sum else self.strength)
 
 
 class PeerAlignment:
-    """What aligning with ``others`` adds to the gradient of the one peer that trains; it moves them too.
+    """Gradient term that aligns the one training peer with ``others``, and moves these too.
 
-    Each call is one minibatch.
+    A :data:`GradientTerm` with state: each call is one minibatch.
 
-    others   : ``[peers, trainable]``, moved in place by an optimiser of the same settings as the peer's own.
-    weights  : c, ``[peers]``.
-    moves    : whether the others' parameters follow; else they stay, as algorithm 1 has it to the letter.
-    moments  : of their optimiser, changed in place.
-    num_examples : int64 ``[1]``, the training examples of the peer that trains, on which schedules of rates depend.
+    Parameters
+    ----------
+    others : Tensor
+        ``[peers, trainable]``, moved in place by an optimiser of the same settings as the peer's own.
+    weights : Tensor
+        c, ``[peers]``.
+    distance : Distance
+        How distances are measured and weighted.
+    moves : bool
+        Whether the others' parameters follow; otherwise they stay, as in algorithm 1 to the letter.
+    settings : TrainSettings
+        Settings of the training peer.
+    round : int
+        Selects the learning rates.
+    moments : dict of str to Tensor
+        Moments of the others' optimiser, changed in place.
+    num_examples : Tensor
+        Training examples of the training peer, int64 ``[1]``, on which schedules of rates depend.
     """
 
     def __init__(
@@ -94,9 +113,9 @@ class PeerAlignment:
         self._native = peer_alignment_kernel.suits(settings, others, *moments.values())
 
     def __call__(self, own: Tensor, clients: slice | Tensor, batch_weight: Tensor) -> Tensor:
-        """The gradient for ``own`` ``[1, trainable]``; see ``GradientTerm``."""
+        """Return the gradient for ``own`` ``[1, trainable]``; see ``GradientTerm``."""
         if self._weighed is None or float(batch_weight) != self._weighed[0]:
-            # Almost all minibatches are of one size.
+            # Almost all minibatches have the same size.
             self._weighed = float(batch_weight), self.distance.weighed(self.weights[None], batch_weight)[0]
         weights = self._weighed[1]
         rates = None if self._rates is None else self._rates[self._step]
@@ -114,22 +133,28 @@ class PeerAlignment:
 
 
 class FixedAlignment:
-    """What aligning with peers that stay as they are adds to the gradients of several peers that train at once.
+    """Gradient term that aligns several peers, training at once, with fixed ones.
 
-    peers    : ``[peers, trainable]``.
-    weights  : c, ``[clients, peers]``, 0 for a client itself.
+    Parameters
+    ----------
+    peers : Tensor
+        ``[peers, trainable]``, not modified.
+    weights : Tensor
+        c, ``[clients, peers]``, 0 for a client itself.
+    distance : Distance
+        How distances are measured and weighted.
     """
 
     def __init__(self, peers: Tensor, weights: Tensor, distance: Distance) -> None:
         self.peers, self.weights, self.distance = peers, weights, distance
 
     def __call__(self, own: Tensor, clients: slice | Tensor, batch_weight: Tensor) -> Tensor:
-        """The gradient for ``own`` ``[clients, trainable]``; see ``GradientTerm``."""
+        """Return the gradient for ``own`` ``[clients, trainable]``; see ``GradientTerm``."""
         weights, power = self.distance.weighed(self.weights[clients], batch_weight), self.distance.power
         if power == 2:
             return 2 * (own * weights.sum(1, keepdim=True) - weights @ self.peers)
         added = torch.zeros_like(own)
-        # Peer by peer: all differences at once would take as much room as clients times peers.
+        # Peer by peer: all differences at once would take memory of clients times peers.
         for peer, weight in zip(self.peers, weights.unbind(1), strict=True):
             added.addcmul_(_slope(own - peer, power), weight[:, None])
         return added
