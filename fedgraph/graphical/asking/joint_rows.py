@@ -27,6 +27,11 @@ _CENTRED_BY = 4096
 """Number of rows that centre predictions where none are kept: they determine a mean to a sixtieth of its deviation."""
 
 
+OVERRELAXATION = 0.5
+"""Numbers are drawn on the other side of their expectation from their current value, by this share of the distance and
+with so much less noise. The distribution is the same, and is reached in fewer sweeps."""
+
+
 class SamplingSettings(Settings):
     """How rows are drawn from a model, and how it computes conditional distributions.
 
@@ -36,11 +41,6 @@ class SamplingSettings(Settings):
         others. ``released``: the procedure of the authors' program, :mod:`fedgraph.graphical.asking.released_sampling`,
         for comparison: it draws uniformly from ranges and adds noise of 1 % of a value, whatever the data are.
     sweeps         : of ``gibbs``. More are needed where features nearly determine each other.
-    overrelaxation : numbers are drawn on the other side of their expectation from their current value, by this share of
-        the distance, and with correspondingly less noise; 0: regardless of the current value. The distribution is the
-        same, and is reached in fewer sweeps.
-    bounded        : an integer or ordinal that would lie outside its range is drawn as the end of the range: most are
-        counts, or steps of a scale, and often at an end. Values beyond a range in the data are then never drawn.
     centred        : shift all predictions a little, so that samples have the means of the training rows. Without
         that a small common error of predictions becomes a large one of samples, where features depend strongly on
         each other.
@@ -52,8 +52,6 @@ class SamplingSettings(Settings):
 
     method: Literal["gibbs", "released"] = "gibbs"
     sweeps: int = Field(default=30, ge=1)
-    overrelaxation: float = Field(default=0.5, ge=0, lt=1)
-    bounded: bool = True
     centred: bool = True
     kept: int = Field(default=16_384, ge=100)
     steps: int = Field(default=20, ge=1)
@@ -72,11 +70,11 @@ def pilot(
     random = [generator(seed, "pilot", name) for name in names]
     shift = None
     with pinned_threads(1):
-        rows, noise = chains(network, parameters, blank, random, settings.bounded)
+        rows, noise = chains(network, parameters, blank, random, bounded=True)
         if settings.centred:
-            shift = rows.centring(settings.sweeps, settings.overrelaxation, noise)
+            shift = rows.centring(settings.sweeps, OVERRELAXATION, noise)
         else:
-            rows.run(settings.sweeps, settings.overrelaxation, noise)
+            rows.run(settings.sweeps, OVERRELAXATION, noise)
     return shift, rows.rows
 
 
@@ -90,8 +88,8 @@ def joint_rows(
     blank = torch.full((1, 1, 1), torch.nan).expand(len(parameters), count, len(network.schema.unit_feature))
 
     def fill(some: Tensor, random: Sequence[torch.Generator]) -> Tensor:
-        rows, noise = chains(network, parameters, some, random, settings.bounded)
-        rows.run(settings.sweeps, settings.overrelaxation, noise, shift)
+        rows, noise = chains(network, parameters, some, random, bounded=True)
+        rows.run(settings.sweeps, OVERRELAXATION, noise, shift)
         return rows.rows
 
     return in_chunks(fill, blank, names, seed, "sample")

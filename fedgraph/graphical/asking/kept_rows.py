@@ -52,13 +52,13 @@ class KeptRows:
         """Draw ``settings.kept`` rows, which depend on the models, the names, the seed and the settings alone."""
         parameters = parameters.detach()
         shift, units = pilot(network, parameters, names, seed, settings, settings.kept)
-        every = FullConditionals(network, parameters, None, settings.bounded)
+        every = FullConditionals(network, parameters, None, bounded=True)
         tables = _tables(every, units, shift)
         return cls(network, parameters, tuple(names), seed, settings, units, shift, every, tables)
 
     def conditionals(self, features: Tensor) -> FullConditionals:
         """Return full conditionals of ``features``, bool ``[features]``, to continue Gibbs sampling from the rows."""
-        return FullConditionals(self.network, self.parameters, features, self.settings.bounded)
+        return FullConditionals(self.network, self.parameters, features, bounded=True)
 
     def log_likelihood(self, units: Tensor, features: Tensor) -> Tensor:
         """Compute the log-likelihood of chosen features of some rows, given all other features of each kept row.

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedgraph.graphical.asking.full_conditionals import FullConditionals, Noise
 from fedgraph.graphical.asking.gibbs import Gibbs
+from fedgraph.graphical.asking.joint_rows import OVERRELAXATION
 from fedgraph.graphical.asking.kept_rows import KeptRows
 from fedgraph.graphical.asking.relevance import Relevant
 from fedgraph.graphical.network.parts import colour_classes
@@ -102,7 +103,6 @@ def cloud(kept: KeptRows, units: Tensor, relevant: Relevant, draws: int, noise: 
 
     chains = Gibbs(conditionals, kept.units.gather(1, chosen).transpose(1, 2).contiguous(), spread(relevant.unknown))
     chains.put(values, spread(fixed))
-    over = kept.settings.overrelaxation
     log_weights = torch.zeros(ancestors.shape)
     chains.unknown = spread(latent & ~fixed)
     if bool(fixed.any()):
@@ -118,13 +118,13 @@ def cloud(kept: KeptRows, units: Tensor, relevant: Relevant, draws: int, noise: 
             moved = noise(1 + step.place)
             ancestors, log_weights = _redrawn(chains, ancestors, log_weights, poor, moved)
             chains.unknown = spread((latent & ~fixed) & poor[..., None])
-            chains.sweep(moved, over, shift=kept.shift)
+            chains.sweep(moved, OVERRELAXATION, shift=kept.shift)
     uneven = (log_weights != log_weights[..., :1]).any(2)
     if bool(uneven.any()):
         ancestors, log_weights = _redrawn(chains, ancestors, log_weights, uneven, noise(-1))
     chains.unknown = spread(relevant.unknown)
     for sweep in range(LAST_SWEEPS):
-        chains.sweep(noise(-2 - sweep), over, shift=kept.shift)
+        chains.sweep(noise(-2 - sweep), OVERRELAXATION, shift=kept.shift)
     return Cloud(torch.where(values.isnan(), chains.units, values), ancestors)
 
 

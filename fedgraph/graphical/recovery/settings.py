@@ -28,8 +28,6 @@ class RecoverySettings(Settings):
     penalty    : of the graphical lasso, on the scale of correlations; None: by cross-validation.
     folds      : of the cross-validation.
     steps      : L, the unrolled steps of uGLAD.
-    initial_threshold     : rho, below which an entry of the precision matrix becomes 0, before anything is learned. As
-        released it is about 0.5, from which some networks never find an edge.
     epochs, learning_rate : of Adam, which trains uGLAD. As released: 250 epochs at 0.002, at which it takes 800.
     file       : of the expert's graph; see ``read_feature_graph`` for its formats.
     moral      : read it as a Bayesian network, whose moral graph is taken.
@@ -43,7 +41,6 @@ class RecoverySettings(Settings):
     penalty: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     folds: int = Field(default=5, ge=2)
     steps: int = Field(default=15, ge=1)
-    initial_threshold: float = Field(default=0.1, gt=0, lt=1)
     epochs: int = Field(default=100, ge=1)
     learning_rate: float = Field(default=0.01, gt=0, allow_inf_nan=False)
     file: str | None = None

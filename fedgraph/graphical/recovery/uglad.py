@@ -19,6 +19,9 @@ from fedgraph.training import Optimiser, TrainSettings, fresh_state
 
 _RHO = ((3, 3), (3, 1), (3, 3), (3, 1), (1, 3), (1, 1))
 _LAMBDA = ((3, 2), (3, 1), (1, 3), (1, 1))
+_INITIAL_THRESHOLD = 0.1
+"""rho, below which an entry of the precision matrix becomes 0, before anything is learned. As released it is about 0.5,
+from which some networks never find an edge."""
 """Shapes of weights and biases, layer by layer."""
 
 _SHAPES = ((1, 1), *_RHO, *_LAMBDA)
@@ -40,7 +43,7 @@ def uglad_precisions(
     Raises torch.linalg.LinAlgError where training diverges.
     """
     correlations, targets = correlations.float(), targets.float()[:, None]
-    drawn = [initial_parameters(each, settings.initial_threshold) for each in generators]
+    drawn = [initial_parameters(each) for each in generators]
     parameters = torch.stack(drawn).to(correlations.device)
     adam = TrainSettings(optimizer="adam")
     state = fresh_state(adam, len(parameters), parameters.shape[1], correlations.device)
@@ -57,7 +60,7 @@ def uglad_precisions(
     return result
 
 
-def initial_parameters(generator: torch.Generator, initial_threshold: float) -> Tensor:
+def initial_parameters(generator: torch.Generator) -> Tensor:
     """Return one client's initial network, ``[parameters]``: t = 1, layers initialised as PyTorch's linear ones."""
     parts = [torch.ones(1)]
     for layers in (_RHO, _LAMBDA):
@@ -66,7 +69,7 @@ def initial_parameters(generator: torch.Generator, initial_threshold: float) -> 
             bound = 1 / math.sqrt(layers[at - at % 2][1])
             parts.append(torch.rand(shape[0] * shape[1], generator=generator) * 2 * bound - bound)
     # As initialised, about 1/2, rho may make every entry 0: then there is no gradient to decrease it.
-    parts[len(_RHO)] = torch.tensor([math.log(initial_threshold / (1 - initial_threshold))])
+    parts[len(_RHO)] = torch.tensor([math.log(_INITIAL_THRESHOLD / (1 - _INITIAL_THRESHOLD))])
     return torch.cat(parts)
 
 
