@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from clients.engine.base import CohortClient
 from fedgraph.messages import WorkReply
-from fedgraph.methods.simple_forecast import SimpleForecastSettings
+from fedgraph.methods.baselines import SimpleForecastSettings
 from fedgraph.training.forecasting import forecast_errors, simple_forecasts
 
 

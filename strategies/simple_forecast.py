@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, RecordDict
 from flwr.serverapp import Grid
 
 from fedgraph.messages import WorkReply
-from fedgraph.methods.simple_forecast import SimpleForecastSettings
+from fedgraph.methods.baselines import SimpleForecastSettings
 from strategies.engine.forecasts import ForecastStrategy
 from strategies.engine.phases import Outcome
 

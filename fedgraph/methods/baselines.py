@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from fedgraph.models import PersonalLayersSettings
 from fedgraph.support.settings import Settings, parse
 from fedgraph.training import TrainSettings
+from fedgraph.training.forecasting import SimpleForecaster
 
 
 class FineTuningSettings(Settings):
@@ -165,3 +166,15 @@ def second_training(
     if learning_rate is not None:
         table |= {"learning-rate": learning_rate, "learning-rate-decay": 1.0, "learning-rate-factor": 1.0}
     return parse(TrainSettings, table, where)
+
+
+class SimpleForecastSettings(Settings):
+    """``[simple-forecast]``.
+
+    Attributes
+    ----------
+    forecaster : ``last-reading``; ``weekly-profile``: the mean reading at that time of the week; ``ridge``: linear
+                 regression; ``trees``: gradient-boosted trees. Ridge and trees also use the [data] covariates.
+    """
+
+    forecaster: SimpleForecaster = "ridge"
