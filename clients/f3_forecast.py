@@ -22,7 +22,10 @@ from fedgraph.messages import WorkReply
 from fedgraph.methods.f3_forecast import FITTED_ON, EncoderSettings
 from fedgraph.models import initial_model
 from fedgraph.support.errors import ExperimentError, ReplyError
-from fedgraph.training.forecasting import embeddings_of, forecast_errors, targets_of
+from fedgraph.training import Cohort
+from fedgraph.training.forecasting import cohort_of_embeddings, embeddings_of, forecast_errors, targets_of
+
+_PURPOSE = "encoder"
 
 
 class F3ForecastClient(CohortClient[EncoderSettings]):
@@ -37,8 +40,11 @@ class F3ForecastClient(CohortClient[EncoderSettings]):
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
         """What the node sends, as text; see ``clients.engine.disclosure``."""
+        embeddings = "an embedding of each window: the input of the last linear layer of the client's own encoder"
+        if experiment.method_table.get("targets") == "private":
+            return [f"{embeddings}, and when it starts"]
         return [
-            "an embedding of each window: the input of the last linear layer of the client's own encoder",
+            embeddings,
             "the readings to be forecast in training and validation windows, scaled by the client's own mean and "
             "deviation, and when each window starts",
         ]
@@ -56,6 +62,7 @@ class F3ForecastClient(CohortClient[EncoderSettings]):
         """Train the encoders, and embed the windows of all splits."""
         cohort, room = self.uniform_cohort, self._room()
         encoders = self._encoders()
+        self.remember(_PURPOSE, {"parameters": encoders})
         arrays: dict[str, Tensor] = {}
         for split in SPLITS:
             embeddings = embeddings_of(cohort, encoders, split).to(self.settings.dtype)
@@ -63,7 +70,7 @@ class F3ForecastClient(CohortClient[EncoderSettings]):
             more = room[split] - starts.shape[1]
             arrays[f"starts/{split}"] = pad(starts, (0, more), value=-1)
             arrays[f"embeddings/{split}"] = pad(embeddings, (0, 0, 0, more))
-            if split in FITTED_ON:
+            if split in FITTED_ON and self.settings.targets == "shared":
                 targets, known = targets_of(cohort, split)
                 arrays[f"targets/{split}"] = pad(targets, (0, 0, 0, more))
                 arrays[f"known/{split}"] = pad(known.to(torch.uint8), (0, 0, 0, more))
@@ -75,38 +82,59 @@ class F3ForecastClient(CohortClient[EncoderSettings]):
         cohort = self.uniform_cohort
         if "encoders" in self.request.stacked:
             return self.request.stacked["encoders"]
-        encoders = initial_model(cohort.model, self.assignment.seed).expand(len(self.request.clients), -1).contiguous()
-        best, lowest = encoders, torch.full((len(encoders),), torch.inf, dtype=torch.float64)
+        return self._trained(cohort)
+
+    def _trained(self, cohort: Cohort) -> Tensor:
+        """Models trained for ``local_rounds``, after the round that was best for each client's validation windows."""
+        models = initial_model(cohort.model, self.assignment.seed).expand(len(self.request.clients), -1).contiguous()
+        best, lowest = models, torch.full((len(models),), torch.inf, dtype=torch.float64)
         for number in range(1, self.settings.local_rounds + 1):
-            encoders = cohort.train(encoders, number).parameters
-            error = cohort.evaluate(encoders, "validation")["mae"].double()
-            # A client without validation windows keeps its last encoder.
+            models = cohort.train(models, number).parameters
+            error = cohort.evaluate(models, "validation")["mae"].double()
+            # A client without validation windows keeps its last model.
             better = (error < lowest) | error.isnan()
-            best, lowest = torch.where(better[:, None], encoders, best), torch.where(better, error, lowest)
+            best, lowest = torch.where(better[:, None], models, best), torch.where(better, error, lowest)
         return best
 
-    def _measured(self) -> WorkReply:
-        """Measure the forecasts that came, ``[clients, examples, steps]`` by split and what their names end with."""
+    def _forecast(self, suffix: str) -> dict[str, Tensor]:
+        """Errors of a forecaster from each window's own embedding and that of a later window, which the server sent."""
         cohort = self.uniform_cohort
-        horizons = self.assignment.horizons_of(cohort.data.task)
-        suffixes = {
-            name.partition("/")[0].removeprefix("forecasts")
-            for name in self.request.stacked
-            if name.startswith("forecasts")
+        nothing = torch.full((cohort.model.layout.num_parameters,), torch.nan)
+        encoders = self.recall(_PURPOSE, {"parameters": nothing})["parameters"]
+        if bool(encoders.isnan().any()):
+            raise ReplyError("this node does not have the encoders of this run: was its state folder removed?")
+        inputs = {
+            split: torch.cat(
+                [embeddings_of(cohort, encoders, split), self._sent("embeddings", suffix, split).float()], 2
+            )
+            for split in SPLITS
         }
-        metrics = {
-            f"{split}/{name}{suffix}": values
-            for suffix in sorted(suffixes)
-            for split in self.request.evaluate
-            for name, values in forecast_errors(cohort, self._forecasts(suffix, split), split, horizons).items()
-        }
+        forecasters = cohort_of_embeddings(cohort, inputs, self.settings.hidden)
+        models = self._trained(forecasters)
+        metrics = evaluate_splits(self.assignment, forecasters, models, self.request.evaluate)
+        return {f"{name}{suffix}": values for name, values in metrics.items()}
+
+    def _measured(self) -> WorkReply:
+        """Measure forecasts: those that came, or one's own from the embeddings that came, by what names end with."""
+        cohort = self.uniform_cohort
+        kind = "forecasts" if self.settings.targets == "shared" else "embeddings"
+        suffixes = {name.partition("/")[0].removeprefix(kind) for name in self.request.stacked if name.startswith(kind)}
+        metrics: dict[str, Tensor] = {}
+        for suffix in sorted(suffixes):
+            if self.settings.targets == "private":
+                metrics |= self._forecast(suffix)
+                continue
+            for split in self.request.evaluate:
+                sent = self._sent(kind, suffix, split)
+                found = forecast_errors(cohort, sent, split, self.assignment.horizons_of(cohort.data.task))
+                metrics |= {f"{split}/{name}{suffix}": values for name, values in found.items()}
         return WorkReply(self.request.clients, {}, metrics)
 
-    def _forecasts(self, suffix: str, split: SplitName) -> Tensor:
+    def _sent(self, kind: str, suffix: str, split: SplitName) -> Tensor:
         try:
-            return self.request.stacked[f"forecasts{suffix}/{split}"]
+            return self.request.stacked[f"{kind}{suffix}/{split}"]
         except KeyError:
-            raise ReplyError(f"the request to measure the split '{split}' lacks its forecasts") from None
+            raise ReplyError(f"the request to measure the split '{split}' lacks its {kind}") from None
 
     def _room(self) -> dict[str, int]:
         """Examples of each split that the arrays have room for."""

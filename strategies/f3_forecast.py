@@ -19,12 +19,13 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedgraph.data import SPLITS, SplitName
+from fedgraph.data.series import step_seconds
 from fedgraph.federation import Federation, OrderedGrid
 from fedgraph.fusion.forecasting import ForecastFit, ForecastFusion, OwnerGraph, OwnerWindows, fit_forecasts, forecasts
 from fedgraph.graph import ClientGraph, write_graph
 from fedgraph.messages import WorkReply, to_record
 from fedgraph.methods.f3_forecast import FITTED_ON, F3ForecastSettings, suffix_of
-from fedgraph.models import Layout, ModelChoice, build, flattened
+from fedgraph.models import Layout, ModelChoice, TaskSpec, build, flattened
 from fedgraph.runs import RunFolder, load_models
 from fedgraph.support.errors import ExperimentError
 from strategies.engine.forecasts import ForecastStrategy
@@ -62,7 +63,7 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
         federation, nodes = self.identified(grid)
         graph = self.plan.graph_of(federation)
         sent = self._embeddings(nodes, federation)
-        windows = {str(split): _windows(sent, split) for split in SPLITS}
+        windows = {str(split): self._windows(sent, split, federation.task) for split in SPLITS}
         given = graph.subgraph(sent.names).dense().float() if graph is not None and self.settings.needs_given else None
         fits = {
             suffix: fit_forecasts(
@@ -110,7 +111,7 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
         shapes: dict[str, tuple[int, ...]] = {}
         for split in SPLITS:
             shapes |= {f"starts/{split}": (room[split],), f"embeddings/{split}": (room[split], size)}
-            if split in FITTED_ON:
+            if split in self._told:
                 shapes |= {f"{part}/{split}": (room[split], steps) for part in ("targets", "known")}
         types = {name: _TYPES.get(name.partition("/")[0], self.settings.precision) for name in shapes}
 
@@ -157,13 +158,20 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
         fits: Mapping[str, ForecastFit],
         windows: Mapping[str, OwnerWindows],
     ) -> Replies:
-        """Send each client the forecasts of its windows, by every network; what it measures of them."""
+        """Send each client the forecasts of its windows, by every network; what it measures of them.
+
+        With private targets forecasts of its embeddings are sent, of all splits: from these the client learns to
+        forecast its readings.
+        """
+        private = self.settings.targets == "private"
+        splits = SPLITS if private else self.plan.splits
+        kind, dtype = ("embeddings", self.settings.dtype) if private else ("forecasts", torch.float32)
         found = {
             (suffix, split): windows[split].of_owners(
                 forecasts(fit.network, windows[split]), sent.tensors[f"starts/{split}"]
             )
             for suffix, fit in fits.items()
-            for split in self.plan.splits
+            for split in splits
         }
         row_of = {name: row for row, name in enumerate(sent.names)}
         asked, requests = {}, {}
@@ -173,9 +181,10 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
                 continue
             asked[node] = torch.tensor([federation.positions[name] for name in clients])
             rows = torch.tensor([row_of[name] for name in clients])
-            counts = {split: int(federation.num_examples[split][asked[node]].max()) for split in self.plan.splits}
+            counts = {split: int(federation.num_examples[split][asked[node]].max()) for split in splits}
             own = {
-                f"forecasts{suffix}/{split}": values[rows, : counts[split]] for (suffix, split), values in found.items()
+                f"{kind}{suffix}/{split}": values[rows, : counts[split]].to(dtype)
+                for (suffix, split), values in found.items()
             }
             requests[node] = self.request(clients, own, {}, train=False)
 
@@ -183,6 +192,21 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
             return WorkReply.unpack(content, clients, {}), {}
 
         return self.exchanged(grid, federation, asked, requests, read)
+
+    @property
+    def _told(self) -> tuple[SplitName, ...]:
+        """The splits whose targets the server is told."""
+        return FITTED_ON if self.settings.targets == "shared" else ()
+
+    def _windows(self, sent: Replies, split: SplitName, task: TaskSpec) -> OwnerWindows:
+        """The windows of one split of all clients side by side, with what the server learns to forecast as targets."""
+        starts, embeddings = sent.tensors[f"starts/{split}"], sent.tensors[f"embeddings/{split}"]
+        targets = sent.tensors.get(f"targets/{split}", torch.zeros(*starts.shape, 0))
+        known = sent.tensors.get(f"known/{split}", torch.zeros(*starts.shape, 0))
+        windows = OwnerWindows.of(starts, embeddings, targets, known > 0)
+        if self.settings.targets == "shared":
+            return windows
+        return windows.ahead(task.output_shape[0] * step_seconds(task.step_minutes))
 
     # ---- what is written -------------------------------------------------------------------------------------------
 
@@ -200,11 +224,3 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
         if network.edges is not None:
             mean = network.edges.detach().softmax(2).mean(0)
             write_graph(ClientGraph.from_dense(names, mean, directed=True), self.plan.folder.path / "learned-graph.npz")
-
-
-def _windows(sent: Replies, split: SplitName) -> OwnerWindows:
-    """The windows of one split of all clients side by side; targets that the server does not get are empty."""
-    starts, embeddings = sent.tensors[f"starts/{split}"], sent.tensors[f"embeddings/{split}"]
-    targets = sent.tensors.get(f"targets/{split}", torch.zeros(*starts.shape, 0))
-    known = sent.tensors.get(f"known/{split}", torch.zeros(*starts.shape, 0))
-    return OwnerWindows.of(starts, embeddings, targets, known > 0)

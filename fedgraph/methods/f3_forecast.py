@@ -7,10 +7,11 @@ from typing import Literal
 import torch
 from pydantic import Field
 
+from fedgraph.data import SplitName
 from fedgraph.fusion.forecasting import ForecastFusionSettings, OwnerGraph
 from fedgraph.support.settings import Settings
 
-FITTED_ON = ("train", "validation")
+FITTED_ON: tuple[SplitName, ...] = ("train", "validation")
 """The splits whose targets the server needs."""
 
 
@@ -22,13 +23,21 @@ def suffix_of(graph: OwnerGraph) -> str:
 class EncoderSettings(Settings):
     """What clients need to know.
 
+    targets      : ``shared``: the server is sent the readings that are forecast in training and validation windows, as
+                   it is sent labels in the paper, and forecasts; ``private``: no reading is sent. The server learns to
+                   forecast each client's embedding, that of the window which begins where its forecast does, and each
+                   client forecasts its readings from this and its own embedding.
     local_rounds : rounds of [train] in which each client trains its encoder, the [model], on its own windows; the one
-                   that forecasts its validation windows best is kept, and frozen.
+                   that forecasts its validation windows best is kept, and frozen. Forecasters of private targets are
+                   trained alike.
     precision    : of the embeddings that are sent.
+    hidden       : width of each forecaster.
     """
 
+    targets: Literal["shared", "private"] = "shared"
     local_rounds: int = Field(default=3, ge=1)
     precision: Literal["float16", "float32"] = "float16"
+    hidden: int = Field(default=64, ge=1)
 
     @property
     def dtype(self) -> torch.dtype:

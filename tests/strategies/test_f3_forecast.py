@@ -87,6 +87,26 @@ def test_with_a_given_graph_neighbours_alone_are_mixed(tables, run_experiment, t
     assert not (folder.path / "learned-graph.npz").exists()
 
 
+def test_private_targets_stay_with_their_client(tables, run_experiment):
+    tables["f3-forecast"] |= {"targets": "private", "controls": ["none"], "local-rounds": 4}
+    sent = set()
+
+    def client(message, context):
+        reply = client_app(message, context)
+        sent.update(reply.content.array_records.get("stacked", {}))
+        return reply
+
+    folder = run_experiment(tables, nodes=2, client=client)
+    assert sent == {f"{part}/{split}" for part in ("starts", "embeddings") for split in ("train", "validation", "test")}
+    test = folder.summary()["metrics"]["test"]
+    # What comes down the road is in the embedding of the sensor before, and in what the server makes of it.
+    assert test["mae"]["mean"] < 0.8 * test["mae-local"]["mean"]
+    assert test["mae-no-graph"]["mean"] > 0.9 * test["mae-local"]["mean"]
+    assert folder.summary()["exchanges"] == 3
+    again = run_experiment(tables, nodes=4).summary()["metrics"]["test"]["mae"]
+    assert again == pytest.approx(test["mae"], rel=0.02)
+
+
 def test_controls_are_measured_beside_on_the_same_encoders(tables, run_experiment, tmp_path):
     tables["graph"] = {"source": "file", "path": str(tmp_path / "edges.csv"), "symmetrise": True}
     tables["f3-forecast"]["controls"] = ["none", "complete", "given", "learned"]

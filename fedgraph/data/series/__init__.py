@@ -4,7 +4,7 @@ from fedgraph.data.series.cold_start import INFERRED, asked_scale
 from fedgraph.data.series.naive import covariate_features, last_readings, profile_forecasts, starts_of
 from fedgraph.data.series.scale_transfer import cold_rows, inferred_scales, neighbourhoods, reference_rows
 from fedgraph.data.series.scaling import pooled, usable
-from fedgraph.data.series.windows import shares_scales
+from fedgraph.data.series.windows import shares_scales, step_seconds
 
 __all__ = [
     "INFERRED",
@@ -19,5 +19,6 @@ __all__ = [
     "reference_rows",
     "shares_scales",
     "starts_of",
+    "step_seconds",
     "usable",
 ]

@@ -15,8 +15,8 @@ from fedgraph.support.errors import DataError
 def starts_of(split: Split) -> Tensor:
     """Return when each client's examples start, int64 ``[clients, examples]``, -1 behind a client's last one.
 
-    In seconds from some Monday's midnight where the time of steps is known, else in steps. Raises DataError for data
-    without windows.
+    In seconds from some Monday's midnight, or from the first step where the time of steps is unknown. Raises DataError
+    for data without windows.
     """
     return _windows(split).starts()
 

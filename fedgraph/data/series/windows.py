@@ -87,6 +87,7 @@ class WindowSplit:
     target   : index of the target on the feature axis of ``series``.
     rows     : the series of each client, int64 ``[clients]``; None where client ``i`` has series ``i``.
     times    : when each step is, int64 ``[time]``, in seconds from some Monday's midnight; None where unknown.
+    step_seconds : between two steps, 1 where unknown.
     """
 
     series: Tensor
@@ -99,6 +100,7 @@ class WindowSplit:
     target: int
     rows: Tensor | None = None
     times: Tensor | None = None
+    step_seconds: int = 1
 
     @property
     def num_examples(self) -> Tensor:
@@ -140,10 +142,11 @@ class WindowSplit:
     def starts(self) -> Tensor:
         """When each client's examples start, int64 ``[clients, examples]``, -1 behind a client's last one.
 
-        In seconds where the time of steps is known, else in steps.
+        In seconds from some Monday's midnight, or from the first step where the time of steps is unknown.
         """
         steps, present = self.first_steps()
-        return (steps if self.times is None else self.times[steps]).masked_fill(~present, -1)
+        seconds = steps * self.step_seconds if self.times is None else self.times[steps]
+        return seconds.masked_fill(~present, -1)
 
     def select(self, clients: slice | Tensor) -> WindowSplit:
         """The same split for some of the clients; copies no series."""
@@ -265,7 +268,7 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
             count = torch.from_numpy(np.where(is_cold, of_cold, count))
         splits[split] = WindowSplit(
             tensor, observed, first, count, settings.stride, settings.input_steps, settings.output_steps, target,
-            times=None if seconds is None else torch.from_numpy(seconds),
+            times=None if seconds is None else torch.from_numpy(seconds), step_seconds=step_seconds(step_minutes),
         )  # fmt: skip
     task = TaskSpec(
         kind="forecast",
@@ -286,6 +289,11 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
         untrained=() if settings.cold_trains else tuple(name for name in names if name in cold),
         moments=None if moments is None else torch.from_numpy(np.ascontiguousarray(moments)),
     )
+
+
+def step_seconds(step_minutes: float) -> int:
+    """Return the seconds between two steps; 1 where steps have no known length."""
+    return max(1, round(60 * step_minutes))
 
 
 def clients_of(table: SeriesTable, settings: WindowSettings) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,8 +21,8 @@ class OwnerWindows:
     embeddings : Tensor
         Float ``[owners, windows, size]``, 0 where an owner lacks the window.
     targets : Tensor
-        Float32 ``[owners, windows, steps]``, the readings that are forecast, each owner's scaled by its own mean and
-        deviation; ``[owners, windows, 0]`` where they stay with their owners.
+        Float ``[owners, windows, steps]``, the readings that are forecast, each owner's scaled by its own mean and
+        deviation, or embeddings of later windows; ``[owners, windows, 0]`` where they stay with their owners.
     known : Tensor
         Bool of the same shape: which of the targets were read.
     """
@@ -43,9 +43,17 @@ class OwnerWindows:
             self.keys[places],
             self.present[:, places],
             self.embeddings[:, places].float(),
-            self.targets[:, places],
+            self.targets[:, places].float(),
             self.known[:, places],
         )
+
+    def ahead(self, seconds: int) -> OwnerWindows:
+        """The same windows, with each owner's own embedding of its window ``seconds`` later as target."""
+        wanted = self.keys + seconds
+        later = torch.searchsorted(self.keys, wanted).clamp(max=max(len(self) - 1, 0))
+        known = self.present[:, later] & (self.keys[later] == wanted)
+        targets = self.embeddings[:, later]
+        return replace(self, targets=targets, known=known[..., None].expand(-1, -1, targets.shape[2]))
 
     @classmethod
     def of(cls, starts: Tensor, embeddings: Tensor, targets: Tensor, known: Tensor) -> OwnerWindows:

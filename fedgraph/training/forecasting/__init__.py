@@ -5,12 +5,13 @@
 ('last-reading', 'weekly-profile', 'ridge', 'trees')
 """
 
-from fedgraph.training.forecasting.examples import embeddings_of, forecast_errors, targets_of
+from fedgraph.training.forecasting.examples import cohort_of_embeddings, embeddings_of, forecast_errors, targets_of
 from fedgraph.training.forecasting.simple import SIMPLE, SimpleForecaster, simple_forecasts
 
 __all__ = [
     "SIMPLE",
     "SimpleForecaster",
+    "cohort_of_embeddings",
     "embeddings_of",
     "forecast_errors",
     "simple_forecasts",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fedgraph.data import SplitName
-from fedgraph.models import Batch
+from fedgraph.data import SPLITS, Split, SplitName
+from fedgraph.models import Batch, build
+from fedgraph.support.randomness import derive_seed
 from fedgraph.training.cohort import Cohort
 from fedgraph.training.metrics import tally
 
@@ -80,6 +82,51 @@ def forecast_errors(
         sums.add(forecasts[:, start:stop], batch.targets.cpu(), batch.weights.cpu())
         start = stop
     return sums.result()
+
+
+@dataclass(frozen=True)
+class _Embedded:
+    """A split whose inputs are other tensors, ``[clients, examples, size]``; targets stay."""
+
+    inputs: Tensor
+    split: Split
+
+    @property
+    def num_examples(self) -> Tensor:
+        return self.split.num_examples
+
+    def batch(self, indices: Tensor) -> Batch:
+        batch = self.split.batch(indices)
+        clients = torch.arange(len(indices), device=indices.device)[:, None]
+        return batch._replace(inputs=self.inputs[clients, indices.clamp(min=0)])
+
+    def select(self, clients: slice | Tensor) -> _Embedded:
+        return _Embedded(self.inputs[clients], self.split.select(clients))
+
+    def to(self, device: torch.device) -> _Embedded:
+        return _Embedded(self.inputs.to(device), self.split.to(device))
+
+
+def cohort_of_embeddings(cohort: Cohort, inputs: Mapping[SplitName, Tensor], hidden: int) -> Cohort:
+    """Return the same clients with perceptrons that forecast from other inputs.
+
+    Parameters
+    ----------
+    cohort : Cohort
+        The clients, and how they train.
+    inputs : mapping of str to Tensor
+        Float32 ``[clients, examples, size]`` by split.
+    hidden : int
+        Width of the one hidden layer.
+    """
+    size = next(iter(inputs.values())).shape[2]
+    task = replace(cohort.data.task, input_shape=(size,), features=())
+    splits: dict[SplitName, Split] = {
+        split: _Embedded(inputs[split], cohort.data.splits[split]) for split in SPLITS if split in inputs
+    }
+    data = replace(cohort.data, task=task, splits=splits)
+    model = build({"name": "mlp", "hidden": [hidden]}, task)
+    return Cohort(model, data, cohort.settings, derive_seed(cohort.seed, "forecasters"))
 
 
 def batches(cohort: Cohort, split: SplitName) -> Iterator[tuple[Batch, Tensor]]:

@@ -29,3 +29,13 @@ def test_owners_with_the_same_windows_are_taken_as_they_are():
     batch = windows.batch(torch.tensor([1]))
     assert batch.embeddings.dtype == torch.float32
     assert batch.keys.tolist() == [2]
+
+
+def test_embeddings_of_later_windows_are_targets():
+    starts = torch.tensor([[0, 5, 10, 20], [0, 10, -1, -1]])
+    embeddings = torch.arange(8.0).reshape(2, 4, 1) + 1
+    windows = OwnerWindows.of(starts, embeddings, torch.zeros(2, 4, 0), torch.zeros(2, 4, 0).bool()).ahead(10)
+    assert windows.keys.tolist() == [0, 5, 10, 20]
+    assert windows.known[..., 0].tolist() == [[True, False, True, False], [True, False, False, False]]
+    assert windows.targets[0, [0, 2], 0].tolist() == [3, 4]
+    assert windows.targets[1, 0, 0] == 6
