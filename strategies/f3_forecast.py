@@ -42,10 +42,8 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
 
     name = "f3-forecast"
     title = "F3 for forecasts: frozen encoders, one exchange of embeddings, a learned graph, a head per client"
-    needs = "clients that are time series, such as metr-la"
     paper = "https://proceedings.mlr.press/v216/ma23b.html"
     default_client = "clients.f3_forecast:F3ForecastClient"
-    mixes_models = True
 
     def check(self) -> None:
         """See :class:`ForecastStrategy`."""

@@ -25,6 +25,8 @@ class ForecastStrategy(PhasedStrategy[S]):
     """A method overrides ``execute``, as of :class:`PhasedStrategy`."""
 
     needs = "clients that are time series, such as metr-la"
+    # Not their parameters, but tensors of one shape come from models of one architecture.
+    mixes_models = True
 
     def identified(self, grid: Grid) -> tuple[Federation, OrderedGrid]:
         """Who takes part, and the grid that answers in the order of their names.

@@ -20,7 +20,18 @@ def test_both_sides_of_every_built_in_exist(name):
 def test_those_that_there_are():
     assert set(built_ins()) == {
         *("sfl", "sfl-star", "sfl-cold-start", "sfl-per", "sfl-lg", "sfl-ft"),
-        *("f3", "f3-inference", "f3-secret", "vfl", "ipa", "fedngm", "local", "centralised"),
+        *(
+            "f3",
+            "f3-forecast",
+            "simple-forecast",
+            "f3-inference",
+            "f3-secret",
+            "vfl",
+            "ipa",
+            "fedngm",
+            "local",
+            "centralised",
+        ),
         *("fedavg", "fedavg-own-start", "fedavg-ft", "fedprox", "fedper", "lg-fedavg", "fedatt"),
         *("scaffold", "feddyn", "feddc", "cgsv", "ditto"),
     }
