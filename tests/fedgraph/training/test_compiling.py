@@ -41,6 +41,8 @@ def counted(monkeypatch):
     return built
 
 
+# Runs compilers for 20 seconds.
+@pytest.mark.process
 def test_results_and_gradients_are_those_of_the_plain_model():
     model = build({"name": "mlp", "hidden": [6]}, TaskSpec("classification", (2, 3), (4,)))
     inputs = torch.randn(3, 5, 2, 3, generator=torch.Generator().manual_seed(0))
