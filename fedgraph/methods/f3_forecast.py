@@ -23,6 +23,8 @@ def suffix_of(graph: OwnerGraph) -> str:
 class EncoderSettings(Settings):
     """What clients need to know.
 
+    Attributes
+    ----------
     targets      : ``shared``: the server is sent the readings that are forecast in training and validation windows, as
                    it is sent labels in the paper, and forecasts; ``private``: no reading is sent. The server learns to
                    forecast each client's embedding, that of the window which begins where its forecast does, and each
@@ -31,7 +33,6 @@ class EncoderSettings(Settings):
                    that forecasts its validation windows best is kept, and frozen. Forecasters of private targets are
                    trained alike.
     precision    : of the embeddings that are sent.
-    hidden       : width of each forecaster.
     """
 
     targets: Literal["shared", "private"] = "shared"
@@ -48,6 +49,8 @@ class EncoderSettings(Settings):
 class F3ForecastSettings(ForecastFusionSettings, EncoderSettings):
     """``[f3-forecast]``: the clients' encoders, and how the server fuses their embeddings.
 
+    Attributes
+    ----------
     encoders : the folder of a finished run of another method, such as ``sfl``, ``fedavg`` or ``local``, with the same
                [data], [model] and clients: its models are the encoders, and nothing is trained before embeddings are
                sent. They come from the server, which has them. By default each client trains its own.

@@ -1,4 +1,4 @@
-"""What follows from the windows of series without training: when they start, their last readings, usual weeks."""
+"""Naive forecasts of time series: the last reading, and the weekly profile; and when windows start."""
 
 from __future__ import annotations
 
@@ -13,23 +13,39 @@ from fedgraph.support.errors import DataError
 
 
 def starts_of(split: Split) -> Tensor:
-    """Return when each client's examples start, int64 ``[clients, examples]``, -1 behind a client's last one.
+    """Return when each client's examples start.
 
-    In seconds from some Monday's midnight, or from the first step where the time of steps is unknown. Raises DataError
-    for data without windows.
+    Returns
+    -------
+    Tensor
+        Seconds from a Monday's midnight in 1970, or from the first step where the time of steps is unknown; int64
+        ``[clients, examples]``, -1 after a client's last example.
+
+    Raises
+    ------
+    DataError
+        If the data has no windows of time series.
     """
     return _windows(split).starts()
 
 
 def covariate_features(task: TaskSpec) -> list[bool]:
-    """Return which features of an input are covariates, and no readings."""
+    """Return, for each feature of an input, whether it is a covariate rather than a reading."""
     return [name in NAMES for name in task.features]
 
 
 def last_readings(split: Split) -> Tensor:
-    """Return the last reading of the target in each window, scaled, float32 ``[clients, examples]``.
+    """Return the last reading of the target in each window.
 
-    0, the mean, where nothing was read. Raises DataError for data without windows.
+    Returns
+    -------
+    Tensor
+        Scaled, float32 ``[clients, examples]``; 0, the mean, for windows without any reading.
+
+    Raises
+    ------
+    DataError
+        If the data has no windows of time series.
     """
     windows = _windows(split)
     steps, present = windows.first_steps()
@@ -42,10 +58,19 @@ def last_readings(split: Split) -> Tensor:
 
 
 def profile_forecasts(data: CohortData, split: SplitName) -> Tensor:
-    """Return each client's usual readings at the time of its windows' targets, as its training part has them.
+    """Forecast each window by the client's weekly profile, fitted on its training part.
 
-    Float32 ``[clients, examples, steps]``, scaled; see :func:`fedgraph.data.series.covariates.weekly_profile`. Raises
-    DataError for data without windows, and where the time of steps is unknown.
+    See :func:`fedgraph.data.series.covariates.weekly_profile`.
+
+    Returns
+    -------
+    Tensor
+        Scaled, float32 ``[clients, examples, steps]``.
+
+    Raises
+    ------
+    DataError
+        If the data has no windows of time series, or the time of steps is unknown.
     """
     windows, validation = _windows(data.splits[split]), _windows(data.splits["validation"])
     if windows.times is None:

@@ -302,7 +302,7 @@ def clients_of(table: SeriesTable, settings: WindowSettings) -> tuple[str, ...]:
 
 
 def shares_scales(data: Settings) -> bool:
-    """Whether the scale of some clients of a table ``[data]`` comes from what others tell the server."""
+    """Return whether the scale of some clients of this ``[data]`` table depends on what others send the server."""
     return isinstance(data, WindowSettings) and (data.scaling == "pooled" or data.cold_scale != "own")
 
 

@@ -35,6 +35,8 @@ OwnerGraph = Literal["learned", "given", "permuted", "complete", "none"]
 class ForecastFusionSettings(Settings):
     """What the server learns from embeddings.
 
+    Attributes
+    ----------
     graph         : ``learned``: matrices of mixing weights, whose rows sum to one; ``given``: the client graph of
                     [graph], its rows divided by their sums; ``complete``: everybody alike; ``none``; ``permuted``: the
                     given graph with the clients in other places, drawn by the seed.
@@ -42,7 +44,7 @@ class ForecastFusionSettings(Settings):
                     names that end in -no-graph, -given-graph and so on.
     mixes         : learned matrices, or hops of another graph.
     aligned_size  : length of an aligned embedding.
-    hidden        : width of each owner's head.
+    hidden        : width of each owner's forecaster.
     steps         : training steps of Adam; the rate falls to 0 as a cosine does.
     evaluate_every : steps between two looks at the validation windows; the network that forecasts them best is kept.
     batch_size    : windows of a training step.
@@ -151,7 +153,21 @@ def _layers(owners: int, inputs: int, outputs: int, random: torch.Generator) -> 
 
 
 def graph_weights(graph: OwnerGraph, given: Tensor | None, owners: int, seed: int) -> Tensor | None:
-    """Weights over which embeddings are mixed, ``[owners, owners]``; None where they are learned, or nothing is mixed.
+    """Return the weights over which embeddings are mixed.
+
+    Parameters
+    ----------
+    graph : str
+        Which graph.
+    given : Tensor or None
+        Weights of the client graph, ``[owners, owners]``.
+    owners, seed : int
+        How many owners there are, and the seed by which ``permuted`` deals them out.
+
+    Returns
+    -------
+    Tensor or None
+        ``[owners, owners]``; None if they are learned, or nothing is mixed.
 
     Raises
     ------
@@ -271,7 +287,13 @@ def fit_forecasts(
 
 @torch.no_grad()
 def forecasts(network: ForecastFusion, windows: OwnerWindows) -> Tensor:
-    """Forecast all windows, ``[owners, windows, steps]``, scaled as the targets are."""
+    """Forecast all windows.
+
+    Returns
+    -------
+    Tensor
+        ``[owners, windows, steps]``, scaled as the targets are.
+    """
     with pinned_threads(1):
         parts = torch.arange(len(windows)).split(_EVALUATED_AT_ONCE)
         found = [network(part.embeddings, part.present) for part in map(windows.batch, parts)]

@@ -44,7 +44,13 @@ def embeddings_of(cohort: Cohort, parameters: Tensor, split: SplitName) -> Tenso
 
 
 def targets_of(cohort: Cohort, split: SplitName) -> tuple[Tensor, Tensor]:
-    """What is forecast, scaled, float32 ``[clients, examples, steps]``, and which of it was read, bool."""
+    """Return the targets of all examples.
+
+    Returns
+    -------
+    tuple of Tensor
+        Scaled targets, float32 ``[clients, examples, steps]``, 0 where nothing was read, and where they were, bool.
+    """
     steps = cohort.data.task.output_shape[0]
     targets, known = [torch.zeros(len(cohort.data.names), 0, steps)], []
     for batch, _ in batches(cohort, split):
