@@ -2,7 +2,8 @@
 
 from fedgraph.runs.reports.peer_comparison import COUNTS, FILE, MEASURES, PeerComparison
 from fedgraph.runs.reports.plot import PICTURES, plot_runs
-from fedgraph.runs.reports.words import LiveDisplay, LogProgress, as_text, extreme_clients, results_table, sentence
+from fedgraph.runs.reports.progress import LiveDisplay, LogProgress
+from fedgraph.runs.reports.words import as_text, extreme_clients, results_table, sentence
 
 __all__ = [
     "COUNTS",

@@ -1,23 +1,17 @@
-"""Reports of a run for people: a live display, a table of results, and a plain sentence about the measurements."""
+"""Results of runs for people: a table, and a plain sentence about the measurements."""
 
 from __future__ import annotations
 
 import io
-import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedgraph.runs.callbacks import Callback, Evaluation, Training
 from fedgraph.training import AFTER_TURN, EXTREMES, LAST, num_extreme
-
-log = logging.getLogger("fedgraph")
 
 _MOST_COLUMNS = 4
 """Number of runs that fit side by side."""
@@ -28,103 +22,6 @@ _METRICS_OF_MANY = 3
 _MOST_GROUPS = 20
 
 _DOWN, _UP = "MB down, per client", "MB up, per client"
-
-
-class LogProgress(Callback):
-    """Callback that logs a line per round and evaluation, for runs without a terminal.
-
-    Parameters
-    ----------
-    num_rounds : int
-        Number of rounds of the run.
-    """
-
-    def __init__(self, num_rounds: int) -> None:
-        self._num_rounds = num_rounds
-        self._began = time.monotonic()
-        self._first: int | None = None
-
-    def on_training(self, training: Training) -> None:
-        """Log round, loss, number of absent clients and time left."""
-        if self._first is None:
-            self._first = training.round
-        done = training.round - self._first + 1
-        left = (time.monotonic() - self._began) / done * (self._num_rounds - training.round)
-        absent = f", {len(training.absent)} clients absent" if training.absent else ""
-        loss = float(training.loss.nanmean())
-        log.info(
-            "round %d/%d: training loss %.4f%s, about %.0f s left",
-            training.round, self._num_rounds, loss, absent, left,
-        )  # fmt: skip
-
-    def on_evaluation(self, evaluation: Evaluation) -> bool:
-        """Log means over clients."""
-        log.info("after round %d: %s", evaluation.round, _means(evaluation))
-        return False
-
-
-class LiveDisplay(Callback):
-    """Callback with a progress bar on a terminal: round or epoch, metrics and time left. A context manager.
-
-    Parameters
-    ----------
-    console : Console
-        The terminal.
-    label : str
-        Label of the bar.
-    total : int or None
-        Number of rounds or epochs; None where it is not known: the bar then only shows that the run is alive.
-    """
-
-    def __init__(self, console: Console, label: str, total: int | None) -> None:
-        counted = () if total is None else (MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=12),
-            *counted,
-            TextColumn("{task.fields[metrics]}"),
-            console=console,
-        )
-        self._counts = total is not None
-        self._task = self._progress.add_task(label, total=total, metrics="")
-
-    def __enter__(self) -> LiveDisplay:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()
-
-    def on_training(self, training: Training) -> None:
-        """Advance the bar."""
-        self._progress.update(self._task, completed=training.round)
-
-    def on_epoch(self, phase: str, epoch: int) -> None:
-        """Advance the bar, or show the number of epochs where the total is not known."""
-        if self._counts:
-            self._progress.update(self._task, completed=epoch)
-        else:
-            self._progress.update(self._task, metrics=f"{phase} epoch {epoch}")
-
-    def on_evaluation(self, evaluation: Evaluation) -> bool:
-        """Show the latest mean over clients."""
-        self._progress.update(self._task, metrics=_means(evaluation, most=1))
-        return False
-
-    def on_line(self, line: Mapping[str, Any]) -> None:
-        """Update the display from a line of ``metrics.jsonl``, for a run in another process."""
-        if line["phase"] == "training":
-            self._progress.update(self._task, completed=line["round"])
-        elif line["phase"] != "evaluation":
-            self.on_epoch(line["phase"], line["round"])
-        else:
-            metric, values = next(iter(line["metrics"].items()))
-            self._progress.update(self._task, metrics=f"{line['split']}/{metric} {_number(values['mean'])}")
-
-
-def _means(evaluation: Evaluation, most: int = 8) -> str:
-    shown = list(evaluation.metrics.items())[:most]
-    return ", ".join(f"{name} {float(values.nanmean()):.4g}" for name, values in shown)
 
 
 def shown_split(summaries: Sequence[Mapping[str, Any]]) -> str:
@@ -241,13 +138,13 @@ def _results(
     shown = metrics if most is None else final[-most:]
     results = {metric: [shows(values.get(metric)) for values in measured] for metric in shown}
     if any("fairness" in summary for summary in summaries):
-        results["fairness"] = [_number(summary.get("fairness", {}).get("last")) for summary in summaries]
+        results["fairness"] = [shown_number(summary.get("fairness", {}).get("last")) for summary in summaries]
     if not shown:
         return results
     first = shown[0]
     over = extreme_clients(summaries, split, first)
     for key, label in EXTREMES.items():
-        results[f"{first}, {label}, {over}"] = [_number(values.get(first, {}).get(key)) for values in measured]
+        results[f"{first}, {label}, {over}"] = [shown_number(values.get(first, {}).get(key)) for values in measured]
     for group in _groups(summaries, split):
         values = [summary.get("per_group", {}).get(split, {}).get(group, {}).get(first) for summary in summaries]
         results[f"{first}, {group}"] = [shows(each) for each in values]
@@ -354,11 +251,11 @@ def as_text(summary: Mapping[str, Any]) -> str:
 def _spread(values: Mapping[str, float | None] | None) -> str:
     if not values:
         return "-"
-    return f"{_number(values['mean'])} ± {_number(values['std'])}"
+    return f"{shown_number(values['mean'])} ± {shown_number(values['std'])}"
 
 
 def _mean(values: Mapping[str, float | None] | None) -> str:
-    return _number(values["mean"]) if values else "-"
+    return shown_number(values["mean"]) if values else "-"
 
 
 def _one_decimal(value: float | None) -> str:
@@ -373,5 +270,6 @@ def _megabytes(value: float | None) -> str:
     return "-" if value is None else f"{value / 1e6:.2f}"
 
 
-def _number(value: float | None) -> str:
+def shown_number(value: float | None) -> str:
+    """Return a number as tables show it; a dash for none."""
     return "-" if value is None else f"{value:.3f}" if abs(value) < 1000 else f"{value:.4g}"
