@@ -178,3 +178,17 @@ class SimpleForecastSettings(Settings):
     """
 
     forecaster: SimpleForecaster = "ridge"
+
+
+class PFedGraphSettings(Settings):
+    """``[pfedgraph]``.
+
+    Attributes
+    ----------
+    alpha : how close the weights of a client's mixture stay to the shares of training examples: a very large alpha is
+            FedAvg; towards 0 a client hears those alone whose models changed in the same direction.
+    lambda_similarity : weight of the cosine between a client's model and its mixture in its loss.
+    """
+
+    alpha: float = Field(default=0.8, gt=0, allow_inf_nan=False)
+    lambda_similarity: float = Field(default=0.01, ge=0, allow_inf_nan=False)

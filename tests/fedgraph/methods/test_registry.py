@@ -24,6 +24,7 @@ def test_those_that_there_are():
             "f3",
             "f3-forecast",
             "simple-forecast",
+            "pfedgraph",
             "f3-inference",
             "f3-secret",
             "vfl",

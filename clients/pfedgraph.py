@@ -1,0 +1,33 @@
+"""pFedGraph on the client: local training that stays in the direction of the mixture (Ye et al. 2023)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from clients.engine.base import CohortClient
+from fedgraph.methods.baselines import PFedGraphSettings
+from fedgraph.training import GradientTerm
+
+
+class PFedGraphClient(CohortClient[PFedGraphSettings]):
+    """Minimises ``L_i(v) - lambda cos(v, u_i)``, where u_i is the mixture that client i received.
+
+    The released program adds the cosine where the paper rewards it, and so pushes models away from their mixtures.
+    """
+
+    def gradient_term(self) -> GradientTerm | None:
+        """Return ``-lambda (u / ||u|| - cos(v, u) v / ||v||) / ||v||``, per client; none in the first round."""
+        weight = self.settings.lambda_similarity
+        if weight == 0 or self.request.round == 1:
+            return None
+        trainable = self.uniform_cohort.model.layout.num_trainable
+        u = torch.nn.functional.normalize(self.models[:, :trainable].to(self.uniform_cohort.device), dim=1)
+
+        def term(v: Tensor, clients: slice | Tensor, batch_weight: Tensor) -> Tensor:
+            length = torch.linalg.vector_norm(v, dim=1, keepdim=True).clamp(min=1e-12)
+            direction, towards = v / length, u[clients]
+            cosine = (direction * towards).sum(1, keepdim=True)
+            return -weight * (towards - cosine * direction) / length
+
+        return term
