@@ -20,9 +20,10 @@ from fedgraph.support.settings import Settings
 class PersonalLayersSettings(Settings):
     """Keys of a method that can leave some layers with the clients.
 
-    Attributes ---------- personal_layers : names or shell patterns of tensors that never leave their client, e.g.
-    ``["head.*"]``; a pattern that
-                      begins with ``!`` stands for all tensors that it does not match. ``[]``: all are shared.
+    Attributes
+    ----------
+    personal_layers : names or shell patterns of tensors that never leave their client, e.g. ``["head.*"]``; a pattern
+                      that begins with ``!`` stands for all tensors that it does not match. ``[]``: all are shared.
     """
 
     personal_layers: tuple[str, ...] = ()

@@ -85,7 +85,8 @@ def weekly_profile(
 
     The mean reading at that time of the week is drawn towards the mean at that time of working days, or of weekends;
     that towards the mean at that time of all days; and that towards the client's mean. So a client of few days has a
-    profile too.
+    profile too. A reading takes no part in the profile of its own time, so that in training, too, the profile of a time
+    to come is one that does not know its reading.
 
     Parameters
     ----------
@@ -102,16 +103,20 @@ def weekly_profile(
         Float32 ``[*times.shape[:-1], clients, times.shape[-1]]``.
     """
     slots, place = np.unique(np.concatenate([seconds, times.ravel()]) % _WEEK, return_inverse=True)
-    fitted, wanted = place[: len(seconds)], place[len(seconds) :].reshape(times.shape)
+    fitted, wanted = place[: len(seconds)], place[len(seconds) :]
     counted = np.where(valid, readings, 0).astype(np.float64)
-    mean = counted.sum(1, keepdims=True) / np.maximum(valid.sum(1, keepdims=True), 1)
-    profile = np.broadcast_to(mean, (len(readings), len(slots)))
+    # The reading of a time itself, where the profile is fitted to it, is left out: that of a later time is not known.
+    step = np.searchsorted(seconds, times.ravel()).clip(max=len(seconds) - 1)
+    own = (seconds[step] == times.ravel()) & valid[:, step]
+    reading = np.where(own, counted[:, step], 0.0)
+    total, count = counted.sum(1, keepdims=True) - reading, valid.sum(1, keepdims=True) - own
+    profile = total / np.maximum(count, 1)
     weekend = slots // _DAY >= 5
     for period in (slots % _DAY, slots % _DAY + weekend * _DAY, slots):
         groups, group = np.unique(period, return_inverse=True)
-        total, count = (_sums(values, group[fitted], len(groups)) for values in (counted, valid))
-        profile = (total[:, group] + _PRIOR_READINGS * profile) / (count[:, group] + _PRIOR_READINGS)
-    return np.moveaxis(profile.astype(np.float32)[:, wanted], 0, -2)
+        sums, counts = (_sums(values, group[fitted], len(groups))[:, group[wanted]] for values in (counted, valid))
+        profile = (sums - reading + _PRIOR_READINGS * profile) / (counts - own + _PRIOR_READINGS)
+    return np.moveaxis(profile.astype(np.float32).reshape(len(readings), *times.shape), 0, -2)
 
 
 def _sums(values: NDArray[np.float64] | NDArray[np.bool_], group: NDArray[np.intp], groups: int) -> NDArray[np.float64]:
