@@ -1,8 +1,8 @@
 """The client class of F3 for forecasts: a client's frozen encoder, and what it makes of the client's windows.
 
 After Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
-lines 2, 3 and 9 of algorithm 1. Encoders, profiles, means and deviations stay here, and so do readings, but for those
-that are forecast in training and validation windows.
+lines 2, 3 and 9 of algorithm 1. Encoders and profiles stay here. With shared targets the server is sent nearly all
+readings of the training and the validation part, scaled; their scale follows from errors in the unit of readings.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch.nn.functional import pad
 from clients.engine.base import CohortClient, evaluate_splits
 from clients.engine.node import Node
 from fedgraph.data import SPLITS, SplitName
-from fedgraph.data.series import shares_scales, starts_of
+from fedgraph.data.series import starts_of
 from fedgraph.experiment import Experiment
 from fedgraph.messages import WorkReply
 from fedgraph.methods.f3_forecast import FITTED_ON, EncoderSettings
-from fedgraph.models import initial_model
-from fedgraph.support.errors import ExperimentError, ReplyError
+from fedgraph.models import finite_rows, initial_model
+from fedgraph.support.errors import ReplyError
 from fedgraph.training import Cohort
 from fedgraph.training.forecasting import cohort_of_embeddings, embeddings_of, forecast_errors, targets_of
 
@@ -33,7 +33,7 @@ class F3ForecastClient(CohortClient[EncoderSettings]):
 
     keeps: ClassVar[tuple[str, ...]] = (
         "each client's encoder",
-        "the mean and deviation of its readings, and its weekly profile",
+        "its weekly profile",
         "the readings of test windows",
     )
 
@@ -45,17 +45,12 @@ class F3ForecastClient(CohortClient[EncoderSettings]):
             return [f"{embeddings}, and when it starts"]
         return [
             embeddings,
-            "the readings to be forecast in training and validation windows, scaled by the client's own mean and "
-            "deviation, and when each window starts",
+            "the readings to be forecast in training and validation windows, nearly all of these parts, and when each "
+            "window starts; scaled, but the scale follows from errors in the unit of readings",
         ]
 
     def reply(self) -> WorkReply:
         """Send embeddings, or measure forecasts."""
-        if shares_scales(self.assignment.data):
-            raise ExperimentError(
-                '[data] scaling = "pooled" and cold-scale are for methods of rounds: f3-forecast scales each client by '
-                "its own readings"
-            )
         return self._embedded() if self.request.train else self._measured()
 
     def _embedded(self) -> WorkReply:
@@ -91,8 +86,9 @@ class F3ForecastClient(CohortClient[EncoderSettings]):
         for number in range(1, self.settings.local_rounds + 1):
             models = cohort.train(models, number).parameters
             error = cohort.evaluate(models, "validation")["mae"].double()
-            # A client without validation windows keeps its last model.
-            better = (error < lowest) | error.isnan()
+            # A client without validation windows keeps its last model; one whose training diverges what it had before.
+            better = (error < lowest) | (error.isnan() & lowest.isinf())
+            better &= finite_rows(models)
             best, lowest = torch.where(better[:, None], models, best), torch.where(better, error, lowest)
         return best
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import tomllib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,8 +19,8 @@ from flwr.app import ArrayRecord, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedgraph.data import SPLITS, SplitName
-from fedgraph.data.series import step_seconds
+from fedgraph.data import SPLITS, SplitName, parse_data
+from fedgraph.data.series import shares_scales, step_seconds
 from fedgraph.federation import Federation, OrderedGrid
 from fedgraph.fusion.forecasting import ForecastFit, ForecastFusion, OwnerGraph, OwnerWindows, fit_forecasts, forecasts
 from fedgraph.graph import ClientGraph, write_graph
@@ -28,6 +29,7 @@ from fedgraph.methods.f3_forecast import FITTED_ON, F3ForecastSettings, suffix_o
 from fedgraph.models import Layout, ModelChoice, TaskSpec, build, flattened
 from fedgraph.runs import RunFolder, load_models
 from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import Settings
 from strategies.engine.forecasts import ForecastStrategy
 from strategies.engine.phases import Outcome
 from strategies.engine.replies import Replies
@@ -49,6 +51,16 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
         """See :class:`ForecastStrategy`."""
         if self.settings.needs_given and not self.plan.graph_given:
             raise ExperimentError("[f3-forecast] a given or permuted graph needs a client graph: set source of [graph]")
+        if self.settings.targets == "private" and self.settings.encoders is not None:
+            raise ExperimentError(
+                '[f3-forecast] targets = "private" keeps readings from the server, which has the models of the run '
+                "that encoders names, and can tell readings from embeddings by them: let clients train their own"
+            )
+        if shares_scales(self._data):
+            raise ExperimentError(
+                '[data] scaling = "pooled" and cold-scale are for methods of rounds: f3-forecast scales each client by '
+                "its own readings"
+            )
 
     def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
         """See :class:`ForecastStrategy`.
@@ -76,20 +88,26 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
         lost = {**sent.absent, **measured.absent}
         names = measured.names
         rows = torch.tensor([sent.names.index(name) for name in names])
-        metrics = {**{name: values[rows] for name, values in sent.metrics.items()}, **measured.metrics}
+        metrics = {**measured.metrics, **{name: values[rows] for name, values in sent.metrics.items()}}
         state = main.network.state_dict()
         parameters = flattened(state)
         facts: dict[str, Any] = {
             f"fusion{suffix}": {"step": fit.step, "validation_loss": fit.validation_loss}
             for suffix, fit in fits.items()
         }
+        by = "its own network from its embedding and that which the server foretells"
+        if self.settings.targets == "shared":
+            by = "the server's network"
         told = (
-            f"{len(names)} clients, each forecast by the server's network from the embeddings of all; what ends with "
-            "-local is forecast by the client's own encoder alone"
-            + "".join(f", with {suffix} over another graph" for suffix in fits if suffix)
+            f"{len(names)} clients, each forecast by {by} from the embeddings of all; what ends with -local is by the "
+            "client's own encoder alone" + "".join(f", with {suffix} over another graph" for suffix in fits if suffix)
         )
         facts["parameters_at_server"] = len(parameters)
         return Outcome(names, federation.data, told, metrics, parameters, 1, lost, facts), to_record(state)
+
+    @property
+    def _data(self) -> Settings:
+        return parse_data(json.loads(self.plan.experiment)["data"])
 
     def _graphs(self) -> dict[str, OwnerGraph]:
         """The graphs over which networks are fitted, by what the names of their errors end with."""
@@ -133,7 +151,16 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
             return {}
         path = RunFolder.open(run).models
         if not path.is_file():
-            raise ExperimentError(f"[f3-forecast] encoders = '{run}': that run has no models.safetensors")
+            raise ExperimentError(
+                f"[f3-forecast] encoders = '{run}': that run left no models: take one of a method of rounds, such as "
+                "local, fedavg or sfl"
+            )
+        before = tomllib.loads((path.parent / "experiment.toml").read_text(encoding="utf-8"))
+        if parse_data(before["data"]) != self._data:
+            raise ExperimentError(
+                f"[f3-forecast] encoders = '{run}': that run has another [data]: take it from its experiment.toml, so "
+                "that encoders are trained on the training part of this experiment"
+            )
         models, common = load_models(path)
         rows = []
         for name in names:
@@ -218,7 +245,7 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
         log.info("%s, step %d: training loss %.4f, validation loss %.4f", phase, step, training, validation)
 
     def _write_learned(self, network: ForecastFusion, names: tuple[str, ...]) -> None:
-        """The learned graph: the mean of the mixing matrices; an edge says how much its target's forecast mixes in."""
+        """The learned graph, the mean of the mixing matrices: row i says how much of whose embedding client i gets."""
         if network.edges is not None:
             mean = network.edges.detach().softmax(2).mean(0)
             write_graph(ClientGraph.from_dense(names, mean, directed=True), self.plan.folder.path / "learned-graph.npz")

@@ -17,8 +17,8 @@ class GraphTable(Settings):
     source : ``none``, ``complete``, ``data`` (the graph published with the data set), ``labels`` (clients that share
              a main class; made from private label counts, an oracle) or ``file``.
     path   : with ``file``: an edge list (from,to and a weight, or a distance or cost, to which a Gaussian kernel is
-             applied), a matrix, .npz, .json, .graphml, .gml or DCRNN's .pkl; looked for beside the experiment, in the
-             current folder, and in the data folder.
+             applied; ``from`` listens to ``to``), a matrix, .npz, .json, .graphml, .gml or DCRNN's .pkl; looked for
+             beside the experiment, in the current folder, and in the data folder.
     main_labels : with ``labels``: how many of a client's largest classes count.
     directed   : refuse (false) or keep (true) a file's asymmetry; an edge list with each pair once is directed
              unless this is false. By default the file decides.

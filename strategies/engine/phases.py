@@ -256,8 +256,8 @@ def check_without_rounds(experiment: Experiment) -> None:
         )
     if experiment.evaluation.monitor is not None:
         raise ExperimentError(
-            f"[evaluation] monitor and patience stop rounds, of which {where} has none: set patience in "
-            f"[{experiment.method.name}]"
+            f"[evaluation] monitor and patience stop rounds, of which {where} has none: leave them out, or set "
+            f"patience in [{experiment.method.name}] where that table has it"
         )
     if experiment.fairness is not None:
         raise ExperimentError(f"[fairness] follows the models of clients, of which {where} has none: leave it out")

@@ -1,6 +1,7 @@
 """Runs of F3 for forecasts: embeddings of windows go up once, and forecasts come down."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from fedgraph.fusion.forecasting import graph_weights
 from fedgraph.graph import read_graph
 from fedgraph.messages import error_content
 from fedgraph.support.errors import FedgraphError
+from fedgraph.training import Cohort
 
 NAMES = ("upstream", "middle", "downstream", "far")
 STEPS, LAG = 900, 3
@@ -139,12 +141,41 @@ def test_the_models_of_another_run_can_be_the_encoders(tables, run_experiment, m
     # They are frozen, and so are as good as they were.
     assert test["mae-local"]["mean"] == pytest.approx(before["mean"], rel=1e-5)
     assert test["mae"]["mean"] < 0.7 * before["mean"]
+    tables["data"]["shares"] = [0.6, 0.2, 0.2]
+    with pytest.raises(FedgraphError, match="that run has another .data."):
+        run_experiment(tables)
+    del tables["data"]["shares"]
     tables["model"]["hidden"] = 8
     with pytest.raises(FedgraphError, match="is not the .model. of this experiment"):
         run_experiment(tables)
     first.models.unlink()
-    with pytest.raises(FedgraphError, match="that run has no models.safetensors"):
+    with pytest.raises(FedgraphError, match="that run left no models: take one of a method of rounds"):
         run_experiment(tables)
+
+
+@pytest.mark.parametrize("method", ["f3-forecast", "simple-forecast"])
+def test_a_split_without_windows_has_no_errors(tables, run_experiment, method):
+    tables["data"]["shares"] = [0.7, 0.295, 0.005]
+    tables["simple-forecast"] = {"forecaster": "trees"}
+    tables["experiment"]["method"] = method
+    metrics = run_experiment(tables).summary()["metrics"]
+    assert metrics["test"]["mae"]["mean"] is None
+    assert metrics["validation"]["mae"]["mean"] < 10
+
+
+def test_a_client_keeps_the_last_finite_encoder(tables, run_experiment, monkeypatch):
+    trained = []
+    train = Cohort.train
+
+    def diverging(self, models, number, *rest):
+        result = train(self, models, number, *rest)
+        trained.append(number)
+        return replace(result, parameters=result.parameters * torch.nan) if number > 1 else result
+
+    monkeypatch.setattr(Cohort, "train", diverging)
+    summary = run_experiment(tables, nodes=1).summary()
+    assert trained == [1, 2]
+    assert summary["metrics"]["test"]["mae-local"]["mean"] < 10
 
 
 def test_readings_profiles_and_test_targets_stay_with_their_client(tables, run_experiment, data_dir):
@@ -214,6 +245,7 @@ def test_a_client_whose_embeddings_are_no_numbers_is_left_out(tables, run_experi
     ("change", "message"),
     [
         ({"f3-forecast": {"controls": ["permuted"]}}, r"needs a client graph: set source of \[graph\]"),
+        ({"f3-forecast": {"targets": "private", "encoders": "runs/x"}}, "let clients train their own"),
         ({"data": {"scaling": "pooled"}}, "f3-forecast scales each client by its own readings"),
         ({"data": {"set": "digits", "clients": 3}, "model": {"name": "mlp"}}, "forecasts time series"),
         ({"f3-forecast": {"local-rounds": 0}}, "local-rounds"),

@@ -82,6 +82,11 @@ def forecast_errors(
     """
     data = cohort.data
     sums = tally(data.task, data.mean, data.std, horizons)
+    if not forecasts.shape[1]:
+        # No client has a window: every error is NaN.
+        nothing = forecasts.new_zeros(len(forecasts), 1, forecasts.shape[2])
+        sums.add(nothing, nothing, nothing)
+        return sums.result()
     start = 0
     for batch, _ in batches(cohort, split):
         stop = start + batch.targets.shape[1]

@@ -133,6 +133,8 @@ def _trees(
             errors = [np.abs(stage - y_validation[known_validation]).mean() for stage in stages]
             kept = int(np.argmin(errors)) if errors else _TREES - 1
             for split in splits:
+                if not len(x[split]):
+                    continue
                 stage = next(islice(model.staged_predict(x[split]), kept, None))
                 found[split][row, :, step] = torch.from_numpy(stage)
     return found

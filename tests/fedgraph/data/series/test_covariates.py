@@ -23,9 +23,10 @@ def hourly(weeks=4, clients=2, lost=0.1, seed=0):
     return SeriesTable(names, values[:, :, None].astype(np.float32), times, ("value",)), levels
 
 
-def by_hand(readings, hour):
-    """The profile of one client, read at every hour of its first steps, at one hour of the week."""
-    known = [(step % HOURS, reading) for step, reading in enumerate(readings) if not np.isnan(reading)]
+def by_hand(readings, time):
+    """The profile of one client, read at every hour of its first steps, at an hour, of which it knows no reading."""
+    known = [(at % HOURS, reading) for at, reading in enumerate(readings) if not np.isnan(reading) and at != time]
+    hour = time % HOURS
     level = np.mean([reading for _, reading in known])
 
     def kind(each):
@@ -41,8 +42,8 @@ def by_hand(readings, hour):
 def test_the_profile_is_that_of_a_plain_loop(steps):
     table, _ = hourly()
     readings = table.values[:, :steps, 0]
-    found = weekly_profile(readings, ~np.isnan(readings), HOUR * np.arange(steps), HOUR * np.arange(HOURS))
-    expected = [[by_hand(own, hour) for hour in range(HOURS)] for own in readings]
+    found = weekly_profile(readings, ~np.isnan(readings), HOUR * np.arange(steps), HOUR * np.arange(2 * HOURS))
+    expected = [[by_hand(own, hour) for hour in range(2 * HOURS)] for own in readings]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -70,8 +71,8 @@ def test_windows_see_the_time_and_the_profile_of_what_is_forecast():
         steps = np.arange(end - 6, end)
         expected = [
             steps // 24 % 7 / 7,
-            [by_hand(readings[client], step % HOURS) for step in steps],
-            [by_hand(readings[client], (step + 3) % HOURS) for step in steps],
+            [by_hand(readings[client], step) for step in steps],
+            [by_hand(readings[client], step + 3) for step in steps],
             steps % 24 / 24,
         ]
         np.testing.assert_allclose(inputs[client, 0, :, 1:].T, expected, rtol=1e-4, atol=1e-5)
