@@ -17,8 +17,8 @@ class ExperimentTable(Settings):
     ----------
     name        : run folders are named after it.
     method      : a built-in method; or strategy and client by dotted path (the client's default fits the strategy).
-    rounds, seed : communication rounds, of which methods over owners of different features (f3, vfl) have none;
-                  everything random follows from the seed.
+    rounds, seed : communication rounds, of which methods of phases (f3, f3-forecast, simple-forecast, vfl, fedngm) have
+                  none; everything random follows from the seed.
     min_clients : fewest clients that must take part in every round.
     on_missing  : what happens to a client without a usable reply: ``fail`` ends the run, ``skip`` leaves the client
                   out of the round's aggregation, ``keep-last`` lets its last usable reply take part instead.
