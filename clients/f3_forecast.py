@@ -83,8 +83,10 @@ class F3ForecastClient(CohortClient[EncoderSettings]):
         """Models trained for ``local_rounds``, after the round that was best for each client's validation windows."""
         models = initial_model(cohort.model, self.assignment.seed).expand(len(self.request.clients), -1).contiguous()
         best, lowest = models, torch.full((len(models),), torch.inf, dtype=torch.float64)
+        moments: dict[str, Tensor] | None = None
         for number in range(1, self.settings.local_rounds + 1):
-            models = cohort.train(models, number).parameters
+            result = cohort.train(models, number, None, moments)
+            models, moments = result.parameters, result.optimizer_state if cohort.settings.keep_optimizer else None
             error = cohort.evaluate(models, "validation")["mae"].double()
             # A client without validation windows keeps its last model; one whose training diverges what it had before.
             better = (error < lowest) | (error.isnan() & lowest.isinf())

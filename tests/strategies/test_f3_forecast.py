@@ -163,6 +163,15 @@ def test_a_split_without_windows_has_no_errors(tables, run_experiment, method):
     assert metrics["validation"]["mae"]["mean"] < 10
 
 
+def test_moments_survive_from_round_to_round_if_they_are_to(tables, run_experiment):
+    tables["f3-forecast"]["steps"] = 1
+    found = {}
+    for keep in (False, True):
+        tables["train"]["keep-optimizer"] = keep
+        found[keep] = run_experiment(tables, nodes=1).summary()["metrics"]["test"]["mae-local"]["mean"]
+    assert found[True] != found[False]
+
+
 def test_a_client_keeps_the_last_finite_encoder(tables, run_experiment, monkeypatch):
     trained = []
     train = Cohort.train
