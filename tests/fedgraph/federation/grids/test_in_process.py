@@ -136,14 +136,15 @@ def test_an_exchange_with_207_nodes_takes_10_ms_or_little_more_than_its_messages
         dict.fromkeys(("train", "validation", "test"), counts),
     )
     ordered = OrderedGrid(grid, federation)
+    # Of the processor, which other work on the machine takes nothing of.
     seconds, bare = [], []
     for _ in range(60):
-        began = time.perf_counter()
+        began = time.process_time()
         assert len(ordered.send_and_receive([message(node) for node in ordered.get_node_ids()])) == clients
-        seconds.append(time.perf_counter() - began)
-        began = time.perf_counter()
+        seconds.append(time.process_time() - began)
+        began = time.process_time()
         assert len([echo(message(node), grid.contexts[node]) for node in ordered.get_node_ids()]) == clients
-        bare.append(time.perf_counter() - began)
+        bare.append(time.process_time() - began)
         if min(seconds) < 0.008:
             break
     # On a slow machine, in units of what it takes to build the messages and their answers alone.
