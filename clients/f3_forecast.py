@@ -7,6 +7,7 @@ readings of the training and the validation part, scaled; their scale follows fr
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -94,20 +95,23 @@ class F3ForecastClient(CohortClient[EncoderSettings]):
             best, lowest = torch.where(better[:, None], models, best), torch.where(better, error, lowest)
         return best
 
-    def _forecast(self, suffix: str) -> dict[str, Tensor]:
-        """Errors of a forecaster from each window's own embedding and that of a later window, which the server sent."""
+    @cached_property
+    def _own_embeddings(self) -> dict[SplitName, Tensor]:
+        """What the encoders that this node has kept make of the windows, ``[clients, examples, size]`` by split."""
         cohort = self.uniform_cohort
         nothing = torch.full((cohort.model.layout.num_parameters,), torch.nan)
         encoders = self.recall(_PURPOSE, {"parameters": nothing})["parameters"]
         if bool(encoders.isnan().any()):
             raise ReplyError("this node does not have the encoders of this run: was its state folder removed?")
+        return {split: embeddings_of(cohort, encoders, split) for split in SPLITS}
+
+    def _forecast(self, suffix: str) -> dict[str, Tensor]:
+        """Errors of a forecaster from each window's own embedding and that of a later window, which the server sent."""
         inputs = {
-            split: torch.cat(
-                [embeddings_of(cohort, encoders, split), self._sent("embeddings", suffix, split).float()], 2
-            )
-            for split in SPLITS
+            split: torch.cat([own, self._sent("embeddings", suffix, split).float()], 2)
+            for split, own in self._own_embeddings.items()
         }
-        forecasters = cohort_of_embeddings(cohort, inputs, self.settings.hidden)
+        forecasters = cohort_of_embeddings(self.uniform_cohort, inputs, self.settings.hidden)
         models = self._trained(forecasters)
         metrics = evaluate_splits(self.assignment, forecasters, models, self.request.evaluate)
         return {f"{name}{suffix}": values for name, values in metrics.items()}

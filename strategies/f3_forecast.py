@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from fedgraph.data import SPLITS, SplitName, parse_data
 from fedgraph.data.series import shares_scales, step_seconds
+from fedgraph.experiment import load_experiment
 from fedgraph.federation import Federation, OrderedGrid
 from fedgraph.fusion.forecasting import ForecastFit, ForecastFusion, OwnerGraph, OwnerWindows, fit_forecasts, forecasts
 from fedgraph.graph import ClientGraph, write_graph
@@ -30,7 +30,7 @@ from fedgraph.models import Layout, ModelChoice, TaskSpec, build, flattened
 from fedgraph.runs import RunFolder, load_models
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
-from strategies.engine.forecasts import ForecastStrategy
+from strategies.engine.forecasts import ForecastStrategy, read_errors
 from strategies.engine.phases import Outcome
 from strategies.engine.replies import Replies
 
@@ -149,19 +149,18 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
         run = self.settings.encoders
         if run is None:
             return {}
-        path = RunFolder.open(run).models
-        if not path.is_file():
+        folder = RunFolder.open(run)
+        if not folder.models.is_file():
             raise ExperimentError(
                 f"[f3-forecast] encoders = '{run}': that run left no models: take one of a method of rounds, such as "
                 "local, fedavg or sfl"
             )
-        before = tomllib.loads((path.parent / "experiment.toml").read_text(encoding="utf-8"))
-        if parse_data(before["data"]) != self._data:
+        if load_experiment(folder.path / "experiment.toml").data != self._data:
             raise ExperimentError(
                 f"[f3-forecast] encoders = '{run}': that run has another [data]: take it from its experiment.toml, so "
                 "that encoders are trained on the training part of this experiment"
             )
-        models, common = load_models(path)
+        models, common = load_models(folder.models)
         rows = []
         for name in names:
             state = models.get(name, common)
@@ -213,10 +212,7 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
             }
             requests[node] = self.request(clients, own, {}, train=False)
 
-        def read(content: RecordDict, clients: list[str]) -> tuple[WorkReply, Mapping[str, str]]:
-            return WorkReply.unpack(content, clients, {}), {}
-
-        return self.exchanged(grid, federation, asked, requests, read)
+        return self.exchanged(grid, federation, asked, requests, read_errors)
 
     @property
     def _told(self) -> tuple[SplitName, ...]:
@@ -246,6 +242,7 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
 
     def _write_learned(self, network: ForecastFusion, names: tuple[str, ...]) -> None:
         """The learned graph, the mean of the mixing matrices: row i says how much of whose embedding client i gets."""
-        if network.edges is not None:
-            mean = network.edges.detach().softmax(2).mean(0)
+        mixing = network.mixing()
+        if mixing is not None and network.edges is not None:
+            mean = mixing.detach().mean(0)
             write_graph(ClientGraph.from_dense(names, mean, directed=True), self.plan.folder.path / "learned-graph.npz")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from fedgraph.messages import WorkReply
 from fedgraph.methods.baselines import SimpleForecastSettings
-from strategies.engine.forecasts import ForecastStrategy
+from strategies.engine.forecasts import ForecastStrategy, read_errors
 from strategies.engine.phases import Outcome
 
 
@@ -28,10 +25,7 @@ class SimpleForecast(ForecastStrategy[SimpleForecastSettings]):
             node: self.request(federation.clients_of(node), {}, {}, train=False) for node in nodes.get_node_ids()
         }
 
-        def read(content: RecordDict, clients: list[str]) -> tuple[WorkReply, Mapping[str, str]]:
-            return WorkReply.unpack(content, clients, {}), {}
-
-        replies = self.exchanged(nodes, federation, federation.hosts, requests, read)
+        replies = self.exchanged(nodes, federation, federation.hosts, requests, read_errors)
         told = f"{len(replies.names)} clients, each forecast by itself: {self.settings.forecaster}"
         outcome = Outcome(replies.names, federation.data, told, replies.metrics, torch.zeros(0), 0, replies.absent)
         return outcome, ArrayRecord()

@@ -6,19 +6,24 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from flwr.app import Message, MessageType
+from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedgraph.data import SplitName
 from fedgraph.federation import Federation, OrderedGrid, identify
-from fedgraph.messages import WorkRequest
+from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import S
 from strategies.engine.phases import PhasedStrategy
 from strategies.engine.replies import Reader, Replies, collect
 
 log = logging.getLogger("fedgraph")
+
+
+def read_errors(content: RecordDict, clients: list[str]) -> tuple[WorkReply, Mapping[str, str]]:
+    """Read a reply that has errors of forecasts, and no tensors."""
+    return WorkReply.unpack(content, clients, {}), {}
 
 
 class ForecastStrategy(PhasedStrategy[S]):
