@@ -7,8 +7,9 @@ readings of the training and the validation part, scaled; their scale follows fr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,19 +18,77 @@ from torch.nn.functional import pad
 from clients.engine.base import CohortClient, evaluate_splits
 from clients.engine.node import Node
 from fedgraph.data import SPLITS, SplitName
-from fedgraph.data.series import starts_of
+from fedgraph.data.series import WindowedSource, starts_of, steps_of
 from fedgraph.experiment import Experiment
 from fedgraph.messages import WorkReply
-from fedgraph.methods.f3_forecast import FITTED_ON, EncoderSettings
-from fedgraph.models import finite_rows, initial_model
-from fedgraph.support.errors import ReplyError
-from fedgraph.training import Cohort
-from fedgraph.training.forecasting import cohort_of_embeddings, embeddings_of, forecast_errors, targets_of
+from fedgraph.methods.f3_forecast import FITTED_ON, EncoderSettings, LaterWindowsSettings
+from fedgraph.models import ModelChoice, build, finite_rows, initial_model
+from fedgraph.support.errors import DataError, ReplyError
+from fedgraph.support.files import file_name
+from fedgraph.training import ClientState, Cohort
+from fedgraph.training.forecasting import (
+    cohort_of_embeddings,
+    embeddings_of,
+    forecast_errors,
+    targets_of,
+    write_forecasts,
+)
 
-_PURPOSE = "encoder"
+_ROUND = 1
+"""The only one of these runs."""
+
+Kept = TypeVar("Kept", bound=EncoderSettings)
 
 
-class F3ForecastClient(CohortClient[EncoderSettings]):
+class _ForecastClient(CohortClient[Kept]):
+    """Clients that keep what they have learned with their frozen models, for windows that come after the run."""
+
+    def keep(self, purpose: str, stacked: Mapping[str, Tensor]) -> None:
+        """Keep tensors ``[clients, ...]`` of this run, such as those of the ``encoder``."""
+        self._kept(purpose).save(self.request.clients, _ROUND, stacked, _ROUND)
+
+    def kept(self, purpose: str, empty: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what these clients have kept; NaN in ``empty``, of the shapes without clients, are for what is not.
+
+        Raises
+        ------
+        ReplyError
+            When a client has kept nothing.
+        """
+        found = self._kept(purpose).load(self.request.clients, _ROUND + 1, empty)
+        for name, lost in zip(self.request.clients, ~finite_rows(next(iter(found.values()))), strict=True):
+            if lost:
+                raise ReplyError(
+                    f"this node does not have the {purpose} of {name} that the run has trained; it was in the "
+                    "folder model-dir of the node config"
+                )
+        return found
+
+    def kept_parameters(self, purpose: str, cohort: Cohort) -> Tensor:
+        """Return the models of ``cohort`` that these clients have kept, ``[clients, parameters]``."""
+        empty = {"parameters": torch.full((cohort.model.layout.num_parameters,), torch.nan)}
+        return self.kept(purpose, empty)["parameters"]
+
+    def _kept(self, purpose: str) -> ClientState:
+        return ClientState(self.node.model_dir / "forecasting", self.request.run, purpose)
+
+    def sent(self, kind: str, suffix: str, split: SplitName) -> Tensor:
+        """Return what the server has sent of a split, ``[clients, examples, ...]``."""
+        try:
+            return self.request.stacked[f"{kind}{suffix}/{split}"]
+        except KeyError:
+            raise ReplyError(f"the request to measure the split '{split}' lacks its {kind}") from None
+
+    def forecasters(self, embeddings: Mapping[SplitName, Tensor], suffix: str) -> Cohort:
+        """Return the clients with forecasters from a window's own embedding and that of a later one, which was sent."""
+        inputs = {
+            split: torch.cat([own, self.sent("embeddings", suffix, split).float()], 2)
+            for split, own in embeddings.items()
+        }
+        return cohort_of_embeddings(self.uniform_cohort, inputs, self.settings.hidden)
+
+
+class F3ForecastClient(_ForecastClient[EncoderSettings]):
     """A request to train asks for embeddings, any other brings forecasts, which are measured here."""
 
     keeps: ClassVar[tuple[str, ...]] = (
@@ -58,7 +117,10 @@ class F3ForecastClient(CohortClient[EncoderSettings]):
         """Train the encoders, and embed the windows of all splits."""
         cohort, room = self.uniform_cohort, self._room()
         encoders = self._encoders()
-        self.remember(_PURPOSE, {"parameters": encoders})
+        data = cohort.data
+        steps = torch.full((len(encoders),), float(steps_of(data.splits["train"])), dtype=torch.float64)
+        self.keep("encoder", {"parameters": encoders})
+        self.keep("scale", {"steps": steps, "mean": data.mean.double(), "std": data.std.double()})
         arrays: dict[str, Tensor] = {}
         for split in SPLITS:
             embeddings = embeddings_of(cohort, encoders, split).to(self.settings.dtype)
@@ -99,20 +161,15 @@ class F3ForecastClient(CohortClient[EncoderSettings]):
     def _own_embeddings(self) -> dict[SplitName, Tensor]:
         """What the encoders that this node has kept make of the windows, ``[clients, examples, size]`` by split."""
         cohort = self.uniform_cohort
-        nothing = torch.full((cohort.model.layout.num_parameters,), torch.nan)
-        encoders = self.recall(_PURPOSE, {"parameters": nothing})["parameters"]
-        if bool(encoders.isnan().any()):
-            raise ReplyError("this node does not have the encoders of this run: was its state folder removed?")
+        encoders = self.kept_parameters("encoder", cohort)
         return {split: embeddings_of(cohort, encoders, split) for split in SPLITS}
 
     def _forecast(self, suffix: str) -> dict[str, Tensor]:
-        """Errors of a forecaster from each window's own embedding and that of a later window, which the server sent."""
-        inputs = {
-            split: torch.cat([own, self._sent("embeddings", suffix, split).float()], 2)
-            for split, own in self._own_embeddings.items()
-        }
-        forecasters = cohort_of_embeddings(self.uniform_cohort, inputs, self.settings.hidden)
+        """Errors of forecasters of the clients' own."""
+        forecasters = self.forecasters(self._own_embeddings, suffix)
         models = self._trained(forecasters)
+        if not suffix:
+            self.keep("forecaster", {"parameters": models})
         metrics = evaluate_splits(self.assignment, forecasters, models, self.request.evaluate)
         return {f"{name}{suffix}": values for name, values in metrics.items()}
 
@@ -127,16 +184,10 @@ class F3ForecastClient(CohortClient[EncoderSettings]):
                 metrics |= self._forecast(suffix)
                 continue
             for split in self.request.evaluate:
-                sent = self._sent(kind, suffix, split)
+                sent = self.sent(kind, suffix, split)
                 found = forecast_errors(cohort, sent, split, self.assignment.horizons_of(cohort.data.task))
                 metrics |= {f"{split}/{name}{suffix}": values for name, values in found.items()}
         return WorkReply(self.request.clients, {}, metrics)
-
-    def _sent(self, kind: str, suffix: str, split: SplitName) -> Tensor:
-        try:
-            return self.request.stacked[f"{kind}{suffix}/{split}"]
-        except KeyError:
-            raise ReplyError(f"the request to measure the split '{split}' lacks its {kind}") from None
 
     def _room(self) -> dict[str, int]:
         """Examples of each split that the arrays have room for."""
@@ -144,3 +195,66 @@ class F3ForecastClient(CohortClient[EncoderSettings]):
             return dict(zip(SPLITS, self.request.shared["examples"].tolist(), strict=True))
         except (KeyError, ValueError):
             raise ReplyError("the request for embeddings does not say how many examples there are") from None
+
+
+class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
+    """Embeds windows that came after a run by the encoders that it left; then has their forecasts, and measures them.
+
+    A request names that run. Forecasts are written to ``<state-dir>/forecasts/<run>/<client>.csv``: the time of each
+    step, forecast and reading, in their unit.
+    """
+
+    keeps: ClassVar[tuple[str, ...]] = (*F3ForecastClient.keeps, "readings")
+
+    @classmethod
+    def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
+        """What the node sends, as text; see ``clients.engine.disclosure``."""
+        return ["an embedding of each later window, and when it starts; errors of its forecasts"]
+
+    @cached_property
+    def cohort(self) -> Cohort:
+        """The clients, with their latest windows as the split ``test``."""
+        known = self.kept("scale", {name: torch.tensor(torch.nan).double() for name in ("steps", "mean", "std")})
+        steps = known["steps"].unique()
+        if len(steps) > 1:
+            raise ReplyError("the clients of this node had data of different lengths in training: host them apart")
+        source = self.node.source(self.assignment)
+        if not isinstance(source, WindowedSource):
+            raise ReplyError("this data has no windows of time series")
+        clients, assignment = self.request.clients, self.assignment
+        data = source.load_later(clients, int(steps), self.settings.windows)
+        for row, name in enumerate(clients):
+            if (float(data.mean[row]), float(data.std[row])) != (float(known["mean"][row]), float(known["std"][row])):
+                raise DataError(
+                    f"the first {int(steps)} time steps of {name} are not those of training: leave those in the "
+                    "file, and add new ones behind them"
+                )
+        model = build(ModelChoice.of(assignment.model).tables[0], data.task)
+        return Cohort(model, data, assignment.train, assignment.seed)
+
+    def reply(self) -> WorkReply:
+        """Send embeddings, or take forecasts."""
+        cohort = self.uniform_cohort
+        embeddings = embeddings_of(cohort, self.kept_parameters("encoder", cohort), "test")
+        if not self.request.train:
+            return self._forecast(embeddings)
+        starts = starts_of(cohort.data.splits["test"])
+        more = self.settings.windows - starts.shape[1]
+        arrays = {
+            "starts": pad(starts, (0, more), value=-1),
+            "embeddings": pad(embeddings.to(self.settings.dtype), (0, 0, 0, more)),
+        }
+        return WorkReply(self.request.clients, arrays)
+
+    def _forecast(self, embeddings: Tensor) -> WorkReply:
+        """Write forecasts of the windows, and measure those whose readings are there."""
+        cohort = self.uniform_cohort
+        if self.settings.targets == "shared":
+            found = self.sent("forecasts", "", "test")
+        else:
+            forecasters = self.forecasters({"test": embeddings}, "")
+            mean, std = (values[:, None, None] for values in (cohort.data.mean, cohort.data.std))
+            found = (forecasters.predict(self.kept_parameters("forecaster", forecasters), "test") - mean) / std
+        write_forecasts(cohort, found, "test", self.node.state_dir / "forecasts" / file_name(self.request.run))
+        errors = forecast_errors(cohort, found, "test", self.assignment.horizons_of(cohort.data.task))
+        return WorkReply(self.request.clients, {}, {f"later/{name}": values for name, values in errors.items()})

@@ -79,7 +79,7 @@ class F3(OwnersStrategy[F3Settings]):
             found.network, self.settings, joined.owners, joined.sizes, joined.classes, joined.fingerprints, given,
             self.plan.seed,
         )  # fmt: skip
-        fusion.write(self.plan.folder.path / "fusion.safetensors")
+        fusion.write(self.plan.folder.fusion)
         self._write_learned(fusion)
         prediction = predict(
             found.network, joined.embeddings, joined.present, self.settings.draws, self.plan.seed, self.settings.average

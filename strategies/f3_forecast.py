@@ -22,7 +22,15 @@ from fedgraph.data import SPLITS, SplitName, parse_data
 from fedgraph.data.series import shares_scales, step_seconds
 from fedgraph.experiment import load_experiment
 from fedgraph.federation import Federation, OrderedGrid
-from fedgraph.fusion.forecasting import ForecastFit, ForecastFusion, OwnerGraph, OwnerWindows, fit_forecasts, forecasts
+from fedgraph.fusion.forecasting import (
+    FittedForecasts,
+    ForecastFit,
+    ForecastFusion,
+    OwnerGraph,
+    OwnerWindows,
+    fit_forecasts,
+    forecasts,
+)
 from fedgraph.graph import ClientGraph, write_graph
 from fedgraph.messages import WorkReply, to_record
 from fedgraph.methods.f3_forecast import FITTED_ON, F3ForecastSettings, suffix_of
@@ -40,7 +48,11 @@ _TYPES = {"starts": "int64", "known": "uint8", "targets": "float32"}
 
 
 class F3Forecast(ForecastStrategy[F3ForecastSettings]):
-    """Collects embeddings of all windows once, learns from them, and sends each client its forecasts."""
+    """Collects embeddings of all windows once, learns from them, and sends each client its forecasts.
+
+    The network stays in the run folder, and encoders with their clients, for windows that come later:
+    ``f3-forecast-inference``.
+    """
 
     name = "f3-forecast"
     title = "F3 for forecasts: frozen encoders, one exchange of embeddings, a learned graph, a head per client"
@@ -83,6 +95,7 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
             for suffix, graph in self._graphs().items()
         }  # fmt: skip
         main = fits[""]
+        FittedForecasts(main.network, self.settings, sent.names).write(self.plan.folder.fusion)
         self._write_learned(main.network, sent.names)
         measured = self._measured(nodes, federation, sent, fits, windows)
         lost = {**sent.absent, **measured.absent}
@@ -197,15 +210,10 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
             for suffix, fit in fits.items()
             for split in splits
         }
-        row_of = {name: row for row, name in enumerate(sent.names)}
         asked, requests = {}, {}
-        for node in grid.get_node_ids():
-            clients = tuple(name for name in federation.clients_of(node) if name in row_of)
-            if not clients:
-                continue
-            asked[node] = torch.tensor([federation.positions[name] for name in clients])
-            rows = torch.tensor([row_of[name] for name in clients])
-            counts = {split: int(federation.num_examples[split][asked[node]].max()) for split in splits}
+        for node, clients, positions, rows in self.hosts_of(grid, federation, sent.names):
+            asked[node] = positions
+            counts = {split: int(federation.num_examples[split][positions].max()) for split in splits}
             own = {
                 f"{kind}{suffix}/{split}": values[rows, : counts[split]].to(dtype)
                 for (suffix, split), values in found.items()

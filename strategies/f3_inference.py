@@ -76,7 +76,7 @@ def predicted(
 
 def fusion_file(run: str) -> Path:
     """Return the path of the fusion model in a run folder. Raises ExperimentError when the run has none."""
-    path = RunFolder.open(run).path / "fusion.safetensors"
+    path = RunFolder.open(run).fusion
     if not path.is_file():
         raise ExperimentError(f"{run} has no fusion model: it is no finished run of f3, or one of a vote")
     return path

@@ -92,7 +92,6 @@ class CohortClient(Configured[S]):
         self.request = request
         self.assignment = Assignment.of(request.experiment)
         self.settings = cast(S, self.assignment.method_as(self.settings_type))
-        self.cohort: AnyCohort = node.cohort(request.experiment, request.clients)
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:
@@ -121,6 +120,11 @@ class CohortClient(Configured[S]):
             return WorkReply(self.request.clients, {}, metrics)
         stacked, training = self.train()
         return WorkReply(self.request.clients, stacked, {**metrics, **training})
+
+    @cached_property
+    def cohort(self) -> AnyCohort:
+        """The clients asked for."""
+        return self.node.cohort(self.request.experiment, self.request.clients)
 
     @property
     def uniform_cohort(self) -> Cohort:

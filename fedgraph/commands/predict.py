@@ -1,12 +1,13 @@
-"""The command ``fedgraph predict``: predictions for other samples by the fusion model of a finished run of F3."""
+"""The command ``fedgraph predict``: predictions of other samples, or forecasts of later windows, by a run of F3."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
@@ -14,9 +15,11 @@ from rich.console import Console
 from fedgraph.data.owners import SampleSplit
 from fedgraph.experiment import load_experiment
 from fedgraph.fusion.owner_models import LocalModelSettings
+from fedgraph.methods.f3_forecast import EncoderSettings
 from fedgraph.runs import RunFolder
 from fedgraph.runs.running import add_plugin_paths, run_one
 from fedgraph.support.errors import ExperimentError
+from fedgraph.support.files import file_name
 from fedgraph.support.terminal import messages_for_people
 
 _KEPT = (*LocalModelSettings.keys(), "noise", "draws")
@@ -27,9 +30,12 @@ _USEFUL_BOUND = 0.5
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="The run folder of a finished run of f3.")],
-    samples: Annotated[str, typer.Option(help="new: without a label; or train, validation, test.")] = "new",
+    run: Annotated[Path, typer.Argument(help="The run folder of a finished run of f3 or f3-forecast.")],
+    samples: Annotated[str | None, typer.Option(help="new: without a label; or train, validation, test.")] = None,
     draws: Annotated[int | None, typer.Option(min=1, help="Graphs to average over; by default as the run had.")] = None,
+    windows: Annotated[
+        int | None, typer.Option(min=1, help="Of f3-forecast: windows to forecast at most, the latest (288).")
+    ] = None,
     grid: Annotated[str, typer.Option(help="local: in this process; flower: `flwr run`, nodes on Ray.")] = "local",
     secret: Annotated[
         str | None,
@@ -39,10 +45,14 @@ def predict(
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: experiment.on-missing=skip")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
 ) -> None:
-    """Predict samples with the fusion model of a run: one exchange of embeddings by the same frozen models.
+    """Predict samples, or forecast windows, with the fusion model of a run: the same frozen models send embeddings.
 
     Writes predictions.csv (probabilities, and their deviation over graph draws) to a run folder of its own, in the
     folder `predictions` of the run.
+
+    With a run of f3-forecast, windows are forecast that came after those of the run, up to the one that ends with the
+    last reading: new readings stand in the data files, behind those that were there in training. Every node writes the
+    forecasts of its clients; here they are in the run folder.
 
     With --secret, embeddings are split into shares and the first layer is computed on those, in three exchanges: no
     other node and not the server sees an owner's embedding. Here the nodes of owners also act as aggregators, for a
@@ -50,22 +60,33 @@ def predict(
     """
     console = Console()
     with messages_for_people():
-        if samples not in get_args(SampleSplit):
-            raise ExperimentError(f"--samples is one of {', '.join(get_args(SampleSplit))}, not '{samples}'")
         if grid not in ("local", "flower"):
             raise ExperimentError(f"--grid is 'local' or 'flower', not '{grid}'")
         trained = RunFolder.open(run)
         add_plugin_paths(trained.plugins)
         head = load_experiment(trained.path / "experiment.toml")
-        if head.method.name != "f3":
-            raise ExperimentError(f"{run} is a run of {head.method.name}; only runs of f3 have a fusion model")
-        kept = {key: value for key, value in head.method_table.items() if key in _KEPT}
-        table = {**kept, "run": str(trained.path), "samples": samples, **({"draws": draws} if draws else {})}
-        method = "f3-inference"
-        if secret is not None:
-            method, (threshold, aggregators) = "f3-secret", _k_of_n(secret)
-            table |= {"threshold": threshold, "aggregators": aggregators, "simulated-aggregators": aggregators}
-            nodes = max(nodes, aggregators)
+        options = {"--samples": samples, "--draws": draws, "--secret": secret, "--windows": windows}
+        table: dict[str, object] = {"run": str(trained.path)}
+        if head.method.name == "f3":
+            _check_options(options, ("--windows",), "f3-forecast")
+            if samples not in (None, *get_args(SampleSplit)):
+                raise ExperimentError(f"--samples is one of {', '.join(get_args(SampleSplit))}, not '{samples}'")
+            method = "f3-inference"
+            table |= {key: value for key, value in head.method_table.items() if key in _KEPT}
+            table |= {"samples": samples or "new", **({"draws": draws} if draws else {})}
+            if secret is not None:
+                method, (threshold, aggregators) = "f3-secret", _k_of_n(secret)
+                table |= {"threshold": threshold, "aggregators": aggregators, "simulated-aggregators": aggregators}
+                nodes = max(nodes, aggregators)
+        elif head.method.name == "f3-forecast":
+            _check_options(options, ("--samples", "--draws", "--secret"), "f3")
+            method = "f3-forecast-inference"
+            table |= {key: value for key, value in head.method_table.items() if key in EncoderSettings.keys()}
+            table |= {} if windows is None else {"windows": windows}
+        else:
+            raise ExperimentError(
+                f"{run} is a run of {head.method.name}; only runs of f3 and f3-forecast have a fusion model"
+            )
         overrides = [f"{method}.{key}={_toml(value)}" for key, value in table.items()]
         overrides += [f"output.dir={json.dumps(str(trained.path / 'predictions'))}", *(set_ or [])]
         experiment = load_experiment(trained.path / "experiment.toml", overrides, method)
@@ -73,10 +94,35 @@ def predict(
         # Resumed like any other run, it would look for the frozen models in its own folder.
         advice = "once that is mended, predict again"
         summary = run_one(folder, grid, nodes, data_dir, console, model_dir=_models_of(trained), advice=advice)
+    if method == "f3-forecast-inference":
+        _tell_forecasts(console, summary, folder, trained)
+    else:
+        _tell_predictions(console, summary, folder, samples or "new", secret is not None)
+
+
+def _check_options(options: Mapping[str, object], foreign: Sequence[str], method: str) -> None:
+    """Raise ExperimentError when options are given that are about runs of another method."""
+    given = [name for name in foreign if options[name] is not None]
+    if given:
+        raise ExperimentError(f"{' and '.join(given)} is about runs of {method}: leave it out")
+
+
+def _tell_forecasts(console: Console, summary: Mapping[str, Any], folder: RunFolder, trained: RunFolder) -> None:
+    known = summary["metrics"].get("later", {})
+    console.print(f"{summary['windows']} windows of {summary['clients']} clients forecast", soft_wrap=True)
+    for name, values in known.items():
+        if values["mean"] is not None:
+            console.print(f"{name}: {values['mean']:.3f}")
+    console.print(f"{folder.path / 'nodes' / 'forecasts' / file_name(trained.name)}", soft_wrap=True, highlight=False)
+
+
+def _tell_predictions(
+    console: Console, summary: Mapping[str, Any], folder: RunFolder, samples: str, secret: bool
+) -> None:
     console.print(f"{summary['predictions']} samples predicted; data: {summary['data']}", soft_wrap=True)
     for name, values in summary["metrics"].get(samples, {}).items():
         console.print(f"{name}: {values['mean']:.3f}")
-    if secret is not None:
+    if secret:
         bound = summary["probability_error_bound"]
         error = "how far probabilities may be off those without shares is not bounded usefully"
         if bound < _USEFUL_BOUND:

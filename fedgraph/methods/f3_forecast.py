@@ -57,3 +57,25 @@ class F3ForecastSettings(ForecastFusionSettings, EncoderSettings):
     """
 
     encoders: str | None = None
+
+
+class LaterWindowsSettings(EncoderSettings):
+    """What clients need to know to forecast later windows.
+
+    Attributes
+    ----------
+    windows : how many windows each client forecasts at most, the latest.
+    """
+
+    windows: int = Field(default=288, ge=1)
+
+
+class F3ForecastInferenceSettings(LaterWindowsSettings):
+    """``[f3-forecast-inference]``; the keys about encoders are those of the run that trained them.
+
+    Attributes
+    ----------
+    run : the folder of that run.
+    """
+
+    run: str

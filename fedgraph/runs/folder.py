@@ -93,6 +93,11 @@ class RunFolder:
         return self.path / "models.safetensors"
 
     @property
+    def fusion(self) -> Path:
+        """Path of the fusion model that a run of ``f3`` or ``f3-forecast`` leaves."""
+        return self.path / "fusion.safetensors"
+
+    @property
     def is_finished(self) -> bool:
         """Whether the run has finished."""
         return (self.path / "summary.json").is_file()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
+import torch
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
@@ -90,6 +91,17 @@ class ForecastStrategy(PhasedStrategy[S]):
         replies, _ = collect(federation, asked, grid.send_and_receive(messages, timeout=self.plan.timeout), read)
         self.check_present(replies.absent, len(replies.names))
         return replies
+
+    def hosts_of(
+        self, grid: OrderedGrid, federation: Federation, names: Sequence[str]
+    ) -> Iterator[tuple[int, tuple[str, ...], Tensor, Tensor]]:
+        """Nodes that host clients among ``names``: node, these clients, their positions, their rows in ``names``."""
+        row_of = {name: row for row, name in enumerate(names)}
+        for node in grid.get_node_ids():
+            clients = tuple(name for name in federation.clients_of(node) if name in row_of)
+            if clients:
+                positions = torch.tensor([federation.positions[name] for name in clients])
+                yield node, clients, positions, torch.tensor([row_of[name] for name in clients])
 
     def request(
         self, clients: Iterable[str], stacked: Mapping[str, Tensor], shared: Mapping[str, Tensor], train: bool

@@ -16,35 +16,12 @@ from fedgraph.messages import error_content
 from fedgraph.support.errors import FedgraphError
 from fedgraph.training import Cohort
 
-NAMES = ("upstream", "middle", "downstream", "far")
-STEPS, LAG = 900, 3
+ROAD = ("upstream", "middle", "downstream", "far")
 
 
 @pytest.fixture
-def tables(tmp_path):
-    """A road: what one sensor reads, the next reads three steps later. Nobody can tell what the first will read."""
-    random = np.random.default_rng(0)
-    source = random.standard_normal(STEPS + LAG * len(NAMES)).astype(np.float32)
-    series = np.stack([source[LAG * (4 - place) : LAG * (4 - place) + STEPS] for place in range(4)], axis=1)
-    series = 50 + np.array([10, 5, 8, 4], dtype=np.float32) * series
-    series[100:110, 1] = np.nan
-    path = tmp_path / "road.npz"
-    np.savez(path, data=series, names=np.array(NAMES))
-    (tmp_path / "edges.csv").write_text("from,to,weight\nupstream,middle,1\nmiddle,downstream,1\ndownstream,far,1\n")
-    return {
-        "experiment": {"name": "road", "method": "f3-forecast", "rounds": 1},
-        "data": {
-            "set": "series", "path": str(path), "names": list(NAMES), "input-steps": 6, "output-steps": LAG,
-            "start": "2024-05-06T00:00", "step-minutes": 5,
-        },
-        "model": {"name": "rnn", "hidden": 12},
-        "train": {"optimizer": "adam", "learning-rate": 0.01, "batch-size": 32, "local-steps": 30},
-        "f3-forecast": {
-            "local-rounds": 2, "aligned-size": 8, "hidden": 16, "steps": 400, "evaluate-every": 100,
-            "learning-rate": 0.01,
-        },
-        "evaluation": {"splits": ["validation", "test"]},
-    }  # fmt: skip
+def tables(road_tables):
+    return road_tables
 
 
 def errors(folder, metric="mae"):
@@ -58,9 +35,9 @@ def test_a_learned_graph_tells_what_comes_down_the_road(tables, run_experiment):
     test = summary["metrics"]["test"]
     assert test["mae"]["mean"] < 0.6 * test["mae-local"]["mean"]
     assert summary["exchanges"] == 3
-    learned = read_graph(folder.path / "learned-graph.npz", names=sorted(NAMES))
+    learned = read_graph(folder.path / "learned-graph.npz", names=sorted(ROAD))
     mixing = learned.dense()
-    for sensor, before in zip(NAMES[1:], NAMES[:-1], strict=True):
+    for sensor, before in zip(ROAD[1:], ROAD[:-1], strict=True):
         row = mixing[learned.names.index(sensor)].clone()
         row[learned.names.index(sensor)] = 0
         assert learned.names[int(row.argmax())] == before
@@ -202,7 +179,7 @@ def test_readings_profiles_and_test_targets_stay_with_their_client(tables, run_e
         *(f"{part}/{split}" for part in ("starts", "embeddings") for split in ("train", "validation", "test")),
         *(f"{part}/{split}" for part in ("targets", "known") for split in ("train", "validation")),
     }
-    data = open_source(parse_data(tables["data"]), data_dir).load(sorted(NAMES))
+    data = open_source(parse_data(tables["data"]), data_dir).load(sorted(ROAD))
     split = data.splits["test"]
     batch = split.batch(torch.arange(int(split.num_examples[0])).expand(4, -1))
     private = [batch.targets, batch.inputs[..., 0], batch.inputs[..., 1], batch.inputs[..., 2]]

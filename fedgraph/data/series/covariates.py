@@ -16,7 +16,7 @@ NAMES = (*get_args(Covariate), "weekly-profile-ahead")
 """Names of the features that covariates become."""
 
 _DAY, _WEEK = 86_400, 7 * 86_400
-_MONDAY = 4 * _DAY
+MONDAY = 4 * _DAY
 """Seconds from 1 January 1970, a Thursday, to the first Monday."""
 
 _PRIOR_READINGS = 1.0
@@ -33,7 +33,7 @@ def seconds_of(table: SeriesTable, start: datetime | None, step_minutes: float, 
         if start is None or not step_minutes:
             return None
         times = regular_times(start.replace(tzinfo=None).isoformat(), step_minutes, steps)
-    return times[:steps].astype("datetime64[s]").astype(np.int64) - _MONDAY
+    return times[:steps].astype("datetime64[s]").astype(np.int64) - MONDAY
 
 
 def covariates(

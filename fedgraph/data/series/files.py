@@ -63,6 +63,16 @@ class SeriesTable:
             return 0.0
         return float(np.median(np.diff(self.times).astype("timedelta64[s]").astype(np.int64))) / 60.0
 
+    def extended(self, steps: int, step_minutes: float) -> SeriesTable:
+        """The table with so many steps behind its last, in which nothing was read."""
+        clients, _, features = self.values.shape
+        nothing = np.full((clients, steps, features), np.nan, dtype=np.float32)
+        times = self.times
+        if times is not None:
+            ahead = np.arange(1, steps + 1) * np.timedelta64(round(60 * step_minutes), "s")
+            times = np.concatenate([times, times[-1] + ahead])
+        return replace(self, values=np.concatenate([self.values, nothing], axis=1), times=times)
+
 
 _tables: dict[tuple[str, int, int, str | None, tuple[str, ...] | None], SeriesTable] = {}
 _lock = threading.Lock()

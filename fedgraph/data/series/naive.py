@@ -1,4 +1,4 @@
-"""Naive forecasts of time series: the last reading, and the weekly profile; and when windows start."""
+"""Naive forecasts of time series: the last reading, and the weekly profile; and where windows lie in time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.data.base import CohortData, Split, SplitName
-from fedgraph.data.series.covariates import NAMES, weekly_profile
+from fedgraph.data.series.covariates import MONDAY, NAMES, weekly_profile
 from fedgraph.data.series.windows import WindowSplit
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
@@ -27,6 +27,33 @@ def starts_of(split: Split) -> Tensor:
         If the data has no windows of time series.
     """
     return _windows(split).starts()
+
+
+def steps_of(split: Split) -> int:
+    """Return the number of time steps of the series. Raises DataError if the data has no windows of time series."""
+    return _windows(split).series.shape[1]
+
+
+def times_ahead(split: Split) -> list[list[str]]:
+    """Return the times of the steps that the windows of one client forecast.
+
+    Returns
+    -------
+    list of list of str
+        For each window its steps, as ``2024-05-06T00:05:00``, or as numbers where the time of steps is unknown.
+
+    Raises
+    ------
+    DataError
+        If the data has no windows of time series.
+    """
+    windows = _windows(split)
+    steps, _ = windows.first_steps()
+    ahead = steps[0, :, None] + windows.input_steps + torch.arange(windows.output_steps)
+    if windows.times is None:
+        return [[str(step) for step in row] for row in ahead.tolist()]
+    times = windows.times.cpu().numpy()[ahead.numpy()] + MONDAY
+    return [[str(time) for time in row] for row in times.astype("datetime64[s]")]
 
 
 def covariate_features(task: TaskSpec) -> list[bool]:

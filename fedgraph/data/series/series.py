@@ -14,6 +14,7 @@ from fedgraph.data.series.cold_start import describe_cold
 from fedgraph.data.series.files import SeriesTable, read_series
 from fedgraph.data.series.windows import (
     WindowSettings,
+    WindowSplit,
     build_cohort,
     clients_of,
     num_steps,
@@ -81,6 +82,37 @@ class WindowedSource(ABC):
             return build_cohort(table, self.settings, names)
         except DataError as error:
             raise DataError(f"{self.title}: {error}") from None
+
+    def load_later(self, names: Sequence[str], known_steps: int, windows: int) -> CohortData:
+        """Load windows that forecast steps behind those that were there in training.
+
+        Parameters
+        ----------
+        names : sequence of str
+            The clients.
+        known_steps : int
+            Time steps that were there in training, from the beginning. Scales, profiles, and the splits ``train`` and
+            ``validation`` are those of these steps.
+        windows : int
+            At most so many, the latest. The last one forecasts the steps behind the last of the file.
+
+        Returns
+        -------
+        CohortData
+            With these windows as the split ``test``.
+
+        Raises
+        ------
+        DataError
+            As ``load``, and when there are fewer steps than ``known_steps``.
+        """
+        try:
+            data = build_cohort(self.table(), self.settings, names, known_steps)
+        except DataError as error:
+            raise DataError(f"{self.title}: {error}") from None
+        later = data.splits["test"]
+        assert isinstance(later, WindowSplit)
+        return replace(data, splits={**data.splits, "test": later.latest(windows)})
 
     def describe(self) -> str:
         """What data this is and which part of it."""

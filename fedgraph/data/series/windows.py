@@ -131,6 +131,13 @@ class WindowSplit:
             weights=weights.masked_fill(padding[..., None], 0.0),
         )
 
+    def latest(self, number: int) -> WindowSplit:
+        """Its last windows, at most ``number``, where all clients have as many."""
+        assert isinstance(self.first, int)
+        assert isinstance(self.count, int)
+        kept = min(number, self.count)
+        return replace(self, first=self.first + (self.count - kept) * self.stride, count=kept)
+
     def first_steps(self) -> tuple[Tensor, Tensor]:
         """The step at which each client's examples start, int64 ``[clients, examples]``, and which examples exist."""
         counts = self.num_examples.cpu()
@@ -186,22 +193,36 @@ def select_names(table: SeriesTable, names: Sequence[str]) -> list[int]:
     return [rows[name] for name in names]
 
 
-def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[str]) -> CohortData:
+def build_cohort(
+    table: SeriesTable, settings: WindowSettings, names: Sequence[str], known_steps: int | None = None
+) -> CohortData:
     """Windows of the clients ``names`` of ``table``, in that order.
+
+    With ``known_steps``, splits, scales and profiles are those of so many first steps, except that ``test`` has every
+    window that forecasts later steps, up to the one that forecasts the steps behind the last.
 
     Raises
     ------
     DataError
         For unknown clients or features, a time axis too short for one training window, a client without a valid
-        training reading of the target, times that are needed but unknown or contradictory, and a cold start that
-        does not fit the data.
+        training reading of the target, times that are needed but unknown or contradictory, a cold start that does not
+        fit the data, and a table of fewer than ``known_steps``.
     """
+    steps = num_steps(table, settings) if known_steps is None else known_steps
+    every = steps
+    if known_steps is not None:
+        if table.values.shape[1] < steps:
+            raise DataError(
+                f"there are {table.values.shape[1]} time steps, fewer than the {steps} that were there in training: "
+                "leave those in the file, and add new ones behind them"
+            )
+        table = table.extended(settings.output_steps, resolve_step_minutes(table, settings))
+        every = table.values.shape[1]
     rows = select_names(table, names)
     everybody = clients_of(table, settings)
     cold = cold_clients(settings, everybody)
     features = settings.features if settings.features is not None else tuple(range(len(table.features)))
     _check_features(table, features, settings.target_feature)
-    steps = num_steps(table, settings)
     stops = [int(steps * share + 1e-6) for share in np.cumsum(settings.shares)]  # rounds down, but not 0.7 + 0.2
     starts = [0, *stops[:-1]]
     length = settings.input_steps + settings.output_steps
@@ -217,7 +238,7 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
     first_cold = stops[0] - settings.cold_steps
 
     step_minutes = resolve_step_minutes(table, settings)
-    values = table.values[rows][:, :steps, list(features)]
+    values = table.values[rows][:, :every, list(features)]
     valid = ~np.isnan(values)
     if settings.missing is not None:
         valid &= values != settings.missing
@@ -247,7 +268,7 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
         series = np.where(valid, values, mean[:, None])
         mean, std = np.zeros_like(mean), np.ones_like(std)
     labels = tuple(table.features[feature] for feature in features)
-    seconds = seconds_of(table, settings.start, step_minutes, steps)
+    seconds = seconds_of(table, settings.start, step_minutes, every)
     if settings.covariates:
         if seconds is None:
             raise DataError("`covariates` need `start` and `step-minutes`, as the file holds no timestamps")
@@ -270,6 +291,9 @@ def build_cohort(table: SeriesTable, settings: WindowSettings, names: Sequence[s
             tensor, observed, first, count, settings.stride, settings.input_steps, settings.output_steps, target,
             times=None if seconds is None else torch.from_numpy(seconds), step_seconds=step_seconds(step_minutes),
         )  # fmt: skip
+    if known_steps is not None:
+        first = steps - settings.input_steps
+        splits["test"] = replace(splits["test"], first=first, count=_num_windows(every - first, length, 1), stride=1)
     task = TaskSpec(
         kind="forecast",
         input_shape=(settings.input_steps, len(labels)),

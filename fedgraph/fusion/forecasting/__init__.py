@@ -14,9 +14,11 @@ from fedgraph.fusion.forecasting.fusion import (
     forecasts,
     graph_weights,
 )
+from fedgraph.fusion.forecasting.model_file import FittedForecasts
 from fedgraph.fusion.forecasting.windows import OwnerWindows
 
 __all__ = [
+    "FittedForecasts",
     "ForecastFit",
     "ForecastFusion",
     "ForecastFusionSettings",

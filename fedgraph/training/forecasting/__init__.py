@@ -5,7 +5,13 @@
 ('last-reading', 'weekly-profile', 'ridge', 'trees')
 """
 
-from fedgraph.training.forecasting.examples import cohort_of_embeddings, embeddings_of, forecast_errors, targets_of
+from fedgraph.training.forecasting.examples import (
+    cohort_of_embeddings,
+    embeddings_of,
+    forecast_errors,
+    targets_of,
+    write_forecasts,
+)
 from fedgraph.training.forecasting.simple import SIMPLE, SimpleForecaster, simple_forecasts
 
 __all__ = [
@@ -16,4 +22,5 @@ __all__ = [
     "forecast_errors",
     "simple_forecasts",
     "targets_of",
+    "write_forecasts",
 ]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from fedgraph.data import SPLITS, Split, SplitName
+from fedgraph.data.series import times_ahead
 from fedgraph.models import Batch, build
+from fedgraph.support.files import as_csv, file_name, write_atomically
 from fedgraph.support.randomness import derive_seed
 from fedgraph.training.cohort import Cohort
 from fedgraph.training.metrics import tally
@@ -93,6 +96,40 @@ def forecast_errors(
         sums.add(forecasts[:, start:stop], batch.targets.cpu(), batch.weights.cpu())
         start = stop
     return sums.result()
+
+
+def write_forecasts(cohort: Cohort, forecasts: Tensor, split: SplitName, folder: Path) -> None:
+    """Write forecasts as CSV, a file for each client, in the unit of its readings.
+
+    The columns are the window, counted from 0, the time of the step that is forecast, the forecast, and the reading
+    where there is one.
+
+    Parameters
+    ----------
+    cohort : Cohort
+        The clients, all with as many examples.
+    forecasts : Tensor
+        ``[clients, examples, steps]``, scaled as targets are.
+    split : str
+        Whose examples are forecast.
+    folder : Path
+        Where files are written, named after the clients.
+    """
+    targets, known = targets_of(cohort, split)
+    times = [time for window in times_ahead(cohort.data.splits[split]) for time in window]
+    mean, std = (values[:, None, None] for values in (cohort.data.mean, cohort.data.std))
+    steps = forecasts.shape[2]
+    rows = zip(cohort.data.names, forecasts * std + mean, targets * std + mean, known, strict=True)
+    for name, found, readings, there in rows:
+        values = zip(
+            times, found.flatten().tolist(), readings.flatten().tolist(), there.flatten().tolist(), strict=True
+        )
+        lines = [
+            [place // steps, time, f"{forecast:.6g}", f"{reading:.6g}" if read else None]
+            for place, (time, forecast, reading, read) in enumerate(values)
+        ]
+        text = as_csv([["window", "time", "forecast", "reading"], *lines])
+        write_atomically(folder / f"{file_name(name)}.csv", text.encode())
 
 
 @dataclass(frozen=True)

@@ -194,6 +194,7 @@ def test_no_built_in_method_is_another_one_by_default(digits_tables, run_experim
         if getattr(strategy, "own_models", False) or name in (
             "f3",
             "f3-inference",
+            "f3-forecast-inference",
             "f3-forecast",
             "f3-secret",
             "simple-forecast",

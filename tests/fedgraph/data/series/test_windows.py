@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedgraph.data.base import SPLITS, CohortData
 from fedgraph.data.series.files import SeriesTable, regular_times
+from fedgraph.data.series.naive import times_ahead
 from fedgraph.data.series.windows import WindowSettings, build_cohort
 from fedgraph.models.base import Batch
 from fedgraph.support.errors import DataError, ExperimentError
@@ -232,3 +235,45 @@ def test_shares_must_add_up() -> None:
         parse(WindowSettings, {"shares": [0.7, 0.2, 0.2]}, "[data]")
     with pytest.raises(ExperimentError, match="train must not be 0"):
         parse(WindowSettings, {"shares": [0.0, 0.5, 0.5]}, "[data]")
+
+
+@pytest.mark.parametrize("covariates", [(), ("weekly-profile",)])
+def test_later_windows_have_the_scale_and_the_profile_of_the_first_steps(covariates: tuple[Any, ...]) -> None:
+    known, later = 40, 7
+    longer = table(steps=known + later)
+    keys = config(covariates=covariates, start=datetime(2024, 5, 6), step_minutes=60, stride=3)
+    before = build_cohort(replace(longer, values=longer.values[:, :known]), keys, longer.names)
+    after = build_cohort(longer, keys, longer.names, known_steps=known)
+    assert torch.equal(after.mean, before.mean)
+    assert torch.equal(after.std, before.std)
+    for split in ("train", "validation"):
+        for found, wanted in zip(everything(after, split), everything(before, split), strict=True):
+            assert torch.equal(found, wanted)
+    batch = everything(after, "test")
+    # One for each later step, and one that forecasts the two steps behind the last.
+    assert batch.inputs.shape[1] == later + 1
+    scaled = (longer.values[..., 0] - before.mean[:, None].numpy()) / before.std[:, None].numpy()
+    for window in range(later + 1):
+        first = known - 4 + window
+        np.testing.assert_allclose(batch.inputs[..., window, :, 0], np.nan_to_num(scaled[:, first : first + 4]), 1e-5)
+        ahead = scaled[:, first + 4 : first + 6]
+        read = ~np.isnan(np.pad(ahead, ((0, 0), (0, 2 - ahead.shape[1])), constant_values=np.nan))
+        np.testing.assert_array_equal(batch.weights[:, window], read)
+    if covariates:
+        # Readings after the training part change no profile.
+        changed = replace(longer, values=longer.values.copy())
+        changed.values[:, known:] += 100
+        other = everything(build_cohort(changed, keys, longer.names, known_steps=known), "test")
+        assert torch.equal(other.inputs[..., 1:], batch.inputs[..., 1:])
+    cut = after.splits["test"].latest(3)  # type: ignore[attr-defined]
+    assert torch.equal(cut.batch(torch.arange(3).expand(3, -1)).inputs, batch.inputs[:, -3:])
+    with pytest.raises(DataError, match="47 time steps, fewer than the 48 that were there in training"):
+        build_cohort(longer, keys, longer.names, known_steps=48)
+
+
+def test_times_of_forecast_steps_are_dates_or_numbers() -> None:
+    data = table(steps=40)
+    assert times_ahead(build_cohort(data, config(), ["c0"], known_steps=40).splits["test"]) == [["40", "41"]]
+    dated = config(start=datetime(2024, 2, 29), step_minutes=60)
+    windows = build_cohort(data, dated, ["c0"], known_steps=40).splits["test"]
+    assert times_ahead(windows) == [["2024-03-01T16:00:00", "2024-03-01T17:00:00"]]

@@ -1,0 +1,171 @@
+"""Forecasts of windows that come after a run of F3 for forecasts, by what its clients and the server have kept."""
+
+import csv
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message
+from typer.testing import CliRunner
+
+from clients.app import app as client_app
+from fedgraph.commands.cli import app
+from fedgraph.fusion.forecasting import FittedForecasts
+from fedgraph.messages import error_content
+from fedgraph.models import TaskSpec, build
+from fedgraph.support.errors import FedgraphError
+from fedgraph.training import ClientState
+
+KNOWN, LATER = 900, 200
+INPUTS, OUTPUTS = 6, 3
+
+
+@pytest.fixture
+def later(road_tables, run_experiment):
+    """``later(run, ...)`` forecasts with what a run has left."""
+
+    def infer(run, nodes=2, client=client_app, on_missing="fail", **table):
+        method = {key: run_keys[key] for key in ("targets", "local-rounds", "hidden") if key in run_keys}
+        tables = {
+            **road_tables,
+            "experiment": {"method": "f3-forecast-inference", "on-missing": on_missing},
+            "f3-forecast-inference": {**method, "run": str(run.path), **table},
+        }
+        del tables["f3-forecast"]
+        configs = [
+            {"partition-id": i, "num-partitions": nodes, "model-dir": str(run.path / "nodes" / "local-models")}
+            for i in range(nodes)
+        ]
+        return run_experiment(tables, node_configs=configs, client=client)
+
+    run_keys = road_tables["f3-forecast"]
+    return infer
+
+
+def forecasts(folder, client):
+    """The forecasts that a node has written: windows, times, forecasts and readings, NaN where there is none."""
+    (path,) = folder.path.glob(f"nodes/forecasts/*/{client}.csv")
+    with path.open(newline="") as stream:
+        lines = list(csv.DictReader(stream))
+    numbers = np.array([[float(line["forecast"]), float(line["reading"] or "nan")] for line in lines])
+    return [int(line["window"]) for line in lines], [line["time"] for line in lines], *numbers.T
+
+
+@pytest.mark.parametrize("targets", ["shared", "private"])
+def test_windows_after_the_run_are_forecast(road_tables, run_experiment, rewrite_road, later, targets):
+    road_tables["f3-forecast"] |= {"targets": targets, "local-rounds": 4}
+    run = run_experiment(road_tables, nodes=1)
+    rewrite_road(KNOWN + LATER)
+    # Clients may be with other nodes than in training.
+    folder = later(run, nodes=4)
+    summary = folder.summary()
+    # One for each later step, and one that forecasts steps of which there is no reading yet.
+    assert summary["windows"] == LATER + 1
+    assert summary["exchanges"] == 3
+    errors = summary["metrics"]["later"]["mae"]["mean"]
+    every = []
+    for client in ("upstream", "middle", "downstream", "far"):
+        windows, times, found, readings = forecasts(folder, client)
+        assert windows == sorted([*range(LATER + 1)] * OUTPUTS)
+        assert times[:2] == ["2024-05-09T03:00:00", "2024-05-09T03:05:00"]
+        assert times[-1] == "2024-05-09T19:50:00"
+        assert np.isnan(readings[-OUTPUTS:]).all()
+        assert not np.isnan(found).any()
+        every.append(np.nanmean(np.abs(found - readings)))
+        # What an upstream sensor has read comes down the road.
+        assert client == "upstream" or every[-1] < 0.5 * np.nanmean(np.abs(readings - 50))
+    assert np.mean(every) == pytest.approx(errors, rel=1e-4)
+
+
+def test_forecasts_are_those_of_the_kept_models(road_tables, run_experiment, rewrite_road, later):
+    road_tables["f3-forecast"]["precision"] = "float32"
+    run = run_experiment(road_tables)
+    rewrite_road(KNOWN + 10)
+    folder = later(run, precision="float32")
+    fitted = FittedForecasts.read(run.fusion)
+    training = KNOWN * 7 // 10
+    series = torch.from_numpy(np.load(road_tables["data"]["path"])["data"].T)
+    names = list(road_tables["data"]["names"])
+    kept = ClientState(run.path / "nodes" / "local-models" / "forecasting", run.name, "encoder")
+    model = build({"name": "rnn", "hidden": 12}, TaskSpec("forecast", (INPUTS, 1), (OUTPUTS,)))
+    empty = {"parameters": torch.zeros(model.layout.num_parameters)}
+    state = model.layout.unflatten(kept.load(fitted.owners, 2, empty)["parameters"])
+    rows = series[[names.index(name) for name in fitted.owners]]
+    part = rows[:, :training]
+    mean, std = part.nanmean(1), ((part - part.nanmean(1)[:, None]).square().nanmean(1)).sqrt()
+    inputs = ((rows - mean[:, None]) / std[:, None])[:, -INPUTS:, None]
+    with torch.no_grad():
+        embeddings, _ = model.embed(state, inputs[:, None], False)
+        scaled = fitted.network(embeddings, torch.ones(4, 1, dtype=torch.bool))[:, 0]
+    for name, values in zip(fitted.owners, scaled * std[:, None] + mean[:, None], strict=True):
+        np.testing.assert_allclose(forecasts(folder, name)[2][-OUTPUTS:], values, rtol=1e-4)
+
+
+def test_with_the_data_of_the_run_the_next_steps_alone_are_forecast(road_tables, run_experiment, later):
+    run = run_experiment(road_tables)
+    folder = later(run)
+    assert folder.summary()["windows"] == 1
+    assert folder.summary()["metrics"]["later"]["mae"]["mean"] is None
+    windows, times, found, readings = forecasts(folder, "far")
+    assert windows == [0] * OUTPUTS
+    assert times[0] == "2024-05-09T03:00:00"
+    assert np.isnan(readings).all()
+    # What the sensor before it has read is what comes next, which is not the mean.
+    series = np.load(road_tables["data"]["path"])["data"]
+    coming = 50 + 4 / 8 * (series[-OUTPUTS:, 2] - 50)
+    assert np.abs(found - coming).mean() < 0.5 * np.abs(coming - 50).mean()
+
+
+def test_the_command_forecasts_the_latest_windows(road_tables, run_experiment, rewrite_road, data_dir):
+    run = run_experiment(road_tables)
+    rewrite_road(KNOWN + LATER)
+    command = ["predict", str(run.path), "--data-dir", str(data_dir)]
+    result = CliRunner().invoke(app, [*command, "--windows", "5"])
+    assert result.exit_code == 0, result.output
+    assert "5 windows of 4 clients forecast" in result.output
+    with open(f"{result.output.strip().splitlines()[-1]}/middle.csv") as stream:
+        assert len(stream.readlines()) == 1 + 5 * OUTPUTS
+    result = CliRunner().invoke(app, [*command, "--samples", "new"])
+    assert result.exit_code != 0
+    assert "--samples is about runs of f3" in result.output
+
+
+def test_absent_clients_are_left_out_if_that_is_tolerated(road_tables, run_experiment, rewrite_road, later):
+    road_tables["f3-forecast"]["local-rounds"] = 1
+    run = run_experiment(road_tables)
+    rewrite_road(KNOWN + LATER)
+
+    def client(message, context):
+        if context.node_config["partition-id"] == 0 and message.metadata.message_type == "train":
+            return Message(error_content("the disk is full"), reply_to=message)
+        return client_app(message, context)
+
+    with pytest.raises(FedgraphError, match="upstream: the disk is full"):
+        later(run, nodes=4, client=client)
+    summary = later(run, nodes=4, client=client, on_missing="skip").summary()
+    assert summary["clients"] == 3
+    assert summary["windows"] == LATER + 1
+
+
+def test_what_does_not_fit_the_run_is_refused(road_tables, run_experiment, rewrite_road, later):
+    run = run_experiment(road_tables)
+    with pytest.raises(FedgraphError, match="hidden = 8, but that run had 16: leave it so"):
+        later(run, hidden=8)
+    rewrite_road(KNOWN - 1)
+    with pytest.raises(FedgraphError, match="899 time steps, fewer than the 900 that were there in training"):
+        later(run)
+    rewrite_road(KNOWN + LATER)
+    path = road_tables["data"]["path"]
+    series = dict(np.load(path))
+    series["data"][5] += 1
+    np.savez(path, **series)
+    with pytest.raises(FedgraphError, match="first 900 time steps of .* are not those of training"):
+        later(run)
+    rewrite_road(KNOWN + LATER)
+    shutil.rmtree(run.path / "nodes" / "local-models")
+    with pytest.raises(FedgraphError, match="does not have the scale of .* that the run has trained"):
+        later(run)
+    run.fusion.unlink()
+    with pytest.raises(FedgraphError, match="no finished run of f3-forecast"):
+        later(run)
