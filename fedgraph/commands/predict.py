@@ -81,7 +81,8 @@ def predict(
         elif head.method.name == "f3-forecast":
             _check_options(options, ("--samples", "--draws", "--secret"), "f3")
             method = "f3-forecast-inference"
-            table |= {key: value for key, value in head.method_table.items() if key in EncoderSettings.keys()}
+            known = set(EncoderSettings.keys())
+            table |= {key: value for key, value in head.method_table.items() if key in known}
             table |= {} if windows is None else {"windows": windows}
         else:
             raise ExperimentError(

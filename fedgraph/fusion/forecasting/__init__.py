@@ -5,26 +5,32 @@
 2
 """
 
+from fedgraph.fusion.forecasting.fitting import FitSettings, ForecastFit, Look, fit_network, forecasts
 from fedgraph.fusion.forecasting.fusion import (
-    ForecastFit,
     ForecastFusion,
     ForecastFusionSettings,
     OwnerGraph,
     fit_forecasts,
-    forecasts,
     graph_weights,
 )
+from fedgraph.fusion.forecasting.joint import JointForecastSettings, JointNetwork, fit_joint
 from fedgraph.fusion.forecasting.model_file import FittedForecasts
 from fedgraph.fusion.forecasting.windows import OwnerWindows
 
 __all__ = [
+    "FitSettings",
     "FittedForecasts",
     "ForecastFit",
     "ForecastFusion",
     "ForecastFusionSettings",
+    "JointForecastSettings",
+    "JointNetwork",
+    "Look",
     "OwnerGraph",
     "OwnerWindows",
     "fit_forecasts",
+    "fit_joint",
+    "fit_network",
     "forecasts",
     "graph_weights",
 ]

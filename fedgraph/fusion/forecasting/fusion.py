@@ -6,33 +6,23 @@ eqs. 4 and 8. There all owners have one label in common; here each has a future 
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, Self
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedgraph.fusion.forecasting.fitting import FitSettings, ForecastFit, Look, fit_network
 from fedgraph.fusion.forecasting.windows import OwnerWindows
-from fedgraph.support.errors import DataError, RunError
+from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
-from fedgraph.support.settings import Settings
-from fedgraph.support.threads import pinned_threads
-
-log = logging.getLogger("fedgraph")
-
-_EVALUATED_AT_ONCE = 1024
-_CLIP_NORM = 5.0
-
 
 OwnerGraph = Literal["learned", "given", "permuted", "complete", "none"]
 """Over which graph embeddings are mixed."""
 
 
-class ForecastFusionSettings(Settings):
+class ForecastFusionSettings(FitSettings):
     """What the server learns from embeddings.
 
     Attributes
@@ -45,11 +35,6 @@ class ForecastFusionSettings(Settings):
     mixes         : learned matrices, or hops of another graph.
     aligned_size  : length of an aligned embedding.
     hidden        : width of each owner's forecaster.
-    steps         : training steps of Adam; the rate falls to 0 as a cosine does.
-    evaluate_every : steps between two looks at the validation windows; the network that forecasts them best is kept.
-    batch_size    : windows of a training step.
-    learning_rate : at the first step.
-    weight_decay  : as in AdamW, of all but biases and the graph.
     """
 
     graph: OwnerGraph = "learned"
@@ -57,11 +42,6 @@ class ForecastFusionSettings(Settings):
     mixes: int = Field(default=2, ge=1)
     aligned_size: int = Field(default=32, ge=1)
     hidden: int = Field(default=64, ge=1)
-    steps: int = Field(default=3000, ge=1)
-    evaluate_every: int = Field(default=250, ge=1)
-    batch_size: int = Field(default=64, ge=1)
-    learning_rate: float = Field(default=0.002, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
     def over(self, graph: OwnerGraph) -> Self:
         """The same, with another graph."""
@@ -196,33 +176,14 @@ def _hops(weights: Tensor, number: int) -> Tensor:
     return torch.stack(powers)
 
 
-@dataclass(frozen=True)
-class ForecastFit:
-    """A fitted network.
-
-    Attributes
-    ----------
-    network : ForecastFusion
-        With the weights that forecast the validation windows best.
-    step : int
-        After which it had them.
-    validation_loss : float
-        Mean absolute error of scaled readings.
-    """
-
-    network: ForecastFusion
-    step: int
-    validation_loss: float
-
-
 def fit_forecasts(
     settings: ForecastFusionSettings,
     training: OwnerWindows,
     validation: OwnerWindows,
     given: Tensor | None,
     seed: int,
-    on_look: Callable[[int, float, float], None] = lambda step, training, validation: None,
-) -> ForecastFit:
+    on_look: Look = lambda step, training, validation: None,
+) -> ForecastFit[ForecastFusion]:
     """Train the network on the windows of all owners.
 
     Parameters
@@ -240,67 +201,14 @@ def fit_forecasts(
 
     Raises
     ------
-    DataError
-        Without training or validation windows in which anything was read, or without a graph where one must be given.
-    RunError
-        If training diverges.
+    FedgraphError
+        As :func:`fit_network`, and without a graph where one must be given.
     """
-    for name, part in (("training", training), ("validation", validation)):
-        if not bool(part.known.any()):
-            raise DataError(f"there are no {name} windows with readings to forecast: check the shares of splits")
     owners, _, size = training.embeddings.shape
-    # One thread, so that the result does not depend on the number of cores.
-    with pinned_threads(1):
-        outputs = training.targets.shape[2]
-        weights = graph_weights(settings.graph, given, owners, seed)
-        network = ForecastFusion(owners, size, outputs, settings, weights, generator(seed, "forecast fusion"))
-        shrunk = [network.alignment, network.first, network.second]
-        others = [each for each in network.parameters() if all(each is not one for one in shrunk)]
-        groups = [{"params": shrunk, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        optimizer = torch.optim.AdamW(groups, settings.learning_rate)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps)
-        order = generator(seed, "forecast fusion batches")
-        best, best_step, lowest, total = dict(network.state_dict()), 0, math.inf, 0.0
-        for step in range(1, settings.steps + 1):
-            batch = training.batch(torch.randint(len(training), (settings.batch_size,), generator=order))
-            loss = _error(network(batch.embeddings, batch.present), batch)
-            optimizer.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(network.parameters(), _CLIP_NORM)
-            optimizer.step()
-            schedule.step()
-            total += float(loss.detach())
-            if step % settings.evaluate_every and step < settings.steps:
-                continue
-            since = settings.evaluate_every if step % settings.evaluate_every == 0 else step % settings.evaluate_every
-            found = _error(forecasts(network, validation), validation).item()
-            if not math.isfinite(found):
-                raise RunError(f"learning the fusion diverged before step {step}: lower learning-rate")
-            on_look(step, total / since, found)
-            total = 0.0
-            if found < lowest:
-                lowest, best_step = found, step
-                best = {name: value.clone() for name, value in network.state_dict().items()}
-        network.load_state_dict(best)
-    return ForecastFit(network, best_step, lowest)
+    weights = graph_weights(settings.graph, given, owners, seed)
 
+    def build() -> ForecastFusion:
+        random = generator(seed, "forecast fusion")
+        return ForecastFusion(owners, size, training.targets.shape[2], settings, weights, random)
 
-@torch.no_grad()
-def forecasts(network: ForecastFusion, windows: OwnerWindows) -> Tensor:
-    """Forecast all windows.
-
-    Returns
-    -------
-    Tensor
-        ``[owners, windows, steps]``, scaled as the targets are.
-    """
-    with pinned_threads(1):
-        parts = torch.arange(len(windows)).split(_EVALUATED_AT_ONCE)
-        found = [network(part.embeddings, part.present) for part in map(windows.batch, parts)]
-    return torch.cat(found, 1)
-
-
-def _error(found: Tensor, windows: OwnerWindows) -> Tensor:
-    """Mean absolute error over the targets that were read; 0 where none was."""
-    known = windows.known
-    return ((found - windows.targets).abs() * known).sum() / known.sum().clamp(min=1)
+    return fit_network(build, settings, training, validation, seed, on_look, not_decayed=("edges",))

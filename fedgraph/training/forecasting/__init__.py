@@ -6,6 +6,7 @@
 """
 
 from fedgraph.training.forecasting.examples import (
+    batches,
     cohort_of_embeddings,
     embeddings_of,
     forecast_errors,
@@ -17,6 +18,7 @@ from fedgraph.training.forecasting.simple import SIMPLE, SimpleForecaster, simpl
 __all__ = [
     "SIMPLE",
     "SimpleForecaster",
+    "batches",
     "cohort_of_embeddings",
     "embeddings_of",
     "forecast_errors",

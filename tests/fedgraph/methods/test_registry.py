@@ -25,6 +25,7 @@ def test_those_that_there_are():
             "f3-forecast",
             "f3-forecast-inference",
             "simple-forecast",
+            "joint-forecast",
             "pfedgraph",
             "f3-inference",
             "f3-secret",

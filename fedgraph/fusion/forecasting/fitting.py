@@ -1,0 +1,166 @@
+"""Training of a network that forecasts the windows of all owners together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedgraph.fusion.forecasting.windows import OwnerWindows
+from fedgraph.support.errors import DataError, RunError
+from fedgraph.support.randomness import derive_seed, generator
+from fedgraph.support.settings import Settings
+from fedgraph.support.threads import pinned_threads
+
+_EVALUATED_AT_ONCE = 1024
+_CLIP_NORM = 5.0
+
+Look = Callable[[int, float, float], None]
+"""Told the step, the mean training loss since the last look, and the validation loss."""
+
+Network = TypeVar("Network", bound=nn.Module)
+"""``forward`` takes windows ``[owners, batch, size]`` and who has them, ``[owners, batch]``, and returns forecasts."""
+
+
+class FitSettings(Settings):
+    """How a network is trained.
+
+    Attributes
+    ----------
+    steps         : training steps of Adam; the rate falls to 0 as a cosine does.
+    evaluate_every : steps between two looks at the validation windows; the network that forecasts them best is kept.
+    batch_size    : windows of a training step.
+    learning_rate : at the first step.
+    weight_decay  : as in AdamW, of all but biases and the graph.
+    """
+
+    steps: int = Field(default=3000, ge=1)
+    evaluate_every: int = Field(default=250, ge=1)
+    batch_size: int = Field(default=64, ge=1)
+    learning_rate: float = Field(default=0.002, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class ForecastFit(Generic[Network]):
+    """A fitted network.
+
+    Attributes
+    ----------
+    network : nn.Module
+        With the weights that forecast the validation windows best.
+    step : int
+        After which it had them.
+    validation_loss : float
+        Mean absolute error of scaled readings.
+    """
+
+    network: Network
+    step: int
+    validation_loss: float
+
+
+def fit_network(
+    build: Callable[[], Network],
+    settings: FitSettings,
+    training: OwnerWindows,
+    validation: OwnerWindows,
+    seed: int,
+    on_look: Look = lambda step, training, validation: None,
+    not_decayed: Collection[str] = (),
+) -> ForecastFit[Network]:
+    """Train a network to forecast the windows of all owners, by the mean absolute error of targets that were read.
+
+    Parameters
+    ----------
+    build : callable
+        Makes the network; it may draw from the default generator of PyTorch, which has a seed of its own meanwhile.
+    settings : FitSettings
+        How it is trained.
+    training, validation : OwnerWindows
+        With targets.
+    seed : int
+        Seed of the experiment.
+    on_look : callable
+        Follows the training.
+    not_decayed : collection of str
+        Parameters without weight decay, beside biases.
+
+    Raises
+    ------
+    DataError
+        Without training or validation windows in which anything was read.
+    RunError
+        If training diverges.
+    """
+    for name, part in (("training", training), ("validation", validation)):
+        if not bool(part.known.any()):
+            raise DataError(f"there are no {name} windows with readings to forecast: check the shares of splits")
+    # One thread, so that the result does not depend on the number of cores.
+    with pinned_threads(1), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(derive_seed(seed, "forecast network"))
+        network = build()
+        optimizer = torch.optim.AdamW(_groups(network, settings.weight_decay, not_decayed), settings.learning_rate)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.steps)
+        order = generator(seed, "forecast fusion batches")
+        best, best_step, lowest, total = dict(network.state_dict()), 0, math.inf, 0.0
+        for step in range(1, settings.steps + 1):
+            batch = training.batch(torch.randint(len(training), (settings.batch_size,), generator=order))
+            loss = _error(network(batch.embeddings, batch.present), batch)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(network.parameters(), _CLIP_NORM)
+            optimizer.step()
+            schedule.step()
+            total += float(loss.detach())
+            if step % settings.evaluate_every and step < settings.steps:
+                continue
+            since = settings.evaluate_every if step % settings.evaluate_every == 0 else step % settings.evaluate_every
+            found = _error(forecasts(network, validation), validation).item()
+            if not math.isfinite(found):
+                raise RunError(f"learning the fusion diverged before step {step}: lower learning-rate")
+            on_look(step, total / since, found)
+            total = 0.0
+            if found < lowest:
+                lowest, best_step = found, step
+                best = {name: value.clone() for name, value in network.state_dict().items()}
+        network.load_state_dict(best)
+    return ForecastFit(network, best_step, lowest)
+
+
+@torch.no_grad()
+def forecasts(network: nn.Module, windows: OwnerWindows) -> Tensor:
+    """Forecast all windows, in evaluation mode.
+
+    Returns
+    -------
+    Tensor
+        ``[owners, windows, steps]``, scaled as the targets are.
+    """
+    before = network.training
+    network.eval()
+    with pinned_threads(1):
+        parts = torch.arange(len(windows)).split(_EVALUATED_AT_ONCE)
+        found = [network(part.embeddings, part.present) for part in map(windows.batch, parts)]
+    network.train(before)
+    return torch.cat(found, 1)
+
+
+def _groups(network: nn.Module, decay: float, not_decayed: Collection[str]) -> list[dict[str, object]]:
+    """Groups of parameters for AdamW: those that it shrinks, and biases and others."""
+    shrunk: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in network.named_parameters():
+        (others if "bias" in name or name in not_decayed else shrunk).append(parameter)
+    return [{"params": shrunk, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+
+
+def _error(found: Tensor, windows: OwnerWindows) -> Tensor:
+    """Mean absolute error over the targets that were read; 0 where none was."""
+    known = windows.known
+    return ((found - windows.targets).abs() * known).sum() / known.sum().clamp(min=1)
