@@ -84,7 +84,7 @@ class MetricTable(Settings):
 
 
 Figure = Literal[
-    "bars", "dots", "curves", "adjacency", "entropies", "permutations", "peers", "fairness", "none"
+    "bars", "dots", "lines", "curves", "adjacency", "entropies", "permutations", "peers", "fairness", "none"
 ]  # fmt: skip
 
 
@@ -94,11 +94,11 @@ class TableTable(Settings):
     Attributes
     ----------
     title, paper, caption : what the table shows, a link to where it was published, and how to read ours.
-    figure  : the picture: ``bars`` or ``dots`` (the first metric of every row; bars start at 0), ``curves`` (it, by
-              round), ``adjacency`` (given and learned client graphs), ``entropies`` (disagreement of the clients' own
-              predictions), ``permutations`` (learned alignment matrices), ``peers`` (how many test examples each two
-              peers predict differently), ``fairness`` (every client and the fairness of all by round; of the
-              highlighted rows, where there are any) or ``none``.
+    figure  : the picture: ``bars`` or ``dots`` (the first metric of every row; bars start at 0), ``lines`` (it, over
+              ``at`` of the columns), ``curves`` (it, by round), ``adjacency`` (given and learned client graphs),
+              ``entropies`` (disagreement of the clients' own predictions), ``permutations`` (learned alignment
+              matrices), ``peers`` (how many test examples each two peers predict differently), ``fairness`` (every
+              client and the fairness of all by round; of the highlighted rows, where there are any) or ``none``.
     method  : the name of the paper's own method; bars and dots of rows whose label begins with one of ``highlight``
               are drawn in its colour, their curves thicker.
     metrics : those of every column that has none of its own.
@@ -142,6 +142,8 @@ class ColumnTable(Settings):
     differs    : how its data or setting differ from the published, in plain words; ``{data}`` in it stands for the data
                  that the runs report.
     choose_by  : in place of the table's.
+    at         : where the column is in a picture of ``lines``, whose axis is logarithmic: such as its days of data.
+    panel      : the title of its panel there.
     published_data : what the paper measured, in the words with which a run on the same data describes its own, as far
                  as they say which it is: ``CIFAR-10``, ``METR-LA, 207 sensors``. Where ours are of other data, or of a
                  part of it, published values say so and stand apart in pictures.
@@ -155,6 +157,8 @@ class ColumnTable(Settings):
     client: str | None = None
     differs: str = ""
     choose_by: _ChooseBy = ""
+    at: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    panel: str = ""
     published_data: str = ""
 
 

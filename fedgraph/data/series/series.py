@@ -122,6 +122,8 @@ class WindowedSource(ABC):
         kind = _STEP_WORDS.get(minutes, f"{minutes:g}-minute steps" if minutes else "steps")
         every = table.values.shape[1]
         length = f"{steps:,} {kind}" if steps == every else f"the first {steps:,} of {every:,} {kind}"
+        if self.settings.train_steps is not None:
+            length += f", trained on the last {self.settings.train_steps:,} of the training part"
         cold = describe_cold(self.settings, names)
         share = self._share(len(names), len(table.names)) + (f", of them {cold}" if cold else "")
         return f"{self.title}, {share}, {length}"

@@ -47,6 +47,7 @@ class WindowSettings(ColdStartSettings):
     target_feature : the feature to forecast, counted from 0 in the file.
     clients        : the clients to use; all when not given.
     first_steps    : use only so many time steps from the beginning.
+    train_steps    : use only so many of the last steps of the training part; validation and test stay as they are.
     """
 
     missing: float | None = None
@@ -64,6 +65,7 @@ class WindowSettings(ColdStartSettings):
     target_feature: int = Field(0, ge=0)
     clients: tuple[str, ...] | None = None
     first_steps: int | None = Field(None, ge=1)
+    train_steps: int | None = Field(None, ge=1)
 
     @model_validator(mode="after")
     def _scales_are_used(self) -> WindowSettings:
@@ -224,16 +226,18 @@ def build_cohort(
     features = settings.features if settings.features is not None else tuple(range(len(table.features)))
     _check_features(table, features, settings.target_feature)
     stops = [int(steps * share + 1e-6) for share in np.cumsum(settings.shares)]  # rounds down, but not 0.7 + 0.2
-    starts = [0, *stops[:-1]]
+    first_read = max(0, stops[0] - (settings.train_steps or steps))
+    starts = [first_read, *stops[:-1]]
     length = settings.input_steps + settings.output_steps
-    if stops[0] < length:
+    if stops[0] - first_read < length:
         raise DataError(
-            f"the training part has {stops[0]} time steps, too few for one window of {settings.input_steps} input and "
-            f"{settings.output_steps} output steps; use more time steps or a larger first value of `shares`"
+            f"the training part has {stops[0] - first_read} time steps, too few for one window of "
+            f"{settings.input_steps} input and {settings.output_steps} output steps; use more time steps, a larger "
+            "first value of `shares`, or more `train-steps`"
         )
 
     if cold:
-        check_cold_steps(settings, stops[0], length)
+        check_cold_steps(settings, stops[0] - first_read, length)
     is_cold = np.array([name in cold for name in names])
     first_cold = stops[0] - settings.cold_steps
 
@@ -242,6 +246,7 @@ def build_cohort(
     valid = ~np.isnan(values)
     if settings.missing is not None:
         valid &= values != settings.missing
+    valid[:, :first_read] = False
     if is_cold.any():
         valid[is_cold, :first_cold] = False
     target = features.index(settings.target_feature)
@@ -253,7 +258,7 @@ def build_cohort(
             + (" and `cold-steps`" if cold.intersection(silent) else "")
         )
 
-    train = slice(stops[0])
+    train = slice(first_read, stops[0])
     moments = None
     if settings.cold_scale != "own" or settings.scaling == "pooled":
         moments = reported(values[:, train, target], valid[:, train, target], is_cold, settings.cold_steps)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgraph.reproduce.figures.client_graphs import of_client_graphs
+from fedgraph.reproduce.figures.columns import over_columns
 from fedgraph.reproduce.figures.entropies import of_entropies
 from fedgraph.reproduce.figures.fairness import of_fairness
 from fedgraph.reproduce.figures.peers import of_peers
@@ -19,6 +20,7 @@ from fedgraph.reproduce.results import Results
 KINDS: dict[str, Callable[[Results], Any]] = {
     "bars": partial(by_row, bars=True),
     "dots": partial(by_row, bars=False),
+    "lines": over_columns,
     "curves": by_round,
     "adjacency": of_client_graphs,
     "entropies": of_entropies,

@@ -86,6 +86,28 @@ def test_rows_are_drawn_at_their_means(kind, highlight, legend, table, figure_of
     assert "higher is better" in axis.get_xlabel()
 
 
+def test_lines_go_over_the_columns_of_a_panel(table, figure_of):
+    first = table["columns"][0]
+    table["columns"] = [
+        first | {"key": f"digits-{shards}", "at": at, "panel": panel, "set": [f"data.shards={shards}"]}
+        for shards, at, panel in ((2, 8.0, "few"), (4, 2.0, "few"), (3, 1.0, "other"))
+    ]
+    for row in table["rows"]:
+        row.pop("published", None)
+    table["rows"] = [row for row in table["rows"] if "method" in row]
+    path, figure, results = figure_of("lines")
+    assert ink(path) > 0.01
+    assert [axis.get_title() for axis in figure.axes] == ["few", "other"]
+    metric = results.table.table.metrics[0]
+    for axis, columns in ((figure.axes[0], [1, 0]), (figure.axes[1], [2])):
+        for row, line in zip(results.table.rows, axis.containers, strict=True):
+            assert line.get_label() == row.label
+            assert line.lines[0].get_xdata().tolist() == [results.columns[place].at for place in columns]
+            means = [results.ours(row, results.columns[place], metric).mean for place in columns]
+            assert line.lines[0].get_ydata().tolist() == means
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [row.label for row in results.table.rows]
+
+
 def test_curves_are_means_over_seeds_by_round(figure_of):
     path, figure, results = figure_of("curves")
     assert ink(path) > 0.01

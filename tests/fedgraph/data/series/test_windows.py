@@ -277,3 +277,23 @@ def test_times_of_forecast_steps_are_dates_or_numbers() -> None:
     dated = config(start=datetime(2024, 2, 29), step_minutes=60)
     windows = build_cohort(data, dated, ["c0"], known_steps=40).splits["test"]
     assert times_ahead(windows) == [["2024-03-01T16:00:00", "2024-03-01T17:00:00"]]
+
+
+@pytest.mark.parametrize("covariates", [(), ("weekly-profile",)])
+def test_training_steps_are_the_last_of_the_training_part(covariates: tuple[Any, ...]) -> None:
+    data = table(steps=60)
+    keys = {"covariates": covariates, "start": datetime(2024, 5, 6), "step_minutes": 60, "shares": (0.5, 0.3, 0.2)}
+    found = build_cohort(data, config(train_steps=10, **keys), data.names)
+    late = replace(data, values=data.values[:, 20:])
+    wanted = build_cohort(
+        late, config(**keys | {"shares": (0.25, 0.45, 0.3), "start": datetime(2024, 5, 6, 20)}), data.names
+    )
+    assert torch.equal(found.mean, wanted.mean)
+    assert torch.equal(found.std, wanted.std)
+    for split in SPLITS:
+        for one, other in zip(everything(found, split), everything(wanted, split), strict=True):
+            assert torch.equal(one, other)
+    with pytest.raises(DataError, match="has 5 time steps, too few for one window .* or more `train-steps`"):
+        build_cohort(data, config(train_steps=5, **keys), data.names)
+    every = build_cohort(data, config(train_steps=1000, **keys), data.names)
+    assert torch.equal(every.mean, build_cohort(data, config(**keys), data.names).mean)

@@ -1,0 +1,50 @@
+"""The first metric of every row over the columns of a table, such as the error over days of data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedgraph.reproduce.figures.panels import legend_columns, palette, panels
+from fedgraph.reproduce.results import Results
+
+
+def over_columns(results: Results) -> Any:
+    """Draw a line per row, with the deviation over seeds, over ``at`` of the columns; a panel per ``panel``."""
+    table = results.table.table
+    drawn: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
+    for column in results.columns:
+        metric = results.table.metrics_of(column)[0]
+        for row in results.rows(column):
+            ours = results.ours(row, column, metric)
+            if ours is not None and column.at is not None:
+                point = column.at, ours.mean, ours.deviation or 0.0
+                drawn.setdefault(column.panel, {}).setdefault(row.label, []).append(point)
+    if not drawn:
+        return None
+    labels = list(dict.fromkeys(label for lines in drawn.values() for label in lines))
+    styles = dict(zip(labels, palette(len(labels)), strict=True))
+    figure, axes = panels(len(drawn), width=5.2, height=4.0)
+    for axis, (panel, lines) in zip(axes, drawn.items(), strict=True):
+        for label, points in lines.items():
+            x, means, deviations = zip(*sorted(points), strict=True)
+            colour, dashes = styles[label]
+            width = 2.2 if label.startswith(table.highlight) else 1.2
+            axis.errorbar(
+                x, means, yerr=deviations, label=label, color=colour, linestyle=dashes, linewidth=width, marker="o",
+                markersize=3, capsize=2,
+            )  # fmt: skip
+        axis.set_xscale("log")
+        ticks = sorted({x for points in lines.values() for x, *_ in points})
+        axis.set_xticks(ticks, [f"{x:g}" for x in ticks], fontsize=8)
+        axis.minorticks_off()
+        axis.set_title(panel, fontsize=10, fontweight="bold")
+        axis.set_ylabel(results.table.metrics_of(results.columns[0])[0].title, fontsize=8)
+        axis.tick_params(axis="y", labelsize=8)
+        axis.grid(color="0.9", zorder=0)
+        axis.spines[["top", "right"]].set_visible(False)
+    handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(
+        handles.values(), handles.keys(), fontsize=8, frameon=False, loc="outside lower center",
+        ncols=legend_columns(figure, labels),
+    )  # fmt: skip
+    return figure
