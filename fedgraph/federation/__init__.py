@@ -10,7 +10,7 @@ from fedgraph.federation.federation import Federation, Traffic, hosts_of, nodes_
 from fedgraph.federation.given_graph import given_graph
 from fedgraph.federation.identity import hosted_clients, listed, named_clients, prove, read_public_keys
 from fedgraph.federation.joined_samples import JoinedSamples, join
-from fedgraph.federation.roll_call import ClientsTable, RollCall
+from fedgraph.federation.roll_call import ClientsTable, RollCall, by_reason
 
 __all__ = [
     "ClientsTable",
@@ -21,6 +21,7 @@ __all__ = [
     "SomeAnswer",
     "Traffic",
     "ask_everybody",
+    "by_reason",
     "given_graph",
     "hosted_clients",
     "hosts_of",

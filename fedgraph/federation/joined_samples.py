@@ -12,6 +12,7 @@ from torch import Tensor
 from fedgraph.data import SPLITS
 from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
 from fedgraph.federation.federation import Federation, hosts_of, nodes_of
+from fedgraph.federation.roll_call import by_reason
 from fedgraph.messages import EmbedReply
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError, IdentityError
@@ -167,7 +168,7 @@ def join(
     names = tuple(usable if owners is None else owners)
     absent |= {name: "no answer" for name in names if name not in node_of}
     if not set(usable) & set(names):
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in absent.items())
+        reasons = "; ".join(by_reason(absent))
         raise IdentityError("no owner sent anything usable" + (f" ({reasons})" if reasons else ""))
     classes = _common_classes(answers)
     keys = tuple(sorted(set().union(*(answer.keys for answer in answers.values()))))

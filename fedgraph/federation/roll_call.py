@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -149,6 +149,25 @@ class RollCall:
         if clients < self.min_clients:
             return f"only {clients} of at least {self.min_clients} clients are hosted"
         return None
+
+
+def by_reason(absent: Mapping[str, str]) -> list[str]:
+    """Group clients by the reason why they are missing.
+
+    Parameters
+    ----------
+    absent : mapping of str to str
+        Reasons by client.
+
+    Returns
+    -------
+    list of str
+        A text for each reason, such as ``a, b: the disk is full``; of many clients the first few are named.
+    """
+    groups: dict[str, list[str]] = {}
+    for name, reason in absent.items():
+        groups.setdefault(reason, []).append(name)
+    return [f"{_some(names)}: {reason}" for reason, names in groups.items()]
 
 
 def _some(names: Sequence[object]) -> str:

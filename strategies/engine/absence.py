@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedgraph.federation import Federation
+from fedgraph.federation import Federation, by_reason
 from fedgraph.runs import RunPlan
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import State
-from strategies.engine.replies import Replies, by_reason
+from strategies.engine.replies import Replies
 
 
 class AbsencePolicy:
@@ -25,7 +25,7 @@ class AbsencePolicy:
         """Raise RunError, with clients and reasons, when more are absent than the experiment allows."""
         if not replies.absent:
             return
-        reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason(replies.absent).items())
+        reasons = "; ".join(by_reason(replies.absent))
         if self._plan.on_missing == "fail":
             raise RunError(
                 f"round {server_round}: no usable reply from {len(replies.absent)} clients ({reasons}). "

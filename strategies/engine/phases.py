@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedgraph.data import DataSource, SplitName
 from fedgraph.experiment import Experiment
-from fedgraph.federation import Federation, RollCall, SomeAnswer, Traffic, ask_everybody
+from fedgraph.federation import Federation, RollCall, SomeAnswer, Traffic, ask_everybody, by_reason
 from fedgraph.graph import ClientGraph
 from fedgraph.runs import Callback, RunFolder
 from fedgraph.support.errors import ExperimentError, RunError
@@ -219,9 +219,9 @@ class PhasedStrategy(MethodStrategy[S]):
         RunError
             When clients are missing and the plan is not tolerant, or when fewer than ``min_clients`` are left.
         """
-        for name, reason in absent.items():
-            log.warning("nothing usable from %s %s: %s", word, name, reason)
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in absent.items())
+        for reason in by_reason(absent):
+            log.warning("nothing usable from %s %s", word, reason)
+        reasons = "; ".join(by_reason(absent))
         if absent and not self.plan.tolerant:
             raise RunError(
                 f"nothing usable from {len(absent)} {word}s ({reasons}). "

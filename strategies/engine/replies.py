@@ -10,7 +10,7 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from fedgraph.federation import Federation, split_replies
+from fedgraph.federation import Federation, by_reason, split_replies
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import WorkReply
 
@@ -115,18 +115,10 @@ def collect(
         absent.update(unusable)
         good = torch.tensor([name not in unusable for name in clients[node]])
         parts.append((asked[node][good], _rows(reply, good)))
-    for reason, concerned in by_reason(absent).items():
-        log.warning("no usable reply from %s: %s", ", ".join(concerned), reason)
+    for reason in by_reason(absent):
+        log.warning("no usable reply from %s", reason)
     first = {message.metadata.src_node_id: message for message in reversed(sent)}
     return _stack(federation, parts, absent), [first[node] for node in found]
-
-
-def by_reason(absent: Mapping[str, str]) -> dict[str, list[str]]:
-    """Group clients by reason."""
-    groups: dict[str, list[str]] = {}
-    for name, reason in absent.items():
-        groups.setdefault(reason, []).append(name)
-    return groups
 
 
 def _rows(reply: WorkReply, good: Tensor) -> WorkReply:
