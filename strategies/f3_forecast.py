@@ -7,7 +7,6 @@ share one label; here they hold different series over the same time, and each fo
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,9 +17,8 @@ from flwr.app import ArrayRecord, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedgraph.data import SPLITS, SplitName, parse_data
+from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import shares_scales, step_seconds
-from fedgraph.experiment import load_experiment
 from fedgraph.federation import Federation, OrderedGrid
 from fedgraph.fusion.forecasting import (
     FittedForecasts,
@@ -37,7 +35,6 @@ from fedgraph.methods.f3_forecast import FITTED_ON, F3ForecastSettings, suffix_o
 from fedgraph.models import Layout, ModelChoice, TaskSpec, build, flattened
 from fedgraph.runs import RunFolder, load_models
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.settings import Settings
 from strategies.engine.forecasts import ForecastStrategy, read_errors
 from strategies.engine.phases import Outcome
 from strategies.engine.replies import Replies
@@ -68,7 +65,7 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
                 '[f3-forecast] targets = "private" keeps readings from the server, which has the models of the run '
                 "that encoders names, and can tell readings from embeddings by them: let clients train their own"
             )
-        if shares_scales(self._data):
+        if shares_scales(self.plan.data):
             raise ExperimentError(
                 '[data] scaling = "pooled" and cold-scale are for methods of rounds: f3-forecast scales each client by '
                 "its own readings"
@@ -118,10 +115,6 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
         facts["parameters_at_server"] = len(parameters)
         return Outcome(names, federation.data, told, metrics, parameters, 1, lost, facts), to_record(state)
 
-    @property
-    def _data(self) -> Settings:
-        return parse_data(json.loads(self.plan.experiment)["data"])
-
     def _graphs(self) -> dict[str, OwnerGraph]:
         """The graphs over which networks are fitted, by what the names of their errors end with."""
         controls = {suffix_of(graph): graph for graph in self.settings.controls if graph != self.settings.graph}
@@ -132,7 +125,7 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
     def _embeddings(self, grid: OrderedGrid, federation: Federation) -> Replies:
         """Every client's embeddings, targets of training and validation windows, and when windows start."""
         room = {split: int(federation.num_examples[split].max()) for split in SPLITS}
-        choice = ModelChoice.of(json.loads(self.plan.experiment)["model"])
+        choice = ModelChoice.of(self.plan.model)
         model = build(choice.tables[0], federation.task)
         encoders = self._encoders(model.layout, federation.names)
         size = model.embedding_size
@@ -168,11 +161,8 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
                 f"[f3-forecast] encoders = '{run}': that run left no models: take one of a method of rounds, such as "
                 "local, fedavg or sfl"
             )
-        if load_experiment(folder.path / "experiment.toml").data != self._data:
-            raise ExperimentError(
-                f"[f3-forecast] encoders = '{run}': that run has another [data]: take it from its experiment.toml, so "
-                "that encoders are trained on the training part of this experiment"
-            )
+        # So that encoders are trained on the training part of this experiment.
+        folder.check_same_data(self.plan.data, "[f3-forecast] encoders")
         models, common = load_models(folder.models)
         rows = []
         for name in names:

@@ -46,6 +46,7 @@ class F3ForecastInference(ForecastStrategy[F3ForecastInferenceSettings]):
                 f"{self.settings.run} has no network for forecasts: it is no finished run of f3-forecast"
             )
         before = load_experiment(self._trained.path / "experiment.toml").method_table
+        self._trained.check_same_data(self.plan.data, f"[{self.name}] run")
         trained = part_of(EncoderSettings, before, "[f3-forecast]").as_table()
         for key, value in part_of(EncoderSettings, self.settings.as_table(), f"[{self.name}]").as_table().items():
             if value != trained[key]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedgraph.experiment import Experiment, FairnessTable, load_experiment
+from fedgraph.experiment import Experiment, FairnessTable
 from fedgraph.runs.callbacks import Callback, Evaluation, measured
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import ExperimentError, RunError
@@ -82,12 +82,7 @@ def stand_alone_values(table: FairnessTable, experiment: Experiment, names: Sequ
         summary = folder.summary()
     except RunError as error:
         raise ExperimentError(f"{where}: {error}") from None
-    here = experiment.data.as_table()
-    there = load_experiment(folder.path / "experiment.toml").data.as_table()
-    differing = sorted(key for key in {*here, *there} if here.get(key) != there.get(key))
-    if differing:
-        told = "; ".join(f"{key} is {there.get(key)!r} there and {here.get(key)!r} here" for key in differing)
-        raise ExperimentError(f"{where}: {folder.path} is a run with other [data]: {told}")
+    folder.check_same_data(experiment.data, where)
     split, _, metric = table.metric.partition("/")
     per_client: dict[str, dict[str, dict[str, float | None]]] = summary["per_client"]
     if metric not in per_client.get(split, {}):

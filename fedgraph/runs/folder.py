@@ -11,11 +11,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedgraph.experiment import Experiment
+from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.runs.callbacks import Callback, Evaluation, Training
 from fedgraph.runs.summary import by_split, environment, per_client
-from fedgraph.support.errors import RunError
+from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import State, load_state, locked, save_state, write_atomically
+from fedgraph.support.settings import Settings
 
 
 class RunFolder:
@@ -101,6 +102,28 @@ class RunFolder:
     def is_finished(self) -> bool:
         """Whether the run has finished."""
         return (self.path / "summary.json").is_file()
+
+    def check_same_data(self, data: Settings, where: str) -> None:
+        """Check that the run had the table ``[data]`` that an experiment has.
+
+        Parameters
+        ----------
+        data : Settings
+            The table of the experiment.
+        where : str
+            What names the run, for the error.
+
+        Raises
+        ------
+        ExperimentError
+            With the keys that differ.
+        """
+        here = data.as_table()
+        there = load_experiment(self.path / "experiment.toml").data.as_table()
+        differing = sorted(key for key in {*here, *there} if here.get(key) != there.get(key))
+        if differing:
+            told = "; ".join(f"{key} is {there.get(key)!r} there and {here.get(key)!r} here" for key in differing)
+            raise ExperimentError(f"{where}: {self.path} is a run with other [data]: {told}")
 
     def check_unfinished(self) -> None:
         """Raise RunError when the run is finished, so that there is nothing to continue."""

@@ -71,6 +71,8 @@ def execute_phases(
     plan = PhasesPlan(
         client=method.client,
         experiment=experiment.client_part(method.settings.as_table()),
+        data=experiment.data,
+        model=experiment.model,
         seed=head.seed,
         splits=experiment.evaluation.splits,
         roll_call=experiment.roll_call(),

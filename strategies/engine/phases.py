@@ -21,7 +21,7 @@ from fedgraph.graph import ClientGraph
 from fedgraph.runs import Callback, RunFolder
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import State
-from fedgraph.support.settings import S
+from fedgraph.support.settings import S, Settings
 from strategies.engine.strategy import EvaluateFn, MethodStrategy
 
 log = logging.getLogger("fedgraph")
@@ -37,6 +37,10 @@ class PhasesPlan:
         Dotted path of the client class that answers the requests.
     experiment : str
         Part of the experiment that nodes get, as JSON.
+    data : Settings
+        The table ``[data]``.
+    model : mapping
+        The table ``[model]``; empty for methods that have models of their own.
     seed : int
         Seed of the run.
     splits : tuple of str
@@ -61,6 +65,8 @@ class PhasesPlan:
 
     client: str
     experiment: str
+    data: Settings
+    model: Mapping[str, Any]
     seed: int
     splits: tuple[SplitName, ...]
     roll_call: RollCall

@@ -119,7 +119,7 @@ def test_the_models_of_another_run_can_be_the_encoders(tables, run_experiment, m
     assert test["mae-local"]["mean"] == pytest.approx(before["mean"], rel=1e-5)
     assert test["mae"]["mean"] < 0.7 * before["mean"]
     tables["data"]["shares"] = [0.6, 0.2, 0.2]
-    with pytest.raises(FedgraphError, match="that run has another .data."):
+    with pytest.raises(FedgraphError, match="is a run with other .data.: shares is"):
         run_experiment(tables)
     del tables["data"]["shares"]
     tables["model"]["hidden"] = 8

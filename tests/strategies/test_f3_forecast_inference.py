@@ -152,6 +152,10 @@ def test_what_does_not_fit_the_run_is_refused(road_tables, run_experiment, rewri
     run = run_experiment(road_tables)
     with pytest.raises(FedgraphError, match="hidden = 8, but that run had 16: leave it so"):
         later(run, hidden=8)
+    road_tables["data"]["covariates"] = ["time-of-day"]
+    with pytest.raises(FedgraphError, match=r"is a run with other \[data\]: covariates is"):
+        later(run)
+    del road_tables["data"]["covariates"]
     rewrite_road(KNOWN - 1)
     with pytest.raises(FedgraphError, match="899 time steps, fewer than the 900 that were there in training"):
         later(run)

@@ -175,6 +175,8 @@ def test_start_is_that_of_a_flower_strategy(patches_tables, tmp_path, data_dir):
     plan = PhasesPlan(
         client="clients.f3:F3Client",
         experiment=experiment.client_part(settings.as_table()),
+        data=experiment.data,
+        model=experiment.model,
         seed=0,
         splits=("test",),
         roll_call=RollCall(1, 1.0),
