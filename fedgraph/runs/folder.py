@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgraph.experiment import Experiment
+from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.runs.callbacks import Callback, Evaluation, Training
 from fedgraph.runs.summary import by_split, environment, per_client
 from fedgraph.support.errors import RunError
@@ -101,6 +102,26 @@ class RunFolder:
         """Raise RunError when the run is finished, so that there is nothing to continue."""
         if self.is_finished:
             raise RunError(f"{self.path} is finished; its results are in summary.json")
+
+    def client_graph(self) -> ClientGraph:
+        """Read the client graph that the run has learned or, failing that, the one that it was given.
+
+        Raises
+        ------
+        RunError
+            When the run is not finished or has no graph.
+        GraphError
+            When the file is damaged.
+        """
+        if not self.is_finished:
+            raise RunError(f"{self.path} is not finished; its graph can be used once it is (fedgraph run --resume)")
+        for name in ("learned-graph.npz", "graph.npz"):
+            if (self.path / name).is_file():
+                return read_graph(self.path / name)
+        raise RunError(
+            f"{self.path} has no client graph: take a run of a method that learns one, such as sfl-star, or of an "
+            "experiment with a [graph]"
+        )
 
     @contextmanager
     def locked(self, wait: float = 60.0) -> Iterator[None]:
