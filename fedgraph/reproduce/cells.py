@@ -99,7 +99,7 @@ class CellMaker:
                 return replace(after, row=row.label)
             own = [override.replace("{run}", str(after.path)) for override in own]
         every = [*self.table.set_in(column, self.profile), *own, *chosen, "experiment.seed={seed}", *self.overrides]
-        file = self.profile.experiment_file(column, self.beside)
+        file = self.profile.experiment_file(row, column, self.beside)
         try:
             experiment = resolved(
                 load_experiment(file, [override.replace("{seed}", str(seed)) for override in every], row.method)

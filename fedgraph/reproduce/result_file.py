@@ -341,7 +341,7 @@ def declared(results: Results, row: RowTable, column: ColumnTable, metric: Metri
     with a default does not change it.
     """
     profile = results.profile
-    file = find_experiment(profile.experiment_file(column, beside))
+    file = find_experiment(profile.experiment_file(row, column, beside))
     told: dict[str, Any] = {
         "experiment": tomllib.loads(file.read_text(encoding="utf-8")),
         "set": results.table.set_in(column, profile),

@@ -165,6 +165,7 @@ class RowTable(Settings):
     ----------
     label     : its name, without commas.
     method    : a built-in method or a strategy by dotted path; none for a row that is only published.
+    experiment : the experiment file in place of those of its columns.
     set       : overrides.
     set_for   : more overrides by column key.
     columns   : the keys of the columns that it is run for; all when not given.
@@ -185,6 +186,7 @@ class RowTable(Settings):
 
     label: _Label
     method: str | None = None
+    experiment: str = ""
     set: tuple[str, ...] = ()
     set_for: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     columns: tuple[str, ...] | None = None
@@ -223,9 +225,9 @@ class ProfileTable(Settings):
     differs: str = ""
     differs_for: dict[str, str] = Field(default_factory=dict)
 
-    def experiment_file(self, column: ColumnTable, beside: Path) -> Path:
-        """Return the experiment file of a column: one in the folder of the table, or as ``fedgraph run`` finds it."""
-        name = self.experiments.get(column.key, column.experiment)
+    def experiment_file(self, row: RowTable, column: ColumnTable, beside: Path) -> Path:
+        """Return the experiment file of a row: one in the folder of the table, or as ``fedgraph run`` finds it."""
+        name = row.experiment or self.experiments.get(column.key, column.experiment)
         return beside / name if (beside / name).is_file() else Path(name)
 
 
