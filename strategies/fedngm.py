@@ -149,7 +149,10 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
         return scaling
 
     def _graph(self, scaling: Scaling) -> FeatureGraph:
-        """Return the consensus graph, or a complete one where models learn their own."""
+        """Return the consensus graph, or a complete one where models learn their own.
+
+        Where clients send graphs, how similar these are is written to the run folder, as a client graph.
+        """
         names = self._common.names
         if self.settings.model == "ngr":
             every = torch.ones(len(names), len(names), dtype=torch.bool).fill_diagonal_(False)

@@ -21,7 +21,8 @@ class GraphTable(Settings):
              applied; ``from`` listens to ``to``), a matrix, .npz, .json, .graphml, .gml or DCRNN's .pkl; looked for
              beside the experiment, in the current folder, and in the data folder. With ``run``: the folder of that
              run, which is finished, looked for beside the experiment and from the current folder. Methods that learn a
-             graph are sfl-star, pfedgraph, f3, f3-forecast and fedngm; clients are the same by name.
+             graph are sfl-star, pfedgraph, f3, f3-forecast and fedngm; clients are the same by name, and weights in the
+             unit of that method.
     main_labels : with ``labels``: how many of a client's largest classes count.
     directed   : refuse (false) or keep (true) a file's asymmetry; an edge list with each pair once is directed
              unless this is false. By default the file decides.
