@@ -27,8 +27,8 @@ class GraphTable(Settings):
     directed   : refuse (false) or keep (true) a file's asymmetry; an edge list with each pair once is directed
              unless this is false. By default the file decides.
     neighbours : keep only the edges of each client to so many others, those of the largest weights (of equal ones the
-             first by name), and self loops: a learned graph may link everybody with everybody. It is applied before the
-             keys below.
+             first by name), and self loops: a learned graph may link everybody with everybody. Of the weights as they
+             are before symmetrise and binarise.
     symmetrise : take the larger of the two weights of every pair.
     binarise   : every weight becomes 1.
     permute_seed : permutes the clients over the vertices of the graph with this seed, as a control for claims about the
