@@ -20,7 +20,7 @@ from fedgraph.data.encoding import Encoding, Scaling, agreed_scaling, read_value
 from fedgraph.data.schema import Agreement, Schema, agree, check_used, schema_as_json
 from fedgraph.data.tables import ClientTableSource, client_table_source, schema_settings
 from fedgraph.federation import Traffic
-from fedgraph.graph import FeatureGraph, write_feature_graph
+from fedgraph.graph import FeatureGraph, client_similarity, write_feature_graph, write_graph
 from fedgraph.graphical import GraphicalModel, SharedStatistics
 from fedgraph.graphical.asking import draw
 from fedgraph.graphical.learning import (
@@ -149,7 +149,10 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
         return scaling
 
     def _graph(self, scaling: Scaling) -> FeatureGraph:
-        """Return the consensus graph, or a complete one where models learn their own."""
+        """Return the consensus graph, or a complete one where models learn their own.
+
+        Where clients send graphs, how similar these are is written to the run folder, as a client graph.
+        """
         names = self._common.names
         if self.settings.model == "ngr":
             every = torch.ones(len(names), len(names), dtype=torch.bool).fill_diagonal_(False)
@@ -163,6 +166,7 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
             graphs = self._phase(request, lambda text, _: graph_from_text(text, self._common))
             rows = dict(zip(self._members.names, self._members.num_rows, strict=True))
             graph = merge(self.settings.merge, graphs, rows).subgraph(names)
+            write_graph(client_similarity(graphs), self.plan.folder.path / "learned-graph.npz")
             for name, own in graphs.items():
                 log.info("client %s has %d edges, the consensus graph %d", name, len(own.edges), len(graph.edges))
         self._keep({"graph": graph.as_json()})

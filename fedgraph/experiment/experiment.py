@@ -24,7 +24,7 @@ from fedgraph.training import TrainSettings
 
 _METHOD_KEYS = ("method", "strategy", "client")
 _PATHS = (
-    ("graph", "path", Path.is_file),
+    ("graph", "path", Path.exists),
     ("fairness", "stand-alone", Path.is_dir),
     ("clients", "public-keys", Path.is_dir),
 )
@@ -192,8 +192,8 @@ def _fairness(table: Mapping[str, Any], evaluation: EvaluationTable) -> Fairness
 def load_experiment(path: str | Path, overrides: Iterable[str] = (), method: str | None = None) -> Experiment:
     """Read an experiment file and apply overrides.
 
-    The path of a graph file, of a stand-alone run, or of the folder of public keys is looked for beside the experiment,
-    then from the current folder, and made absolute where it is found.
+    The path of a graph file, of another run, or of the folder of public keys is looked for beside the experiment, then
+    from the current folder, and made absolute where it is found.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Who takes part in a run, how they prove it, how they are related, and how all of them are asked.
+"""Who takes part in a run, how they prove it, and how all of them are asked.
 
 >>> from fedgraph.federation import hosted_clients
 >>> hosted_clients({"partition-id": 1, "num-partitions": 2}, ["a", "b", "c"])
@@ -7,7 +7,6 @@
 
 from fedgraph.federation.exchange import OrderedGrid, SomeAnswer, ask_everybody, identify, split_replies
 from fedgraph.federation.federation import Federation, Traffic, hosts_of, nodes_of
-from fedgraph.federation.given_graph import given_graph
 from fedgraph.federation.identity import hosted_clients, listed, named_clients, prove, read_public_keys
 from fedgraph.federation.joined_samples import JoinedSamples, join
 from fedgraph.federation.roll_call import ClientsTable, RollCall, by_reason
@@ -22,7 +21,6 @@ __all__ = [
     "Traffic",
     "ask_everybody",
     "by_reason",
-    "given_graph",
     "hosted_clients",
     "hosts_of",
     "identify",

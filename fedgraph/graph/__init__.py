@@ -11,7 +11,7 @@ Feature graphs are here too. Graphs that are learned are in :mod:`fedgraph.graph
 
 from fedgraph.graph.build import from_coordinates, from_distance_list, from_distances, from_labels, knn
 from fedgraph.graph.convert import from_networkx, from_pyg, to_networkx, to_pyg
-from fedgraph.graph.feature_graph import FeatureGraph, Pair, read_feature_graph, write_feature_graph
+from fedgraph.graph.feature_graph import FeatureGraph, Pair, client_similarity, read_feature_graph, write_feature_graph
 from fedgraph.graph.files import read_graph, write_graph
 from fedgraph.graph.means import graph_mean, graph_mean_weights, weighted_mean
 from fedgraph.graph.pairwise import (
@@ -30,6 +30,7 @@ __all__ = [
     "Pair",
     "absolute_distances",
     "attention_from_distances",
+    "client_similarity",
     "cosine_similarity",
     "from_coordinates",
     "from_distance_list",

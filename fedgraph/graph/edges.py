@@ -74,6 +74,18 @@ def exactly_symmetric(names: Sequence[str], edge_index: Tensor, weights: Tensor)
     return canonical(names, edge_index, torch.cat([weights, weights[~found]]))
 
 
+def strongest(edge_index: Tensor, weights: Tensor, number: int) -> Tensor:
+    """Mark the ``number`` largest weights of each row of canonical edges, the first of equal ones, and self loops."""
+    others = (edge_index[0] != edge_index[1]).nonzero().flatten()
+    order = others[weights[others].argsort(descending=True, stable=True)]
+    order = order[edge_index[0, order].argsort(stable=True)]
+    rows = edge_index[0, order].contiguous()
+    rank = torch.arange(len(rows)) - torch.searchsorted(rows, rows)
+    kept = edge_index[0] == edge_index[1]
+    kept[order] = rank < number
+    return kept
+
+
 def mirrored(num_clients: int, edge_index: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Complete the edges of an undirected list, with each pair in one or both directions, to both directions."""
     missing = ~torch.isin(_keys(num_clients, edge_index.flip(0)), _keys(num_clients, edge_index))

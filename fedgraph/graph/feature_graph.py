@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.graph.tables import read_pairs
+from fedgraph.graph.value import ClientGraph
 from fedgraph.support.errors import GraphError, quoted
 from fedgraph.support.files import write_atomically
 
@@ -166,6 +167,34 @@ class FeatureGraph:
                 raise GraphError(f"the {key} of a feature graph are a list; got {type(table[key]).__name__}")
         edges = tuple(tuple(edge) if isinstance(edge, list) else edge for edge in table["edges"])
         return cls(tuple(table["names"]), edges)
+
+
+def client_similarity(graphs: Mapping[str, FeatureGraph]) -> ClientGraph:
+    """Build the client graph of how similar the clients' feature graphs are.
+
+    Parameters
+    ----------
+    graphs : mapping of str to FeatureGraph
+        At least one, by client, all over the same features.
+
+    Returns
+    -------
+    ClientGraph
+        Undirected, with the weight ``2 |E_i and E_j| / (|E_i| + |E_j|)`` (F1, Dice) between clients i and j with edges
+        E_i and E_j: 1 for equal graphs, 0 (no edge) for graphs without a common edge.
+
+    Raises
+    ------
+    GraphError
+        For graphs over different features.
+    """
+    features = next(iter(graphs.values())).names
+    if any(set(graph.names) != set(features) for graph in graphs.values()):
+        raise GraphError("graphs over different features cannot be compared: take the subgraph of what they share")
+    edges = torch.stack([graph.subgraph(features).adjacency.triu().flatten() for graph in graphs.values()]).double()
+    sizes = edges.sum(1)
+    weights = 2 * (edges @ edges.T) / (sizes[:, None] + sizes).clamp(min=1)
+    return ClientGraph.from_dense(tuple(graphs), weights.fill_diagonal_(0), directed=False)
 
 
 def _check_edge(edge: Any, position: Mapping[str, int]) -> None:

@@ -15,13 +15,20 @@ class GraphTable(Settings):
     Attributes
     ----------
     source : ``none``, ``complete``, ``data`` (the graph published with the data set), ``labels`` (clients that share
-             a main class; made from private label counts, an oracle) or ``file``.
+             a main class; made from private label counts, an oracle), ``file``, or ``run`` (the graph that another run
+             has learned, or else was given).
     path   : with ``file``: an edge list (from,to and a weight, or a distance or cost, to which a Gaussian kernel is
              applied; ``from`` listens to ``to``), a matrix, .npz, .json, .graphml, .gml or DCRNN's .pkl; looked for
-             beside the experiment, in the current folder, and in the data folder.
+             beside the experiment, in the current folder, and in the data folder. With ``run``: the folder of that
+             run, which is finished, looked for beside the experiment and from the current folder. Methods that learn a
+             graph are sfl-star, pfedgraph, f3, f3-forecast and fedngm; clients are the same by name, and weights in the
+             unit of that method.
     main_labels : with ``labels``: how many of a client's largest classes count.
     directed   : refuse (false) or keep (true) a file's asymmetry; an edge list with each pair once is directed
              unless this is false. By default the file decides.
+    neighbours : keep only the edges of each client to so many others, those of the largest weights (of equal ones the
+             first by name), and self loops: a learned graph may link everybody with everybody. Of the weights as they
+             are before symmetrise and binarise.
     symmetrise : take the larger of the two weights of every pair.
     binarise   : every weight becomes 1.
     permute_seed : permutes the clients over the vertices of the graph with this seed, as a control for claims about the
@@ -30,10 +37,11 @@ class GraphTable(Settings):
     extra      : clients that only the graph has are an ``error`` or left out (``drop``).
     """
 
-    source: Literal["none", "complete", "data", "labels", "file"] = "none"
+    source: Literal["none", "complete", "data", "labels", "file", "run"] = "none"
     path: str | None = None
     main_labels: PositiveInt = 1
     directed: bool | None = None
+    neighbours: PositiveInt | None = None
     symmetrise: bool = False
     binarise: bool = False
     permute_seed: int | None = Field(default=None, ge=0)
@@ -41,9 +49,13 @@ class GraphTable(Settings):
     extra: Literal["error", "drop"] = "error"
 
     @model_validator(mode="after")
-    def _path_goes_with_file(self) -> GraphTable:
-        if (self.source == "file") != (self.path is not None):
-            raise ValueError('source = "file" needs a path, and only that source takes one')
-        if self.permute_seed is not None and self.source in ("none", "complete"):
-            raise ValueError(f'permute-seed changes nothing about source = "{self.source}"')
+    def _keys_fit_the_source(self) -> GraphTable:
+        if (self.source in ("file", "run")) != (self.path is not None):
+            if self.path is None:
+                raise ValueError(f'source = "{self.source}" needs a path')
+            raise ValueError('only source = "file" and source = "run" take a path')
+        if self.source in ("none", "complete"):
+            for key, value in (("permute-seed", self.permute_seed), ("neighbours", self.neighbours)):
+                if value is not None:
+                    raise ValueError(f'{key} means nothing with source = "{self.source}"')
         return self

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedgraph.graph.edges import asymmetric, canonical, exactly_symmetric, mirrored, opposite_weights
+from fedgraph.graph.edges import asymmetric, canonical, exactly_symmetric, mirrored, opposite_weights, strongest
 from fedgraph.graph.propagation import Normalisation, PropagationMatrix, normalise
 from fedgraph.support.errors import GraphError, quoted
 
@@ -270,6 +270,14 @@ class ClientGraph:
         """Return the graph with its clients permuted at random over its vertices, as ``generator`` draws."""
         moved = torch.randperm(self.num_clients, generator=generator)[self.edge_index]
         return replace(self, edge_index=moved)
+
+    def strongest(self, neighbours: int) -> ClientGraph:
+        """Return the directed graph in which each client listens only to ``neighbours`` others of the largest weights.
+
+        Of equal weights those of the first clients are kept. Self loops stay, and do not count.
+        """
+        kept = strongest(self.edge_index, self.weights, neighbours)
+        return replace(self, edge_index=self.edge_index[:, kept], weights=self.weights[kept], directed=True)
 
     def binarised(self) -> ClientGraph:
         """Return the graph with weight 1 wherever there is an edge, whatever its sign."""

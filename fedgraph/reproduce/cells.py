@@ -45,6 +45,8 @@ class Cell:
         What it waits for, if its settings are still to be chosen; ``experiment`` is then that of a trial.
     chosen : str
         Description of the settings that were chosen, and from which values.
+    after : Cell or None
+        The cell whose run this one builds on.
     """
 
     row: str
@@ -56,6 +58,7 @@ class Cell:
     nodes: int | None = None
     pending: str = ""
     chosen: str = ""
+    after: Cell | None = None
 
 
 @dataclass(frozen=True)
@@ -89,9 +92,14 @@ class CellMaker:
 
     def cell(self, row: RowTable, column: ColumnTable, seed: int, chosen: Sequence[str] = ()) -> Cell:
         """Make a cell. Later overrides win: those of table, column, profile, row, ``chosen``, seed, command line."""
-        every = [*self.table.set_in(column, self.profile), *row.set, *row.set_for.get(column.key, ())]
-        every += [*chosen, "experiment.seed={seed}", *self.overrides]
-        file = self.profile.experiment_file(column, self.beside)
+        after = next((self.cell(first, column, seed) for first in self.table.rows if first.label == row.after), None)
+        own = [*row.set, *row.set_for.get(column.key, ())]
+        if after is not None:
+            if after.experiment is None:
+                return replace(after, row=row.label)
+            own = [override.replace("{run}", str(after.path)) for override in own]
+        every = [*self.table.set_in(column, self.profile), *own, *chosen, "experiment.seed={seed}", *self.overrides]
+        file = self.profile.experiment_file(row, column, self.beside)
         try:
             experiment = resolved(
                 load_experiment(file, [override.replace("{seed}", str(seed)) for override in every], row.method)
@@ -99,7 +107,8 @@ class CellMaker:
         except ExperimentError as error:
             nowhere = self.cells_dir / "cannot-be-resolved"
             return Cell(row.label, column.key, seed, None, nowhere, str(error))
-        return Cell(row.label, column.key, seed, experiment, _folder(experiment, self.cells_dir), nodes=row.nodes)
+        path = _folder(experiment, self.cells_dir)
+        return Cell(row.label, column.key, seed, experiment, path, nodes=row.nodes, after=after)
 
 
 def resolved(experiment: Experiment) -> Experiment:
@@ -123,6 +132,9 @@ def digest(experiment: Experiment) -> str:
         for name, table in experiment.as_dict().items()
         if name != "output"
     }
+    if experiment.graph.source == "run":
+        # The name of a cell stands for its content, wherever the folder of all cells is.
+        tables["graph"]["path"] = Path(str(experiment.graph.path)).name
     return json_digest(tables, default=str)[:12]
 
 

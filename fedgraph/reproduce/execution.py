@@ -52,29 +52,43 @@ class Execution:
 def run_cells(
     cells: Sequence[Cell], how: Execution, console: Console, on_end: Callable[[Cell], None] = lambda cell: None
 ) -> None:
-    """Run all cells whose data are there; ``on_end`` is called for each that this process ran.
+    """Run all cells whose data are there, and before them those that they build on.
+
+    ``on_end`` is called for each that this process ran.
 
     A finished cell is left alone, a killed one continues from its checkpoint. A cell that fails stores its reason in
     its folder (see :func:`failure`) and does not stop the others; the next command tries it again. Cells that another
-    process is running are waited for at the end.
+    process is running are waited for at the end, and so are those that build on them.
     """
     began = time.time()
-    waiting, number = list(cells), 0
+    every = _in_order(cells)
+    waiting, number = every, 0
     while waiting:
-        busy = []
+        busy: list[Cell] = []
         for cell in waiting:
-            number = min(number + 1, len(cells))
+            number = min(number + 1, len(every))
             with _lock(cell) as mine:
-                if not mine:
+                if not mine or cell.after in busy:
                     busy.append(cell)
                 elif _is_due(cell, how, since=began):
                     minutes, seconds = divmod(int(time.time() - began), 60)
-                    label = f"{number}/{len(cells)} {minutes}:{seconds:02} {cell.column}, {cell.row}, seed {cell.seed}"
+                    label = f"{number}/{len(every)} {minutes}:{seconds:02} {cell.column}, {cell.row}, seed {cell.seed}"
                     _run(cell, how, console, escape(label))
                     on_end(cell)
         waiting = busy
         if waiting:
             time.sleep(_POLL_SECONDS)
+
+
+def _in_order(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells, each after the one that it builds on, whether that was asked for or not."""
+    found: list[Cell] = []
+    for cell in cells:
+        chain = [cell]
+        while (earlier := chain[-1].after) is not None:
+            chain.append(earlier)
+        found += [each for each in reversed(chain) if each not in found]
+    return found
 
 
 def failure(cell: Cell) -> str | None:

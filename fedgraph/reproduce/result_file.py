@@ -341,17 +341,25 @@ def declared(results: Results, row: RowTable, column: ColumnTable, metric: Metri
     with a default does not change it.
     """
     profile = results.profile
-    file = find_experiment(profile.experiment_file(column, beside))
+    file = find_experiment(profile.experiment_file(row, column, beside))
     told: dict[str, Any] = {
         "experiment": tomllib.loads(file.read_text(encoding="utf-8")),
         "set": results.table.set_in(column, profile),
-        "row": _written(row, without=("label", "published", "differs", "columns", "set_for")),
-        "set-for": list(row.set_for.get(column.key, ())),
+        **_row_settings(results, row, column),
         "client": column.client,
         **({"chosen": results.chosen(row, column)} if row.choose else {}),
         "metric": _written(metric, without=("title",)),
     }
     return json_digest(told, default=str)[:8]
+
+
+def _row_settings(results: Results, row: RowTable, column: ColumnTable) -> dict[str, Any]:
+    first = next((first for first in results.table.rows if first.label == row.after), None)
+    return {
+        "row": _written(row, without=("label", "published", "differs", "columns", "set_for", "after")),
+        "set-for": list(row.set_for.get(column.key, ())),
+        **({} if first is None else {"after": _row_settings(results, first, column)}),
+    }
 
 
 def _written(settings: RowTable | MetricTable, without: Iterable[str]) -> dict[str, Any]:

@@ -169,9 +169,12 @@ class RowTable(Settings):
     ----------
     label     : its name, without commas.
     method    : a built-in method or a strategy by dotted path; none for a row that is only published.
+    experiment : the experiment file in place of those of its columns.
     set       : overrides.
     set_for   : more overrides by column key.
     columns   : the keys of the columns that it is run for; all when not given.
+    after     : the label of an earlier row, without settings to choose, whose run this one builds on: ``{run}`` in
+                ``set`` and ``set-for`` stands for the folder of its run of the same column and seed.
     nodes     : number of nodes among which clients are divided, whatever the command line sets.
     client    : the name of the client whose values count, in place of the column's.
     suffix    : which model of a run that measures several: what the names of metrics end with, e.g. ``-local`` for
@@ -187,9 +190,11 @@ class RowTable(Settings):
 
     label: _Label
     method: str | None = None
+    experiment: str = ""
     set: tuple[str, ...] = ()
     set_for: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     columns: tuple[str, ...] | None = None
+    after: str = ""
     nodes: PositiveInt | None = None
     client: str | None = None
     suffix: Annotated[str, StringConstraints(pattern=r"^(-[a-z0-9]+)*$")] = ""
@@ -224,9 +229,9 @@ class ProfileTable(Settings):
     differs: str = ""
     differs_for: dict[str, str] = Field(default_factory=dict)
 
-    def experiment_file(self, column: ColumnTable, beside: Path) -> Path:
-        """Return the experiment file of a column: one in the folder of the table, or as ``fedgraph run`` finds it."""
-        name = self.experiments.get(column.key, column.experiment)
+    def experiment_file(self, row: RowTable, column: ColumnTable, beside: Path) -> Path:
+        """Return the experiment file of a row: one in the folder of the table, or as ``fedgraph run`` finds it."""
+        name = row.experiment or self.experiments.get(column.key, column.experiment)
         return beside / name if (beside / name).is_file() else Path(name)
 
 
@@ -249,6 +254,7 @@ class PublishedTable(Settings):
             if not self.metrics_of(column):
                 raise ValueError(f"column '{column.key}' has no metrics, nor has [table]")
         self._check_stand_alone()
+        self._check_after()
         for column in self.columns:
             for row in self.rows:
                 for metric in self.metrics_of(column):
@@ -285,6 +291,21 @@ class PublishedTable(Settings):
         wanted += [f'figure = "{FAIRNESS}"'] if self.table.figure == FAIRNESS else []
         if wanted and not label:
             raise ValueError(f"{wanted[0]} needs [table] stand-alone, the label of the row to compare with")
+
+    def _check_after(self) -> None:
+        earlier: dict[str, RowTable] = {}
+        for row in self.rows:
+            first = earlier.get(row.after)
+            if row.after and (first is None or first.choose):
+                known = ", ".join(label for label, other in earlier.items() if not other.choose) or "none"
+                raise ValueError(
+                    f"row '{row.label}' comes after '{row.after}', which is no earlier row without settings to choose; "
+                    f"those are: {known}"
+                )
+            lacking = [c.key for c in self.columns if first and row.runs_in(c.key) and not first.runs_in(c.key)]
+            if lacking:
+                raise ValueError(f"row '{row.label}' has column '{lacking[0]}', which row '{row.after}' is not run for")
+            earlier[row.label] = row
 
     @property
     def reference(self) -> RowTable | None:

@@ -18,6 +18,7 @@ from fedgraph.runs.callbacks import (
 )
 from fedgraph.runs.fairness import Fairness, fairness, stand_alone_values
 from fedgraph.runs.folder import Recorder, RunFolder
+from fedgraph.runs.given_graph import given_graph
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models, write_entropies, write_models, write_predictions
 from fedgraph.runs.summary import environment, summary_of
@@ -36,6 +37,7 @@ __all__ = [
     "Training",
     "environment",
     "fairness",
+    "given_graph",
     "load_models",
     "stand_alone_values",
     "summary_of",

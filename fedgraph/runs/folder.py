@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgraph.experiment import Experiment, load_experiment
+from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.runs.callbacks import Callback, Evaluation, Training
 from fedgraph.runs.summary import by_split, environment, per_client
 from fedgraph.support.errors import ExperimentError, RunError
@@ -103,32 +104,43 @@ class RunFolder:
         """Whether the run has finished."""
         return (self.path / "summary.json").is_file()
 
-    def check_same_data(self, data: Settings, where: str) -> None:
-        """Check that the run had the table ``[data]`` that an experiment has.
-
-        Parameters
-        ----------
-        data : Settings
-            The table of the experiment.
-        where : str
-            What names the run, for the error.
-
-        Raises
-        ------
-        ExperimentError
-            With the keys that differ.
-        """
+    def other_data(self, data: Settings) -> dict[str, str]:
+        """Return the keys in which the run's ``[data]`` differs from ``data``, and in words how."""
         here = data.as_table()
         there = load_experiment(self.path / "experiment.toml").data.as_table()
         differing = sorted(key for key in {*here, *there} if here.get(key) != there.get(key))
+        return {key: f"{key} is {there.get(key)!r} there and {here.get(key)!r} here" for key in differing}
+
+    def check_same_data(self, data: Settings, where: str) -> None:
+        """Raise ExperimentError, which begins with ``where``, when the run had another table ``[data]``."""
+        differing = self.other_data(data)
         if differing:
-            told = "; ".join(f"{key} is {there.get(key)!r} there and {here.get(key)!r} here" for key in differing)
-            raise ExperimentError(f"{where}: {self.path} is a run with other [data]: {told}")
+            raise ExperimentError(f"{where}: {self.path} is a run with other [data]: {'; '.join(differing.values())}")
 
     def check_unfinished(self) -> None:
         """Raise RunError when the run is finished, so that there is nothing to continue."""
         if self.is_finished:
             raise RunError(f"{self.path} is finished; its results are in summary.json")
+
+    def client_graph(self) -> ClientGraph:
+        """Read the client graph that the run has learned or, failing that, the one that it was given.
+
+        Raises
+        ------
+        RunError
+            When the run is not finished or has no graph.
+        GraphError
+            When the file is damaged.
+        """
+        if not self.is_finished:
+            raise RunError(f"{self.path} is not finished; its graph can be used once it is (fedgraph run --resume)")
+        for name in ("learned-graph.npz", "graph.npz"):
+            if (self.path / name).is_file():
+                return read_graph(self.path / name)
+        raise RunError(
+            f"{self.path} has no client graph: take a run of a method that learns one, such as sfl-star, or of an "
+            "experiment with a [graph]"
+        )
 
     @contextmanager
     def locked(self, wait: float = 60.0) -> Iterator[None]:

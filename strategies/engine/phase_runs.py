@@ -12,10 +12,10 @@ from flwr.serverapp import Grid
 
 from fedgraph.data import DataSource, open_source
 from fedgraph.experiment import Experiment
-from fedgraph.federation import Federation, given_graph
+from fedgraph.federation import Federation
 from fedgraph.graph import ClientGraph, write_graph
 from fedgraph.models import ModelChoice, weights_sha256
-from fedgraph.runs import Callback, Evaluation, Recorder, RunFolder, summary_of
+from fedgraph.runs import Callback, Evaluation, Recorder, RunFolder, given_graph, summary_of
 from strategies.engine.chosen import ChosenMethod
 from strategies.engine.phases import PhasesPlan
 
@@ -63,7 +63,7 @@ def execute_phases(
         if head.on_missing == "fail":
             # Otherwise the clients of a variant may be among the absent.
             ModelChoice.of(experiment.model).check_variants(federation.names)
-        graph = given_graph(experiment.graph, federation, source, data_dir)
+        graph = given_graph(experiment, federation, data_dir)
         if graph is not None:
             write_graph(graph, folder.path / "graph.npz")
         return graph

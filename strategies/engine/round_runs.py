@@ -11,9 +11,8 @@ from statistics import fmean
 
 from flwr.serverapp import Grid
 
-from fedgraph.data import open_source
 from fedgraph.experiment import Experiment
-from fedgraph.federation import Federation, OrderedGrid, Traffic, given_graph, identify
+from fedgraph.federation import Federation, OrderedGrid, Traffic, identify
 from fedgraph.graph import write_graph
 from fedgraph.messages import to_record
 from fedgraph.models import Architectures, ModelChoice, initial_model, weights_sha256
@@ -27,6 +26,7 @@ from fedgraph.runs import (
     RoundsToTarget,
     RunFolder,
     RunPlan,
+    given_graph,
     stand_alone_values,
     summary_of,
     write_models,
@@ -158,7 +158,7 @@ def open_federation(
         traffic=traffic,
     )
     log.info("%d clients on %d nodes; data: %s", len(federation.names), len(federation.hosts), federation.data)
-    graph = given_graph(experiment.graph, federation, lambda: open_source(experiment.data, data_dir), data_dir)
+    graph = given_graph(experiment, federation, data_dir)
     if graph is not None:
         write_graph(graph, folder.path / "graph.npz")
         log.info("client graph: %s", graph.describe())

@@ -21,6 +21,7 @@ from fedgraph.data import open_source
 from fedgraph.data.encoding.values import read_values
 from fedgraph.data.tables.client_tables import client_table_source, rows_of
 from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.graph import read_graph
 from fedgraph.graph.feature_graph import read_feature_graph
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.recovery import RecoverySettings
@@ -62,6 +63,9 @@ def test_phases_and_what_comes_out(table_tables, run_experiment):
     assert model.encoding.schema.names == COMMON
     assert model.graph == read_feature_graph(folder.path / "feature-graph.json")
     assert {("height", "weight"), ("weight", "ill")} <= set(model.graph.edges)
+    similar = read_graph(folder.path / "learned-graph.npz")
+    assert similar.names == tuple(NAMES)
+    assert bool(((similar.dense() > 0.3) == ~torch.eye(3, dtype=torch.bool)).all())
     pairs = [line.split(",")[:2] for line in (folder.path / "dependencies.csv").read_text().splitlines()[1:]]
     assert {frozenset(pair) for pair in pairs} == set(map(frozenset, model.graph.edges))
     assert ["weight", "height"] in pairs[:4]
@@ -438,6 +442,7 @@ def test_a_graph_from_sums_is_that_of_pooled_rows(summed, run_experiment, tmp_pa
     assert [request.phase for request in plain.requests][::2] == ["schema", "sums", "fit", "finish"]
     graph = read_feature_graph(folder.path / "feature-graph.json")
     assert {("height", "weight"), ("weight", "ill")} <= set(graph.edges)
+    assert not (folder.path / "learned-graph.npz").exists(), "the server has seen no client's graph"
     source = client_table_source(open_source(parse_experiment(summed).data, tmp_path), "fedngm")
     model = GraphicalModel.load(folder.path / "graphical-model.safetensors")
     common = model.encoding.schema

@@ -5,7 +5,7 @@ import torch
 
 from clients.ipa import IPAClient
 from fedgraph.federation.federation import Federation
-from fedgraph.graph import ClientGraph, write_graph
+from fedgraph.graph import ClientGraph, read_graph, write_graph
 from fedgraph.methods.ipa import IPASettings
 from fedgraph.models import build
 from fedgraph.models.architectures import initial_model
@@ -230,6 +230,22 @@ def test_neighbours_only(problem, close, tmp_path):
     for i in (0, 1, 2) * 3:
         theta = turn(problem, theta, i, c, 1, 2.0, True)
     close(models(problem, folder), theta)
+
+
+def test_neighbours_along_the_graph_that_another_run_has_learned(digits_tables, run_experiment):
+    digits_tables["graph"] = {}
+    learned = run_experiment({**digits_tables, "experiment": {"name": "first", "method": "sfl-star", "rounds": 2}})
+    digits_tables["graph"] = {"source": "run", "path": str(learned.path), "neighbours": 2}
+    digits_tables["ipa"] = {"neighbours-only": True}
+    digits_tables["experiment"] = {"name": "second", "method": "ipa", "rounds": 1}
+    over = [run_experiment(digits_tables)]
+    digits_tables["graph"]["permute-seed"] = 1
+    over.append(run_experiment(digits_tables))
+    used, permuted = (read_graph(folder.path / "graph.npz") for folder in over)
+    assert used == read_graph(learned.path / "learned-graph.npz").strongest(2)
+    assert all(len(used.neighbours(name)) == 2 for name in used.names)
+    assert permuted != used
+    assert over[0].summary()["weights_sha256"] != over[1].summary()["weights_sha256"]
 
 
 def test_one_peer_has_nobody_to_align_with():

@@ -95,7 +95,7 @@ def test_bad_override_is_explained(override, message):
         ("evaluation", {"targets": {"train/accuracy": 0.9}}, "with a split of"),
         ("evaluation", {"splits": ["tset"]}, "splits"),
         ("graph", {"source": "file"}, 'source = "file" needs a path'),
-        ("graph", {"source": "complete", "path": "x"}, "only that source takes one"),
+        ("graph", {"source": "complete", "path": "x"}, 'only source = "file" and source = "run" take a path'),
         ("fairness", {"metric": "test/loss"}, r"\[fairness\] needs the key 'stand-alone'"),
         ("fairness", {"stand-alone": "x", "metric": "train/loss"}, "a split that is measured .*not 'train/loss'"),
         ("fairness", {"stand-alone": "x", "metric": "test"}, r"metric is '<split>/<metric>'.*not 'test'"),

@@ -7,7 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgraph.graph.feature_graph import FeatureGraph, Score, read_feature_graph, write_feature_graph
+from fedgraph.graph.feature_graph import (
+    FeatureGraph,
+    Score,
+    client_similarity,
+    read_feature_graph,
+    write_feature_graph,
+)
 from fedgraph.support.errors import GraphError
 
 quick = settings(max_examples=50, derandomize=True)
@@ -66,6 +72,27 @@ def test_scores_count_edges():
     assert empty.score(empty) == Score(1, 1, 1)
     with pytest.raises(GraphError, match=r"different features .* 'e': take the subgraph"):
         found.score(FeatureGraph(tuple("abcde")))
+
+
+def test_clients_are_as_similar_as_their_graphs():
+    features = ("a", "b", "c", "d")
+    graphs = {
+        "east": FeatureGraph(features, (("a", "b"), ("b", "c"))),
+        "north": FeatureGraph(features[::-1], (("c", "b"), ("a", "d"), ("a", "b"), ("c", "d"))),
+        "south": FeatureGraph(features, (("b", "a"), ("c", "b"))),
+        "west": FeatureGraph(features, (("c", "d"),)),
+        "none": FeatureGraph(features),
+        "nobody": FeatureGraph(features),
+    }
+    found = client_similarity(graphs)
+    assert found.names == tuple(graphs)
+    for i, one in enumerate(graphs.values()):
+        for j, other in enumerate(graphs.values()):
+            expected = one.score(other).f1 if i != j and one.edges and other.edges else 0.0
+            assert found.dense()[i, j].item() == pytest.approx(expected)
+    assert found.dense()[0, 2] == 1.0
+    with pytest.raises(GraphError, match="over different features"):
+        client_similarity({"east": graphs["east"], "west": FeatureGraph(("a", "b"))})
 
 
 def test_a_moral_graph_links_parents():

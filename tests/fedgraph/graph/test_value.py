@@ -100,6 +100,18 @@ def test_self_loops_and_binarised(matrix):
     np.testing.assert_array_equal(graph.with_self_loops(0.7).dense().numpy(), looped)
 
 
+def test_the_strongest_neighbours_of_each_client():
+    matrix = torch.tensor([[5.0, 1.0, 3.0, 3.0], [2.0, 0.0, 2.0, 2.0], [0.0, 4.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    graph = ClientGraph.from_dense("abcd", matrix, directed=True)
+    assert graph.strongest(1).dense().tolist() == [[5, 0, 3, 0], [2, 0, 0, 0], [0, 4, 0, 0], [0, 0, 0, 0]]
+    assert graph.strongest(2).dense().tolist() == [[5, 0, 3, 3], [2, 0, 2, 0], [0, 4, 0, 0], [0, 0, 0, 0]]
+    assert graph.strongest(3) == graph
+    one_way = ClientGraph.from_edges("abc", "ab", "bc", [1, 2], directed=False).strongest(1)
+    assert one_way.directed
+    assert one_way.dense().tolist() == [[0, 1, 0], [0, 0, 2], [0, 2, 0]]
+    assert ClientGraph.empty("ab").strongest(1).num_edges == 0
+
+
 def test_an_edge_given_twice_counts_once():
     graph = ClientGraph.from_edges("ab", list("aaa"), list("bbb"), [2, 2, 2], directed=True)
     assert graph.num_edges == 1

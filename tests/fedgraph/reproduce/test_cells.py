@@ -42,6 +42,12 @@ def test_profiles_choose_experiments_columns_and_seeds(table, plan, tmp_path):
     assert len(plan(table)) == 8
 
 
+def test_a_row_may_have_an_experiment_of_its_own(table, plan, tmp_path):
+    (tmp_path / "other.toml").write_text((tmp_path / "small.toml").read_text().replace("clients = 6", "clients = 9"))
+    table["rows"][1]["experiment"] = "other.toml"
+    assert [(cell.row, cell.experiment.data.clients) for cell in plan(table, seeds=[0])] == [("FedAvg", 6), ("SFL", 9)]
+
+
 def test_rows_of_some_columns_only(table, plan):
     table["columns"].append({**table["columns"][0], "key": "more"})
     table["rows"][0]["columns"] = ["more"]

@@ -2,11 +2,14 @@ import fcntl
 import json
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.graph import read_graph
 from fedgraph.reproduce import execution
+from fedgraph.reproduce.cells import digest
 from fedgraph.reproduce.execution import failure, missing_data
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import RunError
@@ -167,6 +170,64 @@ def test_a_cell_of_another_process_is_awaited_not_run_twice(table, plan, execute
         (first.path / "summary.json").write_text(kept)
     thread.join(20)
     assert ran == [second]
+
+
+@pytest.fixture
+def chained(table):
+    """A table whose second row goes over the graph that the run of the first has learned."""
+    table["rows"][:2] = [
+        {"label": "SFL*", "method": "sfl-star", "set": ['graph.source="none"']},
+        {"label": "SFL", "method": "sfl", "after": "SFL*", "set": ['graph={source = "run", path = "{run}"}']},
+    ]
+    return table
+
+
+def test_a_row_builds_on_the_run_of_another_of_the_same_seed(chained, plan, execute):
+    cells = plan(chained)
+    learned = {cell.seed: cell.path for cell in cells if cell.row == "SFL*"}
+    later = [cell for cell in cells if cell.row == "SFL"]
+    assert [cell.experiment.graph.path for cell in later] == [str(learned[0]), str(learned[1])]
+    ran = execute(later[:1])
+    assert [(cell.row, cell.seed) for cell in ran] == [("SFL*", 0), ("SFL", 0)]
+    assert read_graph(later[0].path / "graph.npz") == read_graph(learned[0] / "learned-graph.npz")
+    assert [(cell.row, cell.seed) for cell in execute(plan(chained))] == [("SFL*", 1), ("SFL", 1)]
+    # Other settings of the first row are another run, and so are those that build on it.
+    assert {cell.path for cell in plan(chained, "train.batch-size=16")}.isdisjoint(cell.path for cell in cells)
+
+
+def test_a_cell_is_the_same_wherever_the_folder_of_all_cells_lies(chained, plan):
+    first, second = plan(chained, seeds=[0])
+    moved = second.path.parent.with_name("moved")
+    elsewhere = second.experiment.graph.model_copy(update={"path": str(moved / first.path.name)})
+    assert digest(replace(second.experiment, graph=elsewhere)) == digest(second.experiment)
+    other = second.experiment.graph.model_copy(update={"path": str(moved / "another")})
+    assert digest(replace(second.experiment, graph=other)) != digest(second.experiment)
+
+
+def test_a_cell_waits_for_the_one_that_another_process_runs(chained, plan, execute, monkeypatch):
+    monkeypatch.setattr(execution, "_POLL_SECONDS", 0.05)
+    first, second = plan(chained, seeds=[0])
+    execute([first])
+    kept = (first.path / "summary.json").read_text()
+    (first.path / "summary.json").unlink()
+    with (first.path.parent / ".locks" / first.path.name).open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        ran = []
+        thread = threading.Thread(target=lambda: ran.extend(execute([second])))
+        thread.start()
+        thread.join(1)
+        assert thread.is_alive()
+        assert not second.path.exists()
+        (first.path / "summary.json").write_text(kept)
+    thread.join(20)
+    assert ran == [second]
+
+
+def test_what_builds_on_a_cell_that_cannot_be_resolved_says_why(chained, plan):
+    chained["rows"][0]["set"].append("train.batch-size=0")
+    _, second = plan(chained, seeds=[0])
+    assert second.experiment is None
+    assert "batch-size" in failure(second)
 
 
 def test_a_cell_is_locked_while_it_is_run(table, plan, execute, monkeypatch):

@@ -86,6 +86,13 @@ def test_settings_have_another_name_once_a_row_or_its_experiment_says_something_
     table["rows"][1]["set"] = ["sfl.hops=2"]
     other = name(table)
     assert other != usual
+    table["rows"][1]["after"] = "FedAvg"
+    built_on = name(table)
+    assert built_on != other
+    table["rows"][0]["set"] = ["fedavg.fraction-train=0.5"]
+    assert name(table) != built_on, "the run that it builds on is another"
+    table["rows"][1].pop("after")
+    assert name(table) == other
     Path("small.toml").write_text(Path("small.toml").read_text().replace("rounds = 1", "rounds = 2"))
     assert name(table) not in (usual, other)
 

@@ -56,6 +56,17 @@ def test_an_unknown_table_is_answered_with_the_known():
             "rounds go with a value of ':fairness', not with 'test/accuracy'",
         ),
         (("table", "metrics", 0), {"value": "test/loss:fairness", "rounds": [5, 1]}, r"\[first, last\], not \[5, 1\]"),
+        (
+            ("rows", 1),
+            {"after": "Oracle"},
+            "row 'SFL' comes after 'Oracle', which is no earlier row .*those are: FedAvg$",
+        ),
+        (("rows", 0), {"after": "SFL"}, "row 'FedAvg' comes after 'SFL', which is no earlier row .*those are: none$"),
+        (
+            ("rows",),
+            [{"label": "A"}, {"label": "B", "method": "sfl", "after": "A"}],
+            "column 'digits', which row 'A' is",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(table, write, where, entry, message):
@@ -63,7 +74,7 @@ def test_what_is_wrong_is_said(table, write, where, entry, message):
     place = content
     for step in where:
         place = place[step]
-    place.update(entry)
+    place.extend(entry) if isinstance(entry, list) else place.update(entry)
     with pytest.raises(ExperimentError, match=message) as error:
         load_table(str(write(content)))
     assert "tiny.toml" in str(error.value)

@@ -1,0 +1,97 @@
+"""The client graph of an experiment, over the clients that actually take part."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from fedgraph.data import open_source
+from fedgraph.experiment import Experiment
+from fedgraph.federation import Federation
+from fedgraph.graph import ClientGraph, from_labels, read_graph
+from fedgraph.runs.folder import RunFolder
+from fedgraph.support.errors import GraphError, RunError
+from fedgraph.support.randomness import generator
+
+log = logging.getLogger("fedgraph")
+
+
+def given_graph(experiment: Experiment, federation: Federation, data_dir: Path) -> ClientGraph | None:
+    """Build the client graph that ``[graph]`` describes, over the clients of the federation.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        The experiment with its table ``[graph]``.
+    federation : Federation
+        Clients that take part.
+    data_dir : Path
+        Data folder. A relative ``path`` of a file is looked up from the current folder, then here. (A file or run
+        beside the experiment file comes before both: its path is made absolute when the experiment is loaded.)
+
+    Returns
+    -------
+    ClientGraph or None
+        Graph over ``federation.names``; None for ``source = "none"``.
+
+    Raises
+    ------
+    GraphError
+        When the data has no published graph or no labels, the file or run is missing or unusable, or its clients are
+        not those of the federation (naming them).
+    """
+    table = experiment.graph
+    if table.source == "none":
+        return None
+    graph = _build(experiment, federation, data_dir)
+    graph = graph.reindex(federation.names, missing=table.missing, extra=table.extra)
+    if table.neighbours is not None:
+        graph = graph.strongest(table.neighbours)
+    if table.binarise:
+        graph = graph.binarised()
+    if table.symmetrise:
+        graph = graph.symmetrised()
+    return graph if table.permute_seed is None else graph.permuted(generator(table.permute_seed, "permuted graph"))
+
+
+def _build(experiment: Experiment, federation: Federation, data_dir: Path) -> ClientGraph:
+    table = experiment.graph
+    if table.source == "complete":
+        return ClientGraph.complete(federation.names)
+    if table.source == "labels":
+        if federation.label_counts is None:
+            raise GraphError('[graph] source = "labels" needs data with classes; this data has none')
+        return from_labels(federation.names, federation.label_counts, main=table.main_labels)
+    if table.source == "file":
+        return read_graph(_find(str(table.path), data_dir), directed=table.directed)
+    if table.source == "run":
+        return _of_run(str(table.path), experiment)
+    graph = open_source(experiment.data, data_dir).given_graph()
+    if graph is None:
+        raise GraphError('[graph] source = "data", but this data set comes without a graph; use another source')
+    present = set(federation.names)
+    return graph.subgraph([name for name in graph.names if name in present])
+
+
+def _find(path: str, data_dir: Path) -> Path:
+    for candidate in (Path(path).expanduser(), data_dir / path):
+        if candidate.is_file():
+            return candidate
+    raise GraphError(f"[graph] path: no file '{path}' from {Path.cwd()}, nor in the data folder {data_dir}")
+
+
+def _of_run(path: str, experiment: Experiment) -> ClientGraph:
+    """Return the graph of another run, with a warning where the same names may be those of other clients."""
+    try:
+        folder = RunFolder.open(Path(path).expanduser())
+        graph = folder.client_graph()
+    except RunError as error:
+        raise GraphError(f"[graph] path: {error}") from None
+    differing = folder.other_data(experiment.data)
+    # FedNGM and SFL read the rows of the same clients as different sets.
+    if differing and "set" not in differing:
+        log.warning(
+            "[graph] path: the run %s has other [data] (%s): its clients are taken to be those of the same names here",
+            folder.path, "; ".join(differing.values()),
+        )  # fmt: skip
+    return graph
