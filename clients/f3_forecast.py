@@ -128,7 +128,8 @@ class F3ForecastClient(CohortClient[EncoderSettings]):
                 continue
             for split in self.request.evaluate:
                 sent = self._sent(kind, suffix, split)
-                found = forecast_errors(cohort, sent, split, self.assignment.horizons_of(cohort.data.task))
+                horizons = self.assignment.horizons_of(cohort.data.task)
+                found = forecast_errors(cohort, sent, split, horizons, self.assignment.missing_as)
                 metrics |= {f"{split}/{name}{suffix}": values for name, values in found.items()}
         return WorkReply(self.request.clients, {}, metrics)
 
