@@ -51,8 +51,8 @@ class EvaluationTable(Settings):
                last.
     horizons : forecast steps reported separately, counted from 1; by default 3, 6 and 12, as far as a forecast goes.
     missing_as : forecasts are also measured with missing readings counted as this value, in their unit, as some
-               published tables do: 0.0 for the speeds of METR-LA. These errors have names that end in -unmasked, such as
-               ``test/mae-60min-unmasked``.
+               published tables do (0.0 for the speeds of METR-LA). Names of these errors end in -unmasked, as
+               ``test/mae-60min-unmasked`` does.
     monitor  : metric watched for early stopping as ``<split>/<metric>``, e.g. ``validation/mae``; needs ``patience``,
                the number of evaluations without a better mean over clients after which the run ends.
     targets  : value by metric, e.g. ``{"test/accuracy" = 0.98}``; ``rounds_to_target`` in ``summary.json`` contains

@@ -1,5 +1,6 @@
 """A problem small enough to redo a whole run of a method by hand."""
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Message
@@ -137,3 +138,27 @@ def problem(data_dir, run_experiment, tmp_path):
 def close():
     """Equal to what float32 can tell."""
     return lambda got, wanted: torch.testing.assert_close(got.double(), wanted.double(), rtol=1e-5, atol=2e-6)
+
+
+@pytest.fixture
+def road_tables(tmp_path):
+    """A road: what one sensor reads, the next reads three steps later. Nobody can tell what the first will read."""
+    names, steps, lag = ("upstream", "middle", "downstream", "far"), 900, 3
+    random = np.random.default_rng(0)
+    source = random.standard_normal(steps + lag * len(names)).astype(np.float32)
+    series = np.stack([source[lag * (4 - place) : lag * (4 - place) + steps] for place in range(4)], axis=1)
+    series = 50 + np.array([10, 5, 8, 4], dtype=np.float32) * series
+    series[100:110, 1] = np.nan
+    path = tmp_path / "road.npz"
+    np.savez(path, data=series, names=np.array(names))
+    (tmp_path / "edges.csv").write_text("from,to,weight\nupstream,middle,1\nmiddle,downstream,1\ndownstream,far,1\n")
+    return {
+        "experiment": {"name": "road", "rounds": 1},
+        "data": {
+            "set": "series", "path": str(path), "names": list(names), "input-steps": 6, "output-steps": lag,
+            "start": "2024-05-06T00:00", "step-minutes": 5,
+        },
+        "model": {"name": "rnn", "hidden": 12},
+        "train": {"optimizer": "adam", "learning-rate": 0.01, "batch-size": 32, "local-steps": 30},
+        "evaluation": {"splits": ["validation", "test"]},
+    }  # fmt: skip

@@ -14,12 +14,14 @@ from fedgraph.fusion.forecasting.fusion import (
     forecasts,
     graph_weights,
 )
+from fedgraph.fusion.forecasting.graph_network import GraphNetwork
 from fedgraph.fusion.forecasting.windows import OwnerWindows
 
 __all__ = [
     "ForecastFit",
     "ForecastFusion",
     "ForecastFusionSettings",
+    "GraphNetwork",
     "OwnerGraph",
     "OwnerWindows",
     "fit_forecasts",

@@ -5,6 +5,7 @@
 ('last-reading', 'weekly-profile', 'ridge', 'trees')
 """
 
+from fedgraph.training.forecasting.context import cohort_with_context, context_gradients, hidden_states
 from fedgraph.training.forecasting.examples import cohort_of_embeddings, embeddings_of, forecast_errors, targets_of
 from fedgraph.training.forecasting.simple import SIMPLE, SimpleForecaster, simple_forecasts
 
@@ -12,8 +13,11 @@ __all__ = [
     "SIMPLE",
     "SimpleForecaster",
     "cohort_of_embeddings",
+    "cohort_with_context",
+    "context_gradients",
     "embeddings_of",
     "forecast_errors",
+    "hidden_states",
     "simple_forecasts",
     "targets_of",
 ]

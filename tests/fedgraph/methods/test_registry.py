@@ -23,6 +23,7 @@ def test_those_that_there_are():
         *(
             "f3",
             "f3-forecast",
+            "cnfgnn",
             "simple-forecast",
             "pfedgraph",
             "f3-inference",

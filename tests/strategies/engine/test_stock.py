@@ -195,6 +195,7 @@ def test_no_built_in_method_is_another_one_by_default(digits_tables, run_experim
             "f3",
             "f3-inference",
             "f3-forecast",
+            "cnfgnn",
             "f3-secret",
             "simple-forecast",
             "vfl",
