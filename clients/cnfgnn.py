@@ -48,7 +48,8 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
     @cached_property
     def model(self) -> ContextForecaster:
         """The forecaster."""
-        return ContextForecaster(parse_model(self.assignment.model), self.uniform_cohort.data.task)
+        model = ContextForecaster(parse_model(self.assignment.model), self.uniform_cohort.data.task)
+        return model.compiled() if self.uniform_cohort.settings.compile else model
 
     def evaluate(self) -> dict[str, Tensor]:
         """Return metrics of the models with what the server made of the windows."""

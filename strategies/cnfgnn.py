@@ -127,8 +127,8 @@ class CNFGNN(GlobalModelStrategy[CNFGNNSettings]):
 
     def measure(self, server_round: int, nodes: Nodes) -> Replies:
         """Evaluate the current models with graph embeddings of all windows."""
-        splits = self.plan.splits
-        places = {split: self._all_places(nodes, server_round)[split] for split in splits}
+        splits, every = self.plan.splits, self._all_places(nodes, server_round)
+        places = {split: every[split] for split in splits}
         states = self._encoded(server_round, nodes, places)
         stacked = {f"windows/{split}": windows for split, windows in places.items()}
         stacked |= {f"graph/{split}": self._embeddings(states[split], places[split] >= 0) for split in splits}
@@ -199,4 +199,5 @@ class CNFGNN(GlobalModelStrategy[CNFGNNSettings]):
     def load_state(self, state: State) -> None:
         """Restore what :meth:`state` returned."""
         super().load_state(state)
-        self.weights, self.moments = state["network"].clone(), {k: v.clone() for k, v in state["moments"].items()}
+        self.weights = state["network"].clone()
+        self.moments = {name: value.clone() for name, value in state["moments"].items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
@@ -92,7 +92,7 @@ class RecurrentModel(ModelFromTwin):
         self.settings = settings
         self.kind, self.cell = self.kinds[settings.name]
 
-    def compiled(self) -> RecurrentModel:
+    def compiled(self) -> Self:
         """Return the same model with ``native`` on.
 
         Its first batch on a processor waits a second for the compiler.
