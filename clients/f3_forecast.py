@@ -185,7 +185,8 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
                 continue
             for split in self.request.evaluate:
                 sent = self.sent(kind, suffix, split)
-                found = forecast_errors(cohort, sent, split, self.assignment.horizons_of(cohort.data.task))
+                horizons = self.assignment.horizons_of(cohort.data.task)
+                found = forecast_errors(cohort, sent, split, horizons, self.assignment.missing_as)
                 metrics |= {f"{split}/{name}{suffix}": values for name, values in found.items()}
         return WorkReply(self.request.clients, {}, metrics)
 
@@ -256,5 +257,6 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
             mean, std = (values[:, None, None] for values in (cohort.data.mean, cohort.data.std))
             found = (forecasters.predict(self.kept_parameters("forecaster", forecasters), "test") - mean) / std
         write_forecasts(cohort, found, "test", self.node.state_dir / "forecasts" / file_name(self.request.run))
-        errors = forecast_errors(cohort, found, "test", self.assignment.horizons_of(cohort.data.task))
+        horizons = self.assignment.horizons_of(cohort.data.task)
+        errors = forecast_errors(cohort, found, "test", horizons, self.assignment.missing_as)
         return WorkReply(self.request.clients, {}, {f"later/{name}": values for name, values in errors.items()})

@@ -45,7 +45,8 @@ class JointForecastClient(CohortClient[JointForecastSettings]):
     def _errors(self, network: nn.Module, split: SplitName) -> dict[str, torch.Tensor]:
         cohort, windows = self.uniform_cohort, self._windows(split)
         found = windows.of_owners(forecasts(network, windows), starts_of(cohort.data.splits[split]))
-        return forecast_errors(cohort, found, split, self.assignment.horizons_of(cohort.data.task))
+        horizons = self.assignment.horizons_of(cohort.data.task)
+        return forecast_errors(cohort, found, split, horizons, self.assignment.missing_as)
 
 
 def _log_look(step: int, training: float, validation: float) -> None:

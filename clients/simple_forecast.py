@@ -24,6 +24,8 @@ class SimpleForecastClient(CohortClient[SimpleForecastSettings]):
         metrics = {
             f"{split}/{name}": values
             for split in splits
-            for name, values in forecast_errors(cohort, found[split], split, horizons).items()
+            for name, values in forecast_errors(
+                cohort, found[split], split, horizons, self.assignment.missing_as
+            ).items()
         }
         return WorkReply(self.request.clients, {}, metrics)

@@ -24,11 +24,11 @@ def evaluate_splits(
     assignment: Assignment, cohort: AnyCohort, models: Tensor, splits: Iterable[SplitName]
 ) -> dict[str, Tensor]:
     """Evaluate models ``[clients, parameters]``; return metrics as ``<split>/<metric>``, each ``[clients]``."""
-    horizons = assignment.horizons_of(cohort.data.task)
+    horizons, missing_as = assignment.horizons_of(cohort.data.task), assignment.missing_as
     return {
         f"{split}/{metric}": values
         for split in splits
-        for metric, values in cohort.evaluate(models, split, horizons).items()
+        for metric, values in cohort.evaluate(models, split, horizons, missing_as=missing_as).items()
     }
 
 

@@ -50,6 +50,8 @@ class Assignment:
         Settings of the method, as the strategy resolved them.
     horizons : tuple of int or None
         Forecast steps that are reported separately.
+    missing_as : float or None
+        Value that missing targets count as in further errors of forecasts.
     expect : tuple of str or None
         Clients that the run is for; None for whichever clients nodes host.
     """
@@ -60,6 +62,7 @@ class Assignment:
     train: TrainSettings
     method: dict[str, Any]
     horizons: tuple[int, ...] | None
+    missing_as: float | None = None
     expect: tuple[str, ...] | None = None
 
     def method_as(self, kind: type[S]) -> S:
@@ -78,6 +81,7 @@ class Assignment:
             train=parse(TrainSettings, tables["train"], "[train]"),
             method=tables["method"],
             horizons=None if tables["horizons"] is None else tuple(tables["horizons"]),
+            missing_as=tables.get("missing-as"),
             expect=tuple(tables["expect"]) if "expect" in tables else None,
         )
 
@@ -87,9 +91,14 @@ class Assignment:
         Raises
         ------
         ExperimentError
-            When a step is beyond the forecasts of this task.
+            When a step is beyond the forecasts of this task, or missing targets are to count that this task has not.
         """
         steps = task.output_shape[0] if task.kind == "forecast" else 0
+        if self.missing_as is not None and not steps:
+            raise ExperimentError(
+                f"[evaluation] missing-as is for forecasts of time series, and this data is for {task.kind}: leave it "
+                "out"
+            )
         if self.horizons is not None:
             beyond = [step for step in self.horizons if step > steps]
             if beyond:

@@ -120,6 +120,7 @@ class Experiment:
                 "train": self.train.as_table(),
                 "method": dict(method_settings),
                 "horizons": self.evaluation.horizons,
+                "missing-as": self.evaluation.missing_as,
             },
             sort_keys=True,
         )

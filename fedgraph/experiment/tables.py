@@ -50,6 +50,9 @@ class EvaluationTable(Settings):
                themselves are in ``summary.json`` under names that end in ``-last``. A run that ends early keeps its
                last.
     horizons : forecast steps reported separately, counted from 1; by default 3, 6 and 12, as far as a forecast goes.
+    missing_as : forecasts are also measured with missing readings counted as this value, in their unit, as some
+               published tables do (0.0 for the speeds of METR-LA). Names of these errors end in -unmasked, as
+               ``test/mae-60min-unmasked`` does.
     monitor  : metric watched for early stopping as ``<split>/<metric>``, e.g. ``validation/mae``; needs ``patience``,
                the number of evaluations without a better mean over clients after which the run ends.
     targets  : value by metric, e.g. ``{"test/accuracy" = 0.98}``; ``rounds_to_target`` in ``summary.json`` contains
@@ -66,6 +69,7 @@ class EvaluationTable(Settings):
     splits: tuple[SplitName, ...] = ("validation", "test")
     every: PositiveInt = 1
     horizons: tuple[PositiveInt, ...] | None = None
+    missing_as: float | None = Field(default=None, allow_inf_nan=False)
     monitor: str | None = None
     patience: PositiveInt | None = None
     restore_best: bool = True

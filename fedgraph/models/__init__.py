@@ -13,6 +13,7 @@ from fedgraph.models.choice import ModelChoice, ModelTable, VariantTable
 from fedgraph.models.frozen import FrozenLayers
 from fedgraph.models.parameters import Layout, finite_rows, flattened, weights_sha256
 from fedgraph.models.personal_layers import PersonalLayers, PersonalLayersSettings
+from fedgraph.models.recurrent import ContextForecaster
 from fedgraph.models.registry import MODELS, ScikitSettings, build, parse_model
 from fedgraph.models.vectorised import ModuleSettings, last_linear, with_input_of
 
@@ -20,6 +21,7 @@ __all__ = [
     "MODELS",
     "Architectures",
     "Batch",
+    "ContextForecaster",
     "Differentiated",
     "FrozenLayers",
     "Layout",

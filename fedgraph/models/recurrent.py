@@ -6,8 +6,9 @@ Read-out of all steps by a learned linear combination: Ma, Hoang and Chen (UAI 2
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from fedgraph.models import recurrence_kernel
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.recurrence import Cell, GRUCell, LSTMCell, TanhCell, Weights, run_sequence
-from fedgraph.models.stacked import ModelFromTwin
+from fedgraph.models.stacked import ModelFromTwin, linear
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 
@@ -55,9 +56,12 @@ class RecurrentTwin(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute the outputs of one client's batch."""
+        return self.head(self.read_out(inputs)).reshape(-1, *self.output_shape)
+
+    def read_out(self, inputs: Tensor) -> Tensor:
+        """Return what the linear layer sees of one client's batch, ``[batch, hidden]``."""
         hidden, _ = self.recurrent(inputs)
-        read_out = hidden[:, -1] if self.combine is None else self.combine(hidden.transpose(1, 2)).squeeze(2)
-        return self.head(read_out).reshape(-1, *self.output_shape)
+        return hidden[:, -1] if self.combine is None else self.combine(hidden.transpose(1, 2)).squeeze(2)
 
 
 class RecurrentModel(ModelFromTwin):
@@ -88,7 +92,7 @@ class RecurrentModel(ModelFromTwin):
         self.settings = settings
         self.kind, self.cell = self.kinds[settings.name]
 
-    def compiled(self) -> RecurrentModel:
+    def compiled(self) -> Self:
         """Return the same model with ``native`` on.
 
         Its first batch on a processor waits a second for the compiler.
@@ -131,3 +135,81 @@ class RecurrentModel(ModelFromTwin):
         bias = state["combine.bias"].unsqueeze(2)
         combined = torch.baddbmm(bias, state["combine.weight"], steps.flatten(2)).unflatten(2, steps.shape[2:])
         return combined[:, 0].transpose(1, 2) if is_transposed else combined[:, 0]
+
+
+class ContextTwin(RecurrentTwin):
+    """One client's :class:`ContextForecaster`: inputs are flat windows, contexts behind them, ``[batch, numbers]``."""
+
+    def __init__(
+        self,
+        recurrent: nn.RNNBase,
+        combine: nn.Linear | None,
+        head: nn.Linear,
+        output_shape: tuple[int, ...],
+        window: tuple[int, ...],
+    ) -> None:
+        super().__init__(recurrent, combine, head, output_shape)
+        self.window = window
+        self.decoder = nn.Linear(2 * recurrent.hidden_size, head.in_features)
+
+    def read_out(self, inputs: Tensor) -> Tensor:
+        """Return what the last linear layer sees."""
+        windows, context = inputs.tensor_split([math.prod(self.window)], dim=1)
+        hidden = super().read_out(windows.unflatten(1, self.window))
+        return self.decoder(torch.cat([hidden, context], 1)).relu()
+
+
+class ContextForecaster(RecurrentModel):
+    """Forecasts from a window and from a context that comes from elsewhere, of the length of a hidden state.
+
+    A recurrent encoder makes a hidden state of the window; a perceptron with one hidden layer, twice as wide as the
+    hidden state, forecasts from this and the context. Inputs are flat windows and contexts behind them,
+    ``[clients, batch, steps * features + hidden]``.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the ``[model]``, which is the encoder.
+    task : TaskSpec
+        Whose inputs are windows.
+
+    Raises
+    ------
+    ExperimentError
+        If the ``[model]`` is not recurrent.
+    """
+
+    def __init__(self, settings: Settings, task: TaskSpec) -> None:
+        if not isinstance(settings, RecurrentSettings):
+            raise ExperimentError(
+                f"[model] name: a hidden state to be sent is that of a recurrent model: {', '.join(self.kinds)}"
+            )
+        super().__init__(settings, task)
+
+    @property
+    def context_size(self) -> int:
+        """Length of a context, and of a hidden state."""
+        return self.settings.hidden
+
+    def build_twin(self) -> nn.Module:
+        """Return the same model around ``nn.GRU``, ``nn.LSTM`` or ``nn.RNN``."""
+        twin = super().build_twin()
+        assert isinstance(twin, RecurrentTwin)
+        head = nn.Linear(2 * self.context_size, self.num_outputs)
+        return ContextTwin(twin.recurrent, twin.combine, head, twin.output_shape, self.task.input_shape)
+
+    def encode(self, state: Mapping[str, Tensor], windows: Tensor) -> Tensor:
+        """Compute hidden states ``[clients, batch, hidden]`` of windows ``[clients, batch, steps, features]``."""
+        return super().embed(state, windows, False)[0]
+
+    def decode(self, state: Mapping[str, Tensor], hidden: Tensor, context: Tensor) -> Tensor:
+        """Forecast from hidden states and contexts, ``[clients, batch, hidden]`` each; scaled, ``[..., steps]``."""
+        return self.shaped(self.head(state, self._decoded(state, hidden, context)))
+
+    def embed(self, state: Mapping[str, Tensor], inputs: Tensor, training: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Compute the inputs of the last layer."""
+        windows, context = inputs.tensor_split([math.prod(self.task.input_shape)], dim=2)
+        return self._decoded(state, self.encode(state, windows.unflatten(2, self.task.input_shape)), context), {}
+
+    def _decoded(self, state: Mapping[str, Tensor], hidden: Tensor, context: Tensor) -> Tensor:
+        return linear(state, "decoder", torch.cat([hidden, context], 2)).relu()

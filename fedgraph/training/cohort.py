@@ -155,6 +155,7 @@ class Cohort:
         split: SplitName,
         horizons: Sequence[int] = (),
         batch_size: int = EVALUATION_BATCH,
+        missing_as: float | None = None,
     ) -> dict[str, Tensor]:
         """Compute metrics of every client's model on its own examples.
 
@@ -171,6 +172,9 @@ class Cohort:
             Forecast steps, counted from 1.
         batch_size : int
             Examples of a client that are computed at once.
+        missing_as : float, optional
+            Forecasts are also measured with missing targets counted as this value, in the task's unit: ``mae-unmasked``
+            and ``rmse-unmasked``, at each step too.
 
         Returns
         -------
@@ -190,9 +194,9 @@ class Cohort:
 
         def measure(block: slice) -> dict[str, Tensor]:
             mean, std = self.data.mean[block].to(self.device), self.data.std[block].to(self.device)
-            sums = tally(self.data.task, mean, std, horizons)
-            for outputs, targets, weights, _ in self._outputs(parameters, split, block, batch_size):
-                sums.add(outputs, targets, weights)
+            sums = tally(self.data.task, mean, std, horizons, missing_as)
+            for batch in self._outputs(parameters, split, block, batch_size):
+                sums.add(*batch)
             return {name: values.cpu() for name, values in sums.result().items()}
 
         results = self._in_blocks(measure, batch_size)

@@ -165,8 +165,11 @@ def summarise(values: Tensor | Mapping[str, float], metric: str) -> dict[str, fl
 class Tally(Protocol):
     """Sums over batches from which metrics are computed, so that batching does not change them."""
 
-    def add(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> None:
-        """Add one batch; shapes as in :class:`fedgraph.data.base.Batch`."""
+    def add(self, outputs: Tensor, targets: Tensor, weights: Tensor, present: Tensor | None = None) -> None:
+        """Add one batch; shapes as in :class:`fedgraph.data.base.Batch`.
+
+        ``present``, bool ``[clients, batch]``, says which examples are no padding; all, if it is not given.
+        """
 
     def result(self) -> dict[str, Tensor]:
         """Return each metric, float64 ``[clients]``; NaN for clients without any valid target."""
@@ -184,7 +187,7 @@ class ClassificationTally:
         self.sums: Tensor | float = 0.0
         self.counts: Tensor | float = 0.0
 
-    def add(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> None:
+    def add(self, outputs: Tensor, targets: Tensor, weights: Tensor, present: Tensor | None = None) -> None:
         """See :class:`Tally`; ``outputs`` are logits ``[clients, batch, classes]``."""
         weights = weights.double()
         targets = targets.masked_fill(weights == 0, 0)
@@ -229,13 +232,23 @@ class ErrorTally:
 
     ``mean`` and ``std`` ``[clients]`` undo the scaling of outputs and targets. ``horizons`` are forecast steps, counted
     from 1, at which the metrics are reported separately too: ``mae-15min`` where a step has a known length, else
-    ``mae-step3``. Raises ExperimentError for steps that the task does not have.
+    ``mae-step3``. With ``missing_as``, a value in the task's unit, ``mae-unmasked`` and ``rmse-unmasked`` are reported
+    too, in which missing targets count as this value. Raises ExperimentError for steps that the task does not have.
     """
 
-    def __init__(self, task: TaskSpec, mean: Tensor, std: Tensor, horizons: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        task: TaskSpec,
+        mean: Tensor,
+        std: Tensor,
+        horizons: Sequence[int] = (),
+        missing_as: float | None = None,
+    ) -> None:
         self.task = task
         self.mean, self.std = mean.double(), std.double()
         self.horizons = horizons
+        self.filler = None if missing_as is None else (missing_as - self.mean) / self.std
+        self.unmasked = None if missing_as is None else ErrorTally(task, mean, std, horizons)
         self.sums: Tensor | float = 0.0
         steps = task.output_shape[-1] if task.kind == "forecast" else 0
         for horizon in horizons:
@@ -245,8 +258,12 @@ class ErrorTally:
                     + (f"forecasts have the steps 1 to {steps}" if steps else f"a {task.kind} task has no steps")
                 )
 
-    def add(self, outputs: Tensor, targets: Tensor, weights: Tensor) -> None:
+    def add(self, outputs: Tensor, targets: Tensor, weights: Tensor, present: Tensor | None = None) -> None:
         """See :class:`Tally`."""
+        if self.unmasked is not None and self.filler is not None:
+            filled = torch.where(weights > 0, targets.double(), self.filler[:, None, None])
+            counted = torch.ones_like(weights) if present is None else present[..., None].expand_as(weights)
+            self.unmasked.add(outputs, filled, counted)
         clients, batch = targets.shape[:2]
         mean, std = self.mean[:, None, None], self.std[:, None, None]
         weights = weights.reshape(clients, batch, -1).double()
@@ -271,6 +288,9 @@ class ErrorTally:
         for horizon in self.horizons:
             minutes = horizon * self.task.step_minutes
             results |= self._metrics(sums[..., horizon - 1], f"-{minutes:g}min" if minutes else f"-step{horizon}")
+        if self.unmasked is not None:
+            others = self.unmasked.result()
+            results |= {f"{name}-unmasked": value for name, value in others.items() if not name.startswith("mape")}
         return results
 
     def _metrics(self, sums: Tensor, suffix: str) -> dict[str, Tensor]:
@@ -281,8 +301,10 @@ class ErrorTally:
         return results
 
 
-def tally(task: TaskSpec, mean: Tensor, std: Tensor, horizons: Sequence[int] = ()) -> Tally:
+def tally(
+    task: TaskSpec, mean: Tensor, std: Tensor, horizons: Sequence[int] = (), missing_as: float | None = None
+) -> Tally:
     """Return an empty tally of the metrics of ``task`` for clients whose scaling is ``mean`` and ``std``."""
     if task.kind == "classification" and not horizons:
         return ClassificationTally(task)
-    return ErrorTally(task, mean, std, horizons)
+    return ErrorTally(task, mean, std, horizons, missing_as)

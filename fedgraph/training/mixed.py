@@ -86,11 +86,14 @@ class MixedCohort:
         split: SplitName,
         horizons: Sequence[int] = (),
         batch_size: int = EVALUATION_BATCH,
+        missing_as: float | None = None,
     ) -> dict[str, Tensor]:
         """Compute metrics of all clients, ``{name: [clients]}``, as ``Cohort.evaluate``; NaN where a group has none."""
         self._check(parameters)
         results = [
-            cohort.evaluate(parameters[rows, : cohort.model.layout.num_parameters], split, horizons, batch_size)
+            cohort.evaluate(
+                parameters[rows, : cohort.model.layout.num_parameters], split, horizons, batch_size, missing_as
+            )
             for rows, cohort in zip(self._rows, self._cohorts, strict=True)
         ]
         names = dict.fromkeys(name for result in results for name in result)

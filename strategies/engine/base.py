@@ -135,6 +135,9 @@ class CohortStrategy(MethodStrategy[S]):
         splits = self.plan.splits_after(server_round - 1)
         return nodes.ask(server_round, *self.outgoing(server_round), splits, self.reply_shapes(), self.shared_with)
 
+    def finish_round(self, server_round: int, nodes: Nodes) -> None:
+        """Run further exchanges of a round, once its models are written back; by default none."""
+
     def measure(self, server_round: int, nodes: Nodes) -> Replies:
         """Evaluate the current models, in an exchange of its own."""
         return nodes.ask(server_round, *self.outgoing(server_round), self.plan.splits, further=self.shared_with)

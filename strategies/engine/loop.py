@@ -114,6 +114,7 @@ class RoundLoop:
         models = strategy.aggregate(server_round, taking_part)
         self._check_padding(taking_part.names, models)
         strategy.write_back(taking_part, models)
+        strategy.finish_round(server_round, self._nodes)
         if strategy.measures == "after" and plan.evaluates(server_round):
             self._record_measured(server_round, replies)
         self._record_training(server_round, replies, time.perf_counter() - began, before)

@@ -49,6 +49,7 @@ class Nodes:
         shapes: Shapes | None = None,
         further: Callable[[Tensor, bool], Tensors] = lambda positions, measures: {},
         predictions: Reader | None = None,
+        types: Mapping[str, str] | None = None,
     ) -> Replies:
         """Run one exchange with all nodes.
 
@@ -69,6 +70,8 @@ class Nodes:
             further shared tensors for this node.
         predictions : Reader, optional
             Reads what the models sent predict for the test examples. By default predictions are not asked for.
+        types : mapping of str to str, optional
+            NumPy types of returned tensors that are not float32, by name.
 
         Returns
         -------
@@ -92,7 +95,7 @@ class Nodes:
             )
             content = request.pack(None if more else shared_record)
             messages.append(Message(content, node, kind, group_id=str(server_round)))
-        return self.exchange(messages, self._federation.hosts, predictions or self._reader(shapes))[0]
+        return self.exchange(messages, self._federation.hosts, predictions or self._reader(shapes, types))[0]
 
     def ask_one(
         self,
@@ -141,15 +144,19 @@ class Nodes:
             predict=predict,
         )
 
-    def _reader(self, shapes: Shapes | None) -> Reader:
-        return partial(_read, architectures=self._plan.architectures, shapes=shapes or {})
+    def _reader(self, shapes: Shapes | None, types: Mapping[str, str] | None = None) -> Reader:
+        return partial(_read, architectures=self._plan.architectures, shapes=shapes or {}, types=types)
 
 
 def _read(
-    content: RecordDict, clients: list[str], architectures: Architectures | None, shapes: Shapes
+    content: RecordDict,
+    clients: list[str],
+    architectures: Architectures | None,
+    shapes: Shapes,
+    types: Mapping[str, str] | None,
 ) -> tuple[WorkReply, Mapping[str, str]]:
     """Unpack and check the reply of one node; see :data:`strategies.engine.replies.Reader`."""
-    reply = WorkReply.unpack(content, clients, shapes)
+    reply = WorkReply.unpack(content, clients, shapes, types)
     unusable = reply.unusable()
     if architectures is not None and "parameters" in reply.stacked:
         unusable = {**architectures.padding_violations(clients, reply.stacked["parameters"]), **unusable}

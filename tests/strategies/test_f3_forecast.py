@@ -130,6 +130,28 @@ def test_the_models_of_another_run_can_be_the_encoders(tables, run_experiment, m
         run_experiment(tables)
 
 
+@pytest.mark.parametrize("method", ["f3-forecast", "simple-forecast", "local"])
+def test_missing_readings_can_count_beside(tables, run_experiment, method):
+    tables["experiment"]["method"] = method
+    # All that is missing is in the test part: 10 of the 90 readings that its windows forecast.
+    tables["data"]["missing"] = 1234.0
+    series = dict(np.load(tables["data"]["path"]))
+    series["data"] = np.nan_to_num(series["data"], nan=50.0)
+    series["data"][850:860, 1] = 1234.0
+    np.savez(tables["data"]["path"], **series)
+    tables["simple-forecast"] = {"forecaster": "last-reading"}
+    tables["evaluation"]["missing-as"] = 1234.0
+    metrics = run_experiment(tables, nodes=2).summary()["per_client"]
+    assert metrics["validation"]["mae-unmasked"] == pytest.approx(metrics["validation"]["mae"])
+    test = metrics["test"]
+    assert test["mae-unmasked"]["upstream"] == pytest.approx(test["mae"]["upstream"])
+    share = 30 / (82 * 3)
+    expected = share * (1234 - 55) + (1 - share) * test["mae"]["middle"]
+    assert test["mae-unmasked"]["middle"] == pytest.approx(expected, rel=0.03)
+    assert test["mae-15min-unmasked"]["middle"] > 50
+    assert "mape-unmasked" not in test
+
+
 @pytest.mark.parametrize("method", ["f3-forecast", "simple-forecast"])
 def test_a_split_without_windows_has_no_errors(tables, run_experiment, method):
     tables["data"]["shares"] = [0.7, 0.295, 0.005]

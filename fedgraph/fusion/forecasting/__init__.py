@@ -13,6 +13,7 @@ from fedgraph.fusion.forecasting.fusion import (
     fit_forecasts,
     graph_weights,
 )
+from fedgraph.fusion.forecasting.graph_network import GraphNetwork
 from fedgraph.fusion.forecasting.joint import JointForecastSettings, JointNetwork, fit_joint
 from fedgraph.fusion.forecasting.model_file import FittedForecasts
 from fedgraph.fusion.forecasting.windows import OwnerWindows
@@ -23,6 +24,7 @@ __all__ = [
     "ForecastFit",
     "ForecastFusion",
     "ForecastFusionSettings",
+    "GraphNetwork",
     "JointForecastSettings",
     "JointNetwork",
     "Look",

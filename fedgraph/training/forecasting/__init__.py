@@ -5,6 +5,7 @@
 ('last-reading', 'weekly-profile', 'ridge', 'trees')
 """
 
+from fedgraph.training.forecasting.context import cohort_with_context, context_gradients, hidden_states
 from fedgraph.training.forecasting.examples import (
     batches,
     cohort_of_embeddings,
@@ -20,8 +21,11 @@ __all__ = [
     "SimpleForecaster",
     "batches",
     "cohort_of_embeddings",
+    "cohort_with_context",
+    "context_gradients",
     "embeddings_of",
     "forecast_errors",
+    "hidden_states",
     "simple_forecasts",
     "targets_of",
     "write_forecasts",

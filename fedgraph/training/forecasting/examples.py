@@ -63,7 +63,11 @@ def targets_of(cohort: Cohort, split: SplitName) -> tuple[Tensor, Tensor]:
 
 
 def forecast_errors(
-    cohort: Cohort, forecasts: Tensor, split: SplitName, horizons: Sequence[int] = ()
+    cohort: Cohort,
+    forecasts: Tensor,
+    split: SplitName,
+    horizons: Sequence[int] = (),
+    missing_as: float | None = None,
 ) -> dict[str, Tensor]:
     """Measure forecasts that others made.
 
@@ -77,6 +81,8 @@ def forecast_errors(
         Whose examples are forecast.
     horizons : sequence of int
         Steps that are measured by themselves, counted from 1.
+    missing_as : float, optional
+        Value that missing readings count as in further errors, as for :meth:`fedgraph.training.Cohort.evaluate`.
 
     Returns
     -------
@@ -84,16 +90,16 @@ def forecast_errors(
         ``[clients]`` by name, as :meth:`fedgraph.training.Cohort.evaluate` names and measures them.
     """
     data = cohort.data
-    sums = tally(data.task, data.mean, data.std, horizons)
+    sums = tally(data.task, data.mean, data.std, horizons, missing_as)
     if not forecasts.shape[1]:
         # No client has a window: every error is NaN.
         nothing = forecasts.new_zeros(len(forecasts), 1, forecasts.shape[2])
-        sums.add(nothing, nothing, nothing)
+        sums.add(nothing, nothing, nothing, nothing[..., 0] > 0)
         return sums.result()
     start = 0
-    for batch, _ in batches(cohort, split):
+    for batch, present in batches(cohort, split):
         stop = start + batch.targets.shape[1]
-        sums.add(forecasts[:, start:stop], batch.targets.cpu(), batch.weights.cpu())
+        sums.add(forecasts[:, start:stop], batch.targets.cpu(), batch.weights.cpu(), present)
         start = stop
     return sums.result()
 

@@ -9,7 +9,7 @@ from clients.engine.node import Assignment, Node
 from fedgraph.data.own import OwnData
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.models.base import TaskSpec
-from fedgraph.support.errors import IdentityError
+from fedgraph.support.errors import ExperimentError, IdentityError
 
 
 def context(run_config=None, **node_config):
@@ -59,6 +59,14 @@ def test_horizons_of_a_forecast(part, horizons, steps, expected):
 
 def test_other_tasks_have_no_horizons(part):
     assert Assignment.of(part).horizons_of(TaskSpec("regression", (3,), (1,))) == ()
+
+
+def test_only_forecasts_have_missing_targets_that_count(part):
+    tables = {**json.loads(part), "missing-as": 0.0}
+    assignment = Assignment.of(json.dumps(tables))
+    assert assignment.horizons_of(TaskSpec("forecast", (12, 1), (2,))) == ()
+    with pytest.raises(ExperimentError, match="missing-as is for forecasts of time series"):
+        assignment.horizons_of(TaskSpec("regression", (3,), (1,)))
 
 
 def test_clients_cohort_and_its_reuse(part):

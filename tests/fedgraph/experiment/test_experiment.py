@@ -26,7 +26,7 @@ def test_a_run_folder_to_go_on_with_is_not_part_of_the_resolved_experiment(digit
 def test_nodes_see_what_they_need_and_no_more(digits_tables):
     experiment = parse_experiment({**digits_tables, "output": {"dir": "secret-place"}})
     part = json.loads(experiment.client_part({"hops": 1}))
-    assert set(part) == {"seed", "data", "model", "train", "method", "horizons"}
+    assert set(part) == {"seed", "data", "model", "train", "method", "horizons", "missing-as"}
     assert part["method"] == {"hops": 1}
     assert "secret-place" not in json.dumps(part)
 

@@ -24,6 +24,7 @@ def test_those_that_there_are():
             "f3",
             "f3-forecast",
             "f3-forecast-inference",
+            "cnfgnn",
             "simple-forecast",
             "joint-forecast",
             "pfedgraph",

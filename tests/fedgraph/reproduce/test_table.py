@@ -28,7 +28,7 @@ def test_an_unknown_table_is_answered_with_the_known():
         (
             ("columns", 0),
             {"exp": "x"},
-            r"\[\[columns\]\] 'digits' has no key 'exp'; known keys: choose-by, client",
+            r"\[\[columns\]\] 'digits' has no key 'exp'; known keys: at, choose-by, client",
         ),
         (("profiles", "small"), {"sed": [1]}, r"\[profiles.small\] has no key 'sed'; known keys: columns"),
         (("profiles",), {"tiny": {}}, "profiles.tiny"),

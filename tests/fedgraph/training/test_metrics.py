@@ -212,3 +212,21 @@ def test_summary_of_few_or_no_values():
     assert summary == {"mean": 2.0, "std": 1.0, "best5": 1.0, "worst5": 3.0}
     assert all(math.isnan(value) for value in summarise(torch.tensor([math.nan]), "mae").values())
     assert all(math.isnan(value) for value in summarise({}, "mae").values())
+
+
+def test_missing_targets_count_as_a_value_beside_the_masked_errors():
+    task = TaskSpec("forecast", (12, 1), (2,), step_minutes=5)
+    outputs, targets = torch.zeros(1, 3, 2), torch.tensor([[[1.0, torch.nan], [torch.nan, -1.0], [0.5, 0.5]]])
+    weights = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]])
+    sums = tally(task, torch.tensor([50.0]), torch.tensor([10.0]), horizons=(1,), missing_as=0.0)
+    # The third example is padding. Forecasts are 50; 60 and 40 were read, and the two that are missing count as 0.
+    sums.add(outputs, targets, weights, torch.tensor([[True, True, False]]))
+    assert {name: value.item() for name, value in sums.result().items()} == pytest.approx(
+        {
+            "mae": 10.0, "rmse": 10.0, "mape": 100 * (10 / 60 + 10 / 40) / 2,
+            "mae-5min": 10.0, "rmse-5min": 10.0, "mape-5min": 100 * 10 / 60,
+            "mae-unmasked": (10 + 50 + 50 + 10) / 4, "rmse-unmasked": math.sqrt((100 + 2500 + 2500 + 100) / 4),
+            "mae-5min-unmasked": 30.0, "rmse-5min-unmasked": math.sqrt((100 + 2500) / 2),
+        }
+    )  # fmt: skip
+    assert direction("test/mae-5min-unmasked") == "lower"

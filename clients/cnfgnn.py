@@ -1,0 +1,104 @@
+"""The client class of CNFGNN: encodes windows, trains with what the server made of them, and sends its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from clients.engine.base import CohortClient, evaluate_splits
+from fedgraph.data import SPLITS, SplitName
+from fedgraph.data.series import starts_of
+from fedgraph.messages import WorkReply
+from fedgraph.methods.cnfgnn import CNFGNNSettings
+from fedgraph.models import ContextForecaster, parse_model
+from fedgraph.support.errors import ReplyError
+from fedgraph.training import Cohort
+from fedgraph.training.forecasting import cohort_with_context, context_gradients, hidden_states
+
+_PURPOSE = "encoder"
+
+
+class CNFGNNClient(CohortClient[CNFGNNSettings]):
+    """Readings stay here, but the server, which has the decoder, can tell from gradients what ``sends`` says."""
+
+    sends: ClassVar[tuple[str, ...]] = (
+        "the parameters of each client's model, whenever it has trained",
+        "when each client's windows start",
+        "hidden states of the windows that the server asks for",
+        "gradients of the training loss with respect to what the server made of these: the readings that are forecast "
+        "follow from them with a squared loss; with the absolute error, which forecasts were too high",
+    )
+
+    def reply(self) -> WorkReply:
+        """Answer by what came; see :mod:`fedgraph.methods.cnfgnn`."""
+        request = self.request
+        if "examples" in request.shared:
+            return WorkReply(request.clients, self._starts())
+        if not any(name.startswith("graph/") for name in request.stacked):
+            return WorkReply(request.clients, self._encoded())
+        if "parameters" not in request.shared:
+            return WorkReply(request.clients, {"gradients": self._gradients()})
+        return super().reply()
+
+    @cached_property
+    def model(self) -> ContextForecaster:
+        """The forecaster."""
+        model = ContextForecaster(parse_model(self.assignment.model), self.uniform_cohort.data.task)
+        return model.compiled() if self.uniform_cohort.settings.compile else model
+
+    def evaluate(self) -> dict[str, Tensor]:
+        """Return metrics of the models with what the server made of the windows."""
+        splits = self.request.evaluate
+        return evaluate_splits(self.assignment, self._with_context(splits), self.models, splits) if splits else {}
+
+    def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Train on the windows of this round."""
+        result = self.train_from(self.start(), cohort=self._with_context(("train",)))
+        return {"parameters": result.parameters}, {"loss": result.loss}
+
+    def _with_context(self, splits: Iterable[SplitName]) -> Cohort:
+        windows, contexts = ({split: self._sent(kind, split) for split in splits} for kind in ("windows", "graph"))
+        return cohort_with_context(self.uniform_cohort, self.model, windows, contexts)
+
+    def _starts(self) -> dict[str, Tensor]:
+        """When windows start, as long as the server has room for, which is where the longest client's end."""
+        room = dict(zip(SPLITS, self.request.shared["examples"].tolist(), strict=True))
+        starts = {split: starts_of(self.uniform_cohort.data.splits[split]) for split in SPLITS}
+        return {
+            f"starts/{split}": pad(found, (0, room[split] - found.shape[1]), value=-1)
+            for split, found in starts.items()
+        }
+
+    def _encoded(self) -> dict[str, Tensor]:
+        """Hidden states of the windows asked for; training windows are followed by requests for gradients."""
+        splits = [split for split in SPLITS if f"windows/{split}" in self.request.stacked]
+        if "train" in splits:
+            self.remember(_PURPOSE, {"parameters": self.models})
+        return {
+            f"hidden/{split}": hidden_states(
+                self.uniform_cohort, self.model, self.models, split, self._sent("windows", split)
+            )
+            for split in splits
+        }
+
+    def _gradients(self) -> Tensor:
+        """Gradients of each client's mean loss with respect to what the server made of its windows."""
+        request = self.request
+        nothing = torch.full((self.model.layout.num_parameters,), torch.nan)
+        state = self.node.state(request.run, _PURPOSE)
+        models = state.load(request.clients, request.round + 1, {"parameters": nothing})["parameters"]
+        if bool(models.isnan().any()):
+            raise ReplyError("this node does not have the models of this round: was its state folder removed?")
+        windows, contexts = self._sent("windows", "train"), self._sent("graph", "train")
+        return context_gradients(self.uniform_cohort, self.model, models, windows, contexts)
+
+    def _sent(self, kind: str, split: SplitName) -> Tensor:
+        try:
+            return self.request.stacked[f"{kind}/{split}"]
+        except KeyError:
+            raise ReplyError(f"the request lacks '{kind}' of the split '{split}'") from None

@@ -1,0 +1,134 @@
+"""Forecasters that see a context beside each window: chosen windows of a cohort, hidden states, and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fedgraph.data import Split, SplitName
+from fedgraph.models import Batch, ContextForecaster
+from fedgraph.training.cohort import Cohort
+from fedgraph.training.metrics import loss_sums, masked_mean
+
+_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class _WithContext:
+    """Some examples of a split, with a context each: int64 and float32 ``[clients, chosen(, size)]``.
+
+    ``places`` are a client's examples; behind those of a client that has fewer they are -1.
+    """
+
+    split: Split
+    places: Tensor
+    context: Tensor
+
+    @property
+    def num_examples(self) -> Tensor:
+        return (self.places >= 0).sum(1)
+
+    def batch(self, indices: Tensor) -> Batch:
+        places, chosen = self.places[: len(indices)], indices.clamp(min=0)
+        batch = self.split.batch(places.gather(1, chosen).masked_fill(indices < 0, -1))
+        clients = torch.arange(len(indices), device=indices.device)[:, None]
+        return batch._replace(inputs=torch.cat([batch.inputs.flatten(2), self.context[clients, chosen]], 2))
+
+    def select(self, clients: slice | Tensor) -> _WithContext:
+        return _WithContext(self.split.select(clients), self.places[clients], self.context[clients])
+
+    def to(self, device: torch.device) -> _WithContext:
+        return _WithContext(self.split.to(device), self.places.to(device), self.context.to(device))
+
+
+def cohort_with_context(
+    cohort: Cohort, model: ContextForecaster, windows: Mapping[SplitName, Tensor], contexts: Mapping[SplitName, Tensor]
+) -> Cohort:
+    """Return the same clients with forecasters that see a context beside each window.
+
+    Parameters
+    ----------
+    cohort : Cohort
+        The clients, and how they train.
+    model : ContextForecaster
+        Their forecaster.
+    windows : mapping of str to Tensor
+        Which examples of a split are used, int64 ``[clients, chosen]``, -1 where a client lacks one.
+    contexts : mapping of str to Tensor
+        Of these examples, float32 ``[clients, chosen, size]``.
+    """
+    splits: dict[SplitName, Split] = {}
+    for split, places in windows.items():
+        order = (places < 0).int().argsort(dim=1, stable=True)
+        context = contexts[split].gather(1, order[..., None].expand_as(contexts[split]))
+        splits[split] = _WithContext(cohort.data.splits[split], places.gather(1, order), context)
+    size = cohort.data.task.input_shape[0] * cohort.data.task.input_shape[1] + model.context_size
+    task = replace(cohort.data.task, input_shape=(size,), features=())
+    return Cohort(model, replace(cohort.data, task=task, splits=splits), cohort.settings, cohort.seed)
+
+
+@torch.no_grad()
+def hidden_states(
+    cohort: Cohort, model: ContextForecaster, parameters: Tensor, split: SplitName, places: Tensor
+) -> Tensor:
+    """Encode windows.
+
+    Parameters
+    ----------
+    cohort : Cohort
+        The clients.
+    model : ContextForecaster
+        Their forecaster.
+    parameters : Tensor
+        ``[clients, parameters]``.
+    split : str
+        Whose examples are encoded.
+    places : Tensor
+        Which ones, int64 ``[clients, chosen]``, -1 where a client lacks one.
+
+    Returns
+    -------
+    Tensor
+        Float32 ``[clients, chosen, size]``, 0 where a client lacks the window.
+    """
+    state = model.layout.unflatten(parameters.to(cohort.device))
+    data = cohort.data.splits[split].to(cohort.device)
+    parts = [model.encode(state, data.batch(part.to(cohort.device)).inputs) for part in places.split(_AT_ONCE, 1)]
+    return torch.cat(parts, 1).float().cpu().masked_fill((places < 0)[..., None], 0.0)
+
+
+def context_gradients(
+    cohort: Cohort, model: ContextForecaster, parameters: Tensor, places: Tensor, contexts: Tensor
+) -> Tensor:
+    """Differentiate each client's mean training loss over windows with respect to their contexts.
+
+    Parameters
+    ----------
+    cohort : Cohort
+        The clients, and the loss that they minimise.
+    model : ContextForecaster
+        Their forecaster.
+    parameters : Tensor
+        ``[clients, parameters]``.
+    places : Tensor
+        Training examples, int64 ``[clients, chosen]``, -1 where a client lacks one.
+    contexts : Tensor
+        Float32 ``[clients, chosen, size]``.
+
+    Returns
+    -------
+    Tensor
+        Float32 ``[clients, chosen, size]``; 0 where a client lacks the window.
+    """
+    state = model.layout.unflatten(parameters.to(cohort.device))
+    batch = cohort.data.splits["train"].to(cohort.device).batch(places.to(cohort.device))
+    with torch.no_grad():
+        hidden = model.encode(state, batch.inputs)
+    leaf = contexts.detach().to(cohort.device).requires_grad_()
+    outputs = model.decode(state, hidden, leaf)
+    sums = loss_sums(cohort.settings.loss, cohort.data.task, outputs, batch.targets, batch.weights)
+    (gradients,) = torch.autograd.grad(masked_mean(*sums).sum(), leaf)
+    return gradients.cpu()
