@@ -238,4 +238,4 @@ def test_a_run_with_other_data_may_have_other_clients_of_the_same_names(build, r
         build(of_run(run), tmp_path)
         assert not caplog.records
         build(of_run(run), tmp_path, **{"partition-seed": 5})
-    assert "has other [data] (partition-seed is 0 there and 5 here): its clients are taken to be those of the same" in caplog.text
+    assert "has other [data] (partition-seed is 0 there and 5 here): its clients are taken to be" in caplog.text
