@@ -7,19 +7,26 @@ on Graphs (2013), eq. 1, as used for road sensors by Li et al., Diffusion Convol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedgraph.graph.distances import (
+    DistanceRows,
+    check_not_negative,
+    default_sigma,
+    euclidean_rows,
+    gaussian_kernel,
+    great_circle_rows,
+    others_rows,
+    row_blocks,
+)
 from fedgraph.graph.edges import mirrored
 from fedgraph.graph.value import ClientGraph
 from fedgraph.support.errors import GraphError
-
-EARTH_RADIUS_METRES = 6_371_008.8
-_BLOCK_ENTRIES = 2**22
 
 Array = Tensor | np.ndarray | Sequence[Sequence[float]]
 
@@ -165,14 +172,14 @@ def from_coordinates(
             )
     elif kind != "plane":
         raise GraphError(f"coordinates are of the kind 'geographic' or 'plane'; got {kind!r}")
-    rows = _great_circle_rows(points) if kind == "geographic" else _euclidean_rows(points)
+    rows = great_circle_rows(points) if kind == "geographic" else euclidean_rows(points)
     if method == "knn":
         if k is None:
             raise GraphError("method 'knn' needs k, the number of nearest neighbours")
         return _nearest(names, rows, k, weights, sigma)
     if method != "gaussian":
         raise GraphError(f"a graph of coordinates is made by 'gaussian' or 'knn'; got {method!r}")
-    matrix = torch.cat([block for _, block in _others(rows, len(names))])
+    matrix = torch.cat([block for _, block in others_rows(rows, len(names))])
     return from_distances(names, matrix, sigma, cut)
 
 
@@ -222,7 +229,7 @@ def knn(
         points = _matrix(features, len(names), "features")
         if not bool(points.isfinite().all()):
             raise GraphError(f"the features of '{names[int((~points.isfinite()).nonzero()[0, 0])]}' are not finite")
-        return _nearest(names, _euclidean_rows(points), k, weights, sigma)
+        return _nearest(names, euclidean_rows(points), k, weights, sigma)
     assert distances is not None
     matrix = _matrix(distances, len(names), "distances", columns=len(names))
     return _nearest(names, lambda block: matrix[block], k, weights, sigma)
@@ -271,7 +278,7 @@ def from_labels(
     is_main = torch.zeros_like(counts).scatter_(1, ranked, 1.0) * (counts > 0)
     unit = torch.nn.functional.normalize(counts, dim=1)
     found, values = [], []
-    for block in _blocks(len(names)):
+    for block in row_blocks(len(names)):
         linked = is_main[block] @ is_main.T > 0
         linked[:, block].fill_diagonal_(False)
         edge_index = linked.nonzero().T
@@ -294,42 +301,22 @@ def _gaussian(
 ) -> ClientGraph:
     if not 0 <= cut <= 1:
         raise GraphError(f"cut is a weight between 0 and 1 below which there is no edge; got {cut}")
-    _check_not_negative(names, edge_index, distances)
+    check_not_negative(names, edge_index, distances)
     if sigma is None and distances.numel():
-        sigma = _default_sigma(float(distances.mean()), float(distances.var(correction=0)))
-    weights = _kernel(distances, sigma)
+        sigma = default_sigma(float(distances.mean()), float(distances.var(correction=0)))
+    weights = gaussian_kernel(distances, sigma)
     weights[weights < cut] = 0
     return ClientGraph(tuple(names), edge_index, weights, directed)
 
 
-def _kernel(distances: Tensor, sigma: float | None) -> Tensor:
-    if sigma is None:  # the default of no distances at all
-        return torch.ones_like(distances)
-    if not sigma > 0:
-        raise GraphError(f"sigma, the width of the Gaussian kernel, must be above 0; got {sigma}")
-    return torch.exp(-((distances / sigma) ** 2))
-
-
-def _default_sigma(mean: float, variance: float) -> float:
-    deviation = max(variance, 0.0) ** 0.5
-    if deviation <= 1e-6 * mean:  # a spread this small is rounding error
-        raise GraphError(
-            "all distances are equal, so their standard deviation cannot serve as the width of the Gaussian kernel; "
-            "give sigma"
-        )
-    return deviation
-
-
-def _nearest(
-    names: Sequence[str], rows: Callable[[slice], Tensor], k: int, weights: str, sigma: float | None
-) -> ClientGraph:
+def _nearest(names: Sequence[str], rows: DistanceRows, k: int, weights: str, sigma: float | None) -> ClientGraph:
     if weights not in ("binary", "gaussian"):
         raise GraphError(f"weights are 'binary' or 'gaussian'; got {weights!r}")
     if not 1 <= k < len(names):
         raise GraphError(f"k is between 1 and {len(names) - 1}, the number of other clients; got {k}")
     found, nearest = [], []
     count, total, total_squares = 0, 0.0, 0.0
-    for start, block in _others(rows, len(names)):
+    for start, block in others_rows(rows, len(names)):
         block[block.isnan()] = torch.inf
         farthest = block.kthvalue(k, dim=1, keepdim=True).values
         closer, tied = block < farthest, block == farthest
@@ -346,50 +333,15 @@ def _nearest(
             total += float(values.sum())
             total_squares += float((values**2).sum())
     edge_index, lengths = torch.cat(found, dim=1), torch.cat(nearest)
-    _check_not_negative(names, edge_index, lengths)
+    check_not_negative(names, edge_index, lengths)
     if weights == "binary":
         strengths = torch.ones_like(lengths)
     else:
         if sigma is None and count:
             mean = total / count
-            sigma = _default_sigma(mean, total_squares / count - mean**2)
-        strengths = _kernel(lengths, sigma)
+            sigma = default_sigma(mean, total_squares / count - mean**2)
+        strengths = gaussian_kernel(lengths, sigma)
     return ClientGraph(tuple(names), edge_index, strengths, directed=True).symmetrised("maximum")
-
-
-def _check_not_negative(names: Sequence[str], edge_index: Tensor, distances: Tensor) -> None:
-    if bool((distances < 0).any()):
-        at = int(distances.argmin())
-        row, column = edge_index[:, at].tolist()
-        raise GraphError(f"the distance from '{names[row]}' to '{names[column]}' is negative: {float(distances[at]):g}")
-
-
-def _euclidean_rows(points: Tensor) -> Callable[[slice], Tensor]:
-    # The matrix-product shortcut of cdist loses the small distances that matter most here.
-    return lambda block: torch.cdist(points[block], points, compute_mode="donot_use_mm_for_euclid_dist")
-
-
-def _great_circle_rows(degrees: Tensor) -> Callable[[slice], Tensor]:
-    """Return haversine distances in metres: half the chord of the unit sphere is the root of the haversine term."""
-    latitude, longitude = torch.deg2rad(degrees).unbind(1)
-    on_sphere = torch.stack([latitude.cos() * longitude.cos(), latitude.cos() * longitude.sin(), latitude.sin()], dim=1)
-    chords = _euclidean_rows(on_sphere)
-    return lambda block: 2 * EARTH_RADIUS_METRES * torch.asin((chords(block) / 2).clamp(max=1))
-
-
-def _others(rows: Callable[[slice], Tensor], num_clients: int) -> Iterator[tuple[int, Tensor]]:
-    """Yield blocks of rows of a distance matrix as new tensors, with infinite distances of clients to themselves."""
-    for block in _blocks(num_clients):
-        distances = rows(block).clone()
-        distances[:, block].fill_diagonal_(torch.inf)
-        yield block.start, distances
-
-
-def _blocks(num_clients: int) -> Iterator[slice]:
-    """Yield slices of clients such that a block of rows ``[block, N]`` has a few million entries."""
-    size = max(1, _BLOCK_ENTRIES // num_clients)
-    for start in range(0, num_clients, size):
-        yield slice(start, min(start + size, num_clients))
 
 
 def _matrix(values: Array, rows: int, what: str, columns: int | None = None) -> Tensor:

@@ -19,9 +19,9 @@ from pydantic import Field
 
 from fedgraph.data.base import CatalogueEntry
 from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource, block_splits
+from fedgraph.data.series.cohort import num_steps
 from fedgraph.data.series.files import regular_times
 from fedgraph.data.series.traffic import TRAFFIC, MetrLaSettings, PemsBaySettings, TrafficSource
-from fedgraph.data.series.windows import num_steps
 from fedgraph.graph import ClientGraph
 from fedgraph.support.errors import DataError
 

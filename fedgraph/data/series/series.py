@@ -10,17 +10,10 @@ from typing import Literal
 
 from fedgraph.data.base import CohortData
 from fedgraph.data.own import OwnData, place_of, title_of
+from fedgraph.data.series.cohort import build_cohort, clients_of, num_steps, resolve_step_minutes, select_names
 from fedgraph.data.series.cold_start import describe_cold
 from fedgraph.data.series.files import SeriesTable, read_series
-from fedgraph.data.series.windows import (
-    WindowSettings,
-    WindowSplit,
-    build_cohort,
-    clients_of,
-    num_steps,
-    resolve_step_minutes,
-    select_names,
-)
+from fedgraph.data.series.windows import WindowSettings, WindowSplit
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.support.errors import DataError
 
@@ -75,7 +68,7 @@ class WindowedSource(ABC):
         return list(names)
 
     def load(self, names: Sequence[str]) -> CohortData:
-        """Windows of the clients ``names``; raises DataError as :func:`fedgraph.data.series.windows.build_cohort`
+        """Windows of the clients ``names``; raises DataError as :func:`fedgraph.data.series.cohort.build_cohort`
         does."""
         table = self.table()
         try:

@@ -1,24 +1,20 @@
-"""Forecasting windows over series: split in time order, scaled per client, gathered by index when a batch is asked."""
+"""Settings of forecasting windows over series, and windows gathered by index when a batch is asked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 
-import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedgraph.data.base import SPLITS, CohortData, Shares
-from fedgraph.data.series.cold_start import ColdStartSettings, check_cold_steps, cold_clients
-from fedgraph.data.series.covariates import Covariate, covariates, seconds_of
-from fedgraph.data.series.files import SeriesTable
-from fedgraph.data.series.scaling import Scale, measured, pooled, replace_known, reported, usable
-from fedgraph.models import Batch, TaskSpec
-from fedgraph.support.errors import DataError
+from fedgraph.data.base import Shares
+from fedgraph.data.series.cold_start import ColdStartSettings
+from fedgraph.data.series.covariates import Covariate
+from fedgraph.data.series.scaling import Scale
+from fedgraph.models import Batch
 from fedgraph.support.settings import Settings
 
 
@@ -183,183 +179,11 @@ class WindowSplit:
             raise IndexError(f"window index outside -1..{largest}, or beyond its client's last window")
 
 
-def select_names(table: SeriesTable, names: Sequence[str]) -> list[int]:
-    """Rows of ``names`` in ``table``; raises DataError for names that it does not have or that come twice."""
-    rows = {name: row for row, name in enumerate(table.names)}
-    unknown = [name for name in names if name not in rows]
-    if unknown:
-        shown = ", ".join(table.names[:5]) + (", ..." if len(table.names) > 5 else "")
-        raise DataError(f"no client named {', '.join(unknown[:5])}; there are {len(table.names)} clients: {shown}")
-    if len(set(names)) < len(names):
-        raise DataError(f"a client is named twice: {next(name for name in names if list(names).count(name) > 1)}")
-    return [rows[name] for name in names]
-
-
-def build_cohort(
-    table: SeriesTable, settings: WindowSettings, names: Sequence[str], known_steps: int | None = None
-) -> CohortData:
-    """Windows of the clients ``names`` of ``table``, in that order.
-
-    With ``known_steps``, splits, scales and profiles are those of so many first steps, except that ``test`` has every
-    window that forecasts later steps, up to the one that forecasts the steps behind the last.
-
-    Raises
-    ------
-    DataError
-        For unknown clients or features, a time axis too short for one training window, a client without a valid
-        training reading of the target, times that are needed but unknown or contradictory, a cold start that does not
-        fit the data, and a table of fewer than ``known_steps``.
-    """
-    steps = num_steps(table, settings) if known_steps is None else known_steps
-    every = steps
-    if known_steps is not None:
-        if table.values.shape[1] < steps:
-            raise DataError(
-                f"there are {table.values.shape[1]} time steps, fewer than the {steps} that were there in training: "
-                "leave those in the file, and add new ones behind them"
-            )
-        table = table.extended(settings.output_steps, resolve_step_minutes(table, settings))
-        every = table.values.shape[1]
-    rows = select_names(table, names)
-    everybody = clients_of(table, settings)
-    cold = cold_clients(settings, everybody)
-    features = settings.features if settings.features is not None else tuple(range(len(table.features)))
-    _check_features(table, features, settings.target_feature)
-    stops = [int(steps * share + 1e-6) for share in np.cumsum(settings.shares)]  # rounds down, but not 0.7 + 0.2
-    first_read = max(0, stops[0] - (settings.train_steps or steps))
-    starts = [first_read, *stops[:-1]]
-    length = settings.input_steps + settings.output_steps
-    if stops[0] - first_read < length:
-        raise DataError(
-            f"the training part has {stops[0] - first_read} time steps, too few for one window of "
-            f"{settings.input_steps} input and {settings.output_steps} output steps; use more time steps, a larger "
-            "first value of `shares`, or more `train-steps`"
-        )
-
-    if cold:
-        check_cold_steps(settings, stops[0] - first_read, length)
-    is_cold = np.array([name in cold for name in names])
-    first_cold = stops[0] - settings.cold_steps
-
-    step_minutes = resolve_step_minutes(table, settings)
-    values = table.values[rows][:, :every, list(features)]
-    valid = ~np.isnan(values)
-    if settings.missing is not None:
-        valid &= values != settings.missing
-    valid[:, :first_read] = False
-    if is_cold.any():
-        valid[is_cold, :first_cold] = False
-    target = features.index(settings.target_feature)
-    silent = [names[int(row)] for row in np.flatnonzero(~valid[:, : stops[0], target].any(axis=1))]
-    if silent:
-        raise DataError(
-            f"no valid reading in the training part for {', '.join(silent[:5])} ({len(silent)} of {len(names)} "
-            "clients); leave them out by listing the others in `clients`, or check `missing`"
-            + (" and `cold-steps`" if cold.intersection(silent) else "")
-        )
-
-    train = slice(first_read, stops[0])
-    moments = None
-    if settings.cold_scale != "own" or settings.scaling == "pooled":
-        moments = reported(values[:, train, target], valid[:, train, target], is_cold, settings.cold_steps)
-    mean, std = usable(*measured(values[:, train], valid[:, train]))
-    if settings.scaling != "none":
-        if settings.scaling == "pooled" and moments is not None:
-            mean[:, target], std[:, target] = usable(*map(np.asarray, pooled(*moments[:, 2:].T)))
-        replace_known(mean[:, target], std[:, target], names, settings.scales or {}, everybody)
-        values = (values - mean[:, None]) / std[:, None]
-        series = np.where(valid, values, np.float32(0.0))
-    else:
-        series = np.where(valid, values, mean[:, None])
-        mean, std = np.zeros_like(mean), np.ones_like(std)
-    labels = tuple(table.features[feature] for feature in features)
-    seconds = seconds_of(table, settings.start, step_minutes, every)
-    if settings.covariates:
-        if seconds is None:
-            raise DataError("`covariates` need `start` and `step-minutes`, as the file holds no timestamps")
-        ahead = 60 * step_minutes * settings.output_steps
-        readings, read = series[..., target], valid[..., target]
-        more, names_of_more = covariates(settings.covariates, seconds, readings, read, stops[0], ahead)
-        series, labels = np.concatenate([series, more], axis=2), (*labels, *names_of_more)
-
-    tensor = torch.from_numpy(np.ascontiguousarray(series))
-    observed = torch.from_numpy(np.ascontiguousarray(valid[:, :, target]))
-    splits = {}
-    for split, start, stop in zip(SPLITS, starts, stops, strict=True):
-        first: int | Tensor = start
-        count: int | Tensor = _num_windows(stop - start, length, settings.stride)
-        if split == "train" and is_cold.any():
-            of_cold = _num_windows(settings.cold_steps, length, settings.stride) if settings.cold_trains else 0
-            first = torch.from_numpy(np.where(is_cold, first_cold, first))
-            count = torch.from_numpy(np.where(is_cold, of_cold, count))
-        splits[split] = WindowSplit(
-            tensor, observed, first, count, settings.stride, settings.input_steps, settings.output_steps, target,
-            times=None if seconds is None else torch.from_numpy(seconds), step_seconds=step_seconds(step_minutes),
-        )  # fmt: skip
-    if known_steps is not None:
-        first = steps - settings.input_steps
-        splits["test"] = replace(splits["test"], first=first, count=_num_windows(every - first, length, 1), stride=1)
-    task = TaskSpec(
-        kind="forecast",
-        input_shape=(settings.input_steps, len(labels)),
-        output_shape=(settings.output_steps,),
-        step_minutes=step_minutes,
-        unit=settings.unit,
-        features=labels,
-    )
-    groups = None if table.groups is None else tuple(table.groups[row] for row in rows)
-    return CohortData(
-        tuple(names),
-        task,
-        splits,
-        torch.from_numpy(mean[:, target].copy()),
-        torch.from_numpy(std[:, target].copy()),
-        groups=tuple("cold" if name in cold else "warm" for name in names) if cold else groups,
-        untrained=() if settings.cold_trains else tuple(name for name in names if name in cold),
-        moments=None if moments is None else torch.from_numpy(np.ascontiguousarray(moments)),
-    )
-
-
 def step_seconds(step_minutes: float) -> int:
     """Return the seconds between two steps; 1 where steps have no known length."""
     return max(1, round(60 * step_minutes))
 
 
-def clients_of(table: SeriesTable, settings: WindowSettings) -> tuple[str, ...]:
-    """All clients of the data set: those of the settings, else all of the table."""
-    return table.names if settings.clients is None else settings.clients
-
-
 def shares_scales(data: Settings) -> bool:
     """Return whether the scale of some clients of this ``[data]`` table depends on what others send the server."""
     return isinstance(data, WindowSettings) and (data.scaling == "pooled" or data.cold_scale != "own")
-
-
-def _num_windows(steps: int, length: int, stride: int) -> int:
-    """Examples of ``length`` time steps in a stretch of the time axis."""
-    return max(0, (steps - length) // stride + 1)
-
-
-def num_steps(table: SeriesTable, settings: WindowSettings) -> int:
-    """Time steps of ``table`` that the settings use."""
-    steps = table.values.shape[1]
-    return steps if settings.first_steps is None else min(steps, settings.first_steps)
-
-
-def resolve_step_minutes(table: SeriesTable, settings: WindowSettings) -> float:
-    """Minutes between two steps, from the settings or the file; raises DataError when the two differ."""
-    if table.step_minutes and settings.step_minutes and table.step_minutes != settings.step_minutes:
-        raise DataError(
-            f"`step-minutes` is {settings.step_minutes:g}, but the timestamps in the file are "
-            f"{table.step_minutes:g} minutes apart; leave `step-minutes` out"
-        )
-    return table.step_minutes or settings.step_minutes
-
-
-def _check_features(table: SeriesTable, features: Sequence[int], target: int) -> None:
-    known = len(table.features)
-    unknown = [feature for feature in (*features, target) if not 0 <= feature < known]
-    if unknown:
-        raise DataError(f"no feature {unknown[0]}; the file has {known}, counted from 0: {', '.join(table.features)}")
-    if target not in features:
-        raise DataError(f"`target-feature` {target} must be one of `features` {list(features)}")

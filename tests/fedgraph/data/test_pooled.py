@@ -7,8 +7,9 @@ import torch
 from fedgraph.data.base import CohortData, Split
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.pooled import PooledSplit, pooled
+from fedgraph.data.series.cohort import build_cohort
 from fedgraph.data.series.files import SeriesTable
-from fedgraph.data.series.windows import WindowSettings, build_cohort
+from fedgraph.data.series.windows import WindowSettings
 from fedgraph.models import build
 from fedgraph.models.base import Batch, TaskSpec
 from fedgraph.training.cohort import Cohort

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import fedgraph.graph.build as build
+from fedgraph.graph import distances as distance_blocks
 from fedgraph.graph import from_coordinates, from_distance_list, from_distances, from_labels, knn
 from fedgraph.support.errors import GraphError
 
@@ -180,7 +180,7 @@ def test_knn_in_blocks_is_the_same(monkeypatch):
     whole = knn(named(30), 4, features=points, weights="gaussian")
     labels = np.random.default_rng(0).integers(0, 9, (30, 5))
     whole_labels = from_labels(named(30), labels, main=2, weights="overlap")
-    monkeypatch.setattr(build, "_BLOCK_ENTRIES", 30 * 7)
+    monkeypatch.setattr(distance_blocks, "_BLOCK_ENTRIES", 30 * 7)
     assert knn(named(30), 4, features=points, weights="gaussian") == whole
     assert from_labels(named(30), labels, main=2, weights="overlap") == whole_labels
 

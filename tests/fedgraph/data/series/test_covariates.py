@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedgraph.data.series.cohort import build_cohort
 from fedgraph.data.series.covariates import covariates, seconds_of, weekly_profile
 from fedgraph.data.series.files import SeriesTable, regular_times
-from fedgraph.data.series.windows import WindowSettings, build_cohort
+from fedgraph.data.series.windows import WindowSettings
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 
