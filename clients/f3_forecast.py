@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from clients.engine.base import CohortClient, evaluate_splits
+from clients.engine.base import CohortClient, evaluate_forecasts, evaluate_splits
 from clients.engine.node import Node
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import WindowedSource, starts_of, steps_of
@@ -29,7 +29,6 @@ from fedgraph.training import ClientState, Cohort
 from fedgraph.training.forecasting import (
     cohort_of_embeddings,
     embeddings_of,
-    forecast_errors,
     targets_of,
     write_forecasts,
 )
@@ -175,19 +174,16 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
 
     def _measured(self) -> WorkReply:
         """Measure forecasts: those that came, or one's own from the embeddings that came, by what names end with."""
-        cohort = self.uniform_cohort
-        kind = "forecasts" if self.settings.targets == "shared" else "embeddings"
+        cohort, (kind, _) = self.uniform_cohort, self.settings.returned
         suffixes = {name.partition("/")[0].removeprefix(kind) for name in self.request.stacked if name.startswith(kind)}
         metrics: dict[str, Tensor] = {}
         for suffix in sorted(suffixes):
             if self.settings.targets == "private":
                 metrics |= self._forecast(suffix)
                 continue
-            for split in self.request.evaluate:
-                sent = self.sent(kind, suffix, split)
-                horizons = self.assignment.horizons_of(cohort.data.task)
-                found = forecast_errors(cohort, sent, split, horizons, self.assignment.missing_as)
-                metrics |= {f"{split}/{name}{suffix}": values for name, values in found.items()}
+            sent = {split: self.sent(kind, suffix, split) for split in self.request.evaluate}
+            found = evaluate_forecasts(self.assignment, cohort, sent)
+            metrics |= {f"{name}{suffix}": values for name, values in found.items()}
         return WorkReply(self.request.clients, {}, metrics)
 
     def _room(self) -> dict[str, int]:
@@ -235,28 +231,30 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
 
     def reply(self) -> WorkReply:
         """Send embeddings, or take forecasts."""
-        cohort = self.uniform_cohort
-        embeddings = embeddings_of(cohort, self.kept_parameters("encoder", cohort), "test")
         if not self.request.train:
-            return self._forecast(embeddings)
-        starts = starts_of(cohort.data.splits["test"])
+            return self._forecast()
+        starts = starts_of(self.uniform_cohort.data.splits["test"])
         more = self.settings.windows - starts.shape[1]
         arrays = {
             "starts": pad(starts, (0, more), value=-1),
-            "embeddings": pad(embeddings.to(self.settings.dtype), (0, 0, 0, more)),
+            "embeddings": pad(self._embeddings().to(self.settings.dtype), (0, 0, 0, more)),
         }
         return WorkReply(self.request.clients, arrays)
 
-    def _forecast(self, embeddings: Tensor) -> WorkReply:
+    def _embeddings(self) -> Tensor:
+        cohort = self.uniform_cohort
+        return embeddings_of(cohort, self.kept_parameters("encoder", cohort), "test")
+
+    def _forecast(self) -> WorkReply:
         """Write forecasts of the windows, and measure those whose readings are there."""
         cohort = self.uniform_cohort
         if self.settings.targets == "shared":
             found = self.sent("forecasts", "", "test")
         else:
-            forecasters = self.forecasters({"test": embeddings}, "")
+            forecasters = self.forecasters({"test": self._embeddings()}, "")
             mean, std = (values[:, None, None] for values in (cohort.data.mean, cohort.data.std))
             found = (forecasters.predict(self.kept_parameters("forecaster", forecasters), "test") - mean) / std
         write_forecasts(cohort, found, "test", self.node.state_dir / "forecasts" / file_name(self.request.run))
-        horizons = self.assignment.horizons_of(cohort.data.task)
-        errors = forecast_errors(cohort, found, "test", horizons, self.assignment.missing_as)
-        return WorkReply(self.request.clients, {}, {f"later/{name}": values for name, values in errors.items()})
+        errors = evaluate_forecasts(self.assignment, cohort, {"test": found})
+        metrics = {name.replace("test/", "later/", 1): values for name, values in errors.items()}
+        return WorkReply(self.request.clients, {}, metrics)

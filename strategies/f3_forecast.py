@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -30,12 +30,12 @@ from fedgraph.fusion.forecasting import (
     forecasts,
 )
 from fedgraph.graph import ClientGraph, write_graph
-from fedgraph.messages import WorkReply, to_record
+from fedgraph.messages import to_record
 from fedgraph.methods.f3_forecast import FITTED_ON, F3ForecastSettings, suffix_of
 from fedgraph.models import Layout, ModelChoice, TaskSpec, build, flattened
 from fedgraph.runs import RunFolder, load_models
 from fedgraph.support.errors import ExperimentError
-from strategies.engine.forecasts import ForecastStrategy, read_errors
+from strategies.engine.forecasts import ForecastStrategy
 from strategies.engine.phases import Outcome
 from strategies.engine.replies import Replies
 
@@ -136,11 +136,6 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
             if split in self._told:
                 shapes |= {f"{part}/{split}": (room[split], steps) for part in ("targets", "known")}
         types = {name: _TYPES.get(name.partition("/")[0], self.settings.precision) for name in shapes}
-
-        def read(content: RecordDict, clients: list[str]) -> tuple[WorkReply, Mapping[str, str]]:
-            reply = WorkReply.unpack(content, clients, shapes, types)
-            return reply, reply.unusable()
-
         shared = {"examples": torch.tensor([room[split] for split in SPLITS])}
         requests = {
             node: self.request(
@@ -148,7 +143,7 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
             )
             for node, places in federation.hosts.items()
         }
-        return self.exchanged(grid, federation, federation.hosts, requests, read)
+        return self.exchanged(grid, federation, federation.hosts, requests, shapes, types)
 
     def _encoders(self, layout: Layout, names: Sequence[str]) -> dict[str, Tensor]:
         """The models of the run that ``encoders`` names, ``[clients, parameters]``; nothing where there is none."""
@@ -190,9 +185,8 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
         With private targets forecasts of its embeddings are sent, of all splits: from these the client learns to
         forecast its readings.
         """
-        private = self.settings.targets == "private"
-        splits = SPLITS if private else self.plan.splits
-        kind, dtype = ("embeddings", self.settings.dtype) if private else ("forecasts", torch.float32)
+        splits = SPLITS if self.settings.targets == "private" else self.plan.splits
+        kind, dtype = self.settings.returned
         found = {
             (suffix, split): windows[split].of_owners(
                 forecasts(fit.network, windows[split]), sent.tensors[f"starts/{split}"]
@@ -210,7 +204,7 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
             }
             requests[node] = self.request(clients, own, {}, train=False)
 
-        return self.exchanged(grid, federation, asked, requests, read_errors)
+        return self.exchanged(grid, federation, asked, requests)
 
     @property
     def _told(self) -> tuple[SplitName, ...]:

@@ -5,24 +5,23 @@ Ma, Hoang, Chen (UAI 2023), lines 8 to 11 of algorithm 1, for time series.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedgraph.experiment import load_experiment
 from fedgraph.federation import Federation, OrderedGrid
 from fedgraph.fusion.forecasting import FittedForecasts, OwnerWindows, forecasts
-from fedgraph.messages import WorkReply, to_record
+from fedgraph.messages import to_record
 from fedgraph.methods.f3_forecast import EncoderSettings, F3ForecastInferenceSettings
 from fedgraph.models import flattened
 from fedgraph.runs import RunFolder
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.settings import part_of
-from strategies.engine.forecasts import ForecastStrategy, read_errors
+from strategies.engine.forecasts import ForecastStrategy
 from strategies.engine.phases import Outcome
 from strategies.engine.replies import Replies
 
@@ -100,25 +99,19 @@ class F3ForecastInference(ForecastStrategy[F3ForecastInferenceSettings]):
         room = self.settings.windows
         shapes = {"starts": (room,), "embeddings": (room, size)}
         types = {"starts": "int64", "embeddings": self.settings.precision}
-
-        def read(content: RecordDict, clients: list[str]) -> tuple[WorkReply, Mapping[str, str]]:
-            reply = WorkReply.unpack(content, clients, shapes, types)
-            return reply, reply.unusable()
-
         requests = {
             node: replace(self.request(federation.clients_of(node), {}, {}, train=True), run=self._trained.name)
             for node in federation.hosts
         }
-        return self.exchanged(grid, federation, federation.hosts, requests, read)
+        return self.exchanged(grid, federation, federation.hosts, requests, shapes, types)
 
     def _measured(self, grid: OrderedGrid, federation: Federation, sent: Replies, found: Tensor) -> Replies:
         """Send each client what the network makes of its windows; what it measures of its forecasts."""
-        private = self.settings.targets == "private"
-        kind, dtype = ("embeddings", self.settings.dtype) if private else ("forecasts", torch.float32)
+        kind, dtype = self.settings.returned
         counts = (sent.tensors["starts"] >= 0).sum(1)
         asked, requests = {}, {}
         for node, clients, positions, rows in self.hosts_of(grid, federation, sent.names):
             asked[node] = positions
             own = {f"{kind}/test": found[rows, : int(counts[rows].max())].to(dtype)}
             requests[node] = replace(self.request(clients, own, {}, train=False), run=self._trained.name)
-        return self.exchanged(grid, federation, asked, requests, read_errors)
+        return self.exchanged(grid, federation, asked, requests)

@@ -8,7 +8,7 @@ from torch import Tensor, zeros
 
 from fedgraph.fusion.forecasting import JointForecastSettings
 from fedgraph.support.errors import ExperimentError
-from strategies.engine.forecasts import ForecastStrategy, read_errors
+from strategies.engine.forecasts import ForecastStrategy
 from strategies.engine.phases import Outcome
 
 
@@ -39,7 +39,7 @@ class JointForecast(ForecastStrategy[JointForecastSettings]):
         (node,) = federation.hosts
         given: dict[str, Tensor] = {} if graph is None else {"graph": graph.subgraph(federation.names).dense().float()}
         requests = {node: self.request(federation.clients_of(node), {}, given, train=False)}
-        replies = self.exchanged(nodes, federation, federation.hosts, requests, read_errors)
+        replies = self.exchanged(nodes, federation, federation.hosts, requests)
         told = f"{len(replies.names)} clients, forecast by one network that sees all: {self.settings.network}"
         return Outcome(
             replies.names, federation.data, told, replies.metrics, zeros(0), 1, replies.absent

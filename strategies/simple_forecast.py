@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from fedgraph.methods.baselines import SimpleForecastSettings
-from strategies.engine.forecasts import ForecastStrategy, read_errors
+from strategies.engine.forecasts import ForecastStrategy
 from strategies.engine.phases import Outcome
 
 
@@ -25,7 +25,7 @@ class SimpleForecast(ForecastStrategy[SimpleForecastSettings]):
             node: self.request(federation.clients_of(node), {}, {}, train=False) for node in nodes.get_node_ids()
         }
 
-        replies = self.exchanged(nodes, federation, federation.hosts, requests, read_errors)
+        replies = self.exchanged(nodes, federation, federation.hosts, requests)
         told = f"{len(replies.names)} clients, each forecast by itself: {self.settings.forecaster}"
         outcome = Outcome(replies.names, federation.data, told, replies.metrics, torch.zeros(0), 0, replies.absent)
         return outcome, ArrayRecord()

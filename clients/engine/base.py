@@ -18,6 +18,7 @@ from fedgraph.models import finite_rows
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.settings import Configured, S
 from fedgraph.training import AnyCohort, Cohort, GradientTerm, TrainResult, TrainSettings, fresh_state
+from fedgraph.training.forecasting import forecast_errors
 
 
 def evaluate_splits(
@@ -29,6 +30,18 @@ def evaluate_splits(
         f"{split}/{metric}": values
         for split in splits
         for metric, values in cohort.evaluate(models, split, horizons, missing_as=missing_as).items()
+    }
+
+
+def evaluate_forecasts(
+    assignment: Assignment, cohort: Cohort, forecasts: Mapping[SplitName, Tensor]
+) -> dict[str, Tensor]:
+    """Measure forecasts ``[clients, examples, steps]``, scaled as targets are; return metrics as above."""
+    horizons, missing_as = assignment.horizons_of(cohort.data.task), assignment.missing_as
+    return {
+        f"{split}/{metric}": values
+        for split, found in forecasts.items()
+        for metric, values in forecast_errors(cohort, found, split, horizons, missing_as).items()
     }
 
 

@@ -45,6 +45,11 @@ class EncoderSettings(Settings):
         """The type of the embeddings that are sent."""
         return torch.float16 if self.precision == "float16" else torch.float32
 
+    @property
+    def returned(self) -> tuple[str, torch.dtype]:
+        """What the server sends back of each window, and its type: forecasts, or embeddings of later windows."""
+        return ("forecasts", torch.float32) if self.targets == "shared" else ("embeddings", self.dtype)
+
 
 class F3ForecastSettings(ForecastFusionSettings, EncoderSettings):
     """``[f3-forecast]``: the clients' encoders, and how the server fuses their embeddings.

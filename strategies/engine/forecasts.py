@@ -17,14 +17,9 @@ from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import S
 from strategies.engine.phases import PhasedStrategy
-from strategies.engine.replies import Reader, Replies, collect
+from strategies.engine.replies import Replies, collect
 
 log = logging.getLogger("fedgraph")
-
-
-def read_errors(content: RecordDict, clients: list[str]) -> tuple[WorkReply, Mapping[str, str]]:
-    """Read a reply that has errors of forecasts, and no tensors."""
-    return WorkReply.unpack(content, clients, {}), {}
 
 
 class ForecastStrategy(PhasedStrategy[S]):
@@ -59,7 +54,8 @@ class ForecastStrategy(PhasedStrategy[S]):
         federation: Federation,
         asked: Mapping[int, Tensor],
         requests: Mapping[int, WorkRequest],
-        read: Reader,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        types: Mapping[str, str] | None = None,
     ) -> Replies:
         """One exchange.
 
@@ -71,8 +67,10 @@ class ForecastStrategy(PhasedStrategy[S]):
             Positions of the clients that each node is asked for.
         requests : Mapping of int to WorkRequest
             What each node is sent.
-        read : callable
-            Checks and decodes a reply.
+        shapes : mapping of str to tuple of int, optional
+            Shapes of the tensors that come back, by name, without the client axis; none, if not given.
+        types : mapping of str to str, optional
+            NumPy types of those that are not float32, by name.
 
         Returns
         -------
@@ -84,6 +82,11 @@ class ForecastStrategy(PhasedStrategy[S]):
         RunError
             If clients are absent and must not be, or too few are left.
         """
+
+        def read(content: RecordDict, names: list[str]) -> tuple[WorkReply, Mapping[str, str]]:
+            reply = WorkReply.unpack(content, names, shapes or {}, types)
+            return reply, reply.unusable()
+
         messages = [
             Message(request.pack(), node, MessageType.TRAIN if request.train else MessageType.EVALUATE)
             for node, request in requests.items()

@@ -5,7 +5,7 @@
 2
 """
 
-from fedgraph.fusion.forecasting.fitting import FitSettings, ForecastFit, Look, fit_network, forecasts
+from fedgraph.fusion.forecasting.fitting import ForecastFit, forecasts
 from fedgraph.fusion.forecasting.fusion import (
     ForecastFusion,
     ForecastFusionSettings,
@@ -14,25 +14,21 @@ from fedgraph.fusion.forecasting.fusion import (
     graph_weights,
 )
 from fedgraph.fusion.forecasting.graph_network import GraphNetwork
-from fedgraph.fusion.forecasting.joint import JointForecastSettings, JointNetwork, fit_joint
+from fedgraph.fusion.forecasting.joint import JointForecastSettings, fit_joint
 from fedgraph.fusion.forecasting.model_file import FittedForecasts
 from fedgraph.fusion.forecasting.windows import OwnerWindows
 
 __all__ = [
-    "FitSettings",
     "FittedForecasts",
     "ForecastFit",
     "ForecastFusion",
     "ForecastFusionSettings",
     "GraphNetwork",
     "JointForecastSettings",
-    "JointNetwork",
-    "Look",
     "OwnerGraph",
     "OwnerWindows",
     "fit_forecasts",
     "fit_joint",
-    "fit_network",
     "forecasts",
     "graph_weights",
 ]

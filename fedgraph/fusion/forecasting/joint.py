@@ -37,7 +37,6 @@ class JointForecastSettings(FitSettings):
 
     network: JointNetwork = "graph-wavenet"
     steps: int = Field(default=1500, ge=1)
-    learning_rate: float = Field(default=0.002, gt=0)
 
 
 class JointPerceptron(nn.Module):
