@@ -19,6 +19,7 @@ from fedgraph.federation import JoinedSamples
 from fedgraph.fusion import (
     FittedFusion,
     FusionData,
+    FusionFit,
     FusionSettings,
     GraphFusion,
     Prediction,
@@ -91,6 +92,7 @@ class F3(OwnersStrategy[F3Settings]):
                 "epochs": len(found.history),
                 "validation_loss": found.validation_loss,
                 **({"diverged_learning_rates": list(found.diverged)} if found.diverged else {}),
+                **({"members": _members(found, self.settings, self.plan.seed)} if found.members else {}),
             }
         }
         arrays = to_record(found.network.state_dict())
@@ -152,6 +154,21 @@ class F3(OwnersStrategy[F3Settings]):
             matrices = network.alignment.matrices().detach().cpu()
             with replacing(folder / "alignment.npz") as path, path.open("wb") as stream:
                 np.savez(stream, owners=np.array(fusion.owners), matrices=matrices.numpy())
+
+
+def _members(found: FusionFit, settings: FusionSettings, seed: int) -> list[dict[str, Any]]:
+    """Return what each member of an ensemble came to."""
+    weights = found.network.state_dict()["weights"].tolist()
+    return [
+        {
+            "fusion": own.fusion,
+            "weight": weight,
+            "learning_rate": each.learning_rate,
+            "epoch": each.epoch,
+            "validation_loss": each.validation_loss,
+        }
+        for weight, each, (own, _) in zip(weights, found.members, settings.networks(seed), strict=True)
+    ]
 
 
 def warn_of_unaligned(settings: FusionSettings, joined: JoinedSamples) -> None:

@@ -178,7 +178,8 @@ class Vertical(OwnersStrategy[VerticalSettings]):
             embeddings = steps.embed(rows, training=True).to(device).requires_grad_()
             present, labels = joined.present[rows].to(device), joined.labels[rows].to(device)
             with pinned_threads(1):
-                loss = learn(network.train(), optimizer, embeddings, present, labels, random, weights)
+                network.train()
+                loss = learn(network, optimizer, embeddings, present, labels, random, weights, settings.owner_dropout)
             assert embeddings.grad is not None
             steps.send_back(rows, embeddings.grad.cpu())
             seen.append(embeddings.detach())

@@ -10,18 +10,20 @@ Settings, the fusion network that they describe, its training, and predictions. 
 
 from fedgraph.fusion.alignment import HardAlignment, Parameterisation, sinkhorn
 from fedgraph.fusion.build import build_network, check_fusion
+from fedgraph.fusion.learning import class_weights, learn, optimizer_of
 from fedgraph.fusion.model_file import FittedFusion
 from fedgraph.fusion.network import FusionNetwork, GraphFusion
 from fedgraph.fusion.prediction import Prediction, predict
 from fedgraph.fusion.scores import decided, log_loss, owner_scores, scores
 from fedgraph.fusion.secret import SecretFusion, Stages
-from fedgraph.fusion.settings import FusionSettings, Rate
-from fedgraph.fusion.training import FusionData, FusionEpoch, class_weights, fit, learn, optimizer_of
+from fedgraph.fusion.settings import FusionSettings, Rate, SingleFusion
+from fedgraph.fusion.training import FusionData, FusionEpoch, FusionFit, fit
 
 __all__ = [
     "FittedFusion",
     "FusionData",
     "FusionEpoch",
+    "FusionFit",
     "FusionNetwork",
     "FusionSettings",
     "GraphFusion",
@@ -30,6 +32,7 @@ __all__ = [
     "Prediction",
     "Rate",
     "SecretFusion",
+    "SingleFusion",
     "Stages",
     "build_network",
     "check_fusion",

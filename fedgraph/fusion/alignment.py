@@ -20,7 +20,19 @@ _SMALLEST = 1e-12
 
 
 class Alignment(nn.Module):
-    """Base class of the maps that make owners' embeddings comparable."""
+    """Base class of the maps that make owners' embeddings comparable.
+
+    Attributes
+    ----------
+    offset : Parameter or None
+        Added to each owner's aligned embedding, ``[owners, aligned]``; None: the maps are linear, as in the paper.
+    """
+
+    offset: nn.Parameter | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_parameter("offset", None)
 
     def matrices(self) -> Tensor:
         """Return all P_i, ``[owners, aligned, size]``."""
@@ -49,8 +61,9 @@ class NoAlignment(Alignment):
 
 class _Products(Alignment):
     def forward(self, embeddings: Tensor) -> Tensor:
-        """Multiply row i by P_i, ``[batch, owners, size]`` -> ``[batch, owners, aligned]`` (eq. 7)."""
-        return torch.bmm(embeddings.transpose(0, 1), self.matrices().mT).transpose(0, 1)
+        """Multiply row i by P_i, ``[batch, owners, size]`` -> ``[batch, owners, aligned]`` (eq. 7); add the offset."""
+        aligned = torch.bmm(embeddings.transpose(0, 1), self.matrices().mT).transpose(0, 1)
+        return aligned if self.offset is None else aligned + self.offset
 
 
 class SoftAlignment(_Products):
@@ -61,16 +74,25 @@ class SoftAlignment(_Products):
     aligned   : rows of every P_i.
     generator : draws the initial matrices.
     trained   : False keeps the initial matrices.
+    affine    : add a trained offset per owner, 0 at first, which is not in the paper.
     """
 
     def __init__(
-        self, sizes: Tensor, size: int, aligned: int, generator: torch.Generator, trained: bool = True
+        self,
+        sizes: Tensor,
+        size: int,
+        aligned: int,
+        generator: torch.Generator,
+        trained: bool = True,
+        affine: bool = False,
     ) -> None:
         super().__init__()
         bound = (6 / (sizes.double() + aligned)).sqrt().float()[:, None, None]
         uniform = 2 * torch.rand(len(sizes), aligned, size, generator=generator) - 1
         own = torch.arange(size) < sizes[:, None, None]
         self.matrix = nn.Parameter(bound * uniform * own, requires_grad=trained)
+        if affine:
+            self.offset = nn.Parameter(torch.zeros(len(sizes), aligned))
 
     def matrices(self) -> Tensor:
         """Return all P_i, ``[owners, aligned, size]``."""

@@ -7,26 +7,13 @@ so that owners are a set.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedgraph.fusion.alignment import Alignment
-from fedgraph.fusion.network import FusionNetwork, glorot
-
-
-class _Linear(nn.Module):
-    """A linear layer with weights drawn by a generator."""
-
-    def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(glorot(inputs, outputs, generator))
-        self.bias = nn.Parameter(torch.zeros(outputs))
-
-    def forward(self, values: Tensor) -> Tensor:
-        return values @ self.weight + self.bias
+from fedgraph.fusion.network import FusionNetwork, Linear, Perceptron
 
 
 class _SelfAttention(nn.Module):
@@ -35,10 +22,10 @@ class _SelfAttention(nn.Module):
     def __init__(self, width: int, heads: int, feed_forward: int, dropout: float, generator: torch.Generator) -> None:
         super().__init__()
         self.heads, self.dropout = heads, dropout
-        self.queries_keys_values = _Linear(width, 3 * width, generator)
-        self.output = _Linear(width, width, generator)
-        self.inner = _Linear(width, feed_forward, generator)
-        self.outer = _Linear(feed_forward, width, generator)
+        self.queries_keys_values = Linear(width, 3 * width, generator)
+        self.output = Linear(width, width, generator)
+        self.inner = Linear(width, feed_forward, generator)
+        self.outer = Linear(feed_forward, width, generator)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
 
     def forward(self, values: Tensor, seen: Tensor, generator: torch.Generator) -> Tensor:
@@ -83,11 +70,11 @@ class TransformerFusion(FusionNetwork):
     ) -> None:
         super().__init__()
         self.alignment = alignment
-        self.entrance = _Linear(aligned, width, generator)
+        self.entrance = Linear(aligned, width, generator)
         self.blocks = nn.ModuleList(
             _SelfAttention(width, heads, feed_forward, dropout, generator) for _ in range(layers)
         )
-        self.head = _Linear(width, classes, generator)
+        self.head = Linear(width, classes, generator)
 
     def forward(self, embeddings: Tensor, present: Tensor, generator: torch.Generator) -> Tensor:
         """See :class:`FusionNetwork`."""
@@ -106,13 +93,16 @@ class ConcatenationFusion(FusionNetwork):
 
     def __init__(self, owners: int, size: int, hidden: Sequence[int], classes: int, generator: torch.Generator) -> None:
         super().__init__()
-        widths = (owners * size, *hidden, classes)
-        self.layers = nn.ModuleList(_Linear(*shape, generator) for shape in pairwise(widths))
+        self.layers = Perceptron((owners * size, *hidden, classes), generator)
 
     def forward(self, embeddings: Tensor, present: Tensor, generator: torch.Generator) -> Tensor:
         """See :class:`FusionNetwork`."""
-        values = (embeddings * present[..., None]).flatten(1)
-        for layer in self.layers[:-1]:
-            values = layer(values).relu()
-        logits: Tensor = self.layers[-1](values)
+        logits: Tensor = self.layers((embeddings * present[..., None]).flatten(1))
         return logits
+
+    def dropped(
+        self, embeddings: Tensor, present: Tensor, share: float, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """See :class:`FusionNetwork`; those that stay are scaled up, so that sums over owners keep their mean."""
+        _, present = super().dropped(embeddings, present, share, generator)
+        return embeddings / (1 - share), present

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from fedgraph.fusion.alignment import Alignment, HardAlignment, NoAlignment, SoftAlignment
 from fedgraph.fusion.baselines import ConcatenationFusion, TransformerFusion
-from fedgraph.fusion.consensus import Consensus, DrawnConsensus, GivenConsensus, NeighbourConsensus
+from fedgraph.fusion.consensus import Consensus, DrawnConsensus, ExpectedConsensus, GivenConsensus, NeighbourConsensus
+from fedgraph.fusion.ensemble import FusionEnsemble
 from fedgraph.fusion.network import EmbeddingScaling, FusionNetwork, GraphFusion
 from fedgraph.fusion.settings import FusionSettings
 from fedgraph.graph.learning import BernoulliGraph, FeatureNeighbours, GumbelGraph, InverseCdfGraph
@@ -53,6 +54,10 @@ def build_network(
     ExperimentError
         When the settings do not fit each other, the owners' sizes or the given graph.
     """
+    if settings.fusion == "ensemble":
+        return FusionEnsemble(
+            [build_network(each, sizes, classes, given, own) for each, own in settings.networks(seed)]
+        )
     network = _network(settings, sizes, classes, given, seed)
     if settings.scaling == "owner":
         network.scaling = EmbeddingScaling(sizes, int(sizes.max()))
@@ -82,7 +87,9 @@ def _network(settings: FusionSettings, sizes: Tensor, classes: int, given: Tenso
         return TransformerFusion(alignment, aligned, classes, layers, *_TRANSFORMER)
     consensus = None if settings.fusion == "mean-pooling" else _consensus(settings, owners, aligned, given, seed)
     zeros_count = settings.absent == "zeros"
-    return GraphFusion(alignment, consensus, aligned, settings.hidden, classes, layers, zeros_count)
+    return GraphFusion(
+        alignment, consensus, aligned, settings.hidden, classes, layers, zeros_count, settings.head
+    )  # fmt: skip
 
 
 def _alignment(settings: FusionSettings, sizes: Tensor, size: int, seed: int) -> tuple[Alignment, int]:
@@ -92,10 +99,15 @@ def _alignment(settings: FusionSettings, sizes: Tensor, size: int, seed: int) ->
             f"aligned-size = {settings.aligned_size}, but alignment = '{settings.alignment}' keeps embeddings at their "
             "size: leave aligned-size out, or use alignment = 'soft'"
         )
+    if settings.alignment_affine and settings.alignment != "soft":
+        raise ExperimentError(
+            f"alignment-affine adds an offset to matrices P_i that are free, but alignment = '{settings.alignment}': "
+            "use alignment = 'soft', or leave alignment-affine out"
+        )
     aligned = settings.aligned_size or size
     random, trained = generator(seed, "alignment"), settings.alignment_trained
     if settings.alignment == "soft":
-        return SoftAlignment(sizes, size, aligned, random, trained), aligned
+        return SoftAlignment(sizes, size, aligned, random, trained, settings.alignment_affine), aligned
     if settings.alignment == "hard":
         return HardAlignment(
             sizes, size, aligned, random, settings.sinkhorn, *_SINKHORN, trained, settings.sinkhorn_entropy
@@ -121,6 +133,8 @@ def _consensus(
         graph = InverseCdfGraph(
             owners, random, settings.temperature, workers, settings.reference, settings.reference_options
         )
+    if settings.draw_per == "never":
+        return ExpectedConsensus(graph)
     return DrawnConsensus(graph, per_sample=settings.draw_per == "sample")
 
 

@@ -73,7 +73,7 @@ class DrawnConsensus(Consensus):
 
     def expected(self) -> Tensor:
         """Return the edge probabilities."""
-        return self.graph.expected()
+        return self.graph.expected().detach()
 
 
 class NeighbourConsensus(Consensus):
@@ -116,6 +116,26 @@ class GivenConsensus(Consensus):
     def expected(self) -> Tensor:
         """Return the given graph."""
         return self.weights
+
+
+class ExpectedConsensus(Consensus):
+    """The edge probabilities themselves as weights, learned and not drawn: one graph for all samples (no paper)."""
+
+    def __init__(self, graph: BernoulliGraph) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def adjacency(self, aligned: Tensor, there: Tensor) -> Tensor:
+        """See :class:`Consensus`."""
+        return self.graph.expected()
+
+    def constrain(self) -> None:
+        """See :class:`Consensus`."""
+        self.graph.constrain()
+
+    def expected(self) -> Tensor:
+        """Return the edge probabilities."""
+        return self.graph.expected().detach()
 
 
 def normalised_products(adjacency: Tensor, features: Tensor, there: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:

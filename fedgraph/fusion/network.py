@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -104,6 +105,13 @@ class FusionNetwork(nn.Module):
         used = generators if self.stochastic else generators[:1]
         return torch.stack([self(embeddings, present, each) for each in used])
 
+    def dropped(
+        self, embeddings: Tensor, present: Tensor, share: float, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return embeddings and presence without a ``share`` of the owners of each sample, drawn at random."""
+        kept = torch.rand(present.shape, generator=generator) >= share
+        return embeddings, present & kept.to(present.device)
+
     def settle(self, embeddings: Tensor, present: Tensor) -> None:
         """Compute what evaluation needs from all training samples; called before evaluating."""
 
@@ -120,7 +128,8 @@ class FusionNetwork(nn.Module):
         others: list[nn.Parameter] = []
         for name, each in self.named_parameters():
             if each.requires_grad:
-                (others if each.ndim < 2 or name.startswith("consensus.") else weights).append(each)
+                bias = each.ndim < 2 or name.endswith("offset")
+                (others if bias or name.startswith("consensus.") else weights).append(each)
         return weights, others
 
 
@@ -140,7 +149,9 @@ class GraphFusion(FusionNetwork):
     """``softmax(mean over owners of L1(relu(L0(H))))`` with layers ``L(X) = (D^-1/2 A D^-1/2 + I) X W + b`` (eq. 8).
 
     Row i of H is ``P_i h_i``; A holds self loops; the second ``I`` is the skip connection. Absent owners are masked
-    after each layer. Without a graph this is eq. 5.
+    after each layer. Without a graph this is eq. 5. With a ``head``, which is not in the paper, L1 has as many outputs
+    as the head's first layer has units, and a perceptron follows the mean over owners: without it the logits are a sum
+    over owners, who then meet in the graph alone.
 
     Parameters
     ----------
@@ -154,6 +165,8 @@ class GraphFusion(FusionNetwork):
         Draws the initial weights.
     zeros_count : bool
         Absent owners count towards degrees and the mean, with zeros for features; otherwise they are left out.
+    head : sequence of int
+        Widths of hidden layers between the mean over owners and the classes.
     """
 
     alignment: Alignment
@@ -167,11 +180,14 @@ class GraphFusion(FusionNetwork):
         classes: int,
         generator: torch.Generator,
         zeros_count: bool = False,
+        head: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.alignment, self.consensus, self.zeros_count = alignment, consensus, zeros_count
-        self.weights = nn.ParameterList(glorot(*shape, generator) for shape in ((aligned, hidden), (hidden, classes)))
-        self.biases = nn.ParameterList(torch.zeros(size) for size in (hidden, classes))
+        pooled = (*head, classes)[0]
+        self.weights = nn.ParameterList(glorot(*shape, generator) for shape in ((aligned, hidden), (hidden, pooled)))
+        self.biases = nn.ParameterList(torch.zeros(size) for size in (hidden, pooled))
+        self.head = Perceptron((*head, classes), generator)
         self.stochastic = consensus is not None and consensus.stochastic
 
     def forward(self, embeddings: Tensor, present: Tensor, generator: torch.Generator) -> Tensor:
@@ -206,10 +222,16 @@ class GraphFusion(FusionNetwork):
         return first if self.scaling is None else first * self.scaling.factor[:, None, None]
 
     def offsets(self, projections: Tensor) -> Tensor:
-        """Return what scaling adds to products by :meth:`projections`, ``[owners, hidden]``: ``- f_i W0' P_i c_i``."""
-        if self.scaling is None:
-            return torch.zeros_like(projections[:, :, 0])
-        return -torch.einsum("ohs,os->oh", projections, self.scaling.centre)
+        """Return what is added to products by :meth:`projections`, ``[owners, hidden]``: ``W0' (b_i - f_i P_i c_i)``.
+
+        c_i is the centre of the scaling, b_i the offset of the alignment.
+        """
+        added = torch.zeros_like(projections[:, :, 0])
+        if self.alignment.offset is not None:
+            added = self.alignment.offset @ self.weights[0]
+        if self.scaling is not None:
+            added = added - torch.einsum("ohs,os->oh", projections, self.scaling.centre)
+        return added
 
     def mixing(self, present: Tensor, generators: Sequence[torch.Generator]) -> Mixing:
         """Return the graphs that :meth:`draws` uses with these generators in evaluation; one where nothing is drawn.
@@ -246,6 +268,8 @@ class GraphFusion(FusionNetwork):
     def _first(self, embeddings: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
         """Return H, and H W0 transposed, ``[batch, hidden, owners]``."""
         aligned = self.alignment(embeddings * present[..., None])
+        if self.alignment.offset is not None:
+            aligned = aligned * present[..., None]
         return aligned, self.weights[0].T @ aligned.mT
 
     def _logits(self, aligned: Tensor, products: Tensor, present: Tensor, generator: torch.Generator) -> Tensor:
@@ -258,16 +282,44 @@ class GraphFusion(FusionNetwork):
         return self._pooled(mixed, weight, there, counted)
 
     def _pooled(self, mixed: Tensor, weight: Tensor, there: Tensor, counted: Tensor) -> Tensor:
-        """Apply bias and non-linearity of the first layer, the second layer and the mean over owners."""
+        """Apply bias and non-linearity of the first layer, the second layer, the mean over owners and the head."""
         hidden = (mixed + self.biases[0][:, None]).relu() * there[:, None]
         number = counted.sum(1, keepdim=True).clamp(min=1)
         pooled = (hidden * weight).sum(2) / number
-        return pooled @ self.weights[1] + there.sum(1, keepdim=True) / number * self.biases[1]
+        mean = pooled @ self.weights[1] + there.sum(1, keepdim=True) / number * self.biases[1]
+        logits: Tensor = self.head(mean.relu()) if len(self.head) else mean
+        return logits
 
     def counts(self, present: Tensor) -> tuple[Tensor, Tensor]:
         """Return which owners are present, and which count in degrees and the mean, as floats ``[batch, owners]``."""
         there = present.to(self.biases[0].dtype)
         return there, torch.ones_like(there) if self.zeros_count else there
+
+
+class Linear(nn.Module):
+    """A linear layer with weights drawn by a generator, and a bias of 0 at first."""
+
+    def __init__(self, inputs: int, outputs: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(glorot(inputs, outputs, generator))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Map ``[..., inputs]`` to ``[..., outputs]``."""
+        return values @ self.weight + self.bias
+
+
+class Perceptron(nn.ModuleList):
+    """Linear layers of these ``widths`` with ReLU between them; a single width makes no layer."""
+
+    def __init__(self, widths: Sequence[int], generator: torch.Generator) -> None:
+        super().__init__(Linear(*shape, generator) for shape in pairwise(widths))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Map ``[..., first width]`` to ``[..., last width]``."""
+        for place, layer in enumerate(self):
+            values = layer(values if place == 0 else values.relu())
+        return values
 
 
 def glorot(inputs: int, outputs: int, generator: torch.Generator) -> Tensor:

@@ -172,6 +172,10 @@ class SecretFusion:
         # A sum over present owners.
         weight = (stages.second.abs() * known / counted.sum(1, keepdim=True).clamp(min=1)).double()
         hidden = torch.einsum("pdoh,dpo->pdh", first, weight)
-        last = self.network.weights[1].detach().double()
+        *between, last = (
+            each.detach().double() for each in (self.network.weights[1], *(layer.weight for layer in self.network.head))
+        )
+        for weights in between:
+            hidden = hidden @ weights.abs()
         differences = hidden @ (last[:, :, None] - last[:, None]).abs().flatten(1)
         return float((differences.amax(-1) / 4).tanh().mean(1).max())

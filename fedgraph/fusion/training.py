@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
 from fedgraph.fusion.build import build_network
+from fedgraph.fusion.ensemble import FusionEnsemble, mixture_weights
+from fedgraph.fusion.learning import class_weights, learn, optimizer_of
 from fedgraph.fusion.network import FusionNetwork
 from fedgraph.fusion.prediction import predict
 from fedgraph.fusion.scores import area_under_roc, log_loss
@@ -115,6 +116,8 @@ class FusionFit:
         All epochs of all learning rates with finite losses.
     diverged : tuple of float
         Learning rates that led to a loss that is not finite; none of their weights are used.
+    members : tuple of FusionFit
+        Those of an ensemble; its own learning rate and epoch are those of the best member.
     """
 
     network: FusionNetwork
@@ -124,12 +127,15 @@ class FusionFit:
     quality: float
     history: tuple[FusionEpoch, ...] = ()
     diverged: tuple[float, ...] = ()
+    members: tuple[FusionFit, ...] = ()
 
 
 def fit(
     settings: FusionSettings, data: FusionData, seed: int, on_epoch: Callable[[FusionEpoch], None] | None = None
 ) -> FusionFit:
     """Train the network of ``settings`` once per learning rate, from the same start, and keep the best.
+
+    Members of an ensemble are trained so one by one, and may end with different learning rates.
 
     Training stops when validation, by ``monitor``, has not become better for ``patience`` epochs. It uses the same
     drawn graphs in every epoch, so that epochs differ by their weights alone. On a CPU one intra-op thread computes all
@@ -163,6 +169,37 @@ def fit(
     training = tuple(part.to(device) for part in data.of_split("train"))
     validation = data.of_split("validation")
     weights = class_weights(settings, training[2], data.classes)
+    fits = [_fit_one(each, data, training, validation, own, weights, on_epoch) for each, own in settings.networks(seed)]
+    if settings.fusion != "ensemble":
+        return fits[0]
+    ensemble = FusionEnsemble([each.network for each in fits]).eval()
+    if settings.member_weights == "validation":
+        embeddings, present, labels = validation
+        told = [predict(each.network, embeddings, present, settings.draws, seed).probabilities for each in fits]
+        ensemble.weights.copy_(mixture_weights(torch.stack(told)[:, torch.arange(len(labels)), labels]))
+    loss, quality = _validated(ensemble, validation, settings, seed, weights)
+    return replace(
+        max(fits, key=lambda each: each.quality),
+        network=ensemble,
+        validation_loss=loss,
+        quality=quality,
+        history=tuple(epoch for each in fits for epoch in each.history),
+        diverged=tuple(sorted({rate for each in fits for rate in each.diverged})),
+        members=tuple(fits),
+    )
+
+
+def _fit_one(
+    settings: FusionSettings,
+    data: FusionData,
+    training: tuple[Tensor, ...],
+    validation: tuple[Tensor, Tensor, Tensor],
+    seed: int,
+    weights: Tensor | None,
+    on_epoch: Callable[[FusionEpoch], None] | None,
+) -> FusionFit:
+    """Train one network; see :func:`fit`."""
+    device = settings.torch_device()
     history: list[FusionEpoch] = []
     diverged: dict[float, _DivergedError] = {}
     best: FusionFit | None = None
@@ -214,7 +251,7 @@ def _fit_at(
     for epoch in range(1, settings.epochs + 1):
         with pinned_threads(1):
             random = generator(seed, "fusion epoch", epoch)
-            loss = _epoch(network, optimizer, training, settings.batch_size, random, weights)
+            loss = _epoch(network, optimizer, training, settings, random, weights)
             network.settle(*training[:2])
         validation_loss, quality = _validated(network, validation, settings, seed, weights)
         if not (math.isfinite(loss) and math.isfinite(validation_loss)):
@@ -236,97 +273,20 @@ def _epoch(
     network: FusionNetwork,
     optimizer: torch.optim.Optimizer,
     training: tuple[Tensor, ...],
-    batch_size: int,
+    settings: FusionSettings,
     random: torch.Generator,
-    weights: Tensor | None = None,
+    weights: Tensor | None,
 ) -> float:
     """Train for one pass over the training samples in a random order; return the mean loss per sample."""
     embeddings, present, labels = training
     network.train()
     order = torch.randperm(len(labels), generator=random).to(labels.device)
     total = torch.zeros((), device=labels.device)
-    for rows in order.split(batch_size):
-        loss = learn(network, optimizer, embeddings[rows], present[rows], labels[rows], random, weights)
+    for rows in order.split(settings.batch_size):
+        part = embeddings[rows], present[rows], labels[rows]
+        loss = learn(network, optimizer, *part, random, weights, settings.owner_dropout)
         total += loss * len(rows)
     return float(total) / len(labels)
-
-
-def optimizer_of(
-    network: FusionNetwork, settings: FusionSettings, rate: float, fused: bool = False
-) -> torch.optim.Optimizer:
-    """Return Adam, with decoupled weight decay (AdamW) of weights only, where there is any.
-
-    Returns
-    -------
-    torch.optim.Optimizer
-        ``Adam``, or ``AdamW`` with two groups of parameters.
-    """
-    if settings.weight_decay == 0:
-        return torch.optim.Adam([each for each in network.parameters() if each.requires_grad], lr=rate, fused=fused)
-    weights, others = network.trained()
-    groups = [{"params": weights, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=rate, fused=fused)
-
-
-def class_weights(settings: FusionSettings, labels: Tensor, classes: int) -> Tensor | None:
-    """Return the weights of the classes in the loss, from the labels of training samples.
-
-    Returns
-    -------
-    Tensor or None
-        ``[classes]``; the mean of ``balanced`` weights over samples is 1, and a class without samples gets 0. None
-        without weights.
-    """
-    if settings.class_weights == "none":
-        return None
-    number = torch.bincount(labels.cpu(), minlength=classes)
-    there = (number > 0).sum()
-    return torch.where(number > 0, len(labels) / (there * number.clamp(min=1)), 0.0)
-
-
-def learn(
-    network: FusionNetwork,
-    optimizer: torch.optim.Optimizer,
-    embeddings: Tensor,
-    present: Tensor,
-    labels: Tensor,
-    random: torch.Generator,
-    weights: Tensor | None = None,
-) -> Tensor:
-    """Take one step of the optimiser along the gradient of the mean loss of some samples.
-
-    The gradient of embeddings that require it is kept, as by ``Tensor.backward``.
-
-    Parameters
-    ----------
-    network : FusionNetwork
-        Updated in place.
-    optimizer : torch.optim.Optimizer
-        Optimiser of the network.
-    embeddings : Tensor
-        ``[batch, owners, size]``.
-    present : Tensor
-        bool ``[batch, owners]``.
-    labels : Tensor
-        int64 ``[batch]``.
-    random : torch.Generator
-        Source of the draws.
-    weights : Tensor, optional
-        Weights of the classes, ``[classes]``; None: all the same.
-
-    Returns
-    -------
-    Tensor
-        The loss before the step, a scalar.
-    """
-    logits = network(embeddings, present, random)
-    entropy = functional.cross_entropy(logits, labels, None if weights is None else weights.to(logits.device))
-    loss = entropy + network.penalty()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    network.constrain()
-    return loss.detach()
 
 
 def _validated(

@@ -11,7 +11,7 @@ from fedgraph.fusion import FusionSettings
 from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.privacy.noise import NoiseSettings
 
-Fusion = Literal["graph", "mean-pooling", "transformer", "concatenation", "vote", "threshold", "best-owner"]
+Fusion = Literal["graph", "mean-pooling", "transformer", "concatenation", "ensemble", "vote", "threshold", "best-owner"]
 
 
 class EmbeddingSettings(LocalModelSettings):

@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, RecordDict
 from pydantic import Field
 from torch import Tensor
 
-from fedgraph.fusion import FusionSettings, Rate
+from fedgraph.fusion import FusionSettings, Rate, SingleFusion
 from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.messages import (
     KEEP_KEY,
@@ -30,7 +30,8 @@ from fedgraph.support.errors import ReplyError
 
 
 class VerticalSettings(FusionSettings, LocalModelSettings):
-    """``[vfl]``: the fusion model at the server as in ``[f3]``, with one learning rate, and the owners' own models.
+    """``[vfl]``: the fusion model at the server as in ``[f3]``, one of them and with one learning rate, and the owners'
+    own models.
 
     Embeddings change during training, and are therefore not scaled.
 
@@ -40,6 +41,7 @@ class VerticalSettings(FusionSettings, LocalModelSettings):
     epochs, patience : of joint training; a run takes an exchange per minibatch and one more per epoch.
     """
 
+    fusion: SingleFusion = "graph"
     scaling: Literal["none"] = "none"
     monitor: Literal["loss"] = "loss"
     pre_trained: bool = True

@@ -181,6 +181,8 @@ def test_it_learns_more_than_any_owner_and_their_vote_know(patches_tables, run_e
         {"alignment": "hard", "graph": "gumbel"},
         {"graph": "neighbours", "neighbours": 2, "absent": "zeros"},
         {"graph": "none"},
+        {"draw-per": "never", "alignment-affine": True, "head": [5], "owner-dropout": 0.3},
+        {"fusion": "ensemble", "members": {"graph": 1, "mean-pooling": 1}},
     ],
     ids=lambda table: "-".join(map(str, table.values())),
 )
@@ -191,6 +193,18 @@ def test_every_fusion_runs_where_samples_lack(patches_tables, run_experiment, ta
     assert folder.summary()["exchanges"] == 1
     assert np.isfinite(probabilities(folder)).all()
     assert FittedFusion.read(folder.path / "fusion.safetensors").owners == NAMES
+
+
+def test_an_ensemble_takes_one_exchange_and_tells_what_its_members_came_to(patches_tables, run_experiment):
+    alone = run_experiment(patches_tables).summary()
+    patches_tables["f3"] |= {"fusion": "ensemble", "members": {"graph": 2, "concatenation": 1}}
+    found = run_experiment(patches_tables).summary()
+    assert (found["exchanges"], found["bytes_up"]) == (1, alone["bytes_up"])
+    members = found["fusion"]["members"]
+    assert [each["fusion"] for each in members] == ["graph", "graph", "concatenation"]
+    assert [each["weight"] for each in members] == pytest.approx([1 / 3] * 3)
+    assert members[0]["validation_loss"] == alone["fusion"]["validation_loss"]
+    assert members[0]["validation_loss"] != members[1]["validation_loss"]
 
 
 def test_owners_with_embeddings_of_different_sizes(patches_tables, run_experiment):

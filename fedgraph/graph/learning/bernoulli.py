@@ -105,8 +105,8 @@ class BernoulliGraph(nn.Module):
         return self._full(((self._levels() - noise) / self.temperature).sigmoid())
 
     def expected(self) -> Tensor:
-        """Return edge probabilities ``[owners, owners]``, symmetric with a zero diagonal."""
-        return self._full(self.probabilities().detach()[None])[0]
+        """Return edge probabilities ``[owners, owners]``, symmetric with a zero diagonal, differentiable in theta."""
+        return self._full(self.probabilities()[None])[0]
 
     def probabilities(self) -> Tensor:
         """Return theta, clamped away from 0 and 1."""

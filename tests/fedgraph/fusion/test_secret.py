@@ -24,13 +24,16 @@ NETWORKS = [
     {"fusion": "mean-pooling", "alignment": "none"},
     {"scaling": "owner"},
     {"scaling": "owner", "graph": "given"},
+    {"alignment_affine": True, "absent": "zeros"},
+    {"scaling": "owner", "alignment_affine": True, "head": (6,), "draw_per": "never"},
 ]
 
 
 def network(hidden=2, **changed):
     found = build_network(FusionSettings(workers=1, hidden=hidden, **changed), SIZES, CLASSES, GIVEN, seed=1)
     random = torch.Generator().manual_seed(3)
-    for bias in found.biases:
+    biases = [each for name, each in found.named_parameters() if "bias" in name or name.endswith("offset")]
+    for bias in biases:
         torch.nn.init.uniform_(bias, -1, 1, generator=random)
     embeddings, present = samples(40)
     if found.scaling is not None:
@@ -112,7 +115,7 @@ def test_too_few_and_wrong_shares():
 
 
 def test_what_cannot_be_or_should_not_be_computed_on_shares_is_refused():
-    for other in ("transformer", "concatenation"):
+    for other in ("transformer", "concatenation", "ensemble"):
         with pytest.raises(ExperimentError, match="no linear first layer.*fusion = 'graph' or 'mean-pooling'"):
             SecretFusion(network_of(other), SIZES, NAMES, ShareSettings(), DRAWS, SEED)
     settings = ShareSettings(largest=2.0, random_bits=24)

@@ -17,6 +17,7 @@ SIZES = torch.tensor([3, 4])
         ({"graph": "given"}, torch.tensor([[0.0, -1.0], [0.0, 0.0]]), "negative or not finite"),
         ({"alignment": "none", "aligned-size": 9}, None, "alignment = 'none' keeps embeddings at their size"),
         ({"alignment": "hard", "aligned-size": 4}, None, "alignment = 'hard' keeps embeddings at their size"),
+        ({"alignment": "none", "alignment-affine": True}, None, "alignment-affine adds an offset.*alignment = 'soft'"),
         ({"alignment": "hard"}, None, "sizes are 3, 4"),
         ({"reference": "Nothing"}, None, "no distribution"),
     ],

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from fedgraph.data.owners.samples import SAMPLE_SPLITS
-from fedgraph.fusion import FusionData, FusionSettings, fit, predict, scores
+from fedgraph.fusion import FusionData, FusionSettings, build_network, fit, predict, scores
+from fedgraph.fusion.ensemble import mixture_weights
 from fedgraph.fusion.training import _epoch
 from fedgraph.support.errors import DataError, RunError
 from fedgraph.support.randomness import generator
@@ -46,6 +47,9 @@ EVERY = [
     {"fusion": "concatenation"},
     {"scaling": "owner"},
     {"fusion": "concatenation", "scaling": "owner"},
+    {"draw_per": "never", "alignment_affine": True, "head": (4,), "owner_dropout": 0.2},
+    {"fusion": "concatenation", "owner_dropout": 0.4},
+    {"fusion": "ensemble", "members": {"graph": 2, "concatenation": 1}, "scaling": "owner"},
 ]
 
 
@@ -207,7 +211,7 @@ def test_an_epoch_sees_every_sample_once():
     spy = Spy()
     marked = torch.arange(50.0)[:, None, None].expand(50, OWNERS, SIZE)
     training = (marked, torch.ones(50, OWNERS), torch.zeros(50, dtype=torch.int64))
-    loss = _epoch(spy, torch.optim.SGD(spy.parameters(), 0.0), training, 20, generator(0, "x"))
+    loss = _epoch(spy, torch.optim.SGD(spy.parameters(), 0.0), training, settings(), generator(0, "x"), None)
     assert loss == pytest.approx(math.log(2))
     assert seen[1::2] == ["constrained"] * 3
     assert [len(part) for part in seen[::2]] == [20, 20, 10]
@@ -295,3 +299,60 @@ def test_a_single_owner_can_be_fused_too():
     one = data(embeddings=samples.embeddings[:, :1], present=samples.present[:, :1], sizes=torch.tensor([SIZE]))
     for graph in ("icdf", "neighbours"):
         assert accuracy(fit(settings(graph=graph, epochs=3), one, 0), one) > 0.7
+
+
+def test_owner_dropout_leaves_owners_out_of_a_step_and_keeps_the_mean_of_sums():
+    embeddings, present = torch.ones(400, OWNERS, SIZE), torch.ones(400, OWNERS, dtype=torch.bool)
+    present[:, 0] = False
+    for fusion, scale in (("graph", 1.0), ("concatenation", 1 / 0.7)):
+        network = build_network(settings(fusion=fusion), torch.full((OWNERS,), SIZE), 2)
+        scaled, kept = network.dropped(embeddings, present, 0.3, generator(0, "drop"))
+        assert not kept[:, 0].any(), "who is absent stays absent"
+        assert float(kept[:, 1:].float().mean()) == pytest.approx(0.7, abs=0.04)
+        assert len(kept.unique(dim=0)) > 10, "every sample loses others"
+        torch.testing.assert_close(scaled, scale * embeddings)
+
+
+def test_owner_dropout_changes_training():
+    samples = data()
+    without, small = (fit(settings(owner_dropout=share, epochs=1), samples, 0).network for share in (0.0, 0.5))
+    assert not torch.equal(without.weights[0], small.weights[0])
+
+
+def test_an_ensemble_is_the_mean_of_networks_that_were_trained_alone():
+    samples = data()
+    chosen = settings(fusion="ensemble", members={"graph": 2, "concatenation": 1}, scaling="owner", draw_per="never")
+    found = fit(chosen, samples, 0)
+    embeddings, present, _ = samples.of_split("test")
+    kinds = [own.fusion for own, _ in chosen.networks(0)]
+    assert kinds == ["graph", "graph", "concatenation"]
+    alone = [fit(own, samples, seed) for own, seed in chosen.networks(0)]
+    assert [each.epoch for each in found.members] == [each.epoch for each in alone]
+    told = torch.stack([predict(each.network, embeddings, present).probabilities for each in alone])
+    assert not torch.allclose(told[0], told[1]), "networks of one kind differ"
+    whole = predict(found.network, embeddings, present).probabilities
+    torch.testing.assert_close(whole, told.mean(0), atol=1e-6, rtol=1e-5)
+    assert len(found.history) == sum(len(each.history) for each in alone)
+    again = build_network(chosen, samples.sizes, 2)
+    again.load_state_dict(found.network.state_dict())
+    assert torch.equal(predict(again, embeddings, present).probabilities, whole)
+
+
+def test_members_are_weighted_by_the_likelihood_of_validation_samples():
+    samples = data()
+    chosen = settings(fusion="ensemble", members={"mean-pooling": 1, "graph": 1}, alignment="soft", epochs=3)
+    equal, weighted = (
+        fit(chosen.model_copy(update={"member_weights": how}), samples, 0) for how in ("equal", "validation")
+    )
+    assert weighted.validation_loss < equal.validation_loss
+    assert float(weighted.network.weights.sum()) == pytest.approx(1, abs=1e-6)
+
+
+def test_mixture_weights_have_the_largest_likelihood():
+    probabilities = torch.rand(3, 50, generator=torch.Generator().manual_seed(0)) ** torch.tensor([[1.0], [2.0], [4.0]])
+    found = mixture_weights(probabilities)
+    best = (found[:, None] * probabilities).sum(0).log().sum()
+    others = torch.rand(200, 3, generator=torch.Generator().manual_seed(1))
+    for other in others / others.sum(1, keepdim=True):
+        assert (other[:, None] * probabilities).sum(0).log().sum() <= best + 1e-4
+    assert torch.allclose(mixture_weights(torch.tensor([[0.9, 0.8], [0.1, 0.2]])), torch.tensor([1.0, 0.0]).double())

@@ -1,0 +1,93 @@
+"""A step of training a fusion network: optimiser, weights of classes, owners that are left out at random."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedgraph.fusion.network import FusionNetwork
+from fedgraph.fusion.settings import FusionSettings
+
+
+def optimizer_of(
+    network: FusionNetwork, settings: FusionSettings, rate: float, fused: bool = False
+) -> torch.optim.Optimizer:
+    """Return Adam, with decoupled weight decay (AdamW) of weights only, where there is any.
+
+    Returns
+    -------
+    torch.optim.Optimizer
+        ``Adam``, or ``AdamW`` with two groups of parameters.
+    """
+    if settings.weight_decay == 0:
+        return torch.optim.Adam([each for each in network.parameters() if each.requires_grad], lr=rate, fused=fused)
+    weights, others = network.trained()
+    groups = [{"params": weights, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=rate, fused=fused)
+
+
+def class_weights(settings: FusionSettings, labels: Tensor, classes: int) -> Tensor | None:
+    """Return the weights of the classes in the loss, from the labels of training samples.
+
+    Returns
+    -------
+    Tensor or None
+        ``[classes]``; the mean of ``balanced`` weights over samples is 1, and a class without samples gets 0. None
+        without weights.
+    """
+    if settings.class_weights == "none":
+        return None
+    number = torch.bincount(labels.cpu(), minlength=classes)
+    there = (number > 0).sum()
+    return torch.where(number > 0, len(labels) / (there * number.clamp(min=1)), 0.0)
+
+
+def learn(
+    network: FusionNetwork,
+    optimizer: torch.optim.Optimizer,
+    embeddings: Tensor,
+    present: Tensor,
+    labels: Tensor,
+    random: torch.Generator,
+    weights: Tensor | None = None,
+    owner_dropout: float = 0.0,
+) -> Tensor:
+    """Take one step of the optimiser along the gradient of the mean loss of some samples.
+
+    The gradient of embeddings that require it is kept, as by ``Tensor.backward``.
+
+    Parameters
+    ----------
+    network : FusionNetwork
+        Updated in place.
+    optimizer : torch.optim.Optimizer
+        Optimiser of the network.
+    embeddings : Tensor
+        ``[batch, owners, size]``.
+    present : Tensor
+        bool ``[batch, owners]``.
+    labels : Tensor
+        int64 ``[batch]``.
+    random : torch.Generator
+        Source of the draws.
+    weights : Tensor, optional
+        Weights of the classes, ``[classes]``; None: all the same.
+    owner_dropout : float
+        Probability with which each sample is learned without an owner that has it.
+
+    Returns
+    -------
+    Tensor
+        The loss before the step, a scalar.
+    """
+    if owner_dropout:
+        embeddings, present = network.dropped(embeddings, present, owner_dropout, random)
+    logits = network(embeddings, present, random)
+    entropy = functional.cross_entropy(logits, labels, None if weights is None else weights.to(logits.device))
+    loss = entropy + network.penalty()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    network.constrain()
+    return loss.detach()
