@@ -71,17 +71,10 @@ class _ForecastClient(CohortClient[Kept]):
     def _kept(self, purpose: str) -> ClientState:
         return ClientState(self.node.model_dir / "forecasting", self.request.run, purpose)
 
-    def sent(self, kind: str, suffix: str, split: SplitName) -> Tensor:
-        """Return what the server has sent of a split, ``[clients, examples, ...]``."""
-        try:
-            return self.request.stacked[f"{kind}{suffix}/{split}"]
-        except KeyError:
-            raise ReplyError(f"the request to measure the split '{split}' lacks its {kind}") from None
-
     def forecasters(self, embeddings: Mapping[SplitName, Tensor], suffix: str) -> Cohort:
         """Return the clients with forecasters from a window's own embedding and that of a later one, which was sent."""
         inputs = {
-            split: torch.cat([own, self.sent("embeddings", suffix, split).float()], 2)
+            split: torch.cat([own, self.sent(f"embeddings{suffix}/{split}").float()], 2)
             for split, own in embeddings.items()
         }
         return cohort_of_embeddings(self.uniform_cohort, inputs, self.settings.hidden)
@@ -181,7 +174,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
             if self.settings.targets == "private":
                 metrics |= self._forecast(suffix)
                 continue
-            sent = {split: self.sent(kind, suffix, split) for split in self.request.evaluate}
+            sent = {split: self.sent(f"{kind}{suffix}/{split}") for split in self.request.evaluate}
             found = evaluate_forecasts(self.assignment, cohort, sent)
             metrics |= {f"{name}{suffix}": values for name, values in found.items()}
         return WorkReply(self.request.clients, {}, metrics)
@@ -249,7 +242,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
         """Write forecasts of the windows, and measure those whose readings are there."""
         cohort = self.uniform_cohort
         if self.settings.targets == "shared":
-            found = self.sent("forecasts", "", "test")
+            found = self.sent("forecasts/test")
         else:
             forecasters = self.forecasters({"test": self._embeddings()}, "")
             mean, std = (values[:, None, None] for values in (cohort.data.mean, cohort.data.std))

@@ -156,6 +156,19 @@ class CohortClient(Configured[S]):
             return self.request.stacked["parameters"]
         return self.request.shared["parameters"].expand(len(self.request.clients), -1)
 
+    def sent(self, name: str) -> Tensor:
+        """Return a tensor of the request, ``[clients, ...]``.
+
+        Raises
+        ------
+        ReplyError
+            When it has none of this name.
+        """
+        try:
+            return self.request.stacked[name]
+        except KeyError:
+            raise ReplyError(f"the request lacks '{name}': server and node run different versions") from None
+
     def evaluate(self) -> dict[str, Tensor]:
         """Return metrics of the models as ``<split>/<metric>``, each ``[clients]``."""
         if not self.request.evaluate:
