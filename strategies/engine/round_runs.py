@@ -185,7 +185,7 @@ def _watched(
 
 
 def _check_restorable(experiment: Experiment) -> None:
-    """Raise ExperimentError if the run may end with earlier models although clients keep a part of theirs."""
+    """Raise ExperimentError if the run may end with models of an earlier round."""
     evaluation, fairness = experiment.evaluation, experiment.fairness
     if evaluation.monitor is not None and evaluation.restore_best:
         key, advice = "[evaluation] restore-best", "set restore-best = false"
@@ -196,8 +196,8 @@ def _check_restorable(experiment: Experiment) -> None:
     else:
         return
     raise ExperimentError(
-        f"{key}: clients of '{experiment.method.name}' keep a part of their models, which cannot be brought back from "
-        f"here; {advice}"
+        f"{key} may end with the models of an earlier round, a part of which '{experiment.method.name}' cannot bring "
+        f"back: clients keep it, or the server has that of the last round alone; {advice}"
     )
 
 
