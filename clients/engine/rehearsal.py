@@ -114,9 +114,7 @@ def _of_owners(source: OwnerSource, clients: tuple[str, ...]) -> Iterator[str]:
         missing = 1 - float(present.float().mean())
         of_each = ", ".join(f"{count:,} {split}" for split, count in zip(SAMPLE_SPLITS, counts, strict=True) if count)
         lacks = f"; lacks {missing:.1%} of the samples of this node" if missing else ""
-        alone = int((present & ~data.shared).sum())
-        kept = f"; {alone:,} of them are for its own model alone, and nothing about them is sent" if alone else ""
-        yield f"{name}: {of_each} samples with inputs of {shape}{lacks}{kept}"
+        yield f"{name}: {of_each} samples with inputs of {shape}{lacks}"
 
 
 def _of_tables(source: ClientTableSource, clients: tuple[str, ...]) -> Iterator[str]:
