@@ -74,7 +74,7 @@ class OwnersClient(Configured[SomeOwners]):
             return EmbedReply.of_nobody(self.node.partition())
         data = self.source.load_owners(self.owners)
         asked = torch.isin(data.split, torch.tensor([SAMPLE_SPLITS.index(name) for name in self.request.splits]))
-        asked &= data.present.any(0)
+        asked &= data.present.any(0) & data.shared
         embedded = self.embed(data) if self.request.embeddings else _nothing(data)
         if self.request.embeddings:
             embedded = self.released(embedded, data, data.present & asked)

@@ -155,14 +155,14 @@ class VerticalClient(OwnersClient[VerticalSettings]):
 
         def prepare() -> _Prepared:
             data = self.source.load_owners(self.owners)
-            rows = {key: row for row, key in enumerate(data.keys)}
+            rows = {data.keys[row]: row for row in data.shared.nonzero().flatten().tolist()}
             return _Prepared(data, self.stage(data).stacked(), rows)
 
         return self.node.prepared((self.request.experiment, self.owners), prepare)
 
 
 class _Prepared(NamedTuple):
-    """Owners of a node: their data, their models by architecture, and the row of each sample key."""
+    """Owners of a node: their data, their models by architecture, and the row of each sample that is shared, by key."""
 
     data: OwnerData
     groups: list[StackedOwners]
@@ -170,7 +170,7 @@ class _Prepared(NamedTuple):
 
 
 def _known(rows: Mapping[str, int], keys: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Return the rows of the samples that this node has, and their places among ``keys``."""
+    """Return the rows of the samples that this node has and shares, and their places among ``keys``."""
     places = [place for place, key in enumerate(keys) if key in rows]
     found = torch.tensor([rows[keys[place]] for place in places], dtype=torch.int64)
     return found, torch.tensor(places, dtype=torch.int64)

@@ -138,7 +138,11 @@ class F3(OwnersStrategy[F3Settings]):
             write_entropies(folder / "entropies.csv", joined)
         facts = facts | privacy_facts(self.settings.noise)
         metrics = measured(joined, prediction, self.plan.splits)
-        return outcome_of(joined, metrics, parameters, rounds, {**facts, "bytes_per_owner": bytes_per_owner(joined)})
+        facts = facts | {
+            "bytes_per_owner": bytes_per_owner(joined, len(joined.keys)),
+            "training_bytes_per_owner": bytes_per_owner(joined, num_learned_from(joined)),
+        }
+        return outcome_of(joined, metrics, parameters, rounds, facts)
 
     def _write_learned(self, fusion: FittedFusion) -> None:
         """Write the learned graph and the alignment to the run folder."""
@@ -204,7 +208,11 @@ def measured(joined: JoinedSamples, prediction: Prediction, splits: tuple[str, .
     return metrics
 
 
-def bytes_per_owner(joined: JoinedSamples) -> int:
-    """Return the bytes that the owner with the longest embedding sends: embeddings, predictions and mask."""
-    samples = len(joined.keys)
+def bytes_per_owner(joined: JoinedSamples, samples: int) -> int:
+    """Return the bytes of ``samples`` from the owner with the longest embedding: embeddings, predictions and mask."""
     return samples * (4 * (int(joined.sizes.max()) + joined.predictions.shape[2]) + 1)
+
+
+def num_learned_from(joined: JoinedSamples) -> int:
+    """Return the number of training and validation samples."""
+    return len(joined.of_split("train")) + len(joined.of_split("validation"))

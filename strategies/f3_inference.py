@@ -56,7 +56,9 @@ class F3Inference(OwnersStrategy[F3InferenceSettings]):
         embeddings = pad(joined.embeddings, (0, int(fusion.sizes.max()) - joined.embeddings.shape[2]))
         average = fusion.settings.average
         prediction = predict(fusion.network, embeddings, joined.present, settings.draws, self.plan.seed, average)
-        return predicted(self, fusion, joined, prediction, {"bytes_per_owner": bytes_per_owner(joined)})
+        return predicted(
+            self, fusion, joined, prediction, {"bytes_per_owner": bytes_per_owner(joined, len(joined.keys))}
+        )
 
 
 def predicted(

@@ -37,7 +37,7 @@ from fedgraph.support.threads import pinned_threads
 from strategies.engine.owners import OwnersStrategy, outcome_of
 from strategies.engine.phases import Outcome
 from strategies.engine.vertical_steps import VerticalSteps
-from strategies.f3 import bytes_per_owner, measured, warn_of_unaligned
+from strategies.f3 import bytes_per_owner, measured, num_learned_from, warn_of_unaligned
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Vertical(OwnersStrategy[VerticalSettings]):
         validation = torch.arange(len(joined.of_split("validation")))
         for name, rows in (("train", training), ("validation", validation)):
             if not len(rows):
-                raise DataError(f"there are no {name} samples to learn from: check the shares of splits")
+                raise DataError(f"there are no {name} samples to learn from: check the shares of splits, and overlap")
         warn_of_unaligned(settings, joined)
         weights = class_weights(settings, joined.labels[training], len(joined.classes))
         learnt = _Learnt()
@@ -148,7 +148,9 @@ class Vertical(OwnersStrategy[VerticalSettings]):
         epochs = len(learnt.epochs)
         facts = {
             "fusion": {"epoch": learnt.best_epoch, "epochs": epochs, "validation_loss": learnt.lowest},
-            "bytes_per_owner": steps.bytes_per_owner + bytes_per_owner(joined),
+            "bytes_per_owner": steps.bytes_per_owner + bytes_per_owner(joined, len(joined.keys)),
+            "training_bytes_per_owner": steps.training_bytes_per_owner
+            + bytes_per_owner(joined, num_learned_from(joined)),
         }
         metrics = measured(whole, best, tuple(name for name in self.plan.splits if name != "train"))
         return outcome_of(joined, metrics, flattened(learnt.network), epochs, facts), to_record(learnt.network)

@@ -65,7 +65,9 @@ class FusionData:
         """
         rows = (self.split == SAMPLE_SPLITS.index(name)).nonzero().flatten()
         if not len(rows):
-            raise DataError(f"there are no {name} samples to fit the fusion network with: check the shares of splits")
+            raise DataError(
+                f"there are no {name} samples to fit the fusion network with: check the shares of splits, and overlap"
+            )
         present, labels = self.present[rows], self.labels[rows]
         embeddings = torch.where(present[..., None], self.embeddings[rows], 0.0)
         if not bool(((labels > NO_LABEL) & (labels < self.classes)).all()):

@@ -33,12 +33,16 @@ PEERS = "peers"
 RUN = "run"
 """Pseudo split for the cost of a whole run."""
 
-TOOK = ("rounds", "minibatches", "passes", "bytes", "bytes-per-client", "models-per-round")
+TOOK = (
+    "rounds", "minibatches", "passes", "bytes", "bytes-per-client", "models-per-round", "exchanges",
+    "training-bytes-per-owner",
+)  # fmt: skip
 """Costs of a run: rounds; minibatches of all clients, and passes over all data (``LocalWork``); traffic.
 
 ``bytes`` were sent to the nodes of the run and received from them, which depends on which clients share a node
 (``Traffic``). ``bytes-per-client`` and ``models-per-round`` count a client on a node of its own, and are those of the
-method.
+method. ``exchanges`` are requests to all nodes; ``training-bytes-per-owner`` are of embeddings and gradients, without
+those of test samples.
 """
 
 
@@ -122,7 +126,7 @@ class Quantity(NamedTuple):
     def is_count(self) -> bool:
         """Whether values of a run are whole numbers: rounds, minibatches, or examples."""
         if self.split == RUN:
-            return self.metric in ("rounds", "minibatches")
+            return self.metric in ("rounds", "minibatches", "exchanges")
         return self.statistic in ("rounds", "first-rounds") or (self.split == PEERS and self.metric in COUNTS)
 
     @property

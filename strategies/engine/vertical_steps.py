@@ -6,6 +6,7 @@ import torch
 from flwr.app import Message, MessageType, RecordDict
 from torch import Tensor
 
+from fedgraph.data.owners import SAMPLE_SPLITS
 from fedgraph.federation import JoinedSamples, OrderedGrid, split_replies
 from fedgraph.methods.vfl import StepReply, StepRequest
 from fedgraph.support.errors import RunError
@@ -29,6 +30,8 @@ class VerticalSteps:
     ----------
     bytes_per_owner : int
         Bytes of embeddings and gradients so far, per owner.
+    training_bytes_per_owner : int
+        The same without test samples, which are embedded in every epoch only to measure the best one at the end.
     """
 
     def __init__(self, grid: OrderedGrid, plan: PhasesPlan, joined: JoinedSamples) -> None:
@@ -37,7 +40,7 @@ class VerticalSteps:
         self._update: tuple[str, ...] = ()
         self._size = int(joined.sizes.max())
         self._gradient = torch.zeros(0, len(joined.owners), self._size)
-        self.bytes_per_owner = 0
+        self.bytes_per_owner = self.training_bytes_per_owner = 0
 
     def state(self) -> State:
         """Return what the next steps depend on, to be saved; owners keep what they need to continue from here."""
@@ -47,6 +50,7 @@ class VerticalSteps:
             "update": list(self._update),
             "gradient": self._gradient,
             "bytes_per_owner": self.bytes_per_owner,
+            "training_bytes_per_owner": self.training_bytes_per_owner,
         }
 
     def load_state(self, state: State) -> None:
@@ -54,6 +58,7 @@ class VerticalSteps:
         self._step, self._keep_from = state["step"], state["step"] + 1
         self._update, self._gradient = tuple(state["update"]), state["gradient"]
         self.bytes_per_owner = state["bytes_per_owner"]
+        self.training_bytes_per_owner = state["training_bytes_per_owner"]
 
     def send_back(self, rows: Tensor, gradient: Tensor) -> None:
         """Send the gradient ``[samples, owners, size]`` of ``rows``, embedded last, with the next request."""
@@ -104,7 +109,9 @@ class VerticalSteps:
         result = torch.zeros(len(rows), len(self._joined.owners), self._size)
         for node, embeddings in found.items():
             result[:, hosts[node], : embeddings.shape[2]] = embeddings.transpose(0, 1)
+        tested = int((self._joined.split[rows] == SAMPLE_SPLITS.index("test")).sum())
         self.bytes_per_owner += 4 * self._size * (len(rows) + len(self._update))
+        self.training_bytes_per_owner += 4 * self._size * (len(rows) - tested + len(self._update))
         self._update, self._gradient = (), self._gradient[:0]
         return result * self._joined.present[rows][..., None]
 

@@ -85,6 +85,28 @@ def test_what_an_owner_lacks_is_masked_and_zero(ask):
     assert bool((answer.predictions[answer.present].sum(1) > 0.99).all())
 
 
+def test_an_owner_learns_from_samples_of_its_own_and_sends_only_those_that_all_hold(ask, monkeypatch):
+    counts, pretrain = [], stage.pretrain
+
+    def counted(cohort, *arguments):
+        counts.append([cohort.data.splits[split].num_examples for split in ("train", "validation")])
+        return pretrain(cohort, *arguments)
+
+    monkeypatch.setattr(stage, "pretrain", counted)
+    whole, answer = ask(), ask(data={"overlap": 0.2})
+    assert bool(answer.present.all()), "every sample of the answer is held by both owners"
+    learned = answer.split < 2
+    assert int((answer.split == 2).sum()) == int((whole.split == 2).sum()), "all of the test samples"
+    assert float(learned.sum()) == pytest.approx(0.2 * int((whole.split < 2).sum()), rel=0.2)
+    for split, trained in enumerate(counts[1]):
+        sent = int((answer.split == split).sum())
+        # A fifth is held by all four owners, and of the others each holds a quarter.
+        assert (trained > 1.5 * sent).all()
+        assert (trained < 0.6 * int((whole.split == split).sum())).all()
+    told = ask(data={"overlap": 0.2}, embeddings=False)
+    assert told.keys == answer.keys, "nor is anything else told of the others"
+
+
 def test_who_has_what_is_told_without_any_model(ask, trained):
     answer = ask(embeddings=False, method={"noise": {"clip-norm": 1.0, "noise-multiplier": 1.0}})
     assert trained == []

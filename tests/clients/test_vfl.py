@@ -109,6 +109,23 @@ def test_owners_learn_as_in_torch(make, optimizer):
         assert not torch.equal(found["hidden.0.weight"], layers(start[owner])["hidden.0.weight"])
 
 
+def test_samples_that_not_all_hold_are_neither_embedded_nor_learned_from(make, patches_tables):
+    patches_tables["data"]["overlap"] = 0.3
+    node = make()
+    node.open()
+    own = [key for key, shared in zip(node.data.keys, node.data.shared.tolist(), strict=True) if not shared][:5]
+    shared = [node.data.keys[row] for row in node.data.shared.nonzero().flatten()[:5].tolist()]
+    assert bool(node.data.present[:, [node.data.keys.index(key) for key in own]].any(0).all())
+    found = node.step(1, (), torch.zeros(2, 0, HIDDEN), own + shared)
+    assert not found[:, :5].any()
+    assert bool(found[:, 5:].any(2).any(0).all())
+    start = node.models()
+    node.step(2, own, torch.ones(2, 5, HIDDEN), shared)
+    assert torch.equal(node.models(), start)
+    node.step(3, shared, torch.ones(2, 5, HIDDEN), shared)
+    assert not torch.equal(node.models(), start)
+
+
 def test_a_gradient_is_clipped_for_each_owner(make):
     node = make(optimizer="sgd", **{"clip-norm": 0.1, "learning-rate": 1.0})
     node.open()

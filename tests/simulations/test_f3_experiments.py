@@ -33,6 +33,14 @@ def test_four_kinds_of_model_have_embeddings_of_four_sizes(run_experiment):
         assert file["matrices"].shape == (4, 32, 40)
 
 
+def test_patches_of_images_of_which_all_hold_a_few(run_experiment, data_dir):
+    if not (data_dir / "fashion-mnist").is_dir():
+        pytest.skip(f"no fashion-mnist in {data_dir}: set FEDGRAPH_DATA to a folder with it")
+    less = ["data.first-examples=1200", "data.overlap=0.1"]
+    _, summary = run(run_experiment, "fashion-mnist", *less)
+    assert (summary["clients"], "held by all clients" in summary["data"]) == (4, True)
+
+
 @pytest.mark.parametrize("name", ["metr-la", "pems-bay"])
 def test_on_traffic(run_experiment, data_dir, name):
     if not (data_dir / name).is_dir():

@@ -61,6 +61,7 @@ def test_one_exchange_and_what_it_takes(patches_tables, run_experiment):
     arrays = answer.embeddings, answer.predictions
     assert summary["bytes_per_owner"] == sum(each.numel() * 4 for each in arrays) + answer.present.numel()
     assert summary["bytes_per_owner"] == KEYS * (4 * (6 + 10) + 1)
+    assert summary["training_bytes_per_owner"] == int((answer.split < 2).sum()) * (4 * (6 + 10) + 1)
     assert (summary["clients"], summary["method"]) == (4, "f3")
     assert summary["weights_sha256"]
     assert summary["fusion"]["epochs"] == 2
@@ -275,11 +276,10 @@ def test_noise_withholds_predictions_and_is_accounted_for(patches_tables, run_ex
 
 def test_bytes_per_owner_are_those_of_the_longest_embedding():
     class Joined:
-        keys = ("a", "b")
         sizes = torch.tensor([3, 5])
         predictions = torch.zeros(2, 2, 4)
 
-    assert bytes_per_owner(Joined) == 2 * (4 * (5 + 4) + 1)
+    assert bytes_per_owner(Joined, 2) == 2 * (4 * (5 + 4) + 1)
 
 
 def without_training_samples(message, context):

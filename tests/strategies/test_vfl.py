@@ -58,6 +58,10 @@ def test_exchanges_and_bytes(tables, run_experiment):
     # Of every epoch: embeddings of all samples up, gradients of those for training down; the last step's as well.
     steps = 4 * 6 * 3 * (training + held_out + training)
     assert summary["bytes_per_owner"] == steps + len(split) * (4 * (6 + 10) + 1)
+    # Test samples are embedded in every epoch only to measure the best one.
+    learned = training + int((split == 1).sum())
+    learning = 4 * 6 * 3 * (learned + training) + learned * (4 * (6 + 10) + 1)
+    assert summary["training_bytes_per_owner"] == learning
     lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     assert [line["round"] for line in lines if line["phase"] == "fusion"] == [1, 2, 3]
     assert "accuracy-local" not in summary["metrics"]["test"]
@@ -239,7 +243,8 @@ def test_a_run_that_was_stopped_goes_on_after_its_last_epoch(
     whole, resumed, asked = stopped_and_resumed(tables, 2 * (2 * steps + into))
     assert whole.summary()["exchanges"] == 1 + 4 * steps
     assert asked == ["query.embed"] * 2 + ["train"] * (2 * epochs_again * steps), "who is there, and no epoch twice"
-    for name in ("weights_sha256", "metrics", "per_client", "fusion", "rounds", "bytes_per_owner"):
+    costs = ("bytes_per_owner", "training_bytes_per_owner")
+    for name in ("weights_sha256", "metrics", "per_client", "fusion", "rounds", *costs):
         assert resumed.summary()[name] == whole.summary()[name], name
     assert resumed.summary()["exchanges"] == whole.summary()["exchanges"] + 1
     assert (resumed.path / "predictions.csv").read_bytes() == (whole.path / "predictions.csv").read_bytes()

@@ -44,6 +44,8 @@ class OwnerData:
         For each owner float32 ``[samples, *input_shape]``, ready to train on; 0 where the owner lacks the sample.
     present : Tensor
         bool ``[owners, samples]``, whether an owner has a sample.
+    shared : Tensor
+        bool ``[samples]``, the samples that owners may send anything about; others are for their own models alone.
     tasks : tuple of TaskSpec
         For each owner: classification into the same classes, from inputs of its own ``input_shape``.
     unscaled : tuple of str
@@ -56,6 +58,7 @@ class OwnerData:
     labels: Tensor
     inputs: tuple[Tensor, ...]
     present: Tensor
+    shared: Tensor
     tasks: tuple[TaskSpec, ...]
     unscaled: tuple[str, ...] = ()
 

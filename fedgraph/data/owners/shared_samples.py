@@ -28,6 +28,7 @@ from fedgraph.support.randomness import derive_seed, hashed
 from fedgraph.support.settings import Settings
 
 _Part = Annotated[float, Field(ge=0.0, lt=1.0)]
+_OVERLAPPING = torch.tensor([SAMPLE_SPLITS.index("train"), SAMPLE_SPLITS.index("validation")], dtype=torch.int8)
 
 
 class SharedSampleSettings(Settings):
@@ -42,6 +43,9 @@ class SharedSampleSettings(Settings):
     split_seed    : seed of the split.
     new_share     : fraction of the samples held back as new: without label, for inference after training.
     lacking_share : fraction of the samples that each client lacks, drawn at random for each, to study missing data.
+    overlap       : fraction of the training and validation samples that all clients hold, drawn by key and split_seed;
+                    clients learn together from these alone. Each of the others is held by one client, which uses it for
+                    its own model and sends nothing about it. Test and new samples are held by all.
     scaling       : ``client`` = each feature as z-scores from the client's own training samples; ``none``. In either
                     case a missing number becomes the mean of the client's training samples.
     clients       : the clients to use; all by default.
@@ -52,6 +56,7 @@ class SharedSampleSettings(Settings):
     split_seed: int = 0
     new_share: _Part = 0.0
     lacking_share: _Part = 0.0
+    overlap: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     scaling: Literal["client", "none"] = "client"
     clients: tuple[str, ...] | None = None
     without: tuple[str, ...] = ()
@@ -150,20 +155,30 @@ class SharedSampleSource(ABC):
         Raises
         ------
         DataError
-            For unknown names, and for two samples with the same key.
+            For unknown names, for two samples with the same key, and for an overlap of data that are a node's own.
         """
-        _check_known(self.title, "", names, self.client_names())
+        every = self.client_names()
+        _check_known(self.title, "", names, every)
+        if self.own is not None and self.settings.overlap < 1:
+            raise DataError(
+                f"{self.title}: this node has data of its own, in which the samples that it shares with others are "
+                "found by key; overlap deals out one data set that all nodes have: leave it out"
+            )
         found = self.holdings(names)
         repeated = [key for key, count in Counter(found.keys).items() if count > 1]
         if repeated:
             raise DataError(f"{self.title}: the sample key '{repeated[0]}' occurs more than once; keys must differ")
-        present = found.present & ~_lacking(found.keys, names, self.settings)
+        split, shared = self._drawn(found)
+        lacking = _draws(found.keys, names, "lacking", self.settings) < self.settings.lacking_share
+        present = found.present & ~lacking
+        if self.settings.overlap < 1:
+            # What not all clients hold goes to the one with the highest draw of its own.
+            holder = _draws(found.keys, every, "holder", self.settings).argmax(0)
+            present &= shared | (holder == torch.tensor([every.index(name) for name in names])[:, None])
         order = torch.tensor(sorted(range(len(found.keys)), key=found.keys.__getitem__), dtype=torch.int64)
         order = order[present[:, order].any(0)]
-        split = sample_splits(found.keys, self.settings, found.is_test, found.parts)[order]
-        labels = found.labels[order]
-        split[labels == NO_LABEL] = SAMPLE_SPLITS.index("new")
-        labels = labels.masked_fill(split == SAMPLE_SPLITS.index("new"), NO_LABEL)
+        split = split[order]
+        labels = found.labels[order].masked_fill(split == SAMPLE_SPLITS.index("new"), NO_LABEL)
         present = present[:, order]
         inputs, unscaled = [], []
         for row, name in enumerate(names):
@@ -180,6 +195,7 @@ class SharedSampleSource(ABC):
             labels=labels,
             inputs=tuple(inputs),
             present=present,
+            shared=shared[order],
             tasks=tuple(
                 TaskSpec(
                     kind="classification",
@@ -203,7 +219,21 @@ class SharedSampleSource(ABC):
         found, chosen, every = self.holdings(()), len(self.client_names()), len(self.every_client())
         word = "client" if every == 1 else "clients"
         clients = f"{every} {word}" if chosen == every else f"{chosen} of {every} {word}"
-        return f"{self.title}, {clients}, {len(found.keys):,} samples of {len(found.classes)} classes"
+        whole = f"{self.title}, {clients}, {len(found.keys):,} samples of {len(found.classes)} classes"
+        if self.settings.overlap == 1:
+            return whole
+        split, shared = self._drawn(found)
+        learned = torch.isin(split, _OVERLAPPING)
+        count, every_sample = int((shared & learned).sum()), int(learned.sum())
+        return f"{whole}, {count:,} of the {every_sample:,} for training and validation held by all clients"
+
+    def _drawn(self, found: Holdings) -> tuple[Tensor, Tensor]:
+        """Return the split of each sample, int8, and whether all clients hold it, bool, each ``[samples]``."""
+        settings = self.settings
+        split = sample_splits(found.keys, settings, found.is_test, found.parts)
+        split[found.labels == NO_LABEL] = SAMPLE_SPLITS.index("new")
+        drawn = _uniform(_key_numbers(found.keys), derive_seed(settings.split_seed, "overlap")) < settings.overlap
+        return split, drawn | ~torch.isin(split, _OVERLAPPING)
 
 
 def sample_splits(
@@ -264,10 +294,10 @@ def block_splits(blocks: Tensor, settings: SharedSampleSettings, in_order: bool,
     return torch.searchsorted(edges, place.double(), right=True)[block].to(torch.int8)
 
 
-def _lacking(keys: tuple[str, ...], names: Sequence[str], settings: SharedSampleSettings) -> Tensor:
-    """Return the samples that each client lacks by ``lacking-share``, bool ``[clients, samples]``."""
-    seeds = [derive_seed(settings.split_seed, "lacking", name) for name in names]
-    return _uniform(_key_numbers(keys), torch.tensor(seeds, dtype=torch.int64)[:, None]) < settings.lacking_share
+def _draws(keys: tuple[str, ...], names: Sequence[str], purpose: str, settings: SharedSampleSettings) -> Tensor:
+    """Return a draw of each client for each sample, float64 ``[clients, samples]`` in [0, 1)."""
+    seeds = [derive_seed(settings.split_seed, purpose, name) for name in names]
+    return _uniform(_key_numbers(keys), torch.tensor(seeds, dtype=torch.int64)[:, None])
 
 
 @lru_cache(maxsize=4)

@@ -196,6 +196,7 @@ class LocalStage:
             labels=self.data.labels,
             inputs=tuple(self.data.inputs[row] for row in rows),
             present=self.data.present[chosen],
+            shared=self.data.shared,
             tasks=tuple(self.data.tasks[row] for row in rows),
         )
         tied = self.settings.tied_output

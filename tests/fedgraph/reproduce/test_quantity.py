@@ -23,6 +23,7 @@ def test_quantities():
     with pytest.raises(ValueError, match="or 'peers/' and one of l1, l2, hamming, both-right, both-wrong; or 'run/'"):
         Quantity.of("peers/examples")
     assert Quantity.of("run/passes") == ("run", "passes", "mean", None, None)
+    assert (Quantity.of("run/exchanges").is_count, Quantity.of("run/exchanges").better) == (True, None)
     for text in (
         "run/seconds",
         "run/rounds:std",

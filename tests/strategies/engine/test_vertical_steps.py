@@ -25,7 +25,7 @@ def joined():
         classes=("x", "y"),
         data="made up",
         hosts={1000: torch.tensor([1]), 1001: torch.tensor([0, 2])},
-        split=torch.zeros(4, dtype=torch.int8),
+        split=torch.tensor([0, 0, 0, 2], dtype=torch.int8),
         labels=torch.zeros(4, dtype=torch.int64),
         embeddings=torch.zeros(4, 3, 3),
         present=PRESENT,
@@ -90,6 +90,7 @@ def test_a_gradient_goes_down_once_to_its_owners_for_samples_they_have(served):
     assert all((request.update, request.gradient.shape[1]) == ((), 0) for _, request in second)
     # Four bytes for each of three numbers, of 3, 1 and 1 samples up and 3 down.
     assert steps.bytes_per_owner == 4 * 3 * (3 + 1 + 1 + 3)
+    assert steps.training_bytes_per_owner == 4 * 3 * (3 + 3), "the fourth sample is one of the test"
 
 
 def test_a_node_that_is_gone_is_named_by_its_owners(served):
@@ -120,3 +121,4 @@ def test_what_is_still_to_be_sent_survives_a_stop(served):
         wanted = (gradient * PRESENT[rows][..., None])[:, [0, 2]].transpose(0, 1)
         assert torch.equal(asked[0][1].gradient, wanted)
     assert other.bytes_per_owner == steps.bytes_per_owner == 4 * 3 * (3 + 1 + 3)
+    assert other.training_bytes_per_owner == steps.training_bytes_per_owner == 4 * 3 * (3 + 3)

@@ -28,6 +28,7 @@ def two_owners():
         labels=torch.tensor(LABELS),
         inputs=tuple(torch.randn(6, 2, 1, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)),
         present=torch.tensor(PRESENT, dtype=torch.bool),
+        shared=torch.ones(6, dtype=torch.bool),
         tasks=(task(2, 1), task(2, 1)),
     )
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedgraph.data.owners.samples import SAMPLE_SPLITS
+from fedgraph.data import parse_data
+from fedgraph.data.owners.samples import SAMPLE_SPLITS, cohort_data
 from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource, sample_splits
 from fedgraph.graph import ClientGraph
-from fedgraph.support.errors import DataError
+from fedgraph.support.errors import DataError, ExperimentError
 
 NEW = SAMPLE_SPLITS.index("new")
 KEYS = tuple(f"sample-{number:04d}" for number in range(400))
@@ -174,6 +175,83 @@ def test_lacking_samples_are_zero_differ_by_client_and_leave_the_split_alone():
     for owner in range(2):
         assert (data.inputs[owner][~data.present[owner]] == 0).all()
         assert (data.inputs[owner][data.present[owner]] != 0).any()
+
+
+def with_everything(**settings):
+    source = Toy(**settings)
+    source.there = {name: np.ones(len(KEYS), dtype=bool) for name in source.values}
+    return source
+
+
+def test_all_hold_the_overlap_and_each_other_sample_one_of_them():
+    source = with_everything(overlap=0.25, new_share=0.1)
+    data = source.load_owners(["north", "south", "west"])
+    assert sorted(data.keys) == sorted(KEYS), "no sample is lost"
+    assert (data.present.sum(0) == torch.where(data.shared, 3, 1)).all()
+    learned = (data.split == 0) | (data.split == 1)
+    assert data.shared[~learned].all(), "test and new samples are held by all"
+    for split in (0, 1):
+        here = data.split == split
+        assert data.shared[here].float().mean().item() == pytest.approx(0.25, abs=0.15)
+    own = data.present[:, ~data.shared].float().mean(1)
+    np.testing.assert_allclose(own, [1 / 3] * 3, atol=0.08)
+    count = int((data.shared & learned).sum())
+    whole = "toy, 3 clients, 400 samples of 3 classes"
+    assert (
+        source.describe()
+        == f"{whole}, {count} of the {int(learned.sum())} for training and validation held by all clients"
+    )
+    assert with_everything(new_share=0.1).describe() == whole
+
+
+def test_the_overlap_is_the_same_on_every_node_and_another_with_another_seed():
+    source = with_everything(overlap=0.5)
+    together = source.load_owners(["west", "north", "south"])
+    for row, name in enumerate(together.owners):
+        alone = source.load_owners([name])
+        held = together.present[row]
+        assert alone.keys == tuple(key for key, there in zip(together.keys, held.tolist(), strict=True) if there)
+        assert torch.equal(alone.shared, together.shared[held])
+        assert torch.equal(alone.inputs[0], together.inputs[row][held])
+    other = with_everything(overlap=0.5, split_seed=1).load_owners(["west", "north", "south"])
+    learned = (other.split < 2) & (together.split < 2)
+    assert not torch.equal(other.shared[learned], together.shared[learned])
+
+
+def test_samples_are_dealt_to_the_clients_in_use():
+    data = with_everything(overlap=0.2, without=("south",)).load_owners(["north", "west"])
+    assert len(data.keys) == len(KEYS)
+    assert (data.present.sum(0) == torch.where(data.shared, 2, 1)).all()
+
+
+def test_scale_and_model_of_a_client_are_of_all_that_it_holds():
+    data = with_everything(overlap=0.1).load_owners(["north", "west"])
+    for row, inputs in enumerate(data.inputs):
+        held = inputs[data.present[row] & (data.split == 0)].flatten(0, 1)
+        np.testing.assert_allclose(held.mean(0), 0, atol=1e-5)
+        np.testing.assert_allclose(held.std(0, correction=0), 1, atol=1e-4)
+        assert (inputs[~data.present[row]] == 0).all()
+    assert cohort_data(data).splits["train"].num_examples.tolist() == [
+        int((there & (data.split == 0)).sum()) for there in data.present
+    ]
+
+
+def test_without_an_overlap_key_every_sample_is_shared():
+    assert Toy().load_owners(["north", "south"]).shared.all()
+
+
+@pytest.mark.parametrize("overlap", [0.0, 1.5, -0.1, float("nan")])
+def test_an_overlap_that_cannot_be(overlap):
+    with pytest.raises(ExperimentError, match="overlap"):
+        parse_data({"set": "image-patches", "overlap": overlap})
+
+
+def test_an_overlap_of_data_that_are_a_nodes_own_is_refused():
+    source = Toy(overlap=0.5)
+    source.own = object()
+    source.client_names = lambda: ["north"]
+    with pytest.raises(DataError, match="overlap deals out one data set that all nodes have: leave it out"):
+        source.load_owners(["north"])
 
 
 def test_values_that_a_client_lacks_do_not_count_in_its_scale():

@@ -48,7 +48,16 @@ def owner_data(owners="abcd", seed=0):
         inputs.append(values * present[row].view(-1, *[1] * len(SHAPES[name])))
     tasks = (TaskSpec("classification", SHAPES[name], (3,), classes=("x", "y", "z")) for name in owners)
     keys = tuple(f"k{number:02d}" for number in range(SAMPLES))
-    return OwnerData(tuple(owners), keys, split, labels, tuple(inputs), present[rows], tuple(tasks))
+    return OwnerData(
+        tuple(owners),
+        keys,
+        split,
+        labels,
+        tuple(inputs),
+        present[rows],
+        torch.ones(len(keys), dtype=torch.bool),
+        tuple(tasks),
+    )
 
 
 def resplit(data):
