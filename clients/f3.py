@@ -118,7 +118,11 @@ class OwnersClient(Configured[SomeOwners]):
 
 
 class F3Client(OwnersClient[EmbeddingSettings]):
-    """Serves owners whose embeddings may get noise before they leave."""
+    """Serves owners whose embeddings may be out of fold, and may get noise before they leave."""
+
+    def stage(self, data: OwnerData) -> LocalStage:
+        """See :class:`OwnersClient`."""
+        return replace(super().stage(data), folds=self.settings.folds)
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
@@ -140,6 +144,8 @@ class F3Client(OwnersClient[EmbeddingSettings]):
             places = leaving[row].nonzero().flatten()
             clean = embedded.embeddings[row, places, :size]
             purpose = ["noise", embedded.fingerprints[row], noise.clip_norm, noise.deviation()]
+            if self.settings.folds > 1:
+                purpose.append(f"{self.settings.folds} folds")
             kept = Released(self.node.released_dir, owner, purpose)
             keys = [data.keys[place] for place in places.tolist()]
             embeddings[row, places, :size] = kept.rows(keys, partial(_released, clean, noise))

@@ -19,7 +19,6 @@ from fedgraph.federation import JoinedSamples
 from fedgraph.fusion import (
     FittedFusion,
     FusionData,
-    FusionFit,
     FusionSettings,
     GraphFusion,
     Prediction,
@@ -85,18 +84,8 @@ class F3(OwnersStrategy[F3Settings]):
         prediction = predict(
             found.network, joined.embeddings, joined.present, self.settings.draws, self.plan.seed, self.settings.average
         )
-        facts = {
-            "fusion": {
-                "learning_rate": found.learning_rate,
-                "epoch": found.epoch,
-                "epochs": len(found.history),
-                "validation_loss": found.validation_loss,
-                **({"diverged_learning_rates": list(found.diverged)} if found.diverged else {}),
-                **({"members": _members(found, self.settings, self.plan.seed)} if found.members else {}),
-            }
-        }
         arrays = to_record(found.network.state_dict())
-        return self._outcome(joined, prediction, fusion.parameters, found.epoch, facts), arrays
+        return self._outcome(joined, prediction, fusion.parameters, found.epoch, {"fusion": found.facts()}), arrays
 
     def _vote(self, joined: JoinedSamples) -> tuple[Outcome, ArrayRecord]:
         """Fuse the owners' own predictions: rows B to D of table 2."""
@@ -158,21 +147,6 @@ class F3(OwnersStrategy[F3Settings]):
             matrices = network.alignment.matrices().detach().cpu()
             with replacing(folder / "alignment.npz") as path, path.open("wb") as stream:
                 np.savez(stream, owners=np.array(fusion.owners), matrices=matrices.numpy())
-
-
-def _members(found: FusionFit, settings: FusionSettings, seed: int) -> list[dict[str, Any]]:
-    """Return what each member of an ensemble came to."""
-    weights = found.network.state_dict()["weights"].tolist()
-    return [
-        {
-            "fusion": own.fusion,
-            "weight": weight,
-            "learning_rate": each.learning_rate,
-            "epoch": each.epoch,
-            "validation_loss": each.validation_loss,
-        }
-        for weight, each, (own, _) in zip(weights, found.members, settings.networks(seed), strict=True)
-    ]
 
 
 def warn_of_unaligned(settings: FusionSettings, joined: JoinedSamples) -> None:

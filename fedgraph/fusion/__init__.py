@@ -17,13 +17,12 @@ from fedgraph.fusion.prediction import Prediction, predict
 from fedgraph.fusion.scores import decided, log_loss, owner_scores, scores
 from fedgraph.fusion.secret import SecretFusion, Stages
 from fedgraph.fusion.settings import FusionSettings, Rate, SingleFusion
-from fedgraph.fusion.training import FusionData, FusionEpoch, FusionFit, fit
+from fedgraph.fusion.training import FusionData, FusionEpoch, fit
 
 __all__ = [
     "FittedFusion",
     "FusionData",
     "FusionEpoch",
-    "FusionFit",
     "FusionNetwork",
     "FusionSettings",
     "GraphFusion",

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -106,6 +107,8 @@ class FusionFit:
 
     Attributes
     ----------
+    fusion : str
+        Kind of the network, as ``FusionSettings.fusion``.
     network : FusionNetwork
         In evaluation mode.
     learning_rate, epoch : float, int
@@ -122,6 +125,7 @@ class FusionFit:
         Those of an ensemble; its own learning rate and epoch are those of the best member.
     """
 
+    fusion: str
     network: FusionNetwork
     learning_rate: float
     epoch: int
@@ -130,6 +134,24 @@ class FusionFit:
     history: tuple[FusionEpoch, ...] = ()
     diverged: tuple[float, ...] = ()
     members: tuple[FusionFit, ...] = ()
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a run tells of it in its summary, and of each member of an ensemble with its weight."""
+        found: dict[str, Any] = {
+            "learning_rate": self.learning_rate,
+            "epoch": self.epoch,
+            "epochs": len(self.history),
+            "validation_loss": self.validation_loss,
+        }
+        if self.diverged:
+            found["diverged_learning_rates"] = list(self.diverged)
+        if isinstance(self.network, FusionEnsemble):
+            weights = self.network.weights.tolist()
+            found["members"] = [
+                {"fusion": each.fusion, "weight": weight, **each.facts()}
+                for weight, each in zip(weights, self.members, strict=True)
+            ]
+        return found
 
 
 def fit(
@@ -182,6 +204,7 @@ def fit(
     loss, quality = _validated(ensemble, validation, settings, seed, weights)
     return replace(
         max(fits, key=lambda each: each.quality),
+        fusion=settings.fusion,
         network=ensemble,
         validation_loss=loss,
         quality=quality,
@@ -268,7 +291,7 @@ def _fit_at(
         elif epoch - best_epoch >= settings.patience:
             break
     network.load_state_dict(kept)
-    return FusionFit(network, rate, best_epoch, best_loss, best)
+    return FusionFit(settings.fusion, network, rate, best_epoch, best_loss, best)
 
 
 def _epoch(

@@ -21,9 +21,13 @@ class EmbeddingSettings(LocalModelSettings):
     ----------
     noise : Gaussian noise on embeddings before they leave their owner, a table ``noise``; none by default. With noise,
             owners do not send predictions.
+    folds : with two or more, training samples are embedded out of fold: each of so many parts by a model that has
+            learned from the others alone, from the same initial weights. All other samples are embedded by the owner's
+            own model, and a fusion model learns from embeddings that are like those it will be asked about.
     """
 
     noise: NoiseSettings | None = None
+    folds: int = Field(default=1, ge=1)
 
 
 class F3Settings(FusionSettings, EmbeddingSettings):

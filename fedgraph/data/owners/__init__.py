@@ -9,5 +9,15 @@ from fedgraph.data.owners.samples import (
     cohort_data,
     owner_source,
 )
+from fedgraph.data.owners.shared_samples import sample_folds
 
-__all__ = ["NO_LABEL", "SAMPLE_SPLITS", "OwnerData", "OwnerSource", "SampleSplit", "cohort_data", "owner_source"]
+__all__ = [
+    "NO_LABEL",
+    "SAMPLE_SPLITS",
+    "OwnerData",
+    "OwnerSource",
+    "SampleSplit",
+    "cohort_data",
+    "owner_source",
+    "sample_folds",
+]

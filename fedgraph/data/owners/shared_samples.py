@@ -260,6 +260,11 @@ def sample_splits(
     return split.masked_fill(new, SAMPLE_SPLITS.index("new")).to(torch.int8)
 
 
+def sample_folds(keys: tuple[str, ...], folds: int, seed: int) -> Tensor:
+    """Return the fold of each sample, int64 ``[samples]``, drawn by key: the same for all owners, on any node."""
+    return (_uniform(_key_numbers(keys), derive_seed(seed, "fold")) * folds).long()
+
+
 def block_splits(blocks: Tensor, settings: SharedSampleSettings, in_order: bool, title: str) -> Tensor:
     """Return the split of each sample, int8 ``[samples]``, where whole blocks go to one split.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -15,7 +15,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedgraph.data.owners import OwnerData, cohort_data
+from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, cohort_data, sample_folds
 from fedgraph.fusion.owner_models.base import ModelStore, Represented, check_not_raw, content, fingerprint_of
 from fedgraph.fusion.owner_models.pretraining import initial_models, pretrain, represent, some_clients
 from fedgraph.fusion.owner_models.single import SingleOwner
@@ -124,6 +124,8 @@ class LocalStage:
         Fingerprints of the models that owners must use, by owner; other owners use any.
     pre_trained : bool
         Whether models are trained at all, or used as initialised.
+    folds : int
+        Parts of the training samples that are embedded by models of the others; 1: by the owner's own model.
     """
 
     data: OwnerData
@@ -136,6 +138,7 @@ class LocalStage:
     given: Mapping[str, str]
     wanted: Mapping[str, str]
     pre_trained: bool = True
+    folds: int = 1
 
     def embed(self) -> Embedded:
         """Compute embeddings and predictions of all samples by the owners' frozen models, which are trained if needed.
@@ -143,8 +146,29 @@ class LocalStage:
         Raises
         ------
         FedgraphError
-            When a model does not fit an owner's data, cannot be read, or is not the wanted one.
+            When a model does not fit an owner's data, cannot be read, is not the wanted one, or cannot be trained
+            without a fold.
         """
+        whole = self._embedded()
+        if self.folds == 1 or self.wanted:
+            return whole
+        if self.given:
+            raise ExperimentError(
+                f"folds = {self.folds}: the model that owner '{min(self.given)}' brings cannot be trained without some "
+                "of its samples; leave folds out"
+            )
+        fold = sample_folds(self.data.keys, self.folds, self.seed)
+        training, left_out = (SAMPLE_SPLITS.index(name) for name in ("train", "new"))
+        for number in range(self.folds):
+            held = (self.data.split == training) & (fold == number)
+            split = self.data.split.masked_fill(held, left_out)
+            found = replace(self, data=replace(self.data, split=split))._embedded()
+            whole.embeddings[:, held] = found.embeddings[:, held]
+            whole.predictions[:, held] = found.predictions[:, held]
+        return whole
+
+    def _embedded(self) -> Embedded:
+        """See :meth:`embed`; every sample by the model of all training samples."""
         parts: dict[int, tuple[Represented, str]] = {}
         for row, owner in enumerate(self.data.owners):
             if owner in self.given:

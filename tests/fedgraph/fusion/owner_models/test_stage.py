@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import softmax
 
-from fedgraph.data.owners.samples import OwnerData
+from fedgraph.data.owners import OwnerData, sample_folds
 from fedgraph.fusion.owner_models import single
 from fedgraph.fusion.owner_models import stage as module
 from fedgraph.fusion.owner_models.base import BatchedModel, ModelStore
@@ -151,6 +151,34 @@ def test_other_company_changes_nothing(make, trained, tmp_path):
     assert trained == []
     make("bc").embed()
     assert trained == ["b"], "only models that the store lacks are trained"
+
+
+def test_training_samples_are_embedded_out_of_fold(make, trained):
+    whole, data = make().embed(), make().data
+    trained.clear()
+    found = make(folds=3).embed()
+    assert sorted(trained) == sorted(3 * "abc"), "the model of all is there already"
+    assert found.fingerprints == whole.fingerprints
+    training, fold = data.split == 0, sample_folds(data.keys, 3, 0)
+    assert torch.equal(found.embeddings[:, ~training], whole.embeddings[:, ~training])
+    for number in range(3):
+        held = training & (fold == number)
+        assert held.sum() > 3
+        without = make(data=replace(data, split=data.split.masked_fill(held, 3))).embed()
+        for name in ("embeddings", "predictions"):
+            assert torch.equal(getattr(found, name)[:, held], getattr(without, name)[:, held])
+            assert not torch.allclose(getattr(found, name)[:, held], getattr(whole, name)[:, held])
+
+
+def test_inference_takes_the_model_of_all_samples(make):
+    whole = make().embed()
+    wanted = dict(zip("abcd", whole.fingerprints, strict=True))
+    assert torch.equal(make(folds=3, wanted=wanted).embed().embeddings, whole.embeddings)
+
+
+def test_a_model_that_is_brought_along_cannot_be_trained_without_a_fold(make, own_model):
+    with pytest.raises(ExperimentError, match="folds = 2: the model that owner 'a' brings .* leave folds out"):
+        make(folds=2, given={"a": own_model[1]}).embed()
 
 
 @pytest.mark.parametrize(
