@@ -176,6 +176,9 @@ def test_what_was_released_is_released_again_and_not_drawn_anew(ask, tmp_path):
     assert torch.equal(whole.embeddings[:, whole.split == 2], test.embeddings), "a mean of many draws has no noise"
     louder = ask(method={"noise": {**NOISE, "noise-multiplier": 0.2}})
     assert not torch.equal(louder.embeddings, whole.embeddings)
+    folded = ask(method={"noise": NOISE, "folds": 2})
+    train = whole.split == 0
+    assert not torch.equal(folded.embeddings[:, train], whole.embeddings[:, train]), "of other models"
     assert torch.equal(ask(method={"noise": NOISE}, run="another run").embeddings, whole.embeddings)
     other = ask(method={"noise": NOISE}, config={"model-dir": str(tmp_path / "other")})
     assert other.fingerprints == whole.fingerprints
