@@ -66,7 +66,9 @@ def test_a_study_is_run_written_and_shown(study, call):
     result = call(study)
     assert result.exit_code == 0, result.output
     folder = Path("out/mine-small")
-    assert {path.name for path in folder.iterdir()} == {"page.md", "summary.csv", "all.csv", "picture.png"}
+    assert {path.name for path in folder.iterdir()} == {
+        "page.md", "summary.csv", "all.csv", "first.csv", "picture.png",
+    }  # fmt: skip
     assert (folder / "all.csv").read_text() == "seed,size\n0,2\n"
     assert (folder / "summary.csv").read_text() == "size\n4\n"
     page = (folder / "page.md").read_text()
