@@ -97,11 +97,14 @@ def test_no_network_has_a_better_score():
         assert whole(equivalence_search(table)) == pytest.approx(max(map(whole, every)))
 
 
-def test_the_class_of_a_larger_network_is_found():
-    random = np.random.default_rng(3)
-    edges = random_network(random, 9, 0.25)
-    found = equivalence_search(rows_of(edges, 20_000, random))
-    assert independences(found) == independences(edges)
+@pytest.mark.parametrize(("seed", "deleted"), [(1, 1), (2, 1), (16, 1), (28, 2), (37, 4)])
+def test_the_class_of_a_larger_network_is_found_and_what_was_inserted_too_much_is_deleted(seed, deleted, monkeypatch):
+    random = np.random.default_rng(seed)
+    edges = random_network(random, 6, 0.45)
+    table = rows_of(edges, 20_000, random)
+    assert independences(equivalence_search(table)) == independences(edges)
+    monkeypatch.setattr("simulations.fedngm.equivalence_search._deletions", lambda pattern, score: iter(()))
+    assert equivalence_search(table).sum() == edges.sum() + deleted
 
 
 def test_paths_are_followed_in_their_direction():
