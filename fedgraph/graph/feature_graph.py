@@ -38,11 +38,14 @@ class Score:
         Fraction of the true edges that were found; 1 where there are none.
     f1 : float
         Harmonic mean of both, ``2 hits / (found + true)``.
+    shd : int
+        Structural Hamming distance: the number of true edges that were not found and of found edges that are not true.
     """
 
     precision: float
     recall: float
     f1: float
+    shd: int
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,7 @@ class FeatureGraph:
             precision=hits / len(found) if found else float(empty),
             recall=hits / len(true) if true else 1.0,
             f1=2 * hits / (len(found) + len(true)) if not empty else 1.0,
+            shd=len(found ^ true),
         )
 
     def as_json(self) -> dict[str, Any]:

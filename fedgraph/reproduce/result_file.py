@@ -251,21 +251,24 @@ def export_study(
     """Write the result file of a study from the tables of its page, and return its path.
 
     An existing file is replaced. Each line of a table is a row, labelled by its texts, and belongs to one seed if it
-    has a number under that heading; the table's name is the column, and a heading the metric.
+    has a number under that heading, and to several if it has a text of them under ``seeds``, or else to all; the
+    table's name is the column, and a heading the metric.
     """
     path = folder / f"{name}-{profile}.csv"
     every, source = " ".join(map(str, seeds)), f"commit {commit[:12]}" if commit else "commit unknown"
     lines = []
     for table in (page.summary, *page.tables):
         for entries in table.lines:
-            row = ", ".join(entry for entry in entries if isinstance(entry, str))
+            named = dict(zip(table.headings, entries, strict=True))
+            several = str(named.pop("seeds", every))
+            row = ", ".join(entry for entry in named.values() if isinstance(entry, str))
             numbers = {
                 heading: entry
-                for heading, entry in zip(table.headings, entries, strict=True)
+                for heading, entry in named.items()
                 if isinstance(entry, int | float) and not isinstance(entry, bool) and np.isfinite(entry)
             }
             seed = str(numbers.pop("seed", ""))
-            over = {"seed": seed, "seeds": "" if seed else every, "source": source}
+            over = {"seed": seed, "seeds": "" if seed else several, "source": source}
             lines += [
                 ResultLine(row, table.name, name, value=f"{value:.9g}", **over) for name, value in numbers.items()
             ]

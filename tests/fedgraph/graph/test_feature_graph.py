@@ -65,11 +65,11 @@ def test_it_cannot_be_changed_through_its_adjacency():
 def test_scores_count_edges():
     truth = FeatureGraph(tuple("abcd"), (("a", "b"), ("b", "c"), ("c", "d")))
     found = FeatureGraph(tuple("dcba"), (("b", "a"), ("a", "c")))
-    assert found.score(truth) == Score(precision=1 / 2, recall=1 / 3, f1=2 / 5)
+    assert found.score(truth) == Score(precision=1 / 2, recall=1 / 3, f1=2 / 5, shd=3)
     empty = FeatureGraph(tuple("abcd"))
-    assert empty.score(truth) == Score(0, 0, 0)
-    assert truth.score(empty) == Score(0, 1, 0)
-    assert empty.score(empty) == Score(1, 1, 1)
+    assert empty.score(truth) == Score(0, 0, 0, 3)
+    assert truth.score(empty) == Score(0, 1, 0, 3)
+    assert empty.score(empty) == Score(1, 1, 1, 0)
     with pytest.raises(GraphError, match=r"different features .* 'e': take the subgraph"):
         found.score(FeatureGraph(tuple("abcde")))
 

@@ -27,7 +27,8 @@ def page(context):
     (context.folder / "picture.png").write_bytes(b"picture")
     table = NumberTable("all", "All", ("seed", "size"), tuple((seed, options.size) for seed in context.seeds))
     summary = NumberTable("summary", "Came out", ("size",), ((options.size * (1 + options.twice),),))
-    return StudyPage("## Part\\n\\n![picture](picture.png)\\n", summary, [table])
+    first = NumberTable("first", "Of fewer seeds", ("what", "size", "seeds"), (("large", 9, str(context.seeds[0])),))
+    return StudyPage("## Part\\n\\n![picture](picture.png)\\n", summary, [table, first])
 
 
 constant = 3
@@ -65,7 +66,9 @@ def test_a_study_is_run_written_and_shown(study, call):
     result = call(study)
     assert result.exit_code == 0, result.output
     folder = Path("out/mine-small")
-    assert {path.name for path in folder.iterdir()} == {"page.md", "summary.csv", "all.csv", "picture.png"}
+    assert {path.name for path in folder.iterdir()} == {
+        "page.md", "summary.csv", "all.csv", "first.csv", "picture.png",
+    }  # fmt: skip
     assert (folder / "all.csv").read_text() == "seed,size\n0,2\n"
     assert (folder / "summary.csv").read_text() == "size\n4\n"
     page = (folder / "page.md").read_text()
@@ -97,6 +100,7 @@ def test_numbers_of_a_study_are_exported(study, call):
     kept = ResultFile(Path("kept/mine-small.csv"))
     assert (kept.spread("", "summary", "size").mean, kept.num_seeds("", "summary", "size")) == (4.0, 2)
     assert kept.spread("", "all", "size").values == {3: 2.0, 4: 2.0}
+    assert kept.num_seeds("large", "first", "size") == 1, "the seeds that the line names, and not all"
     refused = call(study, "--results", "other", "--set", "options.size=3")
     assert refused.exit_code == 1
     assert "--results goes with the settings of the table alone" in refused.output
