@@ -37,6 +37,7 @@ from fedgraph.graphical.recovery import UnitSums, recover_from_sums
 from fedgraph.messages import to_record
 from fedgraph.methods.fedngm import (
     MESSAGE,
+    FedNGMRecovery,
     FedNGMSettings,
     Phase,
     PhaseReply,
@@ -119,7 +120,10 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
         facts = {"features": len(self._common.features), "private_features": private, "graph_edges": len(graph.edges)}
         facts |= {
             **written,
-            "notes": [*_lonely(graph, self.settings.targets or self._common.names), *written.get("notes", ())],
+            "notes": [
+                *_lonely(graph, self.settings.targets or self._common.names, self.settings.recovery),
+                *written.get("notes", ()),
+            ],
         }
         outcome = Outcome(
             self._members.names, self._members.data, measured, _stacked([scores[name] for name in self._members.names]),
@@ -329,12 +333,15 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
         save_state(self.plan.folder.checkpoint, {**self._kept, **self.counters()})
 
 
-def _lonely(graph: FeatureGraph, targets: Sequence[str]) -> list[str]:
+def _lonely(graph: FeatureGraph, targets: Sequence[str], settings: FedNGMRecovery) -> list[str]:
     """Return notes about a graph in which targets, or all features, have no neighbour."""
-    advice = (
-        'lower deviations or threshold of [fedngm.recovery], set source = "summed-statistics", or give them '
-        "target-neighbours"
-    )
+    if settings.method in ("graphical-lasso", "uglad"):
+        advice = (
+            'lower deviations or threshold of [fedngm.recovery], set source = "summed-statistics", or give them '
+            "target-neighbours"
+        )
+    else:
+        advice = 'take method = "graphical-lasso" in [fedngm.recovery], which can give them target-neighbours'
     if not graph.edges:
         return [f"the consensus graph has no edge, so that every feature is predicted by its mean alone: {advice}"]
     alone = [name for name in targets if not any(name in edge for edge in graph.edges)]

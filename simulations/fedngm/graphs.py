@@ -39,7 +39,7 @@ class GraphsOptions(Settings):
     """The options of the study.
 
     networks   : of the folder ``graph-truth``, by name.
-    methods    : of recovery; each with its default settings. ``hill-climbing`` needs pgmpy.
+    methods    : of recovery; each with its default settings.
     clients    : that each draw rows of their own,
     rows       : so many.
     features   : networks with more of them are drawn with the first seed alone.

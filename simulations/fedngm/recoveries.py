@@ -16,12 +16,19 @@ from fedgraph.data.schema import Schema
 from fedgraph.data.tables import BayesianNetwork
 from fedgraph.graph import FeatureGraph
 from fedgraph.graphical.learning import MergeSettings, merge
-from fedgraph.graphical.recovery import RecoverySettings, UnitSums, UnitTable, recover, recover_from_sums
+from fedgraph.graphical.recovery import (
+    RecoverySettings,
+    UnitSums,
+    UnitTable,
+    equivalence_search,
+    parents_of,
+    recover,
+    recover_from_sums,
+)
 from fedgraph.support.randomness import generator
-from simulations.fedngm.equivalence_search import equivalence_search
 from simulations.fedngm.notears_admm import agreed_weights, edges
 
-Method = Literal["graphical-lasso", "uglad", "hill-climbing", "ges", "notears-admm"]
+Method = Literal["graphical-lasso", "uglad", "ges", "notears-admm"]
 
 
 class Graphs(NamedTuple):
@@ -33,9 +40,7 @@ class Graphs(NamedTuple):
     @classmethod
     def of_network(cls, names: Sequence[str], directed: NDArray[np.bool_]) -> Graphs:
         """Of a Bayesian network with an edge from the first to the second, bool ``[features, features]``."""
-        parents = {
-            name: [names[each] for each in np.flatnonzero(directed[:, at]).tolist()] for at, name in enumerate(names)
-        }
+        parents = parents_of(names, directed)
         pairs = tuple((parent, child) for child, of in parents.items() for parent in of)
         return cls(FeatureGraph.moral(names, parents), FeatureGraph(tuple(names), pairs))
 

@@ -177,6 +177,15 @@ def test_targets_without_a_neighbour_are_named_and_can_be_given_some(table_table
     assert ("ill", "ward") in edges
 
 
+def test_clients_can_search_for_bayesian_networks(table_tables, run_experiment):
+    table_tables["fedngm"] |= {"ngm": {"epochs": 2, "hidden": 4}, "recovery": {"method": "ges"}}
+    folder = run_experiment(table_tables, nodes=2)
+    edges = read_feature_graph(folder.path / "feature-graph.json").edges
+    assert ("height", "weight") in edges
+    alone = [note for note in folder.summary()["notes"] if "no neighbour" in note]
+    assert all('take method = "graphical-lasso"' in note for note in alone)
+
+
 @pytest.mark.usefixtures("leave_no_trace")
 def test_a_run_says_where_its_model_lies(table_tables, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")

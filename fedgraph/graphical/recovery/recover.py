@@ -24,7 +24,7 @@ from fedgraph.graphical.recovery.correlation import (
 )
 from fedgraph.graphical.recovery.lasso import best_penalty, lasso_precision
 from fedgraph.graphical.recovery.settings import RecoverySettings
-from fedgraph.graphical.recovery.structure_search import hill_climbing_graph
+from fedgraph.graphical.recovery.structure_search import moral_graph_by_search
 from fedgraph.graphical.recovery.uglad import consensus, uglad_precisions
 from fedgraph.support.errors import ExperimentError, RunError, quoted
 from fedgraph.support.randomness import generator
@@ -117,20 +117,22 @@ def recover(
     GraphError
         When an expert's graph cannot be read or lacks a feature.
     ExperimentError
-        When a library is not installed, or hill climbing is asked for on embeddings.
+        When greedy equivalence search is asked for on embeddings.
     RunError
         When a solver fails.
     """
     if settings.method == "expert":
         expert = read_feature_graph(str(settings.file), settings.moral)
         return [Recovered(expert.subgraph(table.names)) for table in tables]
-    if settings.method == "hill-climbing":
+    if settings.method == "ges":
         if wide := [f"'{name}' of client '{table.client}'" for table in tables for name in table.embeddings]:
             raise ExperimentError(
-                f"method 'hill-climbing' takes numbers and categories, and {wide[0]} is an embedding: choose another "
+                f"method 'ges' takes numbers and categories, and {wide[0]} is an embedding: choose another "
                 "method of recovery, or leave it out (drop)"
             )
-        return [Recovered(hill_climbing_graph(table.names, table.units, table.unit_feature, _BINS)) for table in tables]
+        return [
+            Recovered(moral_graph_by_search(table.names, table.units, table.unit_feature, _BINS)) for table in tables
+        ]
     samples = [_Sample(settings, table) for table in tables]
     if settings.method == "uglad":
         precisions = _uglad(settings, samples, seed, device or torch.device("cpu"))

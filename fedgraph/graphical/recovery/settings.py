@@ -16,15 +16,14 @@ class RecoverySettings(Settings):
     ----------
     method : ``graphical-lasso``: the l1-penalised Gaussian likelihood, its penalty by cross-validation; ``uglad``: the
         same likelihood without penalty, minimised by an unrolled network (Shrivastava et al., 2022), the paper's own;
-        ``hill-climbing``: the Bayesian network of the best BIC that a greedy search finds, its moral graph (needs
-        pgmpy); ``expert``: a graph from a file.
+        ``ges``: the moral graph of the Bayesian network with the best BIC that greedy equivalence search finds
+        (Chickering, 2002), numbers cut into categories at their quantiles; ``expert``: a graph from a file.
     transform  : of every unit before correlations: ``normal-scores``, the normal quantiles of its ranks, so that
         neither outliers nor monotone transformations count, or ``none``. Units of two values stay as they are.
     threshold  : features are linked if a partial correlation between their units is beyond it,
     deviations : and beyond so many standard errors of a correlation, ``1 / sqrt(rows)``, of chance in small tables.
     target_neighbours : least number of neighbours of features that are to be predicted: the strongest of those that are
-        not beyond the thresholds are added; in small tables they may have none. Not for ``hill-climbing`` and
-        ``expert``.
+        not beyond the thresholds are added; in small tables they may have none. Not for ``ges`` and ``expert``.
     penalty    : of the graphical lasso, on the scale of correlations; None: by cross-validation.
     folds      : of the cross-validation.
     steps      : L, the unrolled steps of uGLAD.
@@ -33,7 +32,7 @@ class RecoverySettings(Settings):
     moral      : read it as a Bayesian network, whose moral graph is taken.
     """
 
-    method: Literal["graphical-lasso", "uglad", "hill-climbing", "expert"] = "graphical-lasso"
+    method: Literal["graphical-lasso", "uglad", "ges", "expert"] = "graphical-lasso"
     transform: Literal["normal-scores", "none"] = "normal-scores"
     threshold: float = Field(default=0.05, ge=0, lt=1)
     deviations: float = Field(default=3.0, ge=0, allow_inf_nan=False)

@@ -1,31 +1,18 @@
-"""The moral graph of a Bayesian network, found by pgmpy's hill climbing (Koller, Friedman, 2009, section 18.4.3)."""
+"""The moral graph of a Bayesian network that is found by greedy equivalence search, with features as categories."""
 
 from __future__ import annotations
-
-import importlib
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedgraph.graph import FeatureGraph
-from fedgraph.support.errors import ExperimentError
+from fedgraph.graphical.recovery.ges import equivalence_search, parents_of
 
 
-def hill_climbing_graph(names: tuple[str, ...], units: Tensor, unit_feature: Tensor, bins: int) -> FeatureGraph:
-    """Return the moral graph of the network with the best BIC, with features as categories; see ``as_categories``.
-
-    Raises ExperimentError where pgmpy is not installed.
-    """
-    pandas, discovery = _library("pandas"), _library("pgmpy.causal_discovery")
-    table = as_categories(units, unit_feature, len(names), bins)
-    # Columns are numbers: pgmpy breaks ties in the order of a set, which for text differs by process.
-    frame = pandas.DataFrame({column: table[:, column].numpy().astype(str) for column in range(len(names))})
-    frame = frame.astype("category")
-    search = discovery.HillClimbSearch(scoring_method="bic-d", return_type="dag", show_progress=False)
-    network = search.fit(frame).causal_graph_
-    parents = {names[child]: [names[each] for each in network.predecessors(child)] for child in network.nodes}
-    return FeatureGraph.moral(names, parents)
+def moral_graph_by_search(names: tuple[str, ...], units: Tensor, unit_feature: Tensor, bins: int) -> FeatureGraph:
+    """Return the moral graph of the network with the best BIC, with features as categories; see ``as_categories``."""
+    network = equivalence_search(as_categories(units, unit_feature, len(names), bins).numpy())
+    return FeatureGraph.moral(names, parents_of(names, network))
 
 
 def as_categories(units: Tensor, unit_feature: Tensor, num_features: int, bins: int) -> Tensor:
@@ -50,13 +37,3 @@ def _numbers_as_categories(values: Tensor, bins: int) -> Tensor:
     if len(borders) > bins:
         borders = present.quantile(torch.arange(1, bins, dtype=torch.float64) / bins)
     return torch.bucketize(values.double().nan_to_num(), borders)
-
-
-def _library(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ExperimentError(
-            f"method 'hill-climbing' needs pgmpy, which is not installed here ({error}): pip install "
-            "'fedgraph-flower[structure]', or take another method"
-        ) from None

@@ -207,8 +207,8 @@ def test_graphs_with_embeddings_are_recovered_or_refused():
     (found,) = recover(RecoverySettings(), [one], 0)
     assert ("scan", "ill") in found.graph.edges
     assert not any("age" in edge for edge in found.graph.edges)
-    with pytest.raises(ExperimentError, match="'hill-climbing' .* 'scan' of client 'a' is an embedding"):
-        recover(RecoverySettings(method="hill-climbing"), [one], 0)
+    with pytest.raises(ExperimentError, match="'ges' .* 'scan' of client 'a' is an embedding"):
+        recover(RecoverySettings(method="ges"), [one], 0)
 
 
 def test_yardsticks_look_at_embeddings_and_predict_none():

@@ -1,13 +1,8 @@
-import importlib.util
-
-import pytest
 import torch
 
 from fedgraph.data.tables.bif import parse_bif
 from fedgraph.graph.feature_graph import FeatureGraph
-from fedgraph.graphical.recovery import structure_search
-from fedgraph.graphical.recovery.structure_search import as_categories, hill_climbing_graph
-from fedgraph.support.errors import ExperimentError
+from fedgraph.graphical.recovery.structure_search import as_categories, moral_graph_by_search
 from fedgraph.support.randomness import generator
 
 LAWN = """network lawn { }
@@ -48,21 +43,11 @@ def test_units_become_categories():
     assert thirds[:, 0].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-def test_without_the_library_it_says_what_to_install(monkeypatch):
-    def missing(name):
-        raise ImportError(f"no module named {name}")
-
-    monkeypatch.setattr(structure_search.importlib, "import_module", missing)
-    with pytest.raises(ExperimentError, match=r"needs pgmpy.*pip install 'fedgraph-flower\[structure\]'"):
-        hill_climbing_graph(("a",), torch.zeros(3, 1), torch.tensor([0]), 3)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("pgmpy") is None, reason="pgmpy is not installed: an optional extra")
 def test_parents_of_one_child_are_found_and_linked():
     network = parse_bif(LAWN)
     rows = network.sample(2000, generator(0, "lawn"))
     units = torch.cat([rows[:, :2], torch.nn.functional.one_hot(rows[:, 2], 3), rows[:, 3:]], 1).float()
     names = tuple(network.variables)
-    found = hill_climbing_graph(names, units, torch.tensor([0, 1, 2, 2, 2, 3]), 3)
+    found = moral_graph_by_search(names, units, torch.tensor([0, 1, 2, 2, 2, 3]), 3)
     assert found == network.moral_graph
     assert found == FeatureGraph(names, (("rain", "sprinkler"), ("rain", "grass"), ("sprinkler", "grass")))

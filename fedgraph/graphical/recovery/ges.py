@@ -1,4 +1,4 @@
-"""Greedy equivalence search (GES), a rival of graph recovery: the Bayesian network of categories with the best BIC.
+"""Greedy equivalence search (GES): the Bayesian network of categories with the best BIC.
 
 Chickering: Optimal structure identification with greedy search, JMLR 2002. Its two phases search among classes of
 networks that make the same independences: edges are inserted while the BIC rises, then deleted.
@@ -6,7 +6,7 @@ networks that make the same independences: edges are inserted while the BIC rise
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, permutations
@@ -39,6 +39,11 @@ def equivalence_search(table: NDArray[np.int64]) -> Edges:
         while (moved := _best(moves(_Pattern.of(network), score))) is not None:
             network = moved.extension()
     return network
+
+
+def parents_of(names: Sequence[str], network: Edges) -> dict[str, list[str]]:
+    """Return the parents of each variable of a network, by name."""
+    return {name: [names[each] for each in np.flatnonzero(network[:, at]).tolist()] for at, name in enumerate(names)}
 
 
 class _Score:

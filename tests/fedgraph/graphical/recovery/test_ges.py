@@ -7,7 +7,7 @@ from itertools import combinations, permutations, product
 import numpy as np
 import pytest
 
-from simulations.fedngm.equivalence_search import _cliques, _Pattern, _Score, _sets, equivalence_search
+from fedgraph.graphical.recovery.ges import _cliques, _Pattern, _Score, _sets, equivalence_search
 
 
 def networks(nodes):
@@ -103,7 +103,7 @@ def test_the_class_of_a_larger_network_is_found_and_what_was_inserted_too_much_i
     edges = random_network(random, 6, 0.45)
     table = rows_of(edges, 20_000, random)
     assert independences(equivalence_search(table)) == independences(edges)
-    monkeypatch.setattr("simulations.fedngm.equivalence_search._deletions", lambda pattern, score: iter(()))
+    monkeypatch.setattr("fedgraph.graphical.recovery.ges._deletions", lambda pattern, score: iter(()))
     assert equivalence_search(table).sum() == edges.sum() + deleted
 
 
