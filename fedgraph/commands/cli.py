@@ -6,9 +6,8 @@ import inspect
 import platform
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-import click
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -27,6 +26,9 @@ from fedgraph.commands.run import run
 from fedgraph.commands.runs import compare, runs
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.terminal import messages_for_people
+
+if TYPE_CHECKING:
+    import click
 
 _OURS = ("sfl", "f3", "ipa", "fedngm")
 
