@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import platform
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -58,21 +58,15 @@ class _Command(TyperCommand):
 
 
 class _Grouped(TyperGroup):
-    """A group whose help lists the commands under headings, in the order in which they were added."""
+    """A group whose help lists the commands under headings, those of ``_COMMANDS``."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section per heading, with names in a column that is as wide in all of them."""
-        commands = {name: command for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))}
-        width = max(map(len, commands))
-        for heading in dict.fromkeys(getattr(command, "rich_help_panel", "") for command in commands.values()):
+        width = max(map(len, self.commands))
+        for heading, functions in _COMMANDS.items():
+            told = [(name.ljust(width), self.commands[name].get_short_help_str(limit=200)) for name in functions]
             with formatter.section(heading):
-                formatter.write_dl(
-                    [
-                        (name.ljust(width), command.get_short_help_str(limit=200))
-                        for name, command in commands.items()
-                        if getattr(command, "rich_help_panel", "") == heading
-                    ]
-                )
+                formatter.write_dl(told)
 
 
 app = typer.Typer(cls=_Grouped, no_args_is_help=True, rich_markup_mode=None, help=_HELP)
@@ -81,19 +75,14 @@ app = typer.Typer(cls=_Grouped, no_args_is_help=True, rich_markup_mode=None, hel
 def _tell_versions(wanted: bool) -> None:
     if not wanted:
         return
-    versions = []
-    for package in ("flwr", "torch"):
-        try:
-            versions.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            versions.append(f"{package} is not installed")
+    versions = [f"{package} {version(package)}" for package in ("flwr", "torch")]
     typer.echo(f"fedgraph {__version__}\n{', '.join(versions)}, python {platform.python_version()}")
     raise typer.Exit
 
 
 @app.callback()
 def _main(
-    version: Annotated[
+    versions: Annotated[
         bool,
         typer.Option("--version", callback=_tell_versions, is_eager=True, help="Show versions and exit."),
     ] = False,
@@ -147,6 +136,6 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Look things up": {"methods": methods, "keys": keys, "data": data},
     "Real machines": {"node": node, "server": server, "test-credentials": credentials_for_testing},
 }  # fmt: skip
-for _heading, _commands in _COMMANDS.items():
-    for _name, _function in _commands.items():
-        app.command(_name, cls=_Command, rich_help_panel=_heading)(_function)
+for _functions in _COMMANDS.values():
+    for _name, _function in _functions.items():
+        app.command(_name, cls=_Command)(_function)
