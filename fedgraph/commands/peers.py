@@ -9,9 +9,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedgraph.reproduce import picture
-from fedgraph.runs import RunFolder
-from fedgraph.runs.reports import FILE, PeerComparison
 from fedgraph.support.terminal import messages_for_people
 
 _IN_WORDS = {
@@ -26,10 +23,15 @@ _IN_WORDS = {
 def peers(
     run: Annotated[Path, typer.Argument(help="The run folder of a finished run with [evaluation] compare-peers.")],
 ) -> None:
-    """Print how far the final models of a run differ, as means over pairs of peers, and draw peers.png in its folder.
+    """Show how far the final models of a run differ.
 
-    The picture shows for each pair of peers how many test examples they predict differently.
+    Prints means over pairs of peers, and draws peers.png in the folder of the run: for each pair of peers, how many
+    test examples they predict differently.
     """
+    from fedgraph.reproduce import picture
+    from fedgraph.runs import RunFolder
+    from fedgraph.runs.reports import FILE, PeerComparison
+
     console = Console()
     with messages_for_people():
         folder = RunFolder.open(run)

@@ -7,23 +7,16 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.console import Console
 
-from fedgraph.data.owners import SampleSplit
-from fedgraph.experiment import load_experiment
-from fedgraph.fusion.owner_models import LocalModelSettings
-from fedgraph.methods.f3_forecast import EncoderSettings
-from fedgraph.runs import RunFolder
-from fedgraph.runs.running import add_plugin_paths, run_one
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.files import file_name
 from fedgraph.support.terminal import messages_for_people
 
-_KEPT = (*LocalModelSettings.keys(), "noise", "draws")
-"""Keys of ``[f3]`` that an inference needs too."""
+if TYPE_CHECKING:
+    from fedgraph.runs import RunFolder
 
 _USEFUL_BOUND = 0.5
 """A guaranteed bound on the error of probabilities above this is useless."""
@@ -45,7 +38,9 @@ def predict(
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: experiment.on-missing=skip")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
 ) -> None:
-    """Predict samples, or forecast windows, with the fusion model of a run: the same frozen models send embeddings.
+    """Predict samples, or forecast windows, by a run of f3 or f3-forecast.
+
+    The frozen models that the run was trained with send embeddings to its fusion model.
 
     Writes predictions.csv (probabilities, and their deviation over graph draws) to a run folder of its own, in the
     folder `predictions` of the run.
@@ -58,6 +53,13 @@ def predict(
     other node and not the server sees an owner's embedding. Here the nodes of owners also act as aggregators, for a
     trial; how independent nodes do it, and what stays hidden, is described by `python -m pydoc fedgraph.privacy`.
     """
+    from fedgraph.data.owners import SampleSplit
+    from fedgraph.experiment import load_experiment
+    from fedgraph.fusion.owner_models import LocalModelSettings
+    from fedgraph.methods.f3_forecast import EncoderSettings
+    from fedgraph.runs import RunFolder
+    from fedgraph.runs.running import add_plugin_paths, run_one
+
     console = Console()
     with messages_for_people():
         if grid not in ("local", "flower"):
@@ -72,7 +74,8 @@ def predict(
             if samples not in (None, *get_args(SampleSplit)):
                 raise ExperimentError(f"--samples is one of {', '.join(get_args(SampleSplit))}, not '{samples}'")
             method = "f3-inference"
-            table |= {key: value for key, value in head.method_table.items() if key in _KEPT}
+            known = {*LocalModelSettings.keys(), "noise", "draws"}
+            table |= {key: value for key, value in head.method_table.items() if key in known}
             table |= {"samples": samples or "new", **({"draws": draws} if draws else {})}
             if secret is not None:
                 method, (threshold, aggregators) = "f3-secret", _k_of_n(secret)
@@ -109,6 +112,8 @@ def _check_options(options: Mapping[str, object], foreign: Sequence[str], method
 
 
 def _tell_forecasts(console: Console, summary: Mapping[str, Any], folder: RunFolder, trained: RunFolder) -> None:
+    from fedgraph.support.files import file_name
+
     known = summary["metrics"].get("later", {})
     console.print(f"{summary['windows']} windows of {summary['clients']} clients forecast", soft_wrap=True)
     for name, values in known.items():

@@ -1,11 +1,11 @@
-"""The command ``fedgraph reproduce``: run the cells of a published table, or a study, then write and print it."""
+"""What ``fedgraph reproduce`` does: run the cells of a published table, or a study, then write and print it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import get_args
 
 import typer
 from rich.console import Console
@@ -32,44 +32,36 @@ from fedgraph.support.terminal import messages_for_people
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="A table, e.g. sfl-table1, or a file; none: list all.")] = None,
-    profile: Annotated[str, typer.Option(help="small: for a laptop; full: the paper's sizes, for a GPU.")] = "small",
-    rows: Annotated[str | None, typer.Option(help='Only these rows, by label: "FedAvg,SFL".')] = None,
-    columns: Annotated[str | None, typer.Option(help="Only these columns, by key: metr-la,pems-bay.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="These seeds in place of the table's: 0,1.")] = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes that the clients are dealt out to.")] = 2,
-    out: Annotated[Path, typer.Option(help="Folder for the runs of all tables, and for the tables.")] = Path(
-        "reproductions"
-    ),
-    data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a key of every experiment; of a study: options.key.")
-    ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List rows and columns and what is done; run nothing.")] = False,
-    results_dir: Annotated[
-        Path | None, typer.Option("--results", help="Merge what was measured, by seed, into a result file here.")
-    ] = None,
-    keep_models: Annotated[bool, typer.Option(help="Leave the final models in the run folders.")] = False,
+    name: str | None,
+    *,
+    profile: str,
+    rows: str | None,
+    columns: str | None,
+    seeds: str | None,
+    nodes: int,
+    out: Path,
+    data_dir: Path | None,
+    overrides: Sequence[str],
+    only_list: bool,
+    results_dir: Path | None,
+    keep_models: bool,
+    quiet: bool,
 ) -> None:
-    """Run the rows of a published table, each cell once, and print ours beside the published values; or make a study.
-
-    The command can be stopped and given again: finished runs are not repeated, others continue from their last
-    checkpoint. Several processes may share one --out. `fedgraph keys` explains the files of tables.
-    """
-    console = Console()
+    """Carry out the command; the arguments are its options, which :mod:`fedgraph.commands.reproduce` explains."""
+    console, progress = Console(), Console(quiet=quiet)
     if name is None:
         _list_tables(console)
         return
     with messages_for_people():
         given = read_file(name)
         plugins = (str(given.path.parent), str(Path.cwd()))
-        overrides, folder = set_ or [], data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
+        folder = data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
         chosen_seeds = tuple(map(_seed, _parts(seeds) or ()))
         if given.is_study:
             _check_study_options(given.name, rows=rows, columns=columns, keep_models=keep_models)
             add_plugin_paths(plugins)
-            call = StudyCall(profile, chosen_seeds or None, tuple(overrides), out, folder, list_, results_dir)
-            reproduce_study(given, call, console)
+            call = StudyCall(profile, chosen_seeds or None, tuple(overrides), out, folder, only_list, results_dir)
+            reproduce_study(given, call, console, progress)
             return
         short, table, file = load_table(name)
         known = [known for known in get_args(Profile) if known in table.profiles]
@@ -94,7 +86,7 @@ def reproduce(
 
         labels = _chosen(_parts(rows), [row.label for row in table.rows], "row", short)
         keys = _chosen(_parts(columns), [column.key for column in results().columns], "column", short)
-        if list_:
+        if only_list:
             console.print(_progress(results(), labels, keys))
             return
         try:
@@ -107,10 +99,10 @@ def reproduce(
         how = Execution(nodes, folder, keep_models, plugins)
         try:
             chosen = [choice for choice in choices if choice.row.label in labels and choice.column.key in keys]
-            run_cells([cell for choice in chosen for cell in choice.missing], how, console)
+            run_cells([cell for choice in chosen for cell in choice.missing], how, progress)
             cells = plan_cells(maker, planned, choices)
             selected = [cell for cell in cells if cell.row in labels and cell.column in keys and cell.seed in wanted]
-            run_cells(selected, how, console, on_end=lambda cell: _write(results(), target))
+            run_cells(selected, how, progress, on_end=lambda cell: _write(results(), target))
         except KeyboardInterrupt:
             console.print("\nStopped. The same command goes on from here.")
             raise typer.Exit(130) from None

@@ -104,7 +104,7 @@ def missing_data(experiment: Experiment, data_dir: Path) -> str | None:
     name = getattr(experiment.data, "set", "")
     entry = next((entry for entry in catalogue_entries() if entry.name == name), None)
     if entry is not None and entry.alternatives and find(entry, data_dir) is None:
-        return f"no files of {entry.title} in {data_dir}; `fedgraph data` says which, and how to get them"
+        return f"no files of {entry.title} in {data_dir}; `fedgraph data {name}` says which, and how to get them"
     try:
         open_source(experiment.data, data_dir).client_names()
     except DataError as error:

@@ -60,8 +60,8 @@ class StudyCall:
     results: Path | None = None
 
 
-def reproduce_study(file: TableFile, call: StudyCall, console: Console) -> None:
-    """Run a study, write its page and print its summary.
+def reproduce_study(file: TableFile, call: StudyCall, console: Console, progress: Console) -> None:
+    """Run a study, which reports to ``progress``, write its page and print its summary.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def reproduce_study(file: TableFile, call: StudyCall, console: Console) -> None:
     except OSError as error:
         raise ExperimentError(f"--out: cannot write to {folder}: {error}") from None
     began = time.process_time()
-    page = function(StudyContext(folder, seeds, options, call.data_dir, console))
+    page = function(StudyContext(folder, seeds, options, call.data_dir, progress))
     seconds = time.process_time() - began
     about = _about(file.name, call, profile, seeds, seconds)
     # Written last, so that a page never refers to missing files.

@@ -197,11 +197,13 @@ class RunFolder:
         yield from map(json.loads, self.metrics.read_text(encoding="utf-8").splitlines())
 
     def summary(self) -> dict[str, Any]:
-        """Read ``summary.json``. Raises RunError when the run is not finished."""
+        """Read ``summary.json``. Raises RunError when the run is not finished, or the file is damaged."""
         try:
             summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
         except FileNotFoundError:
             raise RunError(f"{self.path} is not finished: it has no summary.json") from None
+        except ValueError as error:
+            raise RunError(f"{self.path}: summary.json is damaged: {error}") from None
         return summary
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:

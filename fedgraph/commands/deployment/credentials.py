@@ -22,7 +22,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from rich.console import Console
 
 from fedgraph.support.errors import RunError
-from fedgraph.support.files import file_name
 from fedgraph.support.terminal import messages_for_people
 
 _CURVE = ec.SECP384R1()
@@ -67,6 +66,8 @@ class Credentials:
 
     def private_key(self, node: str) -> Path:
         """Return the path ``nodes/NAME`` of a node's private key, for this node only."""
+        from fedgraph.support.files import file_name
+
         return self.folder / "nodes" / file_name(node)
 
 
@@ -90,6 +91,8 @@ def make_test_credentials(folder: Path, hosts: Iterable[str], nodes: Iterable[st
     RunError
         When the folder is not empty or cannot be written, or two nodes have one name.
     """
+    from fedgraph.support.files import file_name
+
     found, names = Credentials(folder), list(nodes)
     if folder.exists() and any(folder.iterdir()):
         raise RunError(f"{folder} is not empty: test credentials are written into a new folder")
@@ -178,7 +181,10 @@ def credentials_for_testing(
     host: Annotated[list[str] | None, typer.Option(help="Name or address of the server; once for each.")] = None,
     days: Annotated[int, typer.Option(min=1, help="How long they are valid.")] = 30,
 ) -> None:
-    """Make certificates and keys for TESTING: an authority, a certificate for the server, a key for each node."""
+    """Make certificates and keys for TESTING.
+
+    They are those of an authority, a certificate for the server, and a key for each node.
+    """
     with messages_for_people():
         made = make_test_credentials(folder, [*(host or []), "localhost", "127.0.0.1"], node, days)
     lines = {

@@ -11,8 +11,6 @@ from types import FrameType
 
 from rich.console import Console
 
-from fedgraph.federation.grids import die_with_parent, program
-
 _GRACE_SECONDS = 15.0
 
 
@@ -35,6 +33,8 @@ def run_to_the_end(
     int
         Its exit status.
     """
+    from fedgraph.federation.grids import die_with_parent, program
+
     started = subprocess.Popen([program(command[0]), *command[1:]], env=dict(environment), preexec_fn=die_with_parent)
     with _passing_on_signals(started):
         try:

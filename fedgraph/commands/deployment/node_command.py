@@ -5,20 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from clients.engine.rehearsal import rehearse
 from fedgraph.commands.deployment.connection import check_superlink
 from fedgraph.commands.deployment.foreground import run_to_the_end, show
-from fedgraph.experiment import Experiment, find_experiment, load_experiment
-from fedgraph.federation.grids import flower_environment
-from fedgraph.runs.running import add_plugin_paths
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.terminal import messages_for_people
-from strategies.engine.chosen import ChosenMethod
+
+if TYPE_CHECKING:
+    from fedgraph.experiment import Experiment
 
 _PAUSE = 15.0
 
@@ -43,7 +41,14 @@ def node(
     retry: Annotated[float, typer.Option(help="Seconds to try again when the server does not let the node in.")] = 90,
     check: Annotated[bool, typer.Option("--check", help="Only check, do not start.")] = False,
 ) -> None:
-    """Check this site's data against an experiment, show what will leave the machine, and start Flower's SuperNode."""
+    """Check this site's data for an experiment, then start a node.
+
+    Shows how the data are read and what will leave the machine; the node is Flower's SuperNode.
+    """
+    from fedgraph.experiment import find_experiment, load_experiment
+    from fedgraph.federation.grids import flower_environment
+    from fedgraph.runs.running import add_plugin_paths
+
     console = Console()
     with messages_for_people():
         places = {
@@ -128,6 +133,9 @@ def _node_config(
 
 
 def _rehearse(experiment: Experiment, node_config: Mapping[str, Any], console: Console) -> None:
+    from clients.engine.rehearsal import rehearse
+    from strategies.engine.chosen import ChosenMethod
+
     chosen = ChosenMethod(experiment)
     found = rehearse(experiment, chosen.client, chosen.settings.as_table(), node_config)
     head = experiment.experiment

@@ -15,8 +15,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from rich.console import Console
 
 from fedgraph.commands.deployment.foreground import run_to_the_end, show
-from fedgraph.federation import read_public_keys
-from fedgraph.federation.grids import connection, connection_file, flower_environment, program, superlink_answers
 from fedgraph.support.errors import RunError
 from fedgraph.support.terminal import messages_for_people
 
@@ -41,7 +39,13 @@ def server(
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Only check, do not start.")] = False,
 ) -> None:
-    """Start Flower's SuperLink with TLS, authenticated nodes and a database; runs go to the folder `runs` here."""
+    """Start the server that nodes connect to.
+
+    It is Flower's SuperLink, with TLS, authenticated nodes and a database; runs go to the folder `runs` here.
+    """
+    from fedgraph.federation import read_public_keys
+    from fedgraph.federation.grids import connection, flower_environment, superlink_answers
+
     console = Console()
     with messages_for_people():
         given = (certificate, key, authority, public_keys)
@@ -146,6 +150,8 @@ def register_nodes(public_keys: Path, superlink: str, authority: Path, console: 
     RunError
         When the SuperLink refuses one, with its message.
     """
+    from fedgraph.federation.grids import connection_file, flower_environment, program
+
     with tempfile.TemporaryDirectory(prefix="fedgraph-register-") as home:
         connection_file(Path(home), superlink, authority.absolute())
         for file in sorted(public_keys.glob("*.pub")):

@@ -1,12 +1,17 @@
 import json
 import os
+import platform
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 import tomli_w
+from typer.core import TyperArgument
+from typer.main import get_command
 from typer.testing import CliRunner
 
+import fedgraph
 from fedgraph.commands import cli
 from fedgraph.runs import running
 from fedgraph.runs.folder import RunFolder
@@ -111,6 +116,8 @@ def test_resume_of_a_run_that_lost_its_end(file, tmp_path):
         (("run", "--compare", "fedavgg"), "method 'fedavgg' is not a built-in"),
         (("run", "--resume", "."), "is no run folder"),
         (("data", "--download", "digitz"), "no data set 'digitz'; known: "),
+        (("data", "digitz"), "no data set 'digitz'; known: "),
+        (("data", "digits", "--download", "mnist"), "not both"),
     ],
 )
 def test_what_cannot_be_done_is_one_message(arguments, message):
@@ -186,22 +193,41 @@ def test_methods_lists_all_with_what_they_need():
         assert text in result.output
 
 
-def test_data_says_what_is_there_and_what_is_not(tmp_path):
-    folder = tmp_path / "data"
-    result = call("data", "--data-dir", folder)
-    assert "Data of your own: series, table, mixed-table, table-columns, panel, images" in result.output
-    assert result.exit_code == 0
-    assert f"Data folder: {folder}" in result.output
-    assert "metr-la" in result.output
-    missing = result.output
+def test_data_has_a_line_for_each_set_that_says_whether_it_is_here(tmp_path):
     from fedgraph.data import catalogue_entries
 
+    folder = tmp_path / "data"
+    result = call("data", "--data-dir", folder)
+    assert result.exit_code == 0
+    assert "Data of your own: series, table, mixed-table, table-columns, panel, images" in result.output
+    assert f"Data folder: {folder}" in result.output
+    lines = result.output.splitlines()[2 : 2 + len(catalogue_entries())]
+    assert [line.split()[0] for line in lines] == [entry.name for entry in catalogue_entries()]
+    there = {line.split()[0]: " not here " not in line for line in lines}
+    assert (there["metr-la"], there["digits"]) == (False, True)
+    entry = next(entry for entry in catalogue_entries() if entry.name == "metr-la")
+    assert f"metr-la             not here  {entry.title}, {entry.size}" in lines
+    for part in entry.alternatives[0]:
+        (folder / part.path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / part.path).write_bytes(b"")
+    assert f"metr-la             here      {entry.title}, {entry.size}" in call("data", "--data-dir", folder).output
+
+
+def test_data_by_name_says_where_the_files_are_looked_for(tmp_path):
+    from fedgraph.data import catalogue_entries
+
+    folder = tmp_path / "data"
+    missing = call("data", "metr-la", "--data-dir", folder).output
+    assert "licence: " in missing
+    assert "get it: " in missing
+    assert "pems-bay" not in missing
     entry = next(entry for entry in catalogue_entries() if entry.name == "metr-la")
     for part in entry.alternatives[0]:
         assert str(folder / part.path) in missing
         (folder / part.path).parent.mkdir(parents=True, exist_ok=True)
         (folder / part.path).write_bytes(b"")
-    assert call("data", "--data-dir", folder).output != missing
+    assert "found: " in call("data", "metr-la", "--data-dir", folder).output
+    assert "`fedgraph keys series`" in call("data", "series").output
 
 
 def test_download_of_what_needs_none_and_of_what_is_there(tmp_path):
@@ -316,6 +342,74 @@ def test_wrong_types_are_explained(file):
         result = call("run", file, "--set", override)
         assert result.exit_code == 1
         assert message in result.output
+
+
+def test_quiet_leaves_only_the_results(file, tmp_path):
+    loud, quiet = (call("run", file, "--out", tmp_path / "out", *more).output for more in ((), ("--quiet",)))
+    assert "1/1" in loud
+    assert "1/1" not in quiet
+    assert quiet.startswith("On each client's own test data")
+    for text in ("accuracy", "6 clients, each measured", "Run folder: "):
+        assert text in quiet
+
+
+def test_help_has_the_commands_under_headings():
+    told = call("--help").output
+    sections = {}
+    for line in told.partition("First steps")[2].splitlines():
+        if line.endswith(":") and not line.startswith(" "):
+            heading = line.removesuffix(":") or "First steps"
+            sections[heading] = []
+        elif line.startswith("  ") and line[2] != " ":
+            sections[heading].append(line.split()[0])
+    assert sections == {
+        "First steps": ["run", "runs", "compare", "predict", "peers", "reproduce"],
+        "Look things up": ["methods", "keys", "data"],
+        "Real machines": ["node", "server", "test-credentials"],
+    }
+    assert "--install-completion" in told
+
+
+def test_help_explains_arguments_too():
+    told = call("runs", "--help").output
+    assert "  [FOLDER]  Folder with run folders, or a run folder.  [default: runs]" in told.splitlines()
+    assert told.count("[FOLDER]") == 2
+    for name, command in get_command(cli.app).commands.items():
+        explained = " ".join(call(name, "--help").output.split())
+        for argument in (each for each in command.params if isinstance(each, TyperArgument)):
+            assert f" {argument.help} " in explained
+
+
+def test_version():
+    result = call("--version")
+    assert result.exit_code == 0
+    first, second = result.output.splitlines()
+    assert first == f"fedgraph {fedgraph.__version__}"
+    known = f"flwr {version('flwr')}, torch {version('torch')}, python {platform.python_version()}"
+    assert second == known
+
+
+def test_help_version_and_a_list_of_runs_load_nothing_heavy(tmp_path):
+    """In a process of its own, as this one has loaded everything."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "experiment.toml").write_text(
+        tomli_w.dumps({"experiment": {"method": "sfl"}, "data": {"set": "a"}})
+    )
+    program = """
+import sys
+from fedgraph.commands import cli
+wanted = [["--help"], ["--version"], ["runs", sys.argv[1]]]
+for command in [*wanted, *([info.name, "--help"] for info in cli.app.registered_commands)]:
+    cli.app(command, standalone_mode=False)
+    print("LOADED", *command, *{"torch", "flwr", "ray", "sklearn", "scipy", "numpy", "matplotlib"} & set(sys.modules))
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    loaded = [line.split()[1:] for line in found.stdout.splitlines() if line.startswith("LOADED")]
+    assert loaded[:3] == [["--help"], ["--version"], ["runs", str(tmp_path)]]
+    assert all(len(line) == 2 and line[1] == "--help" for line in loaded[3:]), loaded
+    assert len(loaded) == 15
 
 
 @pytest.mark.process

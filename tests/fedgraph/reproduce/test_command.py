@@ -38,6 +38,14 @@ def test_a_table_is_run_written_and_shown(file):
     assert "12.50" in again.output
 
 
+def test_quiet_leaves_only_the_results(file):
+    result = call(file, "--out", "out", "--rows", "SFL", "--seeds", "0", "--quiet")
+    assert result.exit_code == 0, result.output
+    assert "1/1" not in result.output
+    assert "out/tiny-small/table.md" in result.output
+    assert len([path for path in Path("out/cells").iterdir() if path.name != ".locks"]) == 1
+
+
 def test_chosen_rows_seeds_and_columns_are_run_and_the_files_have_all(file):
     result = call(file, "--out", "out", "--rows", "sfl", "--seeds", "1", "--columns", "digits")
     assert result.exit_code == 0, result.output

@@ -136,7 +136,7 @@ def test_credentials_for_testing_say_that_they_are(tmp_path):
 
 
 def test_a_program_in_the_foreground_ends_with_its_own_status_and_when_its_start_fails(monkeypatch):
-    monkeypatch.setattr("fedgraph.commands.deployment.foreground.program", lambda name: name)
+    monkeypatch.setattr("fedgraph.federation.grids.program", lambda name: name)
     assert run_to_the_end(["sh", "-c", "exit 3"], {"PATH": "/usr/bin:/bin"}) == 3
     started = []
 

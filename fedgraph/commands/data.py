@@ -1,0 +1,113 @@
+"""The command ``fedgraph data``: which data sets there are, which of them are here, and how to get the others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.terminal import messages_for_people
+
+if TYPE_CHECKING:
+    from fedgraph.data import CatalogueEntry
+
+
+def data(
+    name: Annotated[str | None, typer.Argument(help="A data set, for its licence, its files and their source.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
+    download: Annotated[str | None, typer.Option(help="Fetch the files of this data set.")] = None,
+) -> None:
+    """List the data sets and which are here, or show one."""
+    from fedgraph.data import OF_ONES_OWN, catalogue_entries, data_folder, find, settings_by_set
+
+    console = Console()
+    folder = data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
+    entries = {entry.name: entry for entry in catalogue_entries()}
+    with messages_for_people():
+        if name is not None and download is not None:
+            raise ExperimentError("give a name for its details, or --download and a name to fetch it; not both")
+        wanted = download or name
+        if wanted in settings_by_set() and wanted not in entries:
+            console.print(f"{wanted} has no files of its own to look for or fetch: see `fedgraph keys {wanted}`.")
+            return
+        if wanted is not None and wanted not in entries:
+            raise ExperimentError(f"no data set '{wanted}'; known: {', '.join(entries)}")
+        if download is not None:
+            _download(entries[download], folder, console)
+            return
+    console.print(f"Data folder: {folder}\n", soft_wrap=True, highlight=False)
+    if name is not None:
+        _tell(entries[name], folder, console)
+        return
+    width = max(map(len, entries))
+    for entry in entries.values():
+        there = "here    " if not entry.alternatives or find(entry, folder) is not None else "not here"
+        line = f"{entry.name:{width}}  {there}  {entry.title}, {entry.size}"
+        console.print(line, markup=False, soft_wrap=True, highlight=False)
+    console.print(
+        "\nLicence, files and where to get them: `fedgraph data NAME`; fetch them: `fedgraph data --download NAME`.\n"
+        f"Data of your own: {', '.join(OF_ONES_OWN)}, from what [data] path names, or at each node from a file of "
+        "its own (node config key data); `fedgraph keys series` and so on have the details.",
+        soft_wrap=True,
+        markup=False,
+        highlight=False,
+    )
+
+
+def _tell(entry: CatalogueEntry, folder: Path, console: Console) -> None:
+    """Print the details of a data set."""
+    console.print(f"[bold]{entry.name}[/bold]  {escape(entry.title)}, {escape(entry.size)}", soft_wrap=True)
+    lines = [f"licence: {entry.licence}", *([entry.notes] if entry.notes else []), *_where(entry, folder)]
+    for line in lines:
+        console.print(f"    {line}", markup=False, soft_wrap=True)
+
+
+def _where(entry: CatalogueEntry, folder: Path) -> list[str]:
+    """Return where the files of a data set are, or where they are looked for and how to get them."""
+    from fedgraph.data import downloads, find
+
+    if not entry.alternatives:
+        return ["needs no files"]
+    found = find(entry, folder)
+    if found is not None:
+        return ["found: " + ", ".join(map(str, found))]
+    wanted = [" + ".join(str(folder / file.path) for file in files) for files in entry.alternatives]
+    served = downloads(entry)
+    how = f"fedgraph data --download {entry.name}" if all(file.download for file in served) else "by hand from"
+    return [
+        "not found; looked for: " + ", or ".join(wanted),
+        f"get it: {how} ({', '.join(dict.fromkeys(file.url for file in served))})",
+    ]
+
+
+def _download(entry: CatalogueEntry, folder: Path, console: Console) -> None:
+    from rich.progress import Progress
+
+    from fedgraph.data import downloads, fetch
+
+    if not entry.alternatives:
+        console.print(f"{entry.name} needs no download.")
+        return
+    if all((folder / file.path).exists() for file in downloads(entry)):
+        console.print(f"{entry.name} is already in {folder}.")
+        return
+    for file in downloads(entry):
+        target = folder / file.path
+        if target.exists():
+            continue
+        if not file.download:
+            console.print(f"{file.url} does not serve the file itself: fetch it by hand and put it at {target}")
+            continue
+        with Progress(console=console) as progress:
+            task = progress.add_task(file.path.name, total=file.size_bytes)
+            fetch(
+                file.url,
+                target,
+                sha256=file.sha256,
+                progress=lambda done, total: progress.update(task, completed=done, total=total),  # noqa: B023
+            )

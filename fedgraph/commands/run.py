@@ -1,0 +1,90 @@
+"""The command ``fedgraph run``: run an experiment, or several methods beside each other, or go on with a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.terminal import messages_for_people
+
+_DEFAULT = "sfl/digits.toml"
+
+
+def run(
+    experiment: Annotated[str, typer.Argument(help="TOML file; those that come along are found by name.")] = _DEFAULT,
+    grid: Annotated[str, typer.Option(help="local: in this process; flower: `flwr run`, nodes on Ray.")] = "local",
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes that the clients are dealt out to.")] = 2,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: train.learning-rate=0.05")] = None,
+    compare: Annotated[
+        list[str] | None, typer.Option(help="Also run this method (name or path), for one table.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for run folders, instead of [output] dir.")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write the summaries to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw graph and learning curves into this file.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run folder.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live display, only the results.")] = False,
+) -> None:
+    """Run an experiment, or go on with one that was stopped.
+
+    `fedgraph runs` lists the runs afterwards, `fedgraph compare` puts finished ones into one table.
+    """
+    from fedgraph.experiment import find_experiment, load_experiment
+    from fedgraph.runs import RunFolder
+    from fedgraph.runs.reports import PICTURES, plot_runs, results_table, sentence
+    from fedgraph.runs.running import add_plugin_paths, run_one
+    from strategies.engine.chosen import ChosenMethod
+
+    console = Console()
+    with messages_for_people():
+        if grid not in ("local", "flower"):
+            raise ExperimentError(f"--grid is 'local' or 'flower', not '{grid}'")
+        for file, suffixes in ((json_, None), (plot, PICTURES)):
+            _check_writable(file, suffixes)
+        if resume is not None:
+            if set_ or compare or out:
+                raise ExperimentError("--resume goes on with a run as it was, without --set, --compare or --out")
+            folders = [RunFolder.open(resume)]
+            folders[0].check_unfinished()
+            add_plugin_paths(folders[0].plugins)
+        else:
+            plugins = [str(find_experiment(experiment).parent), str(Path.cwd())]
+            add_plugin_paths(plugins)
+            overrides = [*(set_ or []), *([f"output.dir={json.dumps(str(out))}"] if out else [])]
+            experiments = [load_experiment(experiment, overrides, method) for method in (None, *(compare or []))]
+            for each in experiments:
+                ChosenMethod(each)
+            folders = [RunFolder.create(each, Path(each.output.dir), plugins) for each in experiments]
+        summaries = [run_one(folder, grid, nodes, data_dir, Console(quiet=quiet)) for folder in folders]
+    console.print(results_table(summaries))
+    console.print(sentence(summaries))
+    for folder, summary in zip(folders, summaries, strict=True):
+        for note in summary.get("notes", ()):
+            console.print(f"Note: {note}.", markup=False, soft_wrap=True)
+        if "model_file" in summary:
+            console.print(f"Model: {folder.path / summary['model_file']}", markup=False, soft_wrap=True)
+        console.print(f"Run folder: {folder.path}", soft_wrap=True)
+    if json_ is not None:
+        json_.write_text(json.dumps(summaries if len(summaries) > 1 else summaries[0], indent=2) + "\n")
+    if plot is not None:
+        with messages_for_people():
+            plot_runs(folders, plot)
+
+
+def _check_writable(file: Path | None, suffixes: tuple[str, ...] | None) -> None:
+    """Check before a run that its results can be written."""
+    if file is None:
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExperimentError(f"cannot write {file}: {error}") from None
+    if file.is_dir():
+        raise ExperimentError(f"cannot write {file}: it is a folder")
+    if suffixes is not None and file.suffix.lower() not in suffixes:
+        raise ExperimentError(f"cannot draw into {file}: known kinds are {', '.join(suffixes)}")

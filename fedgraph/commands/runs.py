@@ -1,0 +1,264 @@
+"""The commands ``fedgraph runs`` and ``fedgraph compare``: what run folders contain, as a list and as one table."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from textwrap import shorten
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedgraph.support.errors import RunError
+from fedgraph.support.terminal import messages_for_people
+
+_EXPERIMENT = "experiment.toml"
+_TAIL_BYTES = 1 << 20
+_REASON_LENGTH = 300
+_WIDEST = 1000
+_PHASES_OF_ROUNDS = ("training", "evaluation", "fairness")
+_STOPPED = re.compile(r"^\S+ \S+ ERROR the run stopped: (.*)")
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """A run as ``fedgraph runs`` lists it.
+
+    Attributes
+    ----------
+    name, path : str
+        Name and absolute path of the run folder.
+    method, data : str
+        The method, and the value of ``[data] set``.
+    state : str
+        Such as ``finished``, ``running, after round 3 of 20``, ``stopped after round 3 of 20`` or ``failed``.
+    reason : str
+        Why the run failed; empty for other states.
+    metric : str or None
+        The first metric of the test data, or of the last split measured if there are none, as ``test/accuracy``.
+    value : float or None
+        Its mean over clients.
+    seconds : float or None
+        Time that the run took; None if it is not finished.
+    """
+
+    name: str
+    path: str
+    method: str
+    data: str
+    state: str
+    reason: str = ""
+    metric: str | None = None
+    value: float | None = None
+    seconds: float | None = None
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Folder with run folders, or a run folder.")] = Path("runs"),
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")] = False,
+) -> None:
+    """List runs and what came out, newest first.
+
+    The metric is the mean over clients of the first metric that the run has measured, on test data. The runs of
+    `fedgraph reproduce` are in reproductions/cells.
+    """
+    with messages_for_people():
+        found, problems = list_runs(folder)
+    if json_:
+        typer.echo(json.dumps([asdict(run) for run in found], indent=2))
+    elif found:
+        # A run is one line, which a narrow terminal breaks itself.
+        console = Console(width=_WIDEST)
+        console.print(_table(found))
+        for run in found:
+            if run.reason:
+                reason = shorten(run.reason, _REASON_LENGTH, placeholder=" ... (all of it is in its logs/run.log)")
+                console.print(f"{run.name} failed: {reason}", markup=False, soft_wrap=True, highlight=False)
+    else:
+        typer.echo(f"No runs in {folder}.")
+    errors = Console(stderr=True)
+    for problem in problems:
+        errors.print(f"Left out: {problem}", style="yellow", markup=False, soft_wrap=True, highlight=False)
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders of finished runs with the same data.")],
+) -> None:
+    """Show the results of finished runs side by side."""
+    from fedgraph.experiment import load_experiment
+    from fedgraph.runs import RunFolder
+    from fedgraph.runs.reports import results_table, sentence
+    from fedgraph.runs.running import add_plugin_paths
+
+    with messages_for_people():
+        folders = [RunFolder.open(run) for run in runs]
+        unfinished = [str(folder.path) for folder in folders if not folder.is_finished]
+        if unfinished:
+            raise RunError(
+                f"not finished: {', '.join(unfinished)}. Leave out what has no results yet, or finish it first "
+                "(fedgraph run --resume FOLDER)"
+            )
+        for folder in folders:
+            add_plugin_paths(folder.plugins)
+        data = load_experiment(folders[0].path / "experiment.toml").data
+        for folder in folders[1:]:
+            folder.check_same_data(data, f"numbers on other data than those of {folders[0].name} cannot be compared")
+        summaries = [folder.summary() for folder in folders]
+    counts = Counter(summary["method"] for summary in summaries)
+    for number, summary in enumerate(summaries, 1):
+        if counts[summary["method"]] > 1:
+            summary["method"] = f"{summary['method']} #{number}"
+    console = Console()
+    console.print(results_table(summaries))
+    console.print(sentence(summaries))
+    for folder, summary in zip(folders, summaries, strict=True):
+        console.print(f"{summary['method']}: {folder.path}", markup=False, soft_wrap=True, highlight=False)
+
+
+def list_runs(folder: Path) -> tuple[list[ListedRun], list[str]]:
+    """Look at the run folders in a folder, or at the folder itself if it is one.
+
+    Only small files, and the ends of growing ones, are read. Files and hidden folders beside run folders are ignored.
+
+    Returns
+    -------
+    list of ListedRun
+        Newest first.
+    list of str
+        Why each other folder is left out.
+
+    Raises
+    ------
+    RunError
+        When there is no such folder.
+    """
+    if not folder.is_dir():
+        raise RunError(f"there is no folder {folder}: `fedgraph run` makes it, or name the one that runs are in")
+    one = (folder / _EXPERIMENT).is_file()
+    found: list[tuple[float, ListedRun]] = []
+    problems = []
+    for path in [folder] if one else sorted(folder.iterdir()):
+        if not path.is_dir() or (path.name.startswith(".") and not one):
+            continue
+        try:
+            found.append((_began(path), look_at_run(path.resolve())))
+        except RunError as error:
+            problems.append(str(error))
+    found.sort(key=lambda pair: (pair[0], pair[1].name), reverse=True)
+    return [run for _, run in found], problems
+
+
+def look_at_run(path: Path) -> ListedRun:
+    """Look at one run folder. Raises RunError when it is none, or when one of its files is damaged."""
+    try:
+        experiment = tomllib.loads((path / _EXPERIMENT).read_text(encoding="utf-8"))
+        head, data = experiment["experiment"], str(experiment["data"]["set"])
+        method = str(head.get("method") or head["strategy"].rpartition(":")[2])
+    except FileNotFoundError:
+        raise RunError(f"{path} is no run folder: it has no {_EXPERIMENT}") from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise RunError(f"{path}: {_EXPERIMENT} cannot be used: {_told(error)}") from None
+    try:
+        summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
+        metric, value = _main_metric(summary["metrics"])
+        seconds = float(summary["seconds"])
+    except FileNotFoundError:
+        state, reason = _state_of_unfinished(path, head.get("rounds"))
+        return ListedRun(path.name, str(path), method, data, state, reason)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise RunError(f"{path}: summary.json cannot be used: {_told(error)}") from None
+    return ListedRun(path.name, str(path), method, data, "finished", "", metric, value, seconds)
+
+
+def _began(path: Path) -> float:
+    """Return when a run folder was made: its experiment is written once, at the end of that."""
+    try:
+        return (path / _EXPERIMENT).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _main_metric(metrics: dict[str, dict[str, dict[str, float | None]]]) -> tuple[str | None, float | None]:
+    for split in ("test", *reversed(metrics)):
+        for name, values in metrics.get(split, {}).items():
+            return f"{split}/{name}", values["mean"]
+    return None, None
+
+
+def _state_of_unfinished(path: Path, rounds: object) -> tuple[str, str]:
+    """Return the state in words, and why the run failed where its log says so."""
+    where = ""
+    last = next(_lines_from_the_end(path / "metrics.jsonl"), None)
+    if last is not None:
+        phase, number = last.get("phase"), last.get("round")
+        of_rounds = f"after round {number}{f' of {rounds}' if isinstance(rounds, int) else ''}"
+        where = of_rounds if phase in _PHASES_OF_ROUNDS else f"in {phase}, epoch {number}"
+    if _is_held(path / ".lock"):
+        return f"running{f', {where}' if where else ''}", ""
+    for line in reversed(_tail(path / "logs" / "run.log")):
+        if stopped := _STOPPED.match(line):
+            return f"failed{f' {where}' if where else ''}", stopped[1].rstrip(":")
+        if " INFO run folder " in line:
+            break
+    return f"stopped {where or 'before its first round'}", ""
+
+
+def _lines_from_the_end(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the values of a file with one JSON object per line, from the last; a line that is cut off is left out."""
+    for line in reversed(_tail(path)):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            yield value
+
+
+def _tail(path: Path) -> list[str]:
+    """Return the last lines of a text file; none if it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            return stream.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _is_held(lock: Path) -> bool:
+    """Check whether a process holds the lock of a run folder, and so is running it."""
+    try:
+        with lock.open() as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def _told(error: Exception) -> str:
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
+
+
+def _table(found: list[ListedRun]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for heading in ("run", "method", "data", "state"):
+        table.add_column(heading)
+    table.add_column("test data, mean", justify="right")
+    table.add_column("seconds", justify="right")
+    for run in found:
+        metric = (run.metric or "").removeprefix("test/")
+        value = "-" if run.value is None else f"{metric} {run.value:.3f}"
+        seconds = "-" if run.seconds is None else f"{run.seconds:.1f}"
+        table.add_row(*map(escape, (run.name, run.method, run.data, run.state, value, seconds)))
+    return table
