@@ -7,7 +7,6 @@ import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -198,7 +197,7 @@ def _main_metric(metrics: dict[str, dict[str, dict[str, float | None]]]) -> tupl
 def _state_of_unfinished(path: Path, rounds: object) -> tuple[str, str]:
     """Return the state in words, and why the run failed where its log says so."""
     where = ""
-    last = next(_lines_from_the_end(path / "metrics.jsonl"), None)
+    last = _last_line(path / "metrics.jsonl")
     if last is not None:
         phase, number = last.get("phase"), last.get("round")
         of_rounds = f"after round {number}{f' of {rounds}' if isinstance(rounds, int) else ''}"
@@ -213,15 +212,16 @@ def _state_of_unfinished(path: Path, rounds: object) -> tuple[str, str]:
     return f"stopped {where or 'before its first round'}", ""
 
 
-def _lines_from_the_end(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the values of a file with one JSON object per line, from the last; a line that is cut off is left out."""
+def _last_line(path: Path) -> dict[str, Any] | None:
+    """Return the last JSON object of a file with one per line; a line that is cut off does not count."""
     for line in reversed(_tail(path)):
         try:
             value = json.loads(line)
         except ValueError:
             continue
         if isinstance(value, dict):
-            yield value
+            return value
+    return None
 
 
 def _tail(path: Path) -> list[str]:

@@ -46,7 +46,23 @@ class Consensus(nn.Module):
         raise NotImplementedError
 
 
-class DrawnConsensus(Consensus):
+class _LearnedConsensus(Consensus):
+    """Graphs with learned edge probabilities."""
+
+    def __init__(self, graph: BernoulliGraph) -> None:
+        super().__init__()
+        self.graph = graph
+
+    def constrain(self) -> None:
+        """See :class:`Consensus`."""
+        self.graph.constrain()
+
+    def expected(self) -> Tensor:
+        """Return the edge probabilities."""
+        return self.graph.expected().detach()
+
+
+class DrawnConsensus(_LearnedConsensus):
     """Random graphs with learned edge probabilities.
 
     per_sample : in training, a graph for every sample; otherwise one for the whole batch, as always in evaluation.
@@ -55,8 +71,8 @@ class DrawnConsensus(Consensus):
     stochastic = True
 
     def __init__(self, graph: BernoulliGraph, per_sample: bool) -> None:
-        super().__init__()
-        self.graph, self.per_sample = graph, per_sample
+        super().__init__(graph)
+        self.per_sample = per_sample
 
     def propagate(
         self, aligned: Tensor, features: Tensor, there: Tensor, counted: Tensor, generator: torch.Generator
@@ -66,14 +82,6 @@ class DrawnConsensus(Consensus):
         # The graph is symmetric: sums over rows are products with the rows that are summed up.
         both = self.graph.propagate(torch.cat([features, there[:, None]], 1), counted, generator, shared)
         return both[:, :-1], both[:, -1:]
-
-    def constrain(self) -> None:
-        """See :class:`Consensus`."""
-        self.graph.constrain()
-
-    def expected(self) -> Tensor:
-        """Return the edge probabilities."""
-        return self.graph.expected().detach()
 
 
 class NeighbourConsensus(Consensus):
@@ -118,24 +126,12 @@ class GivenConsensus(Consensus):
         return self.weights
 
 
-class ExpectedConsensus(Consensus):
+class ExpectedConsensus(_LearnedConsensus):
     """The edge probabilities themselves as weights, learned and not drawn: one graph for all samples (no paper)."""
-
-    def __init__(self, graph: BernoulliGraph) -> None:
-        super().__init__()
-        self.graph = graph
 
     def adjacency(self, aligned: Tensor, there: Tensor) -> Tensor:
         """See :class:`Consensus`."""
         return self.graph.expected()
-
-    def constrain(self) -> None:
-        """See :class:`Consensus`."""
-        self.graph.constrain()
-
-    def expected(self) -> Tensor:
-        """Return the edge probabilities."""
-        return self.graph.expected().detach()
 
 
 def normalised_products(adjacency: Tensor, features: Tensor, there: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:

@@ -267,9 +267,7 @@ class GraphFusion(FusionNetwork):
 
     def _first(self, embeddings: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
         """Return H, and H W0 transposed, ``[batch, hidden, owners]``."""
-        aligned = self.alignment(embeddings * present[..., None])
-        if self.alignment.offset is not None:
-            aligned = aligned * present[..., None]
+        aligned = self.alignment(embeddings) * present[..., None]
         return aligned, self.weights[0].T @ aligned.mT
 
     def _logits(self, aligned: Tensor, products: Tensor, present: Tensor, generator: torch.Generator) -> Tensor:

@@ -224,7 +224,6 @@ def _fit_one(
     on_epoch: Callable[[FusionEpoch], None] | None,
 ) -> FusionFit:
     """Train one network; see :func:`fit`."""
-    device = settings.torch_device()
     history: list[FusionEpoch] = []
     diverged: dict[float, _DivergedError] = {}
     best: FusionFit | None = None
@@ -235,7 +234,7 @@ def _fit_one(
             on_epoch(epoch)
 
     for rate in settings.learning_rates:
-        network = build_network(settings, data.sizes, data.classes, data.given, seed).to(device)
+        network = build_network(settings, data.sizes, data.classes, data.given, seed).to(training[0].device)
         try:
             found = _fit_at(rate, network, settings, training, validation, seed, weights, record)
         except _DivergedError as error:

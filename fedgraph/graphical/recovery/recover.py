@@ -22,9 +22,9 @@ from fedgraph.graphical.recovery.correlation import (
     standardised,
     varying_units,
 )
+from fedgraph.graphical.recovery.ges import moral_graph_by_search
 from fedgraph.graphical.recovery.lasso import best_penalty, lasso_precision
 from fedgraph.graphical.recovery.settings import RecoverySettings
-from fedgraph.graphical.recovery.structure_search import moral_graph_by_search
 from fedgraph.graphical.recovery.uglad import consensus, uglad_precisions
 from fedgraph.support.errors import ExperimentError, RunError, quoted
 from fedgraph.support.randomness import generator
