@@ -144,6 +144,7 @@ class F3Client(OwnersClient[EmbeddingSettings]):
             places = leaving[row].nonzero().flatten()
             clean = embedded.embeddings[row, places, :size]
             purpose = ["noise", embedded.fingerprints[row], noise.clip_norm, noise.deviation()]
+            # Only with folds, so that what was released without them is found again.
             if self.settings.folds > 1:
                 purpose.append(f"{self.settings.folds} folds")
             kept = Released(self.node.released_dir, owner, purpose)
