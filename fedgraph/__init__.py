@@ -1,3 +1,38 @@
-"""Federated learning for clients that are related to each other, on Flower."""
+"""Federated learning for clients that are related to each other, on Flower.
+
+From Python::
+
+    import fedgraph
+
+    run = fedgraph.run("sfl/digits.toml", set={"train.learning-rate": 0.05})
+    run.clients["test/accuracy"]                # a pandas Series, by client
+    run.models["client-3"], run.graph           # a state dict, and the client graph
+
+    fedgraph.run_methods("sfl/digits.toml", ["sfl", "fedavg", "local"]).metrics
+    fedgraph.load_run("runs/sfl-digits-20260101-120000").report()
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedgraph.runs import Comparison, Run, compare, load_run
+    from fedgraph.runs.running import resume, run, run_methods
 
 __version__ = "0.1.0"
+
+__all__ = ["Comparison", "Run", "compare", "load_run", "resume", "run", "run_methods"]
+
+_STARTING = ("resume", "run", "run_methods")
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is: torch and Flower take seconds."""
+    if name not in __all__:
+        raise AttributeError(f"module 'fedgraph' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module("fedgraph.runs.running" if name in _STARTING else "fedgraph.runs"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

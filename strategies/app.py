@@ -15,8 +15,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedgraph.data import data_folder
 from fedgraph.experiment import Experiment, load_experiment
-from fedgraph.runs import Callback, RunFolder
+from fedgraph.runs import Callback, Run, RunFolder
 from fedgraph.runs.reports import as_text
+from fedgraph.runs.reports.page import leave_report
 from fedgraph.support.threads import pinned_threads
 from strategies.engine.chosen import ChosenMethod
 from strategies.engine.phase_runs import execute_phases
@@ -37,6 +38,7 @@ def main(grid: Grid, context: Context) -> None:
         log.addHandler(handler)
     try:
         folder = serve(grid, context.run_config)
+        leave_report([Run(folder)])
         for line in as_text(folder.summary()).splitlines() if handlers else ():
             log.info(line)
     finally:

@@ -168,9 +168,10 @@ def run_experiment(tmp_path, data_dir):
     from clients.app import app as client_app
     from strategies.app import app as server_app
 
-    def run(tables, nodes=2, node_configs=None, folder=None, client=client_app):
+    def run(tables, nodes=2, node_configs=None, folder=None, client=client_app, report=False):
         if folder is None:
-            folder = RunFolder.create(parse_experiment(tables), tmp_path / "runs")
+            output = {"report": report, **tables.get("output", {})}
+            folder = RunFolder.create(parse_experiment({**tables, "output": output}), tmp_path / "runs")
         state = {"state-dir": str(folder.path / "nodes"), "data-dir": str(data_dir), "full-errors": True}
         configs = node_configs or [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
         run_config = {

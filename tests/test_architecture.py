@@ -144,7 +144,8 @@ def test_all_come_in_by_the_front_door(doors):
 
 def test_only_programs_start_runs():
     starters = {room_of(name) for name, path in modules("fedgraph") if STARTS_RUNS in dict(imports(path))}
-    assert starters <= {"reproduce", "commands"}
+    # The package itself hands over what starts runs, once somebody asks for it.
+    assert starters <= {"reproduce", "commands", "fedgraph"}
     for package in ("clients", "strategies"):
         assert [name for name, path in modules(package) if STARTS_RUNS in dict(imports(path))] == []
 

@@ -58,7 +58,8 @@ def predict(
     from fedgraph.fusion.owner_models import LocalModelSettings
     from fedgraph.methods.f3_forecast import EncoderSettings
     from fedgraph.runs import RunFolder
-    from fedgraph.runs.running import add_plugin_paths, run_one
+    from fedgraph.runs.running import run_one
+    from fedgraph.support.plugins import add_plugin_paths
 
     console = Console()
     with messages_for_people():

@@ -34,41 +34,42 @@ def run(
 
     `fedgraph runs` lists the runs afterwards, `fedgraph compare` puts finished ones into one table.
     """
-    from fedgraph.experiment import find_experiment, load_experiment
-    from fedgraph.runs import RunFolder
-    from fedgraph.runs.reports import PICTURES, plot_runs, results_table, sentence
-    from fedgraph.runs.running import add_plugin_paths, run_one
-    from strategies.engine.chosen import ChosenMethod
+    from fedgraph.runs import compare as side_by_side
+    from fedgraph.runs.reports import PICTURES, plot_runs
+    from fedgraph.runs.reports.page import COMPARISON, REPORT
+    from fedgraph.runs.running import resume as go_on
+    from fedgraph.runs.running import run_methods
 
     console = Console()
     with messages_for_people():
-        if grid not in ("local", "flower"):
-            raise ExperimentError(f"--grid is 'local' or 'flower', not '{grid}'")
         for file, suffixes in ((json_, None), (plot, PICTURES)):
             _check_writable(file, suffixes)
         if resume is not None:
             if set_ or compare or out:
                 raise ExperimentError("--resume goes on with a run as it was, without --set, --compare or --out")
-            folders = [RunFolder.open(resume)]
-            folders[0].check_unfinished()
-            add_plugin_paths(folders[0].plugins)
+            runs = side_by_side([go_on(resume, grid=grid, nodes=nodes, data_dir=data_dir, progress=not quiet)])
         else:
-            plugins = [str(find_experiment(experiment).parent), str(Path.cwd())]
-            add_plugin_paths(plugins)
-            overrides = [*(set_ or []), *([f"output.dir={json.dumps(str(out))}"] if out else [])]
-            experiments = [load_experiment(experiment, overrides, method) for method in (None, *(compare or []))]
-            for each in experiments:
-                ChosenMethod(each)
-            folders = [RunFolder.create(each, Path(each.output.dir), plugins) for each in experiments]
-        summaries = [run_one(folder, grid, nodes, data_dir, Console(quiet=quiet)) for folder in folders]
-    console.print(results_table(summaries))
-    console.print(sentence(summaries))
+            runs = run_methods(
+                experiment,
+                [None, *(compare or [])],
+                set=set_ or [],
+                grid=grid,
+                nodes=nodes,
+                data_dir=data_dir,
+                out=out,
+                progress=not quiet,
+            )
+    console.print(runs)
+    folders, summaries = [run.folder for run in runs], [run.summary for run in runs]
     for folder, summary in zip(folders, summaries, strict=True):
         for note in summary.get("notes", ()):
             console.print(f"Note: {note}.", markup=False, soft_wrap=True)
         if "model_file" in summary:
             console.print(f"Model: {folder.path / summary['model_file']}", markup=False, soft_wrap=True)
         console.print(f"Run folder: {folder.path}", soft_wrap=True)
+    report = folders[0].path / (REPORT if len(folders) == 1 else COMPARISON)
+    if report.is_file():
+        console.print(f"Report: {report}", markup=False, soft_wrap=True)
     if json_ is not None:
         json_.write_text(json.dumps(summaries if len(summaries) > 1 else summaries[0], indent=2) + "\n")
     if plot is not None:

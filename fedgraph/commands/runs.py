@@ -1,4 +1,4 @@
-"""The commands ``fedgraph runs`` and ``fedgraph compare``: what run folders contain, as a list and as one table."""
+"""The commands ``fedgraph runs``, ``compare`` and ``report``: what run folders contain, as a list, a table, a page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import fcntl
 import json
 import re
 import tomllib
-from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -94,34 +93,31 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders of finished runs with the same data.")],
 ) -> None:
     """Show the results of finished runs side by side."""
-    from fedgraph.experiment import load_experiment
-    from fedgraph.runs import RunFolder
-    from fedgraph.runs.reports import results_table, sentence
-    from fedgraph.runs.running import add_plugin_paths
+    from fedgraph.runs import compare as side_by_side
 
     with messages_for_people():
-        folders = [RunFolder.open(run) for run in runs]
-        unfinished = [str(folder.path) for folder in folders if not folder.is_finished]
-        if unfinished:
-            raise RunError(
-                f"not finished: {', '.join(unfinished)}. Leave out what has no results yet, or finish it first "
-                "(fedgraph run --resume FOLDER)"
-            )
-        for folder in folders:
-            add_plugin_paths(folder.plugins)
-        data = load_experiment(folders[0].path / "experiment.toml").data
-        for folder in folders[1:]:
-            folder.check_same_data(data, f"numbers on other data than those of {folders[0].name} cannot be compared")
-        summaries = [folder.summary() for folder in folders]
-    counts = Counter(summary["method"] for summary in summaries)
-    for number, summary in enumerate(summaries, 1):
-        if counts[summary["method"]] > 1:
-            summary["method"] = f"{summary['method']} #{number}"
+        compared = side_by_side(runs)
     console = Console()
-    console.print(results_table(summaries))
-    console.print(sentence(summaries))
-    for folder, summary in zip(folders, summaries, strict=True):
-        console.print(f"{summary['method']}: {folder.path}", markup=False, soft_wrap=True, highlight=False)
+    console.print(compared)
+    for label, run in zip(compared.labels, compared, strict=True):
+        console.print(f"{label}: {run.path}", markup=False, soft_wrap=True, highlight=False)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folder of a finished run; of several with the same data.")],
+    out: Annotated[Path | None, typer.Option(help="The file, instead of report.html or comparison.html.")] = None,
+) -> None:
+    """Write a page about a run, or one that compares several.
+
+    It is one HTML file with charts of its own, and lies in the folder of the (first) run.
+    """
+    from fedgraph.runs import compare as side_by_side
+    from fedgraph.runs.reports.page import COMPARISON, REPORT
+
+    with messages_for_people():
+        compared = side_by_side(runs)
+        written = compared.report(out or compared[0].path / (REPORT if len(compared) == 1 else COMPARISON))
+    Console().print(f"Report: {written}", markup=False, soft_wrap=True, highlight=False)
 
 
 def list_runs(folder: Path) -> tuple[list[ListedRun], list[str]]:

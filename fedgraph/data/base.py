@@ -116,7 +116,11 @@ class CohortData:
 
 
 class DataSource(Protocol):
-    """One configured data set. Constructing it is cheap or cached; ``load`` reads what the named clients need."""
+    """One configured data set. Constructing it is cheap or cached; ``load`` reads what the named clients need.
+
+    A source may also have an attribute ``coordinates``, the path of a CSV file with name, latitude and longitude of its
+    clients, or None.
+    """
 
     def client_names(self) -> list[str]:
         """Return all clients of the data set, in a stable order."""

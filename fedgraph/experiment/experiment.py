@@ -25,6 +25,7 @@ from fedgraph.training import TrainSettings
 _METHOD_KEYS = ("method", "strategy", "client")
 _PATHS = (
     ("graph", "path", Path.exists),
+    ("graph", "coordinates", Path.is_file),
     ("fairness", "stand-alone", Path.is_dir),
     ("clients", "public-keys", Path.is_dir),
 )
@@ -190,7 +191,12 @@ def _fairness(table: Mapping[str, Any], evaluation: EvaluationTable) -> Fairness
     return fairness
 
 
-def load_experiment(path: str | Path, overrides: Iterable[str] = (), method: str | None = None) -> Experiment:
+def load_experiment(
+    path: str | Path | Mapping[str, Any],
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    method: str | None = None,
+    client: str | None = None,
+) -> Experiment:
     """Read an experiment file and apply overrides.
 
     The path of a graph file, of another run, or of the folder of public keys is looked for beside the experiment, then
@@ -198,36 +204,53 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = (), method: str
 
     Parameters
     ----------
-    path : str or Path
-        The file, as for :func:`find_experiment`.
-    overrides : iterable of str
+    path : str, Path or mapping
+        The file, as for :func:`find_experiment`, or its tables.
+    overrides : iterable of str, or mapping
         Values such as ``train.learning-rate=0.05``, as for :func:`apply_overrides`.
     method : str, optional
         Another method, by short name or dotted path, that runs in place of the one in the file.
+    client : str, optional
+        Dotted path of the client class, in place of that of the file or of the method.
 
     Raises
     ------
     ExperimentError
         When the file is missing or not TOML, and as for :func:`parse_experiment`.
     """
+    if isinstance(path, Mapping):
+        return _checked(path, overrides, method, client, Path.cwd())
     found = find_experiment(path)
     try:
         tables = tomllib.loads(found.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ExperimentError(f"{found} is not a TOML file: {error}") from None
     try:
-        tables = apply_overrides(tables, overrides)
-        if method is not None:
-            tables = _with_method(tables, method)
-        for table, key, is_there in _PATHS:
-            given = str(_table(tables, table).get(key, ""))
-            candidates = (found.parent / given, Path(given)) if given else ()
-            whole = next((str(path.resolve()) for path in candidates if is_there(path)), None)
-            if whole is not None:
-                tables[table][key] = whole
-        return parse_experiment(tables)
+        return _checked(tables, overrides, method, client, found.parent)
     except ExperimentError as error:
         raise ExperimentError(f"{found}:\n{error}") from None
+
+
+def _checked(
+    given: Mapping[str, Any],
+    overrides: Iterable[str] | Mapping[str, Any],
+    method: str | None,
+    client: str | None,
+    beside: Path,
+) -> Experiment:
+    """Validate tables after overrides, with paths looked for in the folder ``beside`` first."""
+    tables = apply_overrides(given, overrides)
+    if method is not None:
+        tables = _with_method(tables, method)
+    if client is not None:
+        tables["experiment"] = {**_table(tables, "experiment"), "client": client}
+    for table, key, is_there in _PATHS:
+        named = str(_table(tables, table).get(key, ""))
+        candidates = (beside / named, Path(named)) if named else ()
+        whole = next((str(path.resolve()) for path in candidates if is_there(path)), None)
+        if whole is not None:
+            tables[table][key] = whole
+    return parse_experiment(tables)
 
 
 def _with_method(tables: dict[str, Any], method: str) -> dict[str, Any]:
@@ -260,10 +283,11 @@ def find_experiment(path: str | Path) -> Path:
     raise ExperimentError(f"no experiment file '{path}' from {Path.cwd()}, nor among those in {shipped}")
 
 
-def apply_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+def apply_overrides(tables: Mapping[str, Any], overrides: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
     """Return ``tables`` with each ``table.key=value`` applied; values are TOML, or plain text where they are not.
 
-    ``table={key = value}`` replaces a whole table. ``tables`` is not changed.
+    ``table={key = value}`` replaces a whole table. ``tables`` is not changed. Overrides may also be given as a mapping
+    from ``table.key`` to the value.
 
     Raises
     ------
@@ -271,11 +295,12 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict
         When an override has no ``=`` or goes through something that is not a table.
     """
     result = json.loads(json.dumps(tables, default=str))
-    for override in overrides:
-        path, equals, text = override.partition("=")
+    named = isinstance(overrides, Mapping)
+    pairs = json.loads(json.dumps(overrides, default=str)).items() if named else map(_key_and_value, overrides)
+    for path, value in pairs:
+        override = f"{path}={value}"
         keys = path.strip().split(".")
-        value = _toml_value(text.strip())
-        if not equals or not all(keys) or (len(keys) < 2 and not isinstance(value, dict)):
+        if not all(keys) or (len(keys) < 2 and not isinstance(value, dict)):
             raise ExperimentError(f"override '{override}' is not of the form table.key=value (or table={{...}})")
         table = result
         for key in keys[:-1]:
@@ -284,6 +309,13 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Iterable[str]) -> dict
                 raise ExperimentError(f"override '{override}': '{key}' is not a table")
         table[keys[-1]] = value
     return result
+
+
+def _key_and_value(override: str) -> tuple[str, Any]:
+    key, equals, text = override.partition("=")
+    if not equals:
+        raise ExperimentError(f"override '{override}' is not of the form table.key=value (or table={{...}})")
+    return key, _toml_value(text.strip())
 
 
 def _toml_value(text: str) -> Any:

@@ -120,15 +120,17 @@ class FairnessTable(Settings):
 
 
 class OutputTable(Settings):
-    """``[output]``: where the run folder goes and how often a checkpoint is written.
+    """``[output]``: where the run folder goes, and what is written to it.
 
     Attributes
     ----------
     dir    : folder in which run folders are created.
     checkpoint_every : rounds between checkpoints.
     resume : run folder to continue, instead of starting a new one.
+    report : write report.html at the end of a run.
     """
 
     dir: str = "runs"
     checkpoint_every: PositiveInt = 1
     resume: str | None = None
+    report: bool = True

@@ -35,6 +35,8 @@ class GraphTable(Settings):
              graph: it has as many edges of the same weights, between the wrong clients.
     missing    : clients that the graph lacks are an ``error`` or get no edges (``isolate``).
     extra      : clients that only the graph has are an ``error`` or left out (``drop``).
+    coordinates : CSV file with name, latitude and longitude of clients, where reports draw them; looked for as ``path``
+             is. METR-LA and PEMS-BAY have one of their own (graph_sensor_locations.csv, beside the readings).
     """
 
     source: Literal["none", "complete", "data", "labels", "file", "run"] = "none"
@@ -47,6 +49,7 @@ class GraphTable(Settings):
     permute_seed: int | None = Field(default=None, ge=0)
     missing: Literal["error", "isolate"] = "error"
     extra: Literal["error", "drop"] = "error"
+    coordinates: str | None = None
 
     @model_validator(mode="after")
     def _keys_fit_the_source(self) -> GraphTable:

@@ -25,9 +25,9 @@ from fedgraph.reproduce.study import parse_study
 from fedgraph.reproduce.study_command import StudyCall, reproduce_study
 from fedgraph.reproduce.table import load_table
 from fedgraph.reproduce.text import markdown, terminal_tables
-from fedgraph.runs.running import add_plugin_paths
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import write_atomically
+from fedgraph.support.plugins import add_plugin_paths
 from fedgraph.support.terminal import messages_for_people
 
 

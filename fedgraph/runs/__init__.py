@@ -2,9 +2,10 @@
 
 Starting a run is up to :mod:`fedgraph.runs.running`, a program above the methods::
 
-    from fedgraph.runs import RunFolder
+    from fedgraph.runs import compare, load_run
 
-    RunFolder(Path("runs/sfl-digits")).summary()["metrics"]["test"]["accuracy"]["mean"]
+    load_run("runs/sfl-digits").clients["test/accuracy"].mean()
+    compare(["runs/sfl-digits", "runs/fedavg-digits"]).metrics
 """
 
 from fedgraph.runs.callbacks import (
@@ -17,8 +18,9 @@ from fedgraph.runs.callbacks import (
     Training,
 )
 from fedgraph.runs.fairness import Fairness, fairness, stand_alone_values
+from fedgraph.runs.finished import Comparison, Run, compare, load_run
 from fedgraph.runs.folder import Recorder, RunFolder
-from fedgraph.runs.given_graph import given_graph
+from fedgraph.runs.given_graph import client_coordinates, given_graph
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models, write_entropies, write_models, write_predictions
 from fedgraph.runs.summary import environment, summary_of
@@ -26,19 +28,24 @@ from fedgraph.runs.summary import environment, summary_of
 __all__ = [
     "AverageLast",
     "Callback",
+    "Comparison",
     "EarlyStopping",
     "Evaluation",
     "Fairness",
     "LocalWork",
     "Recorder",
     "RoundsToTarget",
+    "Run",
     "RunFolder",
     "RunPlan",
     "Training",
+    "client_coordinates",
+    "compare",
     "environment",
     "fairness",
     "given_graph",
     "load_models",
+    "load_run",
     "stand_alone_values",
     "summary_of",
     "write_entropies",

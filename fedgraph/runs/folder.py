@@ -6,12 +6,14 @@ import json
 import logging
 import os
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedgraph.experiment import Experiment, load_experiment
+from fedgraph.data import parse_data
+from fedgraph.experiment import Experiment
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.runs.callbacks import Callback, Evaluation, Training
 from fedgraph.runs.summary import by_split, environment, per_client
@@ -104,10 +106,14 @@ class RunFolder:
         """Whether the run has finished."""
         return (self.path / "summary.json").is_file()
 
+    @property
+    def data(self) -> Settings:
+        """The run's table ``[data]``."""
+        return parse_data(tomllib.loads((self.path / "experiment.toml").read_text(encoding="utf-8"))["data"])
+
     def other_data(self, data: Settings) -> dict[str, str]:
         """Return the keys in which the run's ``[data]`` differs from ``data``, and in words how."""
-        here = data.as_table()
-        there = load_experiment(self.path / "experiment.toml").data.as_table()
+        here, there = data.as_table(), self.data.as_table()
         differing = sorted(key for key in {*here, *there} if here.get(key) != there.get(key))
         return {key: f"{key} is {there.get(key)!r} there and {here.get(key)!r} here" for key in differing}
 
@@ -141,6 +147,16 @@ class RunFolder:
             f"{self.path} has no client graph: take a run of a method that learns one, such as sfl-star, or of an "
             "experiment with a [graph]"
         )
+
+    def write_coordinates(self, places: Mapping[str, tuple[float, float]]) -> None:
+        """Write latitude and longitude of clients; nothing if no place is known."""
+        if places:
+            write_atomically(self.path / "coordinates.json", _json(places))
+
+    def coordinates(self) -> dict[str, tuple[float, float]]:
+        """Return latitude and longitude of the clients whose place is known."""
+        file = self.path / "coordinates.json"
+        return {name: tuple(place) for name, place in json.loads(file.read_text()).items()} if file.is_file() else {}
 
     @contextmanager
     def locked(self, wait: float = 60.0) -> Iterator[None]:
@@ -185,16 +201,18 @@ class RunFolder:
 
         The additional evaluation of restored models at the end is left out: they are those of an earlier round.
         """
-        for line in self._lines():
+        for line in self.lines():
             if line["phase"] == "evaluation" and line["split"] == split and not line.get("restored"):
                 yield line
 
     def trainings(self) -> Iterator[dict[str, Any]]:
         """Return the lines of ``metrics.jsonl`` with rounds of training."""
-        return (line for line in self._lines() if line["phase"] == "training")
+        return (line for line in self.lines() if line["phase"] == "training")
 
-    def _lines(self) -> Iterator[dict[str, Any]]:
-        yield from map(json.loads, self.metrics.read_text(encoding="utf-8").splitlines())
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield all lines of ``metrics.jsonl``; none where nothing was measured."""
+        if self.metrics.is_file():
+            yield from map(json.loads, self.metrics.read_text(encoding="utf-8").splitlines())
 
     def summary(self) -> dict[str, Any]:
         """Read ``summary.json``. Raises RunError when the run is not finished, or the file is damaged."""

@@ -1,8 +1,10 @@
-"""The client graph of an experiment, over the clients that actually take part."""
+"""The client graph of an experiment, over the clients that actually take part, and where these are on earth."""
 
 from __future__ import annotations
 
+import csv
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedgraph.data import open_source
@@ -10,10 +12,14 @@ from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation
 from fedgraph.graph import ClientGraph, from_labels, read_graph
 from fedgraph.runs.folder import RunFolder
-from fedgraph.support.errors import GraphError, RunError
+from fedgraph.support.errors import FedgraphError, GraphError, RunError
 from fedgraph.support.randomness import generator
 
 log = logging.getLogger("fedgraph")
+
+_LATITUDE = ("latitude", "lat")
+_COLUMNS = (("sensor_id", "name", "client", "id"), _LATITUDE, ("longitude", "lon", "lng"))
+"""Names of the columns of a file with coordinates, those that are looked for first before the others."""
 
 
 def given_graph(experiment: Experiment, federation: Federation, data_dir: Path) -> ClientGraph | None:
@@ -73,11 +79,61 @@ def _build(experiment: Experiment, federation: Federation, data_dir: Path) -> Cl
     return graph.subgraph([name for name in graph.names if name in present])
 
 
-def _find(path: str, data_dir: Path) -> Path:
+def client_coordinates(experiment: Experiment, names: Sequence[str], data_dir: Path) -> dict[str, tuple[float, float]]:
+    """Return latitude and longitude of those clients whose place is known, for reports.
+
+    They are read from ``[graph] coordinates`` or, failing that, from the file that comes with the data set, if any.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        The experiment.
+    names : sequence of str
+        Clients that take part.
+    data_dir : Path
+        Data folder of the server.
+
+    Raises
+    ------
+    GraphError
+        When the file of ``[graph] coordinates`` is missing, or a file cannot be read.
+    """
+    if experiment.graph.coordinates is not None:
+        path = _find(experiment.graph.coordinates, data_dir, "coordinates")
+    else:
+        try:
+            found = getattr(open_source(experiment.data, data_dir), "coordinates", None)
+        except FedgraphError:  # a server need not have the data
+            found = None
+        if found is None:
+            return {}
+        path = Path(found)
+    places = _read_coordinates(path)
+    return {name: places[name] for name in names if name in places}
+
+
+def _read_coordinates(path: Path) -> dict[str, tuple[float, float]]:
+    with path.open(newline="", encoding="utf-8") as stream:
+        rows = [row for row in csv.reader(stream) if row]
+    columns = [0, 1, 2]
+    heads = [head.strip().lower() for head in rows[0]] if rows else []
+    if any(head in _LATITUDE for head in heads):
+        rows = rows[1:]
+        try:
+            columns = [next(heads.index(head) for head in known if head in heads) for known in _COLUMNS]
+        except StopIteration:
+            raise GraphError(f"{path}: needs columns name, latitude and longitude; it has {', '.join(heads)}") from None
+    try:
+        return {row[columns[0]].strip(): (float(row[columns[1]]), float(row[columns[2]])) for row in rows}
+    except (IndexError, ValueError) as error:
+        raise GraphError(f"{path}: a line is not name, latitude, longitude ({error})") from None
+
+
+def _find(path: str, data_dir: Path, key: str = "path") -> Path:
     for candidate in (Path(path).expanduser(), data_dir / path):
         if candidate.is_file():
             return candidate
-    raise GraphError(f"[graph] path: no file '{path}' from {Path.cwd()}, nor in the data folder {data_dir}")
+    raise GraphError(f"[graph] {key}: no file '{path}' from {Path.cwd()}, nor in the data folder {data_dir}")
 
 
 def _of_run(path: str, experiment: Experiment) -> ClientGraph:

@@ -1,4 +1,4 @@
-"""Run the experiment of a run folder to its end, in this process or on Flower, with progress on the terminal."""
+"""Run experiments to their end, in this process or on Flower: from Python, and for the command line."""
 
 from __future__ import annotations
 
@@ -6,27 +6,206 @@ import json
 import logging
 import os
 import shlex
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from clients.app import app as client_app
-from fedgraph.experiment import Experiment, load_experiment
+from fedgraph.experiment import Experiment, find_experiment, load_experiment
 from fedgraph.federation.grids import LocalGrid, run_on_flower
+from fedgraph.runs.finished import Comparison, Run
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.reports import LiveDisplay
-from fedgraph.support.errors import FedgraphError, RunError
+from fedgraph.runs.reports.page import leave_report
+from fedgraph.support.errors import ExperimentError, FedgraphError, RunError
+from fedgraph.support.plugins import add_plugin_paths, is_importable, path_of
 from fedgraph.support.settings import parse
 from strategies.app import serve
+from strategies.engine.chosen import ChosenMethod
 from strategies.engine.strategy import MethodStrategy
 
+GRIDS = ("local", "flower")
 
-def add_plugin_paths(folders: Sequence[str]) -> None:
-    """Append folders to ``sys.path``, so that modules there can be named by dotted path; fedgraph's own come first."""
-    sys.path.extend(folder for folder in folders if folder not in sys.path)
+
+def run(
+    experiment: str | Path | Mapping[str, Any],
+    *,
+    set: Iterable[str] | Mapping[str, Any] = (),
+    method: str | None = None,
+    strategy: type | str | None = None,
+    client: type | str | None = None,
+    grid: str = "local",
+    nodes: int = 2,
+    data_dir: str | Path | None = None,
+    out: str | Path | None = None,
+    progress: bool = True,
+) -> Run:
+    """Run an experiment to its end.
+
+    Parameters
+    ----------
+    experiment : str, Path or mapping
+        Experiment file, by path or, for those that come along, by name such as ``"sfl/digits.toml"``; or its tables.
+    set : mapping or iterable of str, optional
+        Keys to override: ``{"train.learning-rate": 0.05}`` or ``["train.learning-rate=0.05"]``.
+    method : str, optional
+        Built-in method in place of the one in the experiment.
+    strategy : type or str, optional
+        Strategy of your own in its place, as a class or by dotted path ``"package.module:Class"``.
+    client : type or str, optional
+        Client class, as a class or by dotted path; by default that of the strategy.
+    grid : {"local", "flower"}, default "local"
+        In this process, or through ``flwr run`` with nodes on Ray, which cannot find the classes of a notebook.
+    nodes : int, default 2
+        Nodes among which the clients are divided.
+    data_dir : str or Path, optional
+        Data folder; by default that of ``FEDGRAPH_DATA``.
+    out : str or Path, optional
+        Folder for the run folder; by default ``[output] dir``.
+    progress : bool, default True
+        Show a progress bar, in a terminal or a notebook.
+
+    Returns
+    -------
+    Run
+        The finished run. Its folder has a report, ``report.html``.
+
+    Raises
+    ------
+    ExperimentError
+        When something in the experiment is unknown or does not fit, before anything is run.
+    RunError
+        When the run does not finish; the message names the folder to continue with.
+
+    Examples
+    --------
+    >>> run = fedgraph.run("sfl/digits.toml", set={"train.learning-rate": 0.05})  # doctest: +SKIP
+    >>> run.clients["test/accuracy"].mean()                                       # doctest: +SKIP
+    """
+    if method is not None and strategy is not None:
+        raise ExperimentError("give a method or a strategy, not both")
+    folders = _new_folders(experiment, set, [strategy or method], client, grid, out)
+    return _run_all(folders, grid, nodes, data_dir, progress)[0]
+
+
+def run_methods(
+    experiment: str | Path | Mapping[str, Any],
+    methods: Sequence[str | type | None],
+    *,
+    set: Iterable[str] | Mapping[str, Any] = (),
+    grid: str = "local",
+    nodes: int = 2,
+    data_dir: str | Path | None = None,
+    out: str | Path | None = None,
+    progress: bool = True,
+) -> Comparison:
+    """Run an experiment with several methods, one after the other, and put them side by side.
+
+    Parameters
+    ----------
+    experiment : str, Path or mapping
+        As for :func:`run`, as are the others.
+    methods : sequence of str, type or None
+        Built-in methods by name, strategies by class or dotted path; None stands for the method of the experiment.
+
+    Returns
+    -------
+    Comparison
+        The finished runs.
+
+    Raises
+    ------
+    ExperimentError
+        When something in one of the experiments is unknown or does not fit, before anything is run.
+    RunError
+        When a run does not finish.
+
+    Examples
+    --------
+    >>> fedgraph.run_methods("sfl/digits.toml", ["sfl", "fedavg", "local"]).metrics  # doctest: +SKIP
+    """
+    folders = _new_folders(experiment, set, methods, None, grid, out)
+    return Comparison(_run_all(folders, grid, nodes, data_dir, progress))
+
+
+def resume(
+    path: str | Path, *, grid: str = "local", nodes: int = 2, data_dir: str | Path | None = None, progress: bool = True
+) -> Run:
+    """Go on with a run that was stopped, as it was: it ends with the same models as without the stop.
+
+    Parameters
+    ----------
+    path : str or Path
+        The run folder.
+    grid, nodes, data_dir, progress
+        As for :func:`run`.
+
+    Returns
+    -------
+    Run
+        The finished run.
+
+    Raises
+    ------
+    RunError
+        When it is no run folder, the run is finished already, or it does not finish now.
+    """
+    _check_grid(grid)
+    folder = RunFolder.open(path)
+    folder.check_unfinished()
+    add_plugin_paths(folder.plugins)
+    return _run_all([folder], grid, nodes, data_dir, progress)[0]
+
+
+def _check_grid(grid: str) -> None:
+    if grid not in GRIDS:
+        raise ExperimentError(f"the grid is {' or '.join(map(repr, GRIDS))}, not '{grid}'")
+
+
+def _new_folders(
+    experiment: str | Path | Mapping[str, Any],
+    overrides: Iterable[str] | Mapping[str, Any],
+    methods: Sequence[type | str | None],
+    client: type | str | None,
+    grid: str,
+    out: str | Path | None,
+) -> list[RunFolder]:
+    """Make a run folder for each method, once all experiments are known to be usable."""
+    _check_grid(grid)
+    beside = [] if isinstance(experiment, Mapping) else [str(find_experiment(experiment).parent)]
+    plugins = [*beside, str(Path.cwd())]
+    add_plugin_paths(plugins)
+    paths = [None if method is None else path_of(method) for method in methods]
+    client_path = None if client is None else path_of(client)
+    experiments = [load_experiment(experiment, overrides, path, client_path) for path in paths]
+    if out is not None:
+        experiments = [replace(each, output=each.output.model_copy(update={"dir": str(out)})) for each in experiments]
+    for each in experiments:
+        method = ChosenMethod(each)
+        for path in (each.method.strategy, method.client) if grid == "flower" else ():
+            if not is_importable(path):
+                raise ExperimentError(
+                    f"{path} is defined in this process alone, where nodes of `flwr run` cannot find it: move it to a "
+                    'module, or use the grid "local"'
+                )
+    return [RunFolder.create(each, Path(each.output.dir), plugins) for each in experiments]
+
+
+def _run_all(
+    folders: Sequence[RunFolder], grid: str, nodes: int, data_dir: str | Path | None, progress: bool
+) -> list[Run]:
+    """Run the experiments of run folders, and write a report into each, and one of all into the first."""
+    finished = []
+    for folder in folders:
+        run_one(folder, grid, nodes, None if data_dir is None else Path(data_dir), Console(quiet=not progress))
+        finished.append(Run(folder))
+        leave_report(finished[-1:])
+    if len(finished) > 1:
+        leave_report(finished)
+    return finished
 
 
 def run_one(

@@ -1,16 +1,46 @@
-"""Find a class by its dotted path ``package.module:Class``; plug-ins need no registration."""
+"""Find a class by its dotted path ``package.module:Class``, and the path of a class; plug-ins need no registration."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedgraph.support.errors import ExperimentError
 
 _OURS = ("strategies", "clients")
+_HANDED: dict[str, type] = {}
+"""Classes that were handed over as such, by dotted path; for those that no module has, such as local ones."""
+
+
+def add_plugin_paths(folders: Sequence[str]) -> None:
+    """Append folders to ``sys.path``, so that modules there can be named by dotted path; fedgraph's own come first."""
+    sys.path.extend(folder for folder in folders if folder not in sys.path)
+
+
+def path_of(found: type | str) -> str:
+    """Return the dotted path by which :func:`load_object` finds a class in this process; a path is returned as it is.
+
+    A class of a notebook, or one that is defined in a function, is found in this process alone; of two with the same
+    name, the one whose path was asked for last.
+    """
+    if isinstance(found, str):
+        return found
+    path = f"{found.__module__}:{found.__name__}"
+    _HANDED[path] = found
+    return path
+
+
+def is_importable(path: str) -> bool:
+    """Check whether other processes find the class of a dotted path too, because a module has it."""
+    module_name, _, attribute = path.partition(":")
+    if module_name == "__main__":
+        return False
+    module = importlib.import_module(module_name)
+    return getattr(module, attribute, None) is _HANDED.get(path, getattr(module, attribute, None))
 
 
 def load_object(path: str, key: str) -> Any:
@@ -34,6 +64,8 @@ def load_object(path: str, key: str) -> Any:
         When the path has no colon, the module cannot be imported or has no such attribute. If a user's folder called
         ``strategies`` or ``clients`` and this project's own hide each other, the message contains both paths.
     """
+    if path in _HANDED:
+        return _HANDED[path]
     module_name, colon, attribute = path.partition(":")
     if not colon or not module_name or not attribute:
         raise ExperimentError(f"{key} = '{path}' is not a dotted path; write it as 'package.module:Class'")

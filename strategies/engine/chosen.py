@@ -10,6 +10,7 @@ from fedgraph.methods import built_ins
 from fedgraph.models import ModelChoice
 from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError
+from fedgraph.support.plugins import path_of
 from fedgraph.support.settings import Settings, parse
 from strategies.engine.base import CohortStrategy
 from strategies.engine.phases import PhasedStrategy, PhasesPlan, check_without_rounds
@@ -57,7 +58,7 @@ class ChosenMethod:
         self._where = f"[{method.name}]"
         self._table = experiment.method_table
         if issubclass(self.strategy_class, MethodStrategy):
-            self.client = method.client or getattr(self.strategy_class, "default_client", "")
+            self.client = method.client or path_of(getattr(self.strategy_class, "default_client", ""))
             if not self.client:
                 raise ExperimentError(
                     f"[experiment] strategy '{method.strategy}' names no client class: give its default_client, or the "

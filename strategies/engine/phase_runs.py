@@ -15,7 +15,7 @@ from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation
 from fedgraph.graph import ClientGraph, write_graph
 from fedgraph.models import ModelChoice, weights_sha256
-from fedgraph.runs import Callback, Evaluation, Recorder, RunFolder, given_graph, summary_of
+from fedgraph.runs import Callback, Evaluation, Recorder, RunFolder, client_coordinates, given_graph, summary_of
 from strategies.engine.chosen import ChosenMethod
 from strategies.engine.phases import PhasesPlan
 
@@ -64,6 +64,7 @@ def execute_phases(
             # Otherwise the clients of a variant may be among the absent.
             ModelChoice.of(experiment.model).check_variants(federation.names)
         graph = given_graph(experiment, federation, data_dir)
+        folder.write_coordinates(client_coordinates(experiment, federation.names, data_dir))
         if graph is not None:
             write_graph(graph, folder.path / "graph.npz")
         return graph

@@ -26,6 +26,7 @@ from fedgraph.runs import (
     RoundsToTarget,
     RunFolder,
     RunPlan,
+    client_coordinates,
     given_graph,
     stand_alone_values,
     summary_of,
@@ -159,6 +160,7 @@ def open_federation(
     )
     log.info("%d clients on %d nodes; data: %s", len(federation.names), len(federation.hosts), federation.data)
     graph = given_graph(experiment, federation, data_dir)
+    folder.write_coordinates(client_coordinates(experiment, federation.names, data_dir))
     if graph is not None:
         write_graph(graph, folder.path / "graph.npz")
         log.info("client graph: %s", graph.describe())

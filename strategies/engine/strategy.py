@@ -27,8 +27,8 @@ class MethodStrategy(Strategy, Configured[S]):
     name, title, needs, paper : str
         Of a built-in method, for ``fedgraph methods``: its short name, a title, what a run needs beyond data and model,
         and where it was published.
-    default_client : str
-        Dotted path of the client class that is used where the experiment names none.
+    default_client : str or type
+        Client class that is used where the experiment names none, by dotted path or, in a notebook, as a class.
     mixes_models : bool
         Whether models of different clients are averaged, or otherwise computed with one another: then all clients need
         the same architecture.
@@ -40,7 +40,7 @@ class MethodStrategy(Strategy, Configured[S]):
     title: ClassVar[str] = ""
     needs: ClassVar[str] = "nothing"
     paper: ClassVar[str] = ""
-    default_client: ClassVar[str]
+    default_client: ClassVar[str | type]
     mixes_models: ClassVar[bool] = True
     own_models: ClassVar[bool] = False
 

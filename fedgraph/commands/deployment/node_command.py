@@ -47,7 +47,7 @@ def node(
     """
     from fedgraph.experiment import find_experiment, load_experiment
     from fedgraph.federation.grids import flower_environment
-    from fedgraph.runs.running import add_plugin_paths
+    from fedgraph.support.plugins import add_plugin_paths
 
     console = Console()
     with messages_for_people():

@@ -87,12 +87,14 @@ class TrafficPart:
 
 @dataclass(frozen=True)
 class TrafficSet:
-    """A named data set: its size as published and the parts it can be read from, in the order they are looked for."""
+    """A named data set: its size as published, the parts it can be read from, in the order they are looked for, and the
+    file with the places of its sensors."""
 
     title: str
     sensors: int
     features: tuple[str, ...]
     parts: tuple[TrafficPart, ...]
+    coordinates: Path | None = None
 
 
 _LA_GRAPH = DataFile(
@@ -152,6 +154,7 @@ SETS: dict[str, TrafficSet] = {
             TrafficPart("29", _LA_29, _LA_SUBSET_GRAPH),
             TrafficPart("week", _LA_WEEK, _LA_SUBSET_GRAPH),
         ),
+        Path("metr-la/graph_sensor_locations.csv"),
     ),
     "pems-bay": TrafficSet(
         "PEMS-BAY",
@@ -164,6 +167,7 @@ SETS: dict[str, TrafficSet] = {
             ),
             TrafficPart("67", _BAY_67, _BAY_SUBSET_GRAPH),
         ),
+        Path("pems-bay/graph_sensor_locations_bay.csv"),
     ),
     "pems04": TrafficSet("PEMS04", 307, ("flow", "occupancy", "speed"), (_flow_part("pems04"),)),
     "pems08": TrafficSet("PEMS08", 170, ("flow", "occupancy", "speed"), (_flow_part("pems08"),)),
@@ -231,6 +235,12 @@ class TrafficSource(WindowedSource):
         if part.name == "67" and table.times is not None:
             table = replace(table, times=_skip_daylight_saving_hour(table.times))
         return table
+
+    @property
+    def coordinates(self) -> Path | None:
+        """File with the places of the sensors, if it lies in the data folder."""
+        path = None if self.known.coordinates is None else self.data_dir / self.known.coordinates
+        return path if path is not None and path.is_file() else None
 
     def given_graph(self) -> ClientGraph:
         """The road graph over the clients as published: kernel weights, or 1 for each road of PEMS04 and PEMS08."""

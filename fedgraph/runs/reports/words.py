@@ -51,7 +51,7 @@ def results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
         f"On {split} data" if any("measured" in each for each in summaries) else f"On each client's own {split} data"
     )
     runs = [_named(summary) for summary in summaries]
-    took = _took(summaries)
+    took = costs(summaries)
     if len(summaries) > _MOST_COLUMNS:
         results = _results(summaries, split, _mean, most=_METRICS_OF_MANY)
         return _row_per_run(title, runs, {**results, _UP: took[_UP], "seconds": took["seconds"]})
@@ -64,8 +64,8 @@ def _named(summary: Mapping[str, Any]) -> str:
     return escape(f"{summary['method']}{remark}")
 
 
-def _took(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the cost of each run.
+def costs(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return rounds, exchanges, traffic and time of each run, by what they are called in tables.
 
     Bytes of a client are those of a client on a node of its own: the totals of nodes with several clients cannot be
     compared between methods that answer with a mean and methods that answer with every client's own model.

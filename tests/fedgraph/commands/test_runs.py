@@ -204,7 +204,7 @@ def test_compare_tells_runs_of_one_method_apart(ran):
 def test_compare_refuses_what_cannot_be_compared(ran, folder, tmp_path):
     finished, other = ran("local"), ran("local", shards=1)
     for arguments, message in (
-        ((finished.path, folder.path), f"not finished: {folder.path}. Leave out"),
+        ((finished.path, folder.path), f"{folder.path} is not finished. Leave it out"),
         ((finished.path, other.path), "cannot be compared"),
         ((finished.path, other.path), "shards is 1 there and 2 here"),
         ((finished.path, tmp_path), "is no run folder"),

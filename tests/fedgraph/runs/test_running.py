@@ -4,11 +4,13 @@ import sys
 import pytest
 from rich.console import Console
 
+import fedgraph
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.runs import running
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.running import add_plugin_paths, run_one
-from fedgraph.support.errors import RunError
+from fedgraph.runs.running import run_one
+from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.plugins import add_plugin_paths
 
 
 @pytest.fixture
@@ -84,3 +86,100 @@ def test_folders_of_plug_ins_come_last_and_once(monkeypatch):
     monkeypatch.setattr(sys, "path", ["ours", "mine"])
     add_plugin_paths(["theirs", "mine", "theirs"])
     assert sys.path == ["ours", "mine", "theirs"]
+
+
+@pytest.fixture
+def tables(digits_tables, tmp_path, leave_no_trace):
+    digits_tables["experiment"]["rounds"] = 2
+    digits_tables["output"] = {"dir": str(tmp_path / "runs")}
+    return digits_tables
+
+
+def test_run_from_python(tables, tmp_path):
+    run = fedgraph.run(tables, set={"train.learning-rate": 0.05, "experiment.seed": 3}, progress=False)
+    assert run.experiment.train.learning_rate == 0.05
+    assert run.experiment.experiment.seed == 3
+    assert run.path.parent == tmp_path / "runs"
+    assert run.summary["rounds"] == 2
+    assert (run.path / "report.html").is_file()
+    # As on the command line, and into another folder.
+    again = fedgraph.run(
+        tables, set=["train.learning-rate=0.05", "experiment.seed=3"], out=tmp_path / "x", progress=False
+    )
+    assert again.path.parent == tmp_path / "x"
+    assert again.summary["weights_sha256"] == run.summary["weights_sha256"]
+
+
+def test_run_without_a_report(tables):
+    tables["output"]["report"] = False
+    assert not (fedgraph.run(tables, progress=False).path / "report.html").exists()
+
+
+def test_several_methods_from_python(tables):
+    compared = fedgraph.run_methods(tables, [None, "fedavg", "local"], progress=False)
+    assert compared.labels == ["sfl", "fedavg", "local"]
+    assert (compared[0].path / "comparison.html").is_file()
+    assert len({run.summary["weights_sha256"] for run in compared}) == 3
+
+
+def test_nothing_is_run_when_one_of_the_methods_is_unknown(tables, tmp_path):
+    with pytest.raises(ExperimentError, match="nonsense"):
+        fedgraph.run_methods(tables, ["sfl", "nonsense"], progress=False)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_classes_of_a_notebook_run(tables):
+    from clients.sfl import SFLClient
+    from strategies.sfl import SFL
+
+    class MyClient(SFLClient):
+        asked = 0
+
+        @classmethod
+        def handle(cls, message, node):
+            MyClient.asked += 1
+            return super().handle(message, node)
+
+    class Mine(SFL):
+        default_client = MyClient
+
+    def of(table, **which):
+        run = fedgraph.run(tables, set={f"{table}.alpha": 0.5}, progress=False, **which)
+        return run.method, run.summary["weights_sha256"]
+
+    method, own = of("Mine", strategy=Mine)
+    assert method == "Mine"
+    asked = MyClient.asked
+    assert asked > 0
+    assert of("sfl", method="sfl") == ("sfl", own)
+    assert MyClient.asked == asked
+    assert of("sfl", method="sfl", client=MyClient) == ("sfl", own)
+    assert MyClient.asked > asked
+    with pytest.raises(ExperimentError, match="defined in this process alone.*move it to a module"):
+        fedgraph.run(tables, strategy=Mine, grid="flower", progress=False)
+    with pytest.raises(ExperimentError, match="a method or a strategy, not both"):
+        fedgraph.run(tables, strategy=Mine, method="sfl")
+
+
+def test_going_on_from_python(tables, monkeypatch):
+    whole = fedgraph.run(tables, progress=False)
+
+    def stop(self, evaluation):
+        if evaluation.round == 1:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running.LiveDisplay, "on_evaluation", stop)
+        with pytest.raises(KeyboardInterrupt):
+            fedgraph.run(tables, progress=False)
+    (stopped,) = [path for path in whole.path.parent.iterdir() if not (path / "summary.json").exists()]
+    run = fedgraph.resume(stopped, progress=False)
+    assert run.summary["weights_sha256"] == whole.summary["weights_sha256"]
+    with pytest.raises(RunError, match="is finished"):
+        fedgraph.resume(stopped)
+
+
+@pytest.mark.parametrize("start", [fedgraph.run, fedgraph.resume])
+def test_the_grid_has_a_known_name(tables, start):
+    with pytest.raises(ExperimentError, match="the grid is 'local' or 'flower', not 'cloud'"):
+        start(tables, grid="cloud")

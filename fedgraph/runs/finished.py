@@ -1,0 +1,345 @@
+"""A run that has ended, as Python values: metrics as data frames, models as tensors, graphs; and runs side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from torch import Tensor
+
+from fedgraph.experiment import Experiment, load_experiment
+from fedgraph.graph import ClientGraph, read_graph
+from fedgraph.graphical import GraphicalModel
+from fedgraph.runs.folder import RunFolder
+from fedgraph.runs.reports.words import results_table, sentence
+from fedgraph.runs.result_files import load_models
+from fedgraph.support.errors import RunError
+from fedgraph.support.plugins import add_plugin_paths
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Run:
+    """A finished run, read from its run folder. What is large is read when it is asked for.
+
+    Parameters
+    ----------
+    folder : RunFolder
+        The run folder.
+
+    Raises
+    ------
+    RunError
+        When the run is not finished, or its summary is damaged.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        if not folder.is_finished:
+            raise RunError(
+                f"{folder.path} is not finished. Leave it out, or finish it first (fedgraph run --resume FOLDER)"
+            )
+        self.folder = folder
+        add_plugin_paths(folder.plugins)
+        self.summary: dict[str, Any] = folder.summary()
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return self.folder.path
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return str(self.summary["method"])
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The resolved experiment."""
+        return load_experiment(self.path / "experiment.toml")
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """Mean and spread over clients of everything that was measured.
+
+        Columns are ``round``, ``split``, ``metric``, ``mean``, ``std``, ``best5`` and ``worst5``; the latter are the
+        means of the best and of the worst 5 % of the clients. Training losses have the split ``train``. What a server
+        without rounds notes of its own training has one row per epoch, with the name of the phase as its split.
+        """
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = []
+        for line in self.folder.lines():
+            if line["phase"] in ("training", "evaluation"):
+                head = {"round": line["round"], "split": line["split"]}
+                rows += [{**head, "metric": metric, **values} for metric, values in line["metrics"].items()]
+            else:
+                head = {"round": line["round"], "split": line["phase"]}
+                numbers = {key: value for key, value in line.items() if isinstance(value, int | float)}
+                rows += [{**head, "metric": key, "mean": value} for key, value in numbers.items() if key != "round"]
+        columns = ["round", "split", "metric", "mean", "std", "best5", "worst5"]
+        return pd.DataFrame(rows, columns=columns)
+
+    @cached_property
+    def client_metrics(self) -> pd.DataFrame:
+        """Every measurement of every client, with columns ``round``, ``split``, ``metric``, ``client`` and ``value``.
+
+        Values of absent clients are NaN.
+        """
+        import pandas as pd
+
+        parts = [
+            {"round": line["round"], "split": line["split"], "metric": metric, "client": client, "value": value}
+            for line in self.folder.lines()
+            if line["phase"] in ("training", "evaluation")
+            for metric, values in line["per_client"].items()
+            for client, value in values.items()
+        ]
+        return pd.DataFrame(parts, columns=["round", "split", "metric", "client", "value"]).astype({"value": float})
+
+    @cached_property
+    def clients(self) -> pd.DataFrame:
+        """Results of each client at the end: a row per client, a column per ``<split>/<metric>``.
+
+        Where clients come in groups, the first column is ``group``.
+        """
+        import pandas as pd
+
+        columns = {
+            f"{split}/{metric}": values
+            for split, metrics in self.summary["per_client"].items()
+            for metric, values in metrics.items()
+        }
+        frame = pd.DataFrame(columns).astype(float)
+        frame.index.name = "client"
+        if "groups" in self.summary:
+            frame.insert(0, "group", pd.Series(self.summary["groups"]))
+        return frame
+
+    @cached_property
+    def absences(self) -> pd.DataFrame:
+        """Clients without a usable reply: a row for each round and client, with columns ``round, client, reason``."""
+        import pandas as pd
+
+        rows = [
+            {"round": line["round"], "client": client, "reason": reason}
+            for line in self.folder.lines()
+            for client, reason in line.get("absent", {}).items()
+        ]
+        return pd.DataFrame(rows, columns=["round", "client", "reason"]).drop_duplicates(ignore_index=True)
+
+    @cached_property
+    def _models(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor] | None]:
+        if not self.folder.models.is_file():
+            raise RunError(f"{self.path} has no models.safetensors: '{self.method}' does not train models of clients")
+        return load_models(self.folder.models)
+
+    @property
+    def models(self) -> Mapping[str, dict[str, Tensor]]:
+        """State dict of each client's model, by client. Raises RunError for methods that train none."""
+        return self._models[0]
+
+    @property
+    def global_model(self) -> dict[str, Tensor] | None:
+        """State dict of the global model; None for methods without one."""
+        return self._models[1]
+
+    @property
+    def graphical_model(self) -> GraphicalModel:
+        """The neural graphical model of a run of ``fedngm``. Raises RunError for other methods."""
+        file = self.summary.get("model_file")
+        if file is None:
+            raise RunError(f"{self.path} has no graphical model: '{self.method}' does not learn one")
+        return GraphicalModel.load(self.path / file)
+
+    @property
+    def graph(self) -> ClientGraph | None:
+        """The client graph that the run was given; None without one."""
+        return self._graph("graph.npz")
+
+    @property
+    def learned_graph(self) -> ClientGraph | None:
+        """The client graph that the method has learned; None where it learns none."""
+        return self._graph("learned-graph.npz")
+
+    def _graph(self, name: str) -> ClientGraph | None:
+        return read_graph(self.path / name) if (self.path / name).is_file() else None
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the report of the run, one HTML file that needs nothing else; see :meth:`Comparison.report`."""
+        return Comparison([self]).report(path)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.folder.name}: {self.method}, {self.summary['clients']} clients>"
+
+    def _repr_html_(self) -> str:
+        return Comparison([self])._repr_html_()
+
+
+class Comparison(Sequence[Run]):
+    """Finished runs with the same data, side by side. Printed on a rich console, it is a table and a sentence.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        The runs.
+
+    Attributes
+    ----------
+    labels : list of str
+        Name of each run: its method, with a number where methods repeat.
+
+    Raises
+    ------
+    ExperimentError
+        When a run has another table ``[data]`` than the first one.
+    RunError
+        Without runs.
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        if not runs:
+            raise RunError("there are no runs to compare")
+        self.runs = list(runs)
+        first = self.runs[0]
+        for run in self.runs[1:]:
+            where = f"numbers on other data than those of {first.folder.name} cannot be compared"
+            run.folder.check_same_data(first.folder.data, where)
+        counts = Counter(run.method for run in self.runs)
+        self.labels = [
+            run.method if counts[run.method] == 1 else f"{run.method} #{number}"
+            for number, run in enumerate(self.runs, 1)
+        ]
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.runs[index]
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self.runs)
+
+    @property
+    def summaries(self) -> list[dict[str, Any]]:
+        """Content of each ``summary.json``, with the label in place of the method."""
+        return [{**run.summary, "method": label} for label, run in zip(self.labels, self.runs, strict=True)]
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """Final metrics: a row per ``<split>/<metric>``, and for each run the columns ``mean`` and ``std``."""
+        import pandas as pd
+
+        columns = {
+            (label, spread): {
+                f"{split}/{metric}": values[spread]
+                for split, metrics in run.summary["metrics"].items()
+                for metric, values in metrics.items()
+            }
+            for label, run in zip(self.labels, self.runs, strict=True)
+            for spread in ("mean", "std")
+        }
+        return pd.DataFrame(columns).astype(float)
+
+    def clients(self, metric: str) -> pd.DataFrame:
+        """Return a metric ``<split>/<metric>`` of each client at the end: a row per client, a column per run.
+
+        Raises
+        ------
+        RunError
+            When no run has measured it.
+        """
+        import pandas as pd
+
+        found = {
+            label: run.clients[metric]
+            for label, run in zip(self.labels, self.runs, strict=True)
+            if metric in run.clients
+        }
+        if not found:
+            known = ", ".join(self.metrics.index)
+            raise RunError(f"none of the runs has measured '{metric}'; measured: {known}")
+        return pd.DataFrame(found)
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write a page about the runs, one HTML file that needs nothing else.
+
+        Parameters
+        ----------
+        path : str or Path, optional
+            The file; by default ``report.html`` in the run folder, or ``comparison.html`` in the first of several.
+
+        Returns
+        -------
+        Path
+            The file.
+        """
+        from fedgraph.runs.reports.page import COMPARISON, REPORT, write_report
+
+        default = self.runs[0].path / (REPORT if len(self) == 1 else COMPARISON)
+        return write_report(self.runs, default if path is None else Path(path))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        summaries = self.summaries
+        yield results_table(summaries)
+        yield sentence(summaries)
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(self.labels)}>"
+
+    def _repr_html_(self) -> str:
+        html: str = self.metrics.to_html(float_format="{:.3f}".format, na_rep="-")
+        return f"{html}<p>{sentence(self.summaries)}</p>"
+
+
+def load_run(path: str | Path) -> Run:
+    """Read a finished run.
+
+    Parameters
+    ----------
+    path : str or Path
+        The run folder.
+
+    Returns
+    -------
+    Run
+        Its metrics, models and graphs.
+
+    Raises
+    ------
+    RunError
+        When it is no run folder, or the run is not finished.
+
+    Examples
+    --------
+    >>> run = fedgraph.load_run("runs/sfl-digits-20260101-120000")  # doctest: +SKIP
+    >>> run.clients["test/accuracy"].sort_values().head()           # doctest: +SKIP
+    """
+    return Run(RunFolder.open(path))
+
+
+def compare(runs: Sequence[Run | str | Path]) -> Comparison:
+    """Put finished runs with the same data side by side.
+
+    Parameters
+    ----------
+    runs : sequence of Run, str or Path
+        Runs or their folders.
+
+    Returns
+    -------
+    Comparison
+        Its ``metrics`` and ``clients`` are data frames; ``report`` writes a page.
+
+    Raises
+    ------
+    RunError
+        When a folder is no run folder or a run is not finished.
+    ExperimentError
+        When runs have other data than the first one.
+    """
+    return Comparison([run if isinstance(run, Run) else load_run(run) for run in runs])

@@ -1,0 +1,5 @@
+"""The report of runs: one HTML page without anything from elsewhere, for one run or for several side by side."""
+
+from fedgraph.runs.reports.page.write import COMPARISON, REPORT, Block, leave_report, write_page, write_report
+
+__all__ = ["COMPARISON", "REPORT", "Block", "leave_report", "write_page", "write_report"]

@@ -1,0 +1,310 @@
+"""Put together the report of one run, or of several side by side, and write it as one HTML page."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from jinja2 import Environment, StrictUndefined, Template
+
+from fedgraph.graph import ClientGraph, to_networkx
+from fedgraph.runs.finished import Comparison, Run
+from fedgraph.runs.reports.page import charts
+from fedgraph.runs.reports.page.sections import Shown, method_charts
+from fedgraph.runs.reports.page.template import PAGE
+from fedgraph.runs.reports.words import costs, sentence, shown_number, shown_split
+from fedgraph.support.files import write_atomically
+
+log = logging.getLogger("fedgraph")
+
+REPORT, COMPARISON = "report.html", "comparison.html"
+"""Names of the pages about one run and about several, in the folder of the first."""
+
+_MOST_ROWS = 3000
+_PHASES = ("training", "evaluation")
+
+
+def leave_report(runs: Sequence[Run]) -> None:
+    """Write the report of runs into the folder of the first, unless its experiment says ``report = false``.
+
+    A report that cannot be made is a warning in the log: the results are there without it.
+    """
+    if not runs[0].experiment.output.report:
+        return
+    path = runs[0].path / (REPORT if len(runs) == 1 else COMPARISON)
+    try:
+        write_report(runs, path)
+    except Exception as error:
+        log.warning("the report %s could not be made: %s", path, error, exc_info=True)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a page: runs with the same data, side by side.
+
+    Attributes
+    ----------
+    runs : Comparison
+        One run or several.
+    title, text : str
+        Heading and introduction, of a page with several parts.
+    command : str
+        How the runs are made, of a page with several parts.
+    """
+
+    runs: Comparison
+    title: str = ""
+    text: str = ""
+    command: str = ""
+
+
+def write_report(runs: Sequence[Run], path: Path) -> Path:
+    """Write the report of runs with the same data as one HTML page that needs nothing from elsewhere.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        One run, or several, which are then compared.
+    path : Path
+        The file.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    ExperimentError
+        When the runs have different data.
+    RunError
+        When one of their files is damaged, or without runs.
+    """
+    compared = Comparison(runs)
+    names = dict.fromkeys(str(run.summary["experiment"]) for run in runs)
+    return write_page(f"{' / '.join(names)}: {', '.join(compared.labels)}", "", [Block(compared)], path)
+
+
+def write_page(title: str, text: str, blocks: Sequence[Block], path: Path) -> Path:
+    """Write a page of several parts; see :func:`write_report`."""
+    figures: list[Mapping[str, Any]] = []
+    parts = [_content(block, figures) for block in blocks]
+    page = _template().render(title=title, text=text, blocks=parts, figures=figures, library=_library())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, page.encode())
+    return path
+
+
+@cache
+def _template() -> Template:
+    return Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True).from_string(
+        PAGE
+    )
+
+
+@cache
+def _library() -> str:
+    """Return Plotly's JavaScript, compressed and in base64: 2 MB in place of 5."""
+    script = files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
+    return b64encode(gzip.compress(script, 9, mtime=0)).decode()
+
+
+def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the template shows of one part, and add its charts to ``figures``."""
+    compared = block.runs
+    runs, summaries, labels = compared.runs, compared.summaries, compared.labels
+    split = shown_split(summaries)
+
+    def place(figure: Any) -> int:
+        """Keep a figure for the page, and return its number there."""
+        figures.append(json.loads(figure.to_json()))
+        return len(figures) - 1
+
+    measured = list(dict.fromkeys(metric for each in summaries for metric in each["metrics"].get(split, {})))
+    first = _telling(summaries, split, measured)
+    drawn = _graphs(runs, split, first) if first else []
+    return {
+        "title": block.title,
+        "text": block.text,
+        "command": block.command,
+        "sentence": sentence(summaries),
+        "split": split,
+        "labels": labels,
+        "remarks": [each.get("remark", "") for each in summaries],
+        "results": _results(summaries, split, measured),
+        "curves": [{"name": name, "chart": place(figure)} for name, figure in _curves(compared, split)],
+        "strips": place(_strips(compared, f"{split}/{first}")) if first and summaries[0]["clients"] > 2 else None,
+        "clients": _clients(compared, split, measured, first),
+        "first": first,
+        "many": max(each["clients"] for each in summaries) > 1,
+        "graphs": [{**graph, "chart": place(graph["chart"])} for graph in drawn],
+        "shown": [
+            {"title": shown.title, "text": shown.text, "chart": place(shown.figure), "run": label}
+            for label, run in zip(labels, runs, strict=True)
+            for shown in _shown(run)
+        ],
+        "costs": costs(summaries),
+        "absences": _absences(compared),
+        "notes": [
+            (label, note) for label, each in zip(labels, summaries, strict=True) for note in each.get("notes", ())
+        ],
+        "runs": [
+            {
+                "label": label,
+                "path": str(run.path),
+                "toml": (run.path / "experiment.toml").read_text(encoding="utf-8"),
+                "environment": json.loads((run.path / "environment.json").read_text()),
+            }
+            for label, run in zip(labels, runs, strict=True)
+        ],
+    }
+
+
+def _results(
+    summaries: Sequence[Mapping[str, Any]], split: str, measured: Sequence[str]
+) -> list[tuple[str, list[dict[str, str]]]]:
+    """Return for each metric, run by run, its mean with deviation, and the means of its worst and best clients."""
+    rows = []
+    for metric in measured:
+        values = [each["metrics"].get(split, {}).get(metric) for each in summaries]
+        rows.append((metric, [_spread(each) for each in values]))
+    return rows
+
+
+def _spread(values: Mapping[str, float | None] | None) -> dict[str, str]:
+    if not values:
+        return {"mean": "-", "worst": "-", "best": "-"}
+    deviation = f" ± {shown_number(values['std'])}" if values["std"] else ""
+    worst, best = (shown_number(values.get(key)) for key in ("worst5", "best5"))
+    return {"mean": f"{shown_number(values['mean'])}{deviation}", "worst": worst, "best": best}
+
+
+def _curves(compared: Comparison, split: str) -> list[tuple[str, Any]]:
+    """Return a chart for each metric that was measured more than once: that of the shown split first."""
+    histories: dict[tuple[str, str], dict[str, dict[int, Sequence[float]]]] = {}
+    units: dict[str, str] = {}
+    for label, run in zip(compared.labels, compared.runs, strict=True):
+        for line in run.folder.lines():
+            if line.get("restored"):
+                continue
+            if line["phase"] in _PHASES:
+                name, series = line["split"], label
+                found = {metric: list(values.values()) for metric, values in line["per_client"].items()}
+            else:
+                name, series = line["phase"], label
+                if "learning_rate" in line:
+                    series = f"{label}, learning rate {line['learning_rate']:g}"
+                found = {key.replace("_", " "): [value] for key, value in line.items() if key.endswith("loss")}
+            units[name] = "round" if line["phase"] in _PHASES else "epoch"
+            for metric, values in found.items():
+                histories.setdefault((name, metric), {}).setdefault(series, {})[line["round"]] = values
+    order = {split: 0, "validation": 1, "train": 2}
+    wanted = [key for key, runs in histories.items() if any(len(rounds) > 1 for rounds in runs.values())]
+    wanted.sort(key=lambda key: order.get(key[0], 3))
+    return [
+        (
+            f"{name}: {metric}",
+            charts.curves(
+                {
+                    series: (list(rounds), np.array(list(rounds.values()), dtype=float))
+                    for series, rounds in histories[name, metric].items()
+                },
+                units[name],
+                metric,
+            ),
+        )
+        for name, metric in wanted
+    ]
+
+
+def _strips(compared: Comparison, metric: str) -> Any:
+    frame = compared.clients(metric)
+    return charts.strips({label: frame[label].tolist() for label in frame}, list(frame.index), metric)
+
+
+def _telling(summaries: Sequence[Mapping[str, Any]], split: str, measured: Sequence[str]) -> str | None:
+    """Return the first metric in which clients differ, failing that the first; None when nothing was measured."""
+    spread = {metric for each in summaries for metric, of in each["metrics"].get(split, {}).items() if of["std"]}
+    return next((metric for metric in measured if metric in spread), measured[0] if measured else None)
+
+
+def _clients(compared: Comparison, split: str, measured: Sequence[str], first: str | None) -> dict[str, Any]:
+    """Return the table of clients: every metric of one run, or the one that tells most of several."""
+    if first is None:
+        return {"heads": [], "rows": [], "left_out": 0}
+    if len(compared) == 1:
+        frame = compared[0].clients
+        heads = ["group"] * ("group" in frame) + [f"{split}/{metric}" for metric in measured]
+        titles = [head.removeprefix(f"{split}/") for head in heads]
+    else:
+        frame = compared.clients(f"{split}/{first}")
+        heads = titles = list(frame.columns)
+    rows = [
+        (client, [value if isinstance(value, str) else _number(value) for value in values])
+        for client, values in zip(frame.index, frame[heads].to_numpy().tolist(), strict=True)
+    ]
+    return {"heads": titles, "rows": rows[:_MOST_ROWS], "left_out": max(0, len(rows) - _MOST_ROWS)}
+
+
+def _number(value: float) -> str:
+    return "-" if value != value else shown_number(value)
+
+
+def _graphs(runs: Sequence[Run], split: str, metric: str | None) -> list[dict[str, Any]]:
+    """Return the given client graph of the first run that has one, and what each run has learned."""
+    found: list[tuple[str, ClientGraph, Run]] = []
+    given = next((run for run in runs if run.graph is not None), None)
+    if given is not None and given.graph is not None:
+        found.append(("The client graph", given.graph, given))
+    for run in runs:
+        if (learned := run.learned_graph) is not None:
+            found.append((f"Learned by {run.method}", learned, run))
+    if not found:
+        return []
+    places, on_map = _places(found[0][1], found[0][2])
+    drawn = []
+    for title, graph, run in found:
+        values = run.summary["per_client"].get(split, {}).get(metric, {})
+        known = {name: value for name, value in values.items() if value is not None}
+        figure, left_out = charts.client_graph(graph, places, known, str(metric), on_map)
+        drawn.append({"title": title, "text": graph.describe(), "left_out": left_out, "chart": figure})
+    return drawn
+
+
+def _places(graph: ClientGraph, run: Run) -> tuple[dict[str, tuple[float, float]], bool]:
+    """Return where each client is drawn, and whether that is a place on a map: else neighbours are drawn together."""
+    known = run.folder.coordinates()
+    if known and all(name in known for name in graph.names):
+        # East is as long as north only at the equator.
+        middle = np.cos(np.radians(np.mean([known[name][0] for name in graph.names])))
+        return {name: (known[name][1] * middle, known[name][0]) for name in graph.names}, True
+    plain = nx.Graph(to_networkx(graph.without_self_loops()))
+    spread = nx.spring_layout(plain, weight=None, seed=0, k=1.6 / np.sqrt(max(len(plain), 1)))
+    return {name: (float(x), float(y)) for name, (x, y) in spread.items()}, False
+
+
+def _shown(run: Run) -> list[Shown]:
+    try:
+        return method_charts(run)
+    except Exception as error:  # the page is worth having without what a damaged file would have shown
+        log.warning("a part of the report of %s is left out: %s", run.path, error)
+        return []
+
+
+def _absences(compared: Comparison) -> list[tuple[str, str, int, str]]:
+    """Return run, client, number of rounds and last reason of all absent clients."""
+    rows = []
+    for label, run in zip(compared.labels, compared.runs, strict=True):
+        for client, missed in run.absences.groupby("client", sort=True):
+            rows.append((label, str(client), int(missed["round"].nunique()), str(missed["reason"].iloc[-1])))
+    return rows

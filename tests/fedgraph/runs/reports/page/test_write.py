@@ -1,0 +1,184 @@
+"""The report of runs as one HTML page."""
+
+import gzip
+import json
+import re
+from base64 import b64decode
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import fedgraph
+from fedgraph.runs.reports.page import Block, leave_report, write, write_page
+
+OUTSIDE = re.compile(r'(?:src|href)\s*=\s*"(?!#)', re.IGNORECASE)
+
+
+class Page(HTMLParser):
+    """What a page shows: its text, tables as lists of rows, and its figures."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.source = path.read_text()
+        self.tables, self.text, self.open, self.charts = [], "", [], []
+        self.feed(self.source)
+        self.figures = json.loads(re.search(r'id="figures">(.*?)</script>', self.source, re.DOTALL)[1])
+
+    def handle_starttag(self, tag, attributes):
+        self.open.append(tag)
+        found = dict(attributes)
+        if "data-chart" in found:
+            self.charts.append(int(found["data-chart"]))
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_endtag(self, tag):
+        while self.open and self.open.pop() != tag:
+            pass
+
+    def handle_data(self, data):
+        if {"script", "style"} & set(self.open):
+            return
+        self.text += data
+        if {"td", "th"} & set(self.open):
+            self.tables[-1][-1][-1] += data.strip()
+
+
+@pytest.fixture
+def ran(digits_tables, run_experiment):
+    def run(method="sfl"):
+        tables = {**digits_tables, "experiment": {**digits_tables["experiment"], "method": method}}
+        return fedgraph.load_run(run_experiment(tables).path)
+
+    return run
+
+
+def test_the_page_of_one_run(ran):
+    run = ran("sfl-star")
+    path = run.report()
+    assert path == run.path / "report.html"
+    page = Page(path)
+    assert "6 clients, each measured on its own test data" in page.text
+    results, clients, *_ = page.tables
+    accuracy = run.summary["metrics"]["test"]["accuracy"]
+    assert results[1] == [
+        "accuracy", f"{accuracy['mean']:.3f} ± {accuracy['std']:.3f}", f"{accuracy['worst5']:.3f}",
+        f"{accuracy['best5']:.3f}",
+    ]  # fmt: skip
+    assert clients[0] == ["client", "accuracy", "loss", "f1"]
+    assert [row[0] for row in clients[1:]] == list(run.clients.index)
+    assert [float(row[1]) for row in clients[1:]] == run.clients["test/accuracy"].round(3).tolist()
+    assert "Every client answered every time" in page.text
+    assert "shards = 2" in page.text
+    assert "The client graph" in page.text
+    assert "Learned by sfl-star" in page.text
+    # All the charts there are, each of them once, but for the curves behind a menu.
+    assert set(page.charts) < set(range(len(page.figures)))
+
+
+def test_the_page_needs_nothing_from_elsewhere(ran):
+    page = Page(ran().report())
+    assert not OUTSIDE.search(re.sub(r"<script.*?</script>", "", page.source, flags=re.DOTALL))
+    packed = re.search(r'id="library">(.*?)</script>', page.source, re.DOTALL)[1]
+    assert b"plotly.js" in gzip.decompress(b64decode(packed))[:200]
+    assert "https://" not in re.sub(re.escape(packed), "", page.source)
+
+
+def test_curves_are_means_and_bands_of_clients(ran):
+    run = ran()
+    page = Page(run.report())
+    figure = page.figures[0]
+    band, mean = figure["data"]
+    each = run.client_metrics.query("split == 'test' and metric == 'accuracy'").pivot_table(
+        index="round", columns="client", values="value"
+    )
+    assert mean["x"] == each.index.tolist()
+    assert np.allclose(mean["y"], each.mean(axis=1))
+    count = len(each)
+    assert np.allclose(band["y"][:count], each.quantile(0.75, axis=1))
+    assert np.allclose(band["y"][count:][::-1], each.quantile(0.25, axis=1))
+
+
+def test_several_runs_are_compared(ran):
+    runs = fedgraph.compare([ran("sfl"), ran("local")])
+    path = runs.report()
+    assert path == runs[0].path / "comparison.html"
+    page = Page(path)
+    results, clients, costs, *_ = page.tables
+    assert results[0] == ["test data", "sfl", "local"]
+    assert [row[0] for row in clients[1:]] == list(runs[0].clients.index)
+    assert [float(row[2]) for row in clients[1:]] == runs[1].clients["test/accuracy"].round(3).tolist()
+    assert ["rounds", "2", "2"] in costs
+    assert [trace["name"] for trace in page.figures[0]["data"] if trace.get("name")] == ["sfl", "local"]
+
+
+def test_absent_clients_are_told_with_the_reason(ran):
+    run = ran()
+    line = {"phase": "training", "split": "train", "metrics": {}, "per_client": {}}
+    for number in (1, 2):
+        run.folder.append({**line, "round": number, "absent": {"client-3": f"no <reply> in round {number}"}})
+    page = Page(fedgraph.load_run(run.path).report())
+    assert ["client-3", "2", "no <reply> in round 2"] in page.tables[-1]
+    assert "no <reply>" not in page.source
+
+
+def test_names_do_not_become_markup(digits_tables, run_experiment):
+    digits_tables["experiment"]["name"] = "bold-b"
+    run = fedgraph.load_run(run_experiment(digits_tables).path)
+    summary = {**run.summary, "data": "</script><b>x</b>"}
+    run.folder.write_summary(summary)
+    run = fedgraph.load_run(run.path)
+    source = run.report().read_text()
+    assert "<b>x</b>" not in source
+
+
+def test_clients_are_drawn_where_they_are(ran):
+    run = ran()
+    run.folder.write_coordinates({name: (50.0 + number, 8.0) for number, name in enumerate(run.clients.index)})
+    page = Page(run.report())
+    points = next(
+        trace
+        for figure in page.figures
+        for trace in figure["data"]
+        if trace.get("hovertemplate", "").startswith("%{hovertext}")
+    )
+    assert points["y"] == [50.0 + number for number in range(6)]
+    assert len({round(x, 9) for x in points["x"]}) == 1
+
+
+def test_a_page_of_several_parts(ran, tmp_path):
+    run = ran()
+    compared = fedgraph.compare([run])
+    blocks = [Block(compared, "First", "Why.", "fedgraph run x"), Block(compared, "Second")]
+    page = Page(write_page("All of it", "What this is.", blocks, tmp_path / "deep" / "page.html"))
+    assert "fedgraph run x" in page.text
+    assert '<a href="#part-2">Second</a>' in page.source
+    assert len(page.figures) == 2 * len(Page(run.report()).figures)
+
+
+def test_a_report_that_fails_costs_no_results(ran, monkeypatch, caplog):
+    run = ran()
+
+    def fail(*given):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(write, "write_report", fail)
+    leave_report([run])
+    assert "could not be made: disk full" in caplog.text
+
+
+def test_a_damaged_file_leaves_out_its_part(patches_tables, run_experiment, caplog):
+    run = fedgraph.load_run(run_experiment(patches_tables).path)
+    assert "Alignment of the owners" in Page(run.report()).text
+    (run.path / "alignment.npz").write_bytes(b"nonsense")
+    assert "Alignment of the owners" not in Page(run.report()).text
+    assert "a part of the report" in caplog.text
+
+
+def test_flower_runs_leave_a_report(digits_tables, run_experiment):
+    assert (run_experiment(digits_tables, report=True).path / "report.html").is_file()

@@ -1,0 +1,119 @@
+"""Finished runs as Python values, and runs side by side."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+import fedgraph
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.runs.folder import RunFolder
+from fedgraph.support.errors import ExperimentError, RunError
+
+
+@pytest.fixture
+def ran(digits_tables, run_experiment):
+    def run(method="sfl", **data):
+        tables = {**digits_tables, "experiment": {**digits_tables["experiment"], "method": method}}
+        tables["data"] = {**digits_tables["data"], **data}
+        return fedgraph.load_run(run_experiment(tables).path)
+
+    return run
+
+
+def test_metrics_are_those_of_the_summary(ran):
+    run = ran()
+    summary = run.summary
+    last = run.metrics.query("round == 2 and split == 'test' and metric == 'accuracy'")
+    assert len(last) == 1
+    assert last["mean"].item() == summary["metrics"]["test"]["accuracy"]["mean"]
+    assert set(run.metrics["split"]) == {"train", "validation", "test"}
+    # Of every client, and their mean over again.
+    each = run.client_metrics.query("round == 2 and split == 'test' and metric == 'accuracy'")
+    assert len(each) == 6
+    assert np.isclose(each["value"].mean(), last["mean"].item())
+    assert run.clients.loc["client-3", "test/accuracy"] == summary["per_client"]["test"]["accuracy"]["client-3"]
+    assert run.clients.index.name == "client"
+    assert run.absences.empty
+
+
+def test_models_and_graphs(ran):
+    run = ran("sfl-star")
+    assert list(run.models) == list(run.clients.index)
+    first = next(iter(run.models.values()))
+    assert all(isinstance(value, torch.Tensor) for value in first.values())
+    assert run.global_model.keys() == first.keys()
+    assert run.graph.names == run.learned_graph.names == tuple(run.models)
+    assert ran("local").learned_graph is None
+    assert run.method == "sfl-star"
+    assert "sfl-star, 6 clients" in repr(run)
+
+
+def test_what_a_method_does_not_leave_is_said(patches_tables, run_experiment):
+    run = fedgraph.load_run(run_experiment(patches_tables).path)
+    with pytest.raises(RunError, match="'f3' does not train models of clients"):
+        _ = run.models
+    with pytest.raises(RunError, match="'f3' does not learn one"):
+        _ = run.graphical_model
+    assert run.graph is None
+    assert run.learned_graph is not None
+    # The epochs of the server's training.
+    assert (run.metrics["split"] == "fusion").any()
+
+
+def test_groups_and_absences(run_experiment):
+    tables = {
+        "experiment": {"name": "cold", "method": "local", "rounds": 1},
+        "data": {"set": "synthetic-traffic", "sensors": 4, "days": 2, "cold-trains": False,
+                 "cold-clients": ["sensor-002", "sensor-003"]},
+        "model": {"name": "mlp", "hidden": [2]},
+        "train": {"local-steps": 2, "batch-size": 8},
+        "evaluation": {"splits": ["test"]},
+    }  # fmt: skip
+    folder = run_experiment(tables)
+    run = fedgraph.load_run(folder.path)
+    assert run.clients["group"].tolist() == ["warm", "warm", "cold", "cold"]
+    line = {"round": 1, "phase": "evaluation", "split": "test", "metrics": {}, "per_client": {}}
+    folder.append({**line, "absent": {"sensor-001": "no reply"}})
+    assert fedgraph.load_run(folder.path).absences.to_dict("records") == [
+        {"round": 1, "client": "sensor-001", "reason": "no reply"}
+    ]
+
+
+def test_side_by_side(ran):
+    compared = fedgraph.compare([ran("sfl").path, ran("local"), ran("sfl")])
+    assert compared.labels == ["sfl #1", "local", "sfl #3"]
+    assert (
+        compared.metrics.loc["test/accuracy", ("local", "mean")]
+        == (compared[1].summary["metrics"]["test"]["accuracy"]["mean"])
+    )
+    clients = compared.clients("test/accuracy")
+    assert list(clients) == compared.labels
+    assert clients["local"].equals(compared[1].clients["test/accuracy"].rename("local"))
+    with pytest.raises(RunError, match="measured 'test/mae'; measured: .*test/accuracy"):
+        compared.clients("test/mae")
+    console = Console(file=io.StringIO(), width=120)
+    console.print(compared)
+    assert "sfl #3" in console.file.getvalue()
+    assert "each measured on its own test data" in console.file.getvalue()
+    assert "sfl #1" in compared._repr_html_()
+
+
+def test_only_what_can_be_compared(ran, digits_tables, tmp_path):
+    with pytest.raises(ExperimentError, match="cannot be compared: .* shards is 1 there and 2 here"):
+        fedgraph.compare([ran(), ran(shards=1)])
+    with pytest.raises(RunError, match="no runs to compare"):
+        fedgraph.compare([])
+    with pytest.raises(RunError, match="is no run folder"):
+        fedgraph.load_run(tmp_path)
+    unfinished = RunFolder.create(parse_experiment(digits_tables), tmp_path)
+    with pytest.raises(RunError, match="is not finished"):
+        fedgraph.load_run(unfinished.path)
+
+
+def test_the_package_says_what_it_has():
+    assert {"run", "resume", "run_methods", "load_run", "compare"} <= set(dir(fedgraph))
+    with pytest.raises(AttributeError, match="no attribute 'ran'"):
+        _ = fedgraph.ran
