@@ -9,8 +9,8 @@ export FLWR_TELEMETRY_ENABLED := 0
 
 .PHONY: run test test-process test-all lint venv clean
 
-run: venv  ## The default experiment: SFL against FedAvg and local-only on digits.
-	$(BIN)/fedgraph run sfl/digits.toml --compare fedavg --compare local
+run: venv  ## A tour of all four methods, in two minutes.
+	$(BIN)/fedgraph tour
 
 # Two processes share the cores: threads of each that wait for those of the other would slow both down.
 test test-process test-all: export OMP_NUM_THREADS := 1

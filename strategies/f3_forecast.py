@@ -110,7 +110,7 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
             by = "the server's network"
         told = (
             f"{len(names)} clients, each forecast by {by} from the embeddings of all; what ends with -local is by the "
-            "client's own encoder alone" + "".join(f", with {suffix} over another graph" for suffix in fits if suffix)
+            "client's own encoder alone" + "".join(f", with {suffix} {_told(suffix)}" for suffix in fits if suffix)
         )
         facts["parameters_at_server"] = len(parameters)
         return Outcome(names, federation.data, told, metrics, parameters, 1, lost, facts), to_record(state)
@@ -238,3 +238,7 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
         if mixing is not None and network.edges is not None:
             mean = mixing.detach().mean(0)
             write_graph(ClientGraph.from_dense(names, mean, directed=True), self.plan.folder.path / "learned-graph.npz")
+
+
+def _told(suffix: str) -> str:
+    return "without the embeddings of others" if suffix == "-no-graph" else "over another graph"

@@ -24,6 +24,7 @@ from fedgraph.commands.predict import predict
 from fedgraph.commands.reproduce import reproduce
 from fedgraph.commands.run import run
 from fedgraph.commands.runs import compare, report, runs
+from fedgraph.commands.tour import tour
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.terminal import messages_for_people
 
@@ -34,7 +35,8 @@ _OURS = ("sfl", "f3", "ipa", "fedngm")
 
 _HELP = """Federated learning for clients that are related to each other, on Flower.
 
-To begin: `fedgraph run` trains on handwritten digits for some seconds, `fedgraph runs` lists what came out.
+To begin: `fedgraph tour` shows every method at work in two minutes, `fedgraph run` trains on handwritten digits for
+some seconds, `fedgraph runs` lists what came out.
 """
 
 
@@ -131,8 +133,8 @@ def keys(table: Annotated[str | None, typer.Argument(help="experiment, graph, me
 
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "First steps": {
-        "run": run, "runs": runs, "compare": compare, "report": report, "predict": predict, "peers": peers,
-        "reproduce": reproduce,
+        "tour": tour, "run": run, "runs": runs, "compare": compare, "report": report, "predict": predict,
+        "peers": peers, "reproduce": reproduce,
     },
     "Look things up": {"methods": methods, "keys": keys, "data": data},
     "Real machines": {"node": node, "server": server, "test-credentials": credentials_for_testing},

@@ -187,11 +187,13 @@ class Comparison(Sequence[Run]):
     ----------
     runs : sequence of Run
         The runs.
+    labels : sequence of str, optional
+        What to call each run; by default its method, with a number where methods repeat.
 
     Attributes
     ----------
     labels : list of str
-        Name of each run: its method, with a number where methods repeat.
+        Name of each run.
 
     Raises
     ------
@@ -201,7 +203,7 @@ class Comparison(Sequence[Run]):
         Without runs.
     """
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[Run], labels: Sequence[str] | None = None) -> None:
         if not runs:
             raise RunError("there are no runs to compare")
         self.runs = list(runs)
@@ -210,7 +212,7 @@ class Comparison(Sequence[Run]):
             where = f"numbers on other data than those of {first.folder.name} cannot be compared"
             run.folder.check_same_data(first.folder.data, where)
         counts = Counter(run.method for run in self.runs)
-        self.labels = [
+        self.labels = list(labels or ()) or [
             run.method if counts[run.method] == 1 else f"{run.method} #{number}"
             for number, run in enumerate(self.runs, 1)
         ]

@@ -18,7 +18,7 @@ from fedgraph.experiment import Experiment, find_experiment, load_experiment
 from fedgraph.federation.grids import LocalGrid, run_on_flower
 from fedgraph.runs.finished import Comparison, Run
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.reports import LiveDisplay
+from fedgraph.runs.reports import LiveDisplay, live_display
 from fedgraph.runs.reports.page import leave_report
 from fedgraph.support.errors import ExperimentError, FedgraphError, RunError
 from fedgraph.support.plugins import add_plugin_paths, is_importable, path_of
@@ -266,7 +266,7 @@ def _run_or_go_on(
     model_dir: Path | None,
 ) -> None:
     experiment = load_experiment(folder.path / "experiment.toml")
-    display = LiveDisplay(console, label or experiment.method.name, _total(experiment))
+    display = live_display(console, label or experiment.method.name, _total(experiment))
     run_config = {
         "experiment": str(folder.path / "experiment.toml"),
         "set": shlex.quote(f"output.resume={folder.path}"),

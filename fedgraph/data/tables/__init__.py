@@ -1,5 +1,6 @@
 """Tables: with a label and divided among clients, or a table of mixed columns for every client."""
 
+from fedgraph.data.tables.asia import asia_network
 from fedgraph.data.tables.bif import BayesianNetwork, Variable, read_bif
 from fedgraph.data.tables.client_tables import ClientTable, ClientTableSource, client_table_source, schema_settings
 from fedgraph.data.tables.dealt import DealtTableSource
@@ -10,6 +11,7 @@ __all__ = [
     "ClientTableSource",
     "DealtTableSource",
     "Variable",
+    "asia_network",
     "client_table_source",
     "read_bif",
     "schema_settings",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, PositiveInt
 
 from fedgraph.data.columns.files import Table
 from fedgraph.data.encoding.values import as_table
 from fedgraph.data.partition import client_names
-from fedgraph.data.tables.bif import read_bif
+from fedgraph.data.tables.asia import asia_network
+from fedgraph.data.tables.bif import BayesianNetwork, read_bif
 from fedgraph.data.tables.tables_of_clients import ClientTableSettings, TablesOfClients
 from fedgraph.support.randomness import generator
 
@@ -21,7 +22,8 @@ class BayesianNetworkSettings(ClientTableSettings):
 
     Attributes
     ----------
-    path    : .bif or .bif.gz file, absolute or relative to the data folder.
+    path    : .bif or .bif.gz file, absolute or relative to the data folder; or ``asia``, the network of a chest clinic
+              (Lauritzen and Spiegelhalter 1988), which needs no file.
     clients : names of the clients, or how many there are.
     rows    : number of rows of each client.
     public_rows : number of rows that everybody may see.
@@ -62,8 +64,10 @@ class BayesianNetworkSource(TablesOfClients):
         return ", ".join(facts)
 
     @cached_property
-    def network(self) -> Any:
+    def network(self) -> BayesianNetwork:
         """The network from which rows are drawn."""
+        if self.settings.path == "asia":
+            return asia_network()
         return read_bif(self.data_dir / Path(self.settings.path).expanduser())
 
     def _drawn(self, name: str, rows: int) -> Table:

@@ -2,7 +2,7 @@
 
 from fedgraph.runs.reports.peer_comparison import COUNTS, FILE, MEASURES, PeerComparison
 from fedgraph.runs.reports.plot import PICTURES, plot_runs
-from fedgraph.runs.reports.progress import LiveDisplay, LogProgress
+from fedgraph.runs.reports.progress import LiveDisplay, LogProgress, live_display
 from fedgraph.runs.reports.words import as_text, extreme_clients, results_table, sentence
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "PeerComparison",
     "as_text",
     "extreme_clients",
+    "live_display",
     "plot_runs",
     "results_table",
     "sentence",

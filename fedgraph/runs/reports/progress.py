@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import time
 from collections.abc import Mapping
@@ -14,6 +15,9 @@ from fedgraph.runs.callbacks import Callback, Evaluation, Training
 from fedgraph.runs.reports.words import shown_number
 
 log = logging.getLogger("fedgraph")
+
+_LEAST_SECONDS = 0.2
+"""Time between two changes of a line in a notebook, each of which is a message to the browser."""
 
 
 class LogProgress(Callback):
@@ -83,29 +87,91 @@ class LiveDisplay(Callback):
 
     def on_training(self, training: Training) -> None:
         """Advance the bar."""
-        self._progress.update(self._task, completed=training.round)
+        self._update(completed=training.round)
 
     def on_epoch(self, phase: str, epoch: int) -> None:
         """Advance the bar, or show the number of epochs where the total is not known."""
         if self._counts:
-            self._progress.update(self._task, completed=epoch)
+            self._update(completed=epoch)
         else:
-            self._progress.update(self._task, metrics=f"{phase} epoch {epoch}")
+            self._update(metrics=f"{phase} epoch {epoch}")
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
         """Show the latest mean over clients."""
-        self._progress.update(self._task, metrics=_means(evaluation, most=1))
+        self._update(metrics=_means(evaluation, most=1))
         return False
+
+    def _update(self, **fields: Any) -> None:
+        self._progress.update(self._task, **fields)
+        self._changed()
+
+    def _changed(self) -> None:
+        """Show what has changed; a terminal is redrawn by the bar itself."""
 
     def on_line(self, line: Mapping[str, Any]) -> None:
         """Update the display from a line of ``metrics.jsonl``, for a run in another process."""
         if line["phase"] == "training":
-            self._progress.update(self._task, completed=line["round"])
+            self._update(completed=line["round"])
         elif line["phase"] != "evaluation":
             self.on_epoch(line["phase"], line["round"])
         else:
             metric, values = next(iter(line["metrics"].items()))
-            self._progress.update(self._task, metrics=f"{line['split']}/{metric} {shown_number(values['mean'])}")
+            self._update(metrics=f"{line['split']}/{metric} {shown_number(values['mean'])}")
+
+
+class NotebookDisplay(LiveDisplay):
+    """The display of a notebook: one line below the cell that changes as the run goes on. Needs no widgets.
+
+    Parameters
+    ----------
+    console : Console
+        Its lines are not shown.
+    label : str
+        Label of the line.
+    total : int or None
+        Number of rounds or epochs; None where it is not known.
+    """
+
+    def __init__(self, console: Console, label: str, total: int | None) -> None:
+        super().__init__(Console(file=io.StringIO(), force_jupyter=False, quiet=console.quiet), label, total)
+        self._began = self._shown = 0.0
+        self._handle: Any = None
+
+    def __enter__(self) -> NotebookDisplay:
+        from IPython.display import display
+
+        self._began = time.monotonic()
+        self._handle = display(self._line(), display_id=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._handle.update(self._line())
+
+    def _changed(self) -> None:
+        if time.monotonic() - self._shown > _LEAST_SECONDS:
+            self._shown = time.monotonic()
+            self._handle.update(self._line())
+
+    def _line(self) -> _Line:
+        task = self._progress.tasks[0]
+        count = "" if task.total is None else f"{task.completed:.0f} of {task.total:.0f}, "
+        metrics = f"{task.fields['metrics']}, " if task.fields["metrics"] else ""
+        return _Line(f"{task.description}: {count}{metrics}{time.monotonic() - self._began:.0f} s")
+
+
+class _Line(str):
+    """Text that a notebook shows without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def live_display(console: Console, label: str, total: int | None) -> LiveDisplay:
+    """Return the display that suits the console: a bar on a terminal, a line in a notebook."""
+    in_notebook = console.is_jupyter and not console.quiet
+    return (NotebookDisplay if in_notebook else LiveDisplay)(console, label, total)
 
 
 def _means(evaluation: Evaluation, most: int = 8) -> str:

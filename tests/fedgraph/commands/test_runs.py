@@ -214,3 +214,17 @@ def test_compare_refuses_what_cannot_be_compared(ran, folder, tmp_path):
         assert message in result.stderr
     (finished.path / "summary.json").write_text("{")
     assert "summary.json is damaged" in call("compare", finished.path).stderr
+
+
+def test_report_of_one_run_and_of_several(ran, tmp_path):
+    one, other = ran("local"), ran("fedavg")
+    result = call("report", one.path)
+    assert result.exit_code == 0, result.output
+    assert (one.path / "report.html").is_file()
+    assert f"Report: {one.path / 'report.html'}" in result.output
+    call("report", one.path, other.path, "--out", tmp_path / "both.html")
+    assert "fedavg" in (tmp_path / "both.html").read_text()
+    call("report", one.path, other.path)
+    assert (one.path / "comparison.html").is_file()
+    result = call("report", tmp_path)
+    assert (result.exit_code, "is no run folder" in result.stderr) == (1, True)

@@ -9,7 +9,7 @@ from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, write_graph
 from fedgraph.graph.settings import GraphTable
 from fedgraph.models.base import TaskSpec
-from fedgraph.runs import RunFolder, given_graph
+from fedgraph.runs import RunFolder, client_coordinates, given_graph
 from fedgraph.support.errors import ExperimentError, GraphError
 from fedgraph.support.settings import parse
 
@@ -239,3 +239,63 @@ def test_a_run_with_other_data_may_have_other_clients_of_the_same_names(build, r
         assert not caplog.records
         build(of_run(run), tmp_path, **{"partition-seed": 5})
     assert "has other [data] (partition-seed is 0 there and 5 here): its clients are taken to be" in caplog.text
+
+
+COORDINATES = {"b": (50.5, 8.25), "a": (50.0, 8.0)}
+
+
+def with_coordinates(path):
+    return parse_experiment(
+        {
+            "experiment": {"method": "local"},
+            "data": {"set": "digits"},
+            "model": {"name": "mlp"},
+            "graph": {"coordinates": str(path)} if path else {},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "index,sensor_id,latitude,longitude\n0,a,50,8\n1,b,50.5,8.25\n2,z,1,1\n",
+        "Lng,Lat,Name\n8,50,a\n8.25,50.5,b\n",
+        "a,50,8\nb,50.5,8.25\n",
+    ],
+)
+def test_places_of_clients(text, tmp_path, monkeypatch):
+    (tmp_path / "places.csv").write_text(text)
+    assert client_coordinates(with_coordinates(tmp_path / "places.csv"), NAMES, tmp_path) == COORDINATES
+    # By the data folder, and as the file that comes with a data set.
+    assert client_coordinates(with_coordinates("places.csv"), NAMES, tmp_path) == COORDINATES
+    source = type("Source", (), {"coordinates": tmp_path / "places.csv"})()
+    monkeypatch.setattr(import_module("fedgraph.runs.given_graph"), "open_source", lambda settings, data_dir: source)
+    assert client_coordinates(with_coordinates(None), NAMES, tmp_path) == COORDINATES
+
+
+def test_places_that_cannot_be_read(tmp_path):
+    assert client_coordinates(with_coordinates(None), NAMES, tmp_path) == {}
+    with pytest.raises(GraphError, match="coordinates: no file 'none.csv'"):
+        client_coordinates(with_coordinates("none.csv"), NAMES, tmp_path)
+    for text, message in (
+        ("name,latitude\na,1\n", "needs columns name, latitude and longitude; it has name, latitude"),
+        ("a,north,8\n", "a line is not name, latitude, longitude"),
+    ):
+        (tmp_path / "places.csv").write_text(text)
+        with pytest.raises(GraphError, match=message):
+            client_coordinates(with_coordinates(tmp_path / "places.csv"), NAMES, tmp_path)
+
+
+def test_the_places_of_metr_la(data_dir, tmp_path, run_experiment):
+    if not (data_dir / "metr-la" / "graph_sensor_locations.csv").exists():
+        pytest.skip("needs METR-LA")
+    tables = {
+        "experiment": {"name": "places", "method": "local", "rounds": 1},
+        "data": {"set": "metr-la", "part": "29", "first-steps": 600},
+        "model": {"name": "mlp", "hidden": [2]},
+        "train": {"local-steps": 1, "batch-size": 8},
+        "evaluation": {"splits": ["test"]},
+    }
+    places = run_experiment(tables).coordinates()
+    assert len(places) == 29
+    assert all(33 < latitude < 35 and -119 < longitude < -117 for latitude, longitude in places.values())

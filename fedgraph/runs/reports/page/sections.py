@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -119,16 +119,12 @@ def _dependencies(run: Run) -> list[Shown]:
             matrix[position[feature], position[other]] = strength
             pair = (min(feature, other), max(feature, other))
             strongest[pair] = max(strength, strongest.get(pair, 0.0))
-    drawn: Any = nx.Graph()
-    drawn.add_nodes_from(names)
-    drawn.add_edges_from(strongest)
-    places = {name: (float(x), float(y)) for name, (x, y) in nx.spring_layout(drawn, seed=0, k=1.1).items()}
     edges = [(*pair, strength) for pair, strength in strongest.items()]
     return [
         Shown(
             "What depends on what",
             "The consensus graph of the features; the wider an edge, the stronger the dependency in the global model.",
-            charts.feature_graph(names, edges, places),
+            feature_graph_chart(names, edges),
         ),
         Shown(
             "Strength of the dependencies",
@@ -136,6 +132,20 @@ def _dependencies(run: Run) -> list[Shown]:
             charts.heat_map(names, matrix, "strength"),
         ),
     ]
+
+
+def feature_graph_chart(names: Sequence[str], edges: Sequence[tuple[str, str, float]]) -> Any:
+    """Draw a graph of features, each in the same place of a circle whatever the edges are.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The features.
+    edges : sequence of tuple
+        Pairs of features, and the strength of their dependency.
+    """
+    places = {name: (float(x), float(y)) for name, (x, y) in nx.circular_layout(names).items()}
+    return charts.feature_graph(names, edges, places)
 
 
 def _answer(model: GraphicalModel) -> list[Shown]:

@@ -42,6 +42,7 @@ summary { cursor: pointer; color: var(--accent); }
 pre { background: var(--panel); border: 1px solid var(--line); border-radius: 6px; padding: 10px 14px; overflow-x: auto;
   font-size: 13px; line-height: 1.45; }
 code { font-size: 13px; }
+.facts td { font-size: 15px; } .facts td:first-child { white-space: normal; }
 .path { overflow-wrap: anywhere; }
 .chart { width: 100%; min-height: 120px; }
 nav a { color: var(--accent); margin-right: 16px; }
@@ -59,6 +60,12 @@ nav a { color: var(--accent); margin-right: 16px; }
 <article id="part-{{ part }}">
 {% if block.title %}<h2>{{ block.title }}</h2>{% endif %}
 {% if block.text %}<p>{{ block.text }}</p>{% endif %}
+{% if block.facts %}
+<div class="scroll fit facts"><table><tbody>
+{% for words, number in block.facts %}<tr><td>{{ words }}</td><td>{{ number }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% endif %}
 {% if block.command %}<pre>{{ block.command }}</pre>{% endif %}
 <p class="soft">{{ block.sentence }}</p>
 {% for label, note in block.notes %}<p>{% if block.labels | length > 1 %}{{ label }}: {% endif %}{{ note }}.</p>{% endfor %}
@@ -122,7 +129,7 @@ nav a { color: var(--accent); margin-right: 16px; }
 <div class="columns">
 {% for shown in block.shown %}
 <section>
-<h3>{{ shown.title }}{% if block.labels | length > 1 %} ({{ shown.run }}){% endif %}</h3>
+<h3>{{ shown.title }}{% if shown.run and block.labels | length > 1 %} ({{ shown.run }}){% endif %}</h3>
 <p class="soft">{{ shown.text }}</p>
 <div class="chart" data-chart="{{ shown.chart }}"></div>
 </section>
@@ -130,6 +137,7 @@ nav a { color: var(--accent); margin-right: 16px; }
 </div>
 {% endif %}
 
+{% if blocks | length > 1 %}<details><summary>Every client, traffic and time</summary>{% endif %}
 {% if block.clients.rows %}
 <h3>Every client</h3>
 <p class="soft">{% if block.labels | length > 1 %}{{ block.first }} of each client. {% endif %}Click a heading to sort.{% if block.clients.left_out %} {{ block.clients.left_out }} more clients are in summary.json.{% endif %}</p>
@@ -163,7 +171,7 @@ nav a { color: var(--accent); margin-right: 16px; }
 </section>
 </div>
 
-<h3>Experiment and environment</h3>
+{% if blocks | length > 1 %}</details>{% else %}<h3>Experiment and environment</h3>{% endif %}
 {% for run in block.runs %}
 <details><summary>{{ run.label }}: experiment</summary><p class="soft path">{{ run.path }}</p><pre>{{ run.toml }}</pre></details>
 <details><summary>{{ run.label }}: environment</summary><pre>{{ run.environment | tojson(indent=2) }}</pre></details>

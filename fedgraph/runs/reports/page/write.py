@@ -60,12 +60,18 @@ class Block:
         Heading and introduction, of a page with several parts.
     command : str
         How the runs are made, of a page with several parts.
+    facts : tuple of tuple of str
+        What to look at first: pairs of words and a number.
+    shown : tuple of Shown
+        Charts beside those of the runs.
     """
 
     runs: Comparison
     title: str = ""
     text: str = ""
     command: str = ""
+    facts: tuple[tuple[str, str], ...] = ()
+    shown: tuple[Shown, ...] = ()
 
 
 def write_report(runs: Sequence[Run], path: Path) -> Path:
@@ -137,6 +143,7 @@ def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:
         "title": block.title,
         "text": block.text,
         "command": block.command,
+        "facts": block.facts,
         "sentence": sentence(summaries),
         "split": split,
         "labels": labels,
@@ -150,8 +157,8 @@ def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:
         "graphs": [{**graph, "chart": place(graph["chart"])} for graph in drawn],
         "shown": [
             {"title": shown.title, "text": shown.text, "chart": place(shown.figure), "run": label}
-            for label, run in zip(labels, runs, strict=True)
-            for shown in _shown(run)
+            for label, charts_of in [("", block.shown), *zip(labels, map(_shown, runs), strict=True)]
+            for shown in charts_of
         ],
         "costs": costs(summaries),
         "absences": _absences(compared),

@@ -1,12 +1,14 @@
 import io
 import logging
+import sys
+import types
 
 import pytest
 import torch
 from rich.console import Console
 
 from fedgraph.runs.callbacks import Evaluation, Training
-from fedgraph.runs.reports.progress import LiveDisplay, LogProgress
+from fedgraph.runs.reports.progress import LiveDisplay, LogProgress, NotebookDisplay, live_display
 
 NAMES = ("a", "b")
 
@@ -57,3 +59,46 @@ def test_live_display_of_another_process_shows_the_metric_and_passes_over_the_re
         display.on_line({"phase": "evaluation", "round": 2, "split": "test", "metrics": {"mae": {"mean": 3.0}}})
     assert "2/4" in console.file.getvalue()
     assert "test/mae 3" in console.file.getvalue()
+
+
+@pytest.fixture
+def cell(monkeypatch):
+    """What a notebook has shown below a cell: a line, and what it became."""
+    lines = []
+    handle = types.SimpleNamespace(update=lambda line: lines.append(repr(line)))
+
+    def display(line, display_id):
+        assert display_id
+        lines.append(repr(line))
+        return handle
+
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", types.SimpleNamespace(display=display))
+    return lines
+
+
+def test_a_notebook_has_one_line_that_changes(cell, monkeypatch):
+    console = Console(file=io.StringIO(), force_jupyter=True)
+    display = live_display(console, "sfl", 4)
+    assert isinstance(display, NotebookDisplay)
+    monkeypatch.setattr("fedgraph.runs.reports.progress._LEAST_SECONDS", 0.0)
+    with display:
+        display.on_training(Training(2, NAMES, torch.ones(2), {}, 0.1))
+        display.on_evaluation(Evaluation(2, NAMES, {"test/mae": torch.tensor([2.0, 4.0])}, torch.zeros(2, 1)))
+    assert cell[0] == "sfl: 0 of 4, 0 s"
+    assert cell[1] == "sfl: 2 of 4, 0 s"
+    assert cell[-1] == "sfl: 2 of 4, test/mae 3, 0 s"
+    assert console.file.getvalue() == ""
+
+
+def test_a_notebook_is_not_flooded(cell):
+    with live_display(Console(file=io.StringIO(), force_jupyter=True), "f3", None) as display:
+        for epoch in range(1000):
+            display.on_epoch("fusion", epoch)
+    assert len(cell) < 20
+    assert cell[-1] == "f3: fusion epoch 999, 0 s"
+
+
+def test_whoever_wants_no_progress_gets_none(cell):
+    for console in (Console(quiet=True, force_jupyter=True), Console(file=io.StringIO())):
+        assert not isinstance(live_display(console, "sfl", 4), NotebookDisplay)

@@ -1,0 +1,213 @@
+"""The command ``fedgraph tour``: every method once, where it earns its place, on data that needs no download."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.terminal import messages_for_people
+
+if TYPE_CHECKING:
+    from fedgraph.runs import Run
+    from fedgraph.runs.reports.page import Block
+
+_INTRODUCTION = (
+    "Every part is an experiment on data that comes along or is simulated. Its command runs it again; its experiment file "
+    "is at its end."
+)
+
+
+def tour(
+    part: Annotated[str | None, typer.Argument(help="One part alone: forecast, sfl, f3, ipa or fedngm.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the run folders and the page.")] = Path("runs/tour"),
+) -> None:
+    """Show every method at work, in about two minutes.
+
+    No data is downloaded. At the end there is a page with all of it.
+    """
+    from fedgraph.runs.reports.page import write_page
+
+    console = Console()
+    with messages_for_people():
+        if part is not None and part not in _PARTS:
+            raise ExperimentError(f"the parts of the tour are {', '.join(_PARTS)}; there is no '{part}'")
+        wanted = list(_PARTS) if part is None else [part]
+        blocks = []
+        for number, name in enumerate(wanted, 1):
+            began = time.monotonic()
+            with console.status(f"{name} ..."):
+                block = _PARTS[name](_Runs(out))
+            blocks.append(block)
+            _tell(console, block, f"{number} of {len(wanted)}" if len(wanted) > 1 else "", time.monotonic() - began)
+        page = write_page("fedgraph: a tour", _INTRODUCTION, blocks, out / f"{part or 'tour'}.html")
+    console.print(f"\nAll of it, with charts and every client: {page.resolve()}", markup=False, soft_wrap=True)
+    console.print("Next: fedgraph run sfl/cold-traffic.toml, fedgraph methods, fedgraph reproduce", highlight=False)
+
+
+class _Runs:
+    """Runs experiments of the tour into one folder, without reports of their own."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+
+    def __call__(self, experiment: str, method: str | None = None, **keys: Any) -> Run:
+        from fedgraph.runs.running import run
+
+        overrides = {key.replace("__", ".").replace("_", "-"): value for key, value in keys.items()}
+        return run(experiment, method=method, set={**overrides, "output.report": False}, out=self.out, progress=False)
+
+
+def _tell(console: Console, block: Block, number: str, seconds: float) -> None:
+    console.rule(f"[bold]{block.title}[/bold]{f'  ({number})' if number else ''}", align="left")
+    console.print(block.text, highlight=False)
+    table = Table(box=box.SIMPLE, show_header=False, padding=(0, 2, 0, 1), pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for words, value in block.facts:
+        table.add_row(words, value)
+    console.print(table)
+    console.print(f"{block.command}    ({seconds:.0f} s)\n", style="dim", highlight=False, markup=False)
+
+
+def _mean(run: Run, metric: str) -> float:
+    return float(run.summary["metrics"]["test"][metric]["mean"])
+
+
+def _forecast(run: _Runs) -> Block:
+    from fedgraph.runs import Comparison
+    from fedgraph.runs.reports.page import Block
+
+    found = run("forecasting/synthetic-traffic.toml")
+    rows = {
+        "a sensor's own model, nobody else": "-local",
+        "the same network, nobody else's embeddings": "-no-graph",
+        "over the road graph with the sensors in wrong places": "-permuted-graph",
+        "over the graph that the server has learned": "",
+    }
+    return Block(
+        Comparison([found]),
+        "Forecasts: what neighbours know, sent once",
+        "30 simulated road sensors forecast their speed an hour ahead. Each sends embeddings of its readings once; the "
+        "server learns who should listen to whom, and mixes them over that graph. Error in mph, on days never seen.",
+        "fedgraph run forecasting/synthetic-traffic.toml",
+        tuple((words, f"{_mean(found, f'mae-60min{suffix}'):.2f} mph") for words, suffix in rows.items()),
+    )
+
+
+def _sfl(run: _Runs) -> Block:
+    from fedgraph.runs import Comparison
+    from fedgraph.runs.reports.page import Block
+
+    experiment = "sfl/cold-traffic.toml"
+    over_graph, one_for_all, alone = run(experiment), run(experiment, "fedavg"), run(experiment, "local")
+
+    def cold(found: Run, group: str = "cold") -> str:
+        return f"{found.summary['per_group']['test'][group]['mae-60min']['mean']:.2f} mph"
+
+    return Block(
+        Comparison([over_graph, one_for_all, alone]),
+        "SFL: a model for sensors that never trained",
+        "A quarter of 40 simulated sensors have nothing to train on. SFL gives each a model of its own, made of its "
+        "neighbourhood in the road graph. Error in mph an hour ahead.",
+        f"fedgraph run {experiment} --compare fedavg --compare local",
+        (
+            ("sensors without training data, alone", cold(alone)),
+            ("sensors without training data, SFL over the road graph", cold(over_graph)),
+            ("sensors without training data, one model for all (FedAvg)", cold(one_for_all)),
+            ("sensors that train on their own two weeks, alone", cold(alone, "warm")),
+        ),
+    )
+
+
+def _f3(run: _Runs) -> Block:
+    from fedgraph.runs import Comparison
+    from fedgraph.runs.reports.page import Block
+
+    found = run("f3/digits.toml")
+    whole = run("f3/digits.toml", data__grid=[1, 1])
+    return Block(
+        Comparison([found]),
+        "F3: four owners who each see a quarter of every image",
+        "Each owner trains on its own patch of handwritten digits and sends embeddings once, never pixels. The server "
+        "aligns them, learns a graph over the owners and fuses them. Share of test images read correctly.",
+        "fedgraph run f3/digits.toml",
+        (
+            ("the best owner alone", f"{100 * found.clients['test/accuracy-local'].max():.1f} %"),
+            ("all four, fused after one exchange", f"{100 * _mean(found, 'accuracy'):.1f} %"),
+            ("whole images in one place, the same model", f"{100 * _mean(whole, 'accuracy-local'):.1f} %"),
+            ("sent by each owner", f"{found.summary['bytes_up_per_client'] / 1e3:.0f} kB"),
+        ),
+    )
+
+
+def _ipa(run: _Runs) -> Block:
+    from fedgraph.runs import Comparison
+    from fedgraph.runs.reports.page import Block
+
+    together, alone = run("ipa/digits.toml"), run("ipa/digits.toml", "local")
+    return Block(
+        Comparison([together, alone]),
+        "IPA: two peers without a class in common",
+        "One peer has the digits 0 to 4, the other 5 to 9, and they start from different models. Nothing is averaged: "
+        "each pulls its parameters towards the other's while it trains. Share of all ten digits read correctly.",
+        "fedgraph run ipa/digits.toml --compare local",
+        (
+            ("each for itself", f"{100 * _mean(alone, 'accuracy'):.1f} %"),
+            ("with iterative parameter alignment, mean of the two", f"{100 * _mean(together, 'accuracy'):.1f} %"),
+        ),
+    )
+
+
+def _fedngm(run: _Runs) -> Block:
+    from fedgraph.data.tables import asia_network
+    from fedgraph.graphical.asking import posterior
+    from fedgraph.runs import Comparison
+    from fedgraph.runs.reports.page import Block, Shown, feature_graph_chart
+
+    found = run("fedngm/asia.toml", data__rows=4000, fedngm__recovery__method="ges")
+    model, truth = found.graphical_model, asia_network()
+    score = model.graph.score(truth.moral_graph)
+    right = round(score.recall * len(truth.moral_graph.edges))
+    wrong = len(model.graph.edges) - right
+    known = {"xray": "yes", "smoke": "yes"}
+    answer: Any = model.conditional(known, ["lung"])["lung"]
+    learned = float(answer.probabilities[0, answer.categories.index("yes")])
+    exact = float(posterior(truth, "lung", _positions(known, truth.variables))[0])
+    edges = [(one, other, 1.0) for one, other in truth.moral_graph.edges]
+    return Block(
+        Comparison([found]),
+        "FedNGM: three clinics, one model of their patients",
+        "Each clinic has 4,000 patients of its own and shows nobody a row. They agree on which features depend on each "
+        "other, and one model is distilled from samples of theirs, which can be asked anything.",
+        "fedgraph run fedngm/asia.toml --set data.rows=4000 --set fedngm.recovery.method=ges",
+        (
+            ("true dependencies that were found", f"{right} of {len(truth.moral_graph.edges)}"),
+            ("dependencies that are not true", str(wrong)),
+            ("lung cancer, if a smoker's X-ray is positive: the model", f"{100 * learned:.1f} %"),
+            ("the exact probability", f"{100 * exact:.1f} %"),
+        ),
+        (
+            Shown(
+                "The true graph",
+                "The network that the patients are drawn from, with an edge between two parents of one feature.",
+                feature_graph_chart(list(truth.variables), edges),
+            ),
+        ),
+    )
+
+
+def _positions(known: Mapping[str, str], variables: Mapping[str, Any]) -> dict[str, int]:
+    return {name: variables[name].categories.index(value) for name, value in known.items()}
+
+
+_PARTS: dict[str, Callable[[_Runs], Block]] = {
+    "forecast": _forecast, "sfl": _sfl, "f3": _f3, "ipa": _ipa, "fedngm": _fedngm,
+}  # fmt: skip

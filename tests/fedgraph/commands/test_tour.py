@@ -1,0 +1,80 @@
+"""The tour: every method once."""
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from fedgraph.commands import tour as module
+from fedgraph.commands.cli import app
+
+# As short as can be: these tests are about what is shown, and not about what comes out.
+SHORT = {
+    "forecasting/synthetic-traffic.toml": {
+        "data.days": 7, "data.sensors": 4, "train.local-steps": 2, "f3-forecast.steps": 4,
+    },
+    "sfl/cold-traffic.toml": {"data.days": 7, "data.sensors": 6, "experiment.rounds": 1, "train.local-steps": 2},
+    "f3/digits.toml": {"train.local-epochs": 1, "f3.epochs": 2, "f3.learning-rates": [0.01]},
+    "ipa/digits.toml": {"experiment.rounds": 1},
+    "fedngm/asia.toml": {
+        "fedngm.ngm.epochs": 5, "fedngm.distillation.samples": 500, "fedngm.sampling.sweeps": 2,
+        "fedngm.sample-quality": False,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def tour(leave_no_trace, tmp_path):
+    def call(*arguments):
+        return CliRunner().invoke(app, ["tour", *map(str, arguments), "--out", str(tmp_path / "tour")])
+
+    return call
+
+
+@pytest.fixture
+def short(monkeypatch):
+    from fedgraph.runs.running import run
+
+    def shortened(self, experiment, method=None, **keys):
+        asked = {key.replace("__", ".").replace("_", "-"): value for key, value in keys.items()}
+        short = {**asked, **SHORT[experiment], "output.report": False}
+        return run(experiment, method=method, set=short, out=self.out, progress=False)
+
+    monkeypatch.setattr(module._Runs, "__call__", shortened)
+
+
+@pytest.mark.parametrize("part", ["forecast", "sfl", "f3", "ipa", "fedngm"])
+def test_a_part(tour, short, tmp_path, part):
+    result = tour(part)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"\d+\.\d+ (mph|%)", result.output)
+    assert "fedgraph run " in result.output
+    page = (tmp_path / "tour" / f"{part}.html").read_text()
+    assert 'class="chart"' in page
+    assert f"{(tmp_path / 'tour' / f'{part}.html')}" in result.output
+
+
+def test_a_part_that_there_is_not(tour):
+    result = tour("sfi")
+    assert result.exit_code == 1
+    assert "the parts of the tour are forecast, sfl, f3, ipa, fedngm; there is no 'sfi'" in result.output
+
+
+@pytest.mark.slow
+def test_every_method_earns_its_place(tour, tmp_path):
+    result = tour()
+    assert result.exit_code == 0, result.output
+    numbers = [float(found) for found in re.findall(r"(\d+\.\d+) (?:mph|%)", result.output)]
+    own, no_graph, permuted, learned, alone, cold, _, warm, owner, fused, whole, each, aligned, model, exact = numbers
+    assert learned < permuted < no_graph < own
+    assert learned < 0.85 * no_graph
+    assert cold < 0.5 * alone
+    assert cold < 1.1 * warm
+    assert fused > owner + 10
+    assert fused > whole - 3
+    assert aligned > each + 35
+    assert abs(model - exact) < 5
+    found, wrong = re.search(r"(\d+) of 10\b", result.output)[1], re.search(r"not true +(\d+)", result.output)[1]
+    assert int(found) >= 8
+    assert int(wrong) <= 1
+    assert (tmp_path / "tour" / "tour.html").is_file()
