@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedgraph.runs import Comparison, Run, compare, load_run
     from fedgraph.runs.running import resume, run, run_methods
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["Comparison", "Run", "compare", "load_run", "resume", "run", "run_methods"]
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from fedgraph.runs.reports.page import Block
 
 _INTRODUCTION = (
-    "Every part is an experiment on data that comes along or is simulated. Its command runs it again; its experiment file "
-    "is at its end."
+    "Every part is an experiment on data that comes along or is simulated. Its command runs it again, and at its end "
+    "there is the experiment file."
 )
 
 
