@@ -1,0 +1,34 @@
+"""The app bundle that Flower makes of the project."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.process
+def test_flower_builds_a_bundle_with_all_that_a_run_needs(tmp_path):
+    app = tmp_path / "app"
+    ignored = shutil.ignore_patterns("__pycache__")
+    for part in ("clients", "docker", "docs", "fedgraph", "simulations", "strategies", "tests"):
+        shutil.copytree(REPOSITORY / part, app / part, ignore=ignored)
+    for file in ("pyproject.toml", "LICENSE", "README.md", ".gitignore"):
+        shutil.copy(REPOSITORY / file, app)
+    built = subprocess.run(
+        [Path(sys.executable).parent / "flwr", "build"], cwd=app, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    (bundle,) = app.glob("*.fab")
+    assert bundle.stat().st_size < 10e6
+    names = set(zipfile.ZipFile(bundle).namelist())
+    for needed in (
+        "pyproject.toml", "LICENSE", "strategies/app.py", "clients/app.py", "simulations/sfl/digits.toml",
+        "fedgraph/runs/reports/page/template.py",
+    ):  # fmt: skip
+        assert needed in names
+    assert not any(name.startswith("tests/") for name in names)
