@@ -15,6 +15,7 @@ from rich.table import Table
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from fedgraph import __version__
+from fedgraph.commands.check import check
 from fedgraph.commands.data import data
 from fedgraph.commands.deployment.credentials import credentials_for_testing
 from fedgraph.commands.deployment.node_command import node
@@ -133,6 +134,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "First steps": {
         "run": run, "runs": runs, "compare": compare, "predict": predict, "peers": peers, "reproduce": reproduce,
     },
+    "Your own methods": {"check": check},
     "Look things up": {"methods": methods, "keys": keys, "data": data},
     "Real machines": {"node": node, "server": server, "test-credentials": credentials_for_testing},
 }  # fmt: skip
