@@ -44,6 +44,10 @@ class FedAvgOwnStart(GlobalModelStrategy):
         differ = bool((self.models != self.models[:1]).any())
         return ({"parameters": self.models}, {}) if differ else super().outgoing(server_round)
 
+    def write_back(self, replies: Replies, models: Tensor) -> None:
+        """Write the global model for all clients, including absent ones."""
+        super().replace_models(models)
+
     def replace_models(self, models: Tensor) -> None:
         """Continue with one model for all, or with the models that they started from."""
         self.models = models.expand(len(self.federation.names), -1)

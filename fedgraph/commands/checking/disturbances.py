@@ -20,6 +20,9 @@ from fedgraph.messages import ROUND_KEY, error_content
 from fedgraph.runs import Callback
 
 Serve = Callable[[Message, Context], Message]
+Disturbance = Callable[[Message, Message], Message | None]
+"""Function of a request and its reply; returns what arrives in its place, None where there is nothing to disturb."""
+
 _OURS = ("fedgraph", "clients", "strategies", "flwr")
 
 
@@ -29,14 +32,14 @@ class PowerCut(BaseException):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run is disturbed: replies with tensors of one node, in one round.
+    """Where a run is disturbed: at one node, in one round.
 
     Attributes
     ----------
     node : int
         ``partition-id`` of the node.
     round : int or None
-        The round; None for every exchange of a method without rounds.
+        The round; None for every exchange, in methods without rounds.
     """
 
     node: int
@@ -45,7 +48,8 @@ class Place:
     def holds(self, message: Message, context: Context) -> bool:
         """Check whether a message is one to this node in this round; never the opening query."""
         here = context.node_config["partition-id"] == self.node
-        return here and message.metadata.message_type != "query.identify" and round_of(message) == self.round
+        opening = message.metadata.message_type == "query.identify"
+        return here and not opening and self.round in (None, round_of(message))
 
 
 def round_of(message: Message) -> int | None:
@@ -54,19 +58,31 @@ def round_of(message: Message) -> int | None:
     return None if server_round is None else int(server_round)
 
 
-def disturbed(places: Iterable[Place], disturb: Callable[[Message, Message], Message]) -> Serve:
-    """Return the ClientApp, of whose replies with tensors at these places ``disturb(request, reply)`` arrives.
+class Disturbed:
+    """The ClientApp, of whose answers at some places only ``disturb(request, reply)`` arrives.
 
-    The clients have done their work by then, and keep what they keep.
+    The clients have done their work by then, and keep what they keep. In rounds, answers without tensors arrive as they
+    are: what was measured makes no model.
+
+    Attributes
+    ----------
+    happened : bool
+        Whether a reply was disturbed at all.
     """
-    where = tuple(places)
 
-    def serve(message: Message, context: Context) -> Message:
+    def __init__(self, places: Iterable[Place], disturb: Disturbance) -> None:
+        self._places, self._disturb = tuple(places), disturb
+        self.happened = False
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message."""
         reply = client_app(message, context)
-        sent = any(len(record) for record in reply.content.array_records.values())
-        return disturb(message, reply) if sent and any(place.holds(message, context) for place in where) else reply
-
-    return serve
+        here = [place for place in self._places if place.holds(message, context)]
+        if not here or (here[0].round is not None and not any(map(len, reply.content.array_records.values()))):
+            return reply
+        changed = self._disturb(message, reply)
+        self.happened |= changed is not None
+        return reply if changed is None else changed
 
 
 def silent(places: Iterable[Place]) -> Serve:
@@ -86,37 +102,49 @@ def lost(request: Message, reply: Message | None = None) -> Message:
     return Message(error_content("no answer: this is the absence that fedgraph check tries"), reply_to=request)
 
 
-def _changed(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Message, Message], Message]:
-    def spoil(request: Message, reply: Message) -> Message:
+def _changed(change: Callable[[np.ndarray], np.ndarray | None]) -> Disturbance:
+    """Return a disturbance of every array for which ``change`` returns another one."""
+
+    def spoil(request: Message, reply: Message) -> Message | None:
+        found = False
         for record in reply.content.array_records.values():
             for name, array in list(record.items()):
-                record[name] = Array(change(array.numpy().copy()))
-        return reply
+                changed = change(array.numpy().copy())
+                if changed is not None:
+                    record[name] = Array(changed)
+                    found = True
+        return reply if found else None
 
     return spoil
 
 
-def _with_nan(values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind == "f" and values.size:
-        values.flat[0] = np.nan
+def _with_nan(values: np.ndarray) -> np.ndarray | None:
+    if values.dtype.kind != "f" or not values.size:
+        return None
+    values.flat[0] = np.nan
     return values
 
 
-def _without_one_array(request: Message, reply: Message) -> Message:
-    for record in reply.content.array_records.values():
-        if len(record):
-            del record[next(iter(record))]
+def _without_one_array(request: Message, reply: Message) -> Message | None:
+    record = next((record for record in reply.content.array_records.values() if len(record)), None)
+    if record is None:
+        return None
+    del record[next(iter(record))]
     return reply
 
 
-def _of_somebody_else(request: Message, reply: Message) -> Message:
-    for name, record in reply.content.config_records.items():
-        if isinstance(record.get("clients"), list):
-            reply.content[name] = ConfigRecord({**record, "clients": ["somebody-else"]})
-    return reply
+def _of_somebody_else(request: Message, reply: Message) -> Message | None:
+    named = {
+        name: record
+        for name, record in reply.content.config_records.items()
+        if isinstance(record.get("clients"), list)
+    }
+    for name, record in named.items():
+        reply.content[name] = ConfigRecord({**record, "clients": ["somebody-else"]})
+    return reply if named else None
 
 
-SPOILT: dict[str, Callable[[Message, Message], Message]] = {
+SPOILT: dict[str, Disturbance] = {
     "tensors of another shape": _changed(lambda values: np.zeros((3, 2), values.dtype)),
     "a NaN": _changed(_with_nan),
     "a tensor missing": _without_one_array,

@@ -23,10 +23,12 @@ _SERIES = ("cnfgnn", "f3-forecast", "simple-forecast", "joint-forecast")
 _DATA_OF_THEIR_OWN = ("fedngm", "f3-inference", "f3-secret", "f3-forecast-inference")
 _SMALL = {
     "digits": ("data.clients=3", "data.limit=240", "model.hidden=[8]", "train.batch-size=32", "train.local-epochs=1"),
-    "owners": ("model.hidden=[8, 4]", "train.local-epochs=2", "data.limit=300"),
+    "owners": ("model.hidden=[8, 4]", "train.local-epochs=2", "data.first-examples=300"),
     "series": ("data.sensors=3", "data.days=2", "model.hidden=4", "train.local-steps=5"),
 }
 """Overrides that make an experiment as small as a check can do with."""
+_SHORT = {"epochs": 2, "draws": 2, "steps": 20, "evaluate-every": 10, "server-steps": 2, "local-rounds": 1, "windows": 64}
+"""Values of keys of methods that train at the server, where they have these keys."""
 
 
 @dataclass(frozen=True)
@@ -159,4 +161,7 @@ def _small(method: str, changes: Iterable[str]) -> Experiment:
     tables = tomllib.loads(template(kind).replace("NAME", "check").replace("METHOD", head))
     if getattr(strategy, "own_models", False):
         del tables["model"]
+    if kind != "digits":
+        name, known = method.rpartition(":")[2], strategy.settings_type.keys()
+        tables[name] = {key: value for key, value in _SHORT.items() if key in known}
     return parse_experiment(apply_overrides(tables, [*_SMALL[kind], *changes]))

@@ -24,12 +24,12 @@ from torch import Tensor
 
 from clients.app import app as client_app
 from fedgraph.commands.checking.disturbances import (
+    Disturbed,
     OwnModules,
     Place,
     PowerCut,
     PowerCuts,
     Serve,
-    disturbed,
     lost,
     restarting,
 )
@@ -222,6 +222,11 @@ class Trials:
             raise SkipTest("no run on several nodes finishes: see 'number-of-nodes'")
         return self._apart
 
+    @property
+    def widest(self) -> Finished:
+        """:attr:`apart`, or :attr:`one_node` for what runs on one node alone."""
+        return self.one_node if isinstance(self._apart, FedgraphError) else self.apart
+
     def must_finish(self, apart: bool = False) -> Finished:
         """Return one of these two runs. Raises the error that ended it."""
         found = self._apart if apart else self._one_node
@@ -232,7 +237,8 @@ class Trials:
     @cached_property
     def with_lost_replies(self) -> Finished:
         """The run on a node for each client in which replies are lost at :attr:`places`, and left out."""
-        return self.finish('with on-missing = "skip"', self.apart.clients, disturbed(self.places, lost), **TOLERANT)
+        answer = Disturbed(self.places, lost)
+        return self.finish('with on-missing = "skip"', self.apart.clients, answer, **TOLERANT)
 
     @property
     def has_rounds(self) -> bool:
@@ -252,6 +258,10 @@ class Trials:
         tables = self.subject.tables
         changed = {key.replace("_", "-"): value for key, value in head.items()}
         tables = {**tables, "experiment": {**tables["experiment"], "on-missing": "fail", **changed}}
+        if not self.has_rounds and head:
+            # Without rounds, whom a node hosts is in its first answer: that nobody else may be named is said here.
+            per_client: dict[str, Any] = next(iter(self.apart.summary["per_client"].values()))
+            tables["clients"] = {"expect": sorted(next(iter(per_client.values())))}
         loggers = [logging.getLogger(name) for name in ("fedgraph", "flwr")]
         before = [(logger.level, logger.propagate) for logger in loggers]
         ours, flowers = loggers
