@@ -12,6 +12,7 @@ from torch import Tensor
 from fedgraph.federation import Federation
 from fedgraph.methods.baselines import FineTuningSettings
 from fedgraph.runs import RunPlan
+from strategies.engine.base import Replies
 from strategies.engine.global_model import GlobalModelStrategy
 
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
 from fedgraph.support.terminal import messages_for_people
 
@@ -23,8 +25,8 @@ def check(
 ) -> None:
     """Hold a strategy or client class to the contract: short runs, disturbed and not.
 
-    It must finish, repeat, divide among nodes, resume, and stand absent clients and malformed replies. What a class cannot
-    do by design it declares: expected_failures = {"number-of-nodes": "all data is in one place"}.
+    It must finish, repeat, divide among nodes, resume, and stand absent clients and malformed replies. What a class
+    cannot do by design it declares: expected_failures = {"number-of-nodes": "all data is in one place"}.
     """
     from fedgraph.commands.checking import checks_of
     from fedgraph.experiment import find_experiment
@@ -35,20 +37,15 @@ def check(
         beside = [] if experiment is None else [str(find_experiment(experiment).parent)]
         add_plugin_paths([*beside, str(Path.cwd())])
         checks = checks_of(what, experiment, set_ or (), ray)
-    subject = checks[0].trials.subject
-    console.print(
-        f"{subject.path}, {'with' if subject.is_client else 'on'} "
-        f"{f'the method {subject.experiment.method.name} on ' if subject.is_client else ''}{subject.experiment.data.as_table()['set']}",
-        markup=False,
-    )
+    console.print(checks[0].trials.subject.describe(), markup=False, highlight=False)
     results = []
     for each in checks:
         result = each.result()
         results.append(result)
-        console.print(f"{result.status:8}  ", style=_STYLES[result.status], end="", markup=False)
-        console.print(f"{result.name:17}  {result.words}", markup=False, highlight=False, soft_wrap=True)
-        if result.text:
-            console.print(f"{'':10}{result.text}", style="dim" if result.status != "fail" else "", markup=False, highlight=False, soft_wrap=True)  # fmt: skip
+        console.print(f"{result.status:10}", style=_STYLES[result.status], end="", markup=False, highlight=False)
+        console.print(f"{result.name:19}{result.words}", markup=False, highlight=False)
+        remark = Padding(Text(result.text, style="" if result.status == "fail" else "dim"), (0, 0, 0, 10))
+        console.print(*[remark] if result.text else [], end="")
     counts = {status: sum(result.status == status for result in results) for status in _STYLES}
     words = {"pass": "passed", "fail": "failed", "skipped": "skipped", "expected": "failed as expected"}
     console.print(", ".join(f"{counts[status]} {words[status]}" for status in _STYLES if counts[status]), markup=False)

@@ -54,7 +54,8 @@ class Place:
 
 def round_of(message: Message) -> int | None:
     """Return the round that a request is for; None where it names none."""
-    server_round: Any = message.content.config_records.get("config", {}).get(ROUND_KEY)
+    config: Any = message.content.config_records.get("config", {})
+    server_round = config.get(ROUND_KEY)
     return None if server_round is None else int(server_round)
 
 
@@ -135,9 +136,7 @@ def _without_one_array(request: Message, reply: Message) -> Message | None:
 
 def _of_somebody_else(request: Message, reply: Message) -> Message | None:
     named = {
-        name: record
-        for name, record in reply.content.config_records.items()
-        if isinstance(record.get("clients"), list)
+        name: record for name, record in reply.content.config_records.items() if isinstance(record.get("clients"), list)
     }
     for name, record in named.items():
         reply.content[name] = ConfigRecord({**record, "clients": ["somebody-else"]})
@@ -166,9 +165,9 @@ class ShuffledGrid(LocalGrid):
         return grid
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Deliver messages; the reply to the first arrives last."""
+        """Deliver messages; the reply to the last arrives first."""
         replies = list(super().send_and_receive(messages, timeout=timeout))
-        return replies[1:] + replies[:1]
+        return replies[-1:] + replies[:-1]
 
 
 class OwnModules:

@@ -27,7 +27,15 @@ _SMALL = {
     "series": ("data.sensors=3", "data.days=2", "model.hidden=4", "train.local-steps=5"),
 }
 """Overrides that make an experiment as small as a check can do with."""
-_SHORT = {"epochs": 2, "draws": 2, "steps": 20, "evaluate-every": 10, "server-steps": 2, "local-rounds": 1, "windows": 64}
+_SHORT = {
+    "epochs": 2,
+    "draws": 2,
+    "steps": 20,
+    "evaluate-every": 10,
+    "server-steps": 2,
+    "local-rounds": 1,
+    "windows": 64,
+}
 """Values of keys of methods that train at the server, where they have these keys."""
 
 
@@ -103,6 +111,15 @@ class Subject:
         """The tables of the experiment."""
         return self.experiment.as_dict()
 
+    def describe(self) -> str:
+        """Return what is checked and on what, in one line."""
+        data = self.experiment.data.as_table()["set"]
+        return (
+            f"{self.path}, a client class, with {self.experiment.method.name} on {data}"
+            if self.is_client
+            else (f"{self.path}, a strategy, on {data}")
+        )
+
     @property
     def modules(self) -> set[str]:
         """Names of the modules of strategy and client class."""
@@ -115,19 +132,11 @@ def template(kind: str) -> str:
     return (files("fedgraph.commands") / "templates" / f"{kind}.toml").read_text(encoding="utf-8")
 
 
-def kind_of_data(strategy: type[Any]) -> str:
-    """Return which of these experiments fits a strategy, by the built-in method that it is or extends.
-
-    Raises
-    ------
-    ExperimentError
-        When none does.
-    """
+def kind_of_data(strategy: type[Any]) -> str | None:
+    """Return which of these experiments fits a strategy, by the built-in method that it extends; None for none."""
     for name in (vars(base).get("name") for base in strategy.__mro__):
         if name in _DATA_OF_THEIR_OWN:
-            raise ExperimentError(
-                f"'{name}' needs data, or an earlier run, of its own: give an experiment that has them (--experiment)"
-            )
+            return None
         if name in _OWNERS or name in _SERIES:
             return "owners" if name in _OWNERS else "series"
     return "digits"
@@ -157,6 +166,10 @@ def _small(method: str, changes: Iterable[str]) -> Experiment:
     """Return the small experiment that comes along for a method, by short name or dotted path of its strategy."""
     strategy = _found(method)
     kind = kind_of_data(strategy)
+    if kind is None:
+        raise ExperimentError(
+            f"'{method}' needs data, or an earlier run, of its own: give an experiment that has them (--experiment)"
+        )
     head = f'{"strategy" if ":" in method else "method"} = "{method}"'
     tables = tomllib.loads(template(kind).replace("NAME", "check").replace("METHOD", head))
     if getattr(strategy, "own_models", False):

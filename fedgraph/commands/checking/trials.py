@@ -44,7 +44,7 @@ from strategies.app import serve as serve_run
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
 """How far weights may differ where sums are taken in another order, relative to a weight and in itself."""
 
-TOLERANT = {"on_missing": "skip", "min_clients": 1, "wait": 0.0}
+TOLERANT: dict[str, Any] = {"on_missing": "skip", "min_clients": 1, "wait": 0.0}
 """Keys of ``[experiment]`` with which clients may be absent."""
 
 
@@ -127,9 +127,7 @@ class Trials:
         self.subject = subject
         self._modules = OwnModules(subject.modules)
 
-    def run(
-        self, nodes: int, answer: Serve = client_app, grid: type[LocalGrid] = LocalGrid, **head: Any
-    ) -> Finished:
+    def run(self, nodes: int, answer: Serve = client_app, grid: type[LocalGrid] = LocalGrid, **head: Any) -> Finished:
         """Run the experiment.
 
         Parameters

@@ -1,12 +1,13 @@
 """MyStrategy: every client moves towards the mean of its neighbours on the client graph, with momentum.
 
-    fedgraph run my_strategy.toml       # on handwritten digits, in seconds
-    fedgraph check my_strategy:MyStrategy   # whether it keeps the contract of a strategy
+    fedgraph run my_strategy.toml             # on handwritten digits, in seconds
+    fedgraph check my_strategy:MyStrategy     # whether it does what every run relies on
 
 What is below runs as it is. Change the settings and ``aggregate`` first; all else may stay, or go.
 """
 
 import torch
+from flwr.app import ArrayRecord
 from pydantic import Field
 
 from fedgraph.support.files import State
@@ -15,7 +16,7 @@ from strategies.engine.base import CohortStrategy, Replies
 
 
 # The keys of the table [MyStrategy] of an experiment. Types and bounds are checked, unknown keys refused.
-class MySettings(Settings):
+class MyStrategySettings(Settings):
     """The table ``[MyStrategy]``.
 
     Attributes
@@ -28,8 +29,8 @@ class MySettings(Settings):
     momentum: float = Field(default=0.2, ge=0, lt=1)
 
 
-class MyStrategy(CohortStrategy[MySettings]):
-    """U = Theta + V, where V = momentum V + share (A_hat Theta - Theta) and A_hat is the client graph, rows sum to 1."""
+class MyStrategy(CohortStrategy[MyStrategySettings]):
+    """U = Theta + V with V = momentum V + share (A_hat Theta - Theta); rows of the client graph A_hat sum to one."""
 
     # The experiment must have a table [graph]; leave this out if your method needs no graph.
     needs_graph = True
@@ -44,6 +45,7 @@ class MyStrategy(CohortStrategy[MySettings]):
         training examples they have. Clients may be absent: ``replies.positions`` says which rows of ``[clients, ...]``
         these are, and ``replies.graph`` is the graph among them.
         """
+        assert replies.graph is not None, "see needs_graph"
         theta = replies.parameters
         # One step over the graph, with a self loop for each client. Your own mathematics goes here.
         mean = replies.graph.propagate(theta, hops=1, normalisation="random-walk")
@@ -53,7 +55,7 @@ class MyStrategy(CohortStrategy[MySettings]):
         return theta + velocity
 
     # Called once, at the beginning of a run, with the initial model of all clients.
-    def initialise(self, initial_arrays) -> None:
+    def initialise(self, initial_arrays: ArrayRecord) -> None:
         """Start with the same model everywhere, and with no move."""
         super().initialise(initial_arrays)
         self._velocity = torch.zeros_like(self.models)
