@@ -15,7 +15,6 @@ import typer
 from rich.console import Console
 
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.files import write_atomically
 from fedgraph.support.terminal import messages_for_people
 
 if TYPE_CHECKING:
@@ -34,6 +33,8 @@ def new(
 
     A strategy comes with an experiment that runs it. Files that are there are not overwritten.
     """
+    from fedgraph.support.files import write_atomically
+
     console = Console()
     with messages_for_people():
         if kind not in ("strategy", "experiment"):

@@ -107,9 +107,13 @@ def finishes(trials: Trials) -> str:
     """Check that a run finishes with finite numbers."""
     run = trials.must_finish()
     _check_finite(run)
-    split, metrics = next(iter(run.summary["metrics"].items()))
-    name, numbers = next(iter(metrics.items()))
-    return f"{run.clients} clients; {split} {name} {numbers['mean']:.3f}"
+    means = [
+        (f"{split} {name}", numbers["mean"])
+        for split, metrics in run.summary["metrics"].items()
+        for name, numbers in metrics.items()
+        if _is_finite(numbers["mean"])
+    ]
+    return ", ".join([f"{run.clients} clients", *(f"{name} {mean:.3f}" for name, mean in means[:1])])
 
 
 def _check_finite(run: Finished) -> None:

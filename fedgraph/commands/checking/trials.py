@@ -263,7 +263,8 @@ class Trials:
         loggers = [logging.getLogger(name) for name in ("fedgraph", "flwr")]
         before = [(logger.level, logger.propagate) for logger in loggers]
         ours, flowers = loggers
-        ours.propagate, flowers.level = False, logging.CRITICAL
+        ours.propagate = False
+        flowers.setLevel(logging.CRITICAL)
         with tempfile.TemporaryDirectory(prefix="fedgraph-check-") as scratch, self._modules.kept():
             try:
                 yield RunFolder.create(parse_experiment(tables), Path(scratch))
@@ -286,13 +287,9 @@ class Trials:
             node["data_dir"] = run_config["data-dir"]
         local = grid.of_partitions(answer, nodes, run_config, **node)  # type: ignore[arg-type]
         try:
-            with torch.random.fork_rng(devices=[]):
-                # Whatever is drawn from the global generators differs from run to run.
-                torch.seed()
-                np.random.seed()
-                random.seed()
+            with _generators_anew():
                 serve_run(local, run_config, listeners)
-        except (FedgraphError, SkipTest):
+        except FedgraphError:
             raise
         except Exception as error:
             at = traceback.extract_tb(error.__traceback__)[-1]
@@ -300,3 +297,18 @@ class Trials:
                 f"the run crashed with {type(error).__name__}: {error} ({Path(at.filename).name}, line {at.lineno}). "
                 "What can go wrong ends a run with an error of fedgraph.support.errors that says what to do"
             ) from error
+
+
+@contextmanager
+def _generators_anew() -> Iterator[None]:
+    """Have whatever is drawn from global generators in the block differ from run to run."""
+    before = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.seed()
+        np.random.seed()
+        random.seed()
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])

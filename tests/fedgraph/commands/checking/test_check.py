@@ -1,4 +1,4 @@
-"""Every built-in method keeps the contract, and classes that break it are caught, each by the check that is meant to."""
+"""Every built-in method keeps the contract; classes that break it are caught, each by the check that is meant to."""
 
 from unittest import SkipTest
 
