@@ -44,7 +44,7 @@ def check(
         results.append(result)
         console.print(f"{result.status:10}", style=_STYLES[result.status], end="", markup=False, highlight=False)
         console.print(f"{result.name:19}{result.words}", markup=False, highlight=False)
-        remark = Padding(Text(result.text, style="" if result.status == "fail" else "dim"), (0, 0, 0, 10))
+        remark = Padding(Text(result.text, style="" if result.status == "fail" else "dim"), (0, 0, 0, 10), expand=False)
         console.print(*[remark] if result.text else [], end="")
     counts = {status: sum(result.status == status for result in results) for status in _STYLES}
     words = {"pass": "passed", "fail": "failed", "skipped": "skipped", "expected": "failed as expected"}

@@ -67,9 +67,7 @@ def strategy_files(name: str) -> dict[str, str]:
     ExperimentError
         When it makes no name of a module or class, or that of one that exists.
     """
-    from importlib.resources import files
-
-    from fedgraph.commands.checking import template
+    from fedgraph.commands.templates import template
     from fedgraph.commands.templates.my_strategy import MyStrategySettings
 
     module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").lower()
@@ -78,7 +76,7 @@ def strategy_files(name: str) -> dict[str, str]:
             f"'{name}' is no name for a strategy: letters and digits, in words that are joined by dashes, such as "
             "trimmed-mean"
         )
-    text = (files("fedgraph.commands") / "templates" / "my_strategy.py").read_text(encoding="utf-8")
+    text = template("my_strategy")
     title = _class_name(module)
     if re.search(rf"\b{title}\b", text) or (not Path(f"{module}.py").exists() and find_spec(module) is not None):
         raise ExperimentError(f"'{name}' is the name of a module or class that exists already: take another one")
@@ -95,7 +93,7 @@ def experiment_file(name: str, method: str) -> dict[str, str]:
     ExperimentError
         When there is no such method, it needs data that do not come along, or the name is not one of a file.
     """
-    from fedgraph.commands.checking import kind_of_data, template
+    from fedgraph.commands.templates import kind_of_data, template
     from fedgraph.methods import built_in, built_ins
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):

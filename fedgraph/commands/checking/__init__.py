@@ -19,15 +19,5 @@ A class that cannot keep a promise by design says so by name, with the reason:
 
 from fedgraph.commands.checking.check import Check, Result, check_strategy, checks_of
 from fedgraph.commands.checking.checks import CONTRACT
-from fedgraph.commands.checking.subject import Subject, kind_of_data, template
 
-__all__ = [
-    "CONTRACT",
-    "Check",
-    "Result",
-    "Subject",
-    "check_strategy",
-    "checks_of",
-    "kind_of_data",
-    "template",
-]
+__all__ = ["CONTRACT", "Check", "Result", "check_strategy", "checks_of"]

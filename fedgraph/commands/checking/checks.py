@@ -161,13 +161,23 @@ def number_of_nodes(trials: Trials) -> str:
         if furthest > 1:
             raise ContractError(
                 f"on {nodes} nodes the weights are others than on one, by more than sums in another order explain (a "
-                f"difference of {RELATIVE:g} of a weight plus {ABSOLUTE:g}): what a client does must not depend on "
-                "which others share its node; in a client class each row of a tensor [clients, ...] is one client, so "
-                "take no mean, maximum or random number over the first dimension; at the server, count clients, not "
-                "replies of nodes"
+                f"difference of {RELATIVE:g} of a weight plus {ABSOLUTE:g}): {_about_nodes(trials.subject.strategy)}"
             )
     same = "bit for bit" if furthest == 0 else f"within {RELATIVE:g} of a weight plus {ABSOLUTE:g}"
     return f"1, {', '.join(map(str, sorted(runs)))} nodes: {same}"
+
+
+def _about_nodes(strategy: type[Any]) -> str:
+    if not issubclass(strategy, MethodStrategy):
+        return (
+            "a stock Flower strategy is sent one model by each node, the mean of its clients', so that what is no mean "
+            "depends on how they are divided; a subclass of strategies.engine.base.CohortStrategy sees every client's"
+        )
+    return (
+        "what a client does must not depend on which others share its node; in a client class each row of a tensor "
+        "[clients, ...] is one client, so take no mean, maximum or random number over the first dimension; at the "
+        "server, count clients, not replies of nodes"
+    )
 
 
 def reply_order(trials: Trials) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
+from fedgraph.commands.templates import kind_of_data, template
 from fedgraph.experiment import Experiment, apply_overrides, load_experiment, parse_experiment
 from fedgraph.methods import built_in, built_ins
 from fedgraph.support.errors import ExperimentError
@@ -18,9 +18,6 @@ from fedgraph.support.plugins import load_object
 from strategies.engine.chosen import ChosenMethod
 from strategies.engine.phases import PhasedStrategy
 
-_OWNERS = ("f3", "vfl")
-_SERIES = ("cnfgnn", "f3-forecast", "simple-forecast", "joint-forecast")
-_DATA_OF_THEIR_OWN = ("fedngm", "f3-inference", "f3-secret", "f3-forecast-inference")
 _SMALL = {
     "digits": ("data.clients=3", "data.limit=240", "model.hidden=[8]", "train.batch-size=32", "train.local-epochs=1"),
     "owners": ("model.hidden=[8, 4]", "train.local-epochs=2", "data.first-examples=300"),
@@ -125,21 +122,6 @@ class Subject:
         """Names of the modules of strategy and client class."""
         paths = (self.experiment.method.strategy, ChosenMethod(self.experiment).client)
         return {path.partition(":")[0] for path in paths}
-
-
-def template(kind: str) -> str:
-    """Return the text of the commented experiment for ``digits``, ``owners`` or ``series``."""
-    return (files("fedgraph.commands") / "templates" / f"{kind}.toml").read_text(encoding="utf-8")
-
-
-def kind_of_data(strategy: type[Any]) -> str | None:
-    """Return which of these experiments fits a strategy, by the built-in method that it extends; None for none."""
-    for name in (vars(base).get("name") for base in strategy.__mro__):
-        if name in _DATA_OF_THEIR_OWN:
-            return None
-        if name in _OWNERS or name in _SERIES:
-            return "owners" if name in _OWNERS else "series"
-    return "digits"
 
 
 def _found(path: str) -> type[Any]:
