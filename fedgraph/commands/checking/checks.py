@@ -263,7 +263,11 @@ def all_absent(trials: Trials) -> str:
 
 def malformed_replies(trials: Trials) -> str:
     """Check that what is wrong with a reply keeps it from every model, as if it had not arrived."""
-    left_out = trials.with_lost_replies
+    try:
+        left_out = trials.with_lost_replies
+    except ContractError:
+        # A method that takes no absence: whatever is malformed must stop it.
+        left_out = None
     told = []
     for kind, spoil in SPOILT.items():
         answer = Disturbed(trials.places, spoil)
@@ -274,7 +278,7 @@ def malformed_replies(trials: Trials) -> str:
         except FedgraphError as error:
             told.append(f"{kind}: '{_shortened(error)}'")
             continue
-        if answer.happened and run.difference(left_out) > 0:
+        if answer.happened and (left_out is None or run.difference(left_out) > 0):
             raise ContractError(
                 f"a reply with {kind} changes the weights: they are not those of a run that this reply never reached. "
                 "Name in reply_shapes what clients send, so that it is checked, and use no reply that was not (methods "

@@ -252,6 +252,25 @@ def module(tmp_path, monkeypatch):
     sys.modules.pop("broken", None)
 
 
+def test_a_method_that_takes_no_absence_may_stop_at_a_malformed_reply(module):
+    module("""
+from fedgraph.support.errors import RunError
+
+
+class Broken(Mean):
+    expected_failures = {"absent-client": "every client counts"}
+
+    def aggregate(self, server_round, replies):
+        if replies.absent:
+            raise RunError("every client counts")
+        return super().aggregate(server_round, replies)
+""")
+    results = {result.name: result for result in check_strategy("broken:Broken")}
+    assert results["absent-client"].status == "expected"
+    assert results["malformed-replies"].status == "pass"
+    assert "a NaN: 'every client counts'" in results["malformed-replies"].text
+
+
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_broken_class_is_caught_by_the_right_check(what, module):
     name, message, text = BROKEN[what]
