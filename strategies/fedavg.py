@@ -12,6 +12,7 @@ from torch import Tensor
 from fedgraph.federation import Federation
 from fedgraph.methods.baselines import FineTuningSettings
 from fedgraph.runs import RunPlan
+from strategies.engine.base import Replies
 from strategies.engine.global_model import GlobalModelStrategy
 
 
@@ -43,6 +44,10 @@ class FedAvgOwnStart(GlobalModelStrategy):
         """Return all clients' own models while they differ, which is in the first round, then the global one."""
         differ = bool((self.models != self.models[:1]).any())
         return ({"parameters": self.models}, {}) if differ else super().outgoing(server_round)
+
+    def write_back(self, replies: Replies, models: Tensor) -> None:
+        """Write the global model for all clients, including absent ones."""
+        super().replace_models(models)
 
     def replace_models(self, models: Tensor) -> None:
         """Continue with one model for all, or with the models that they started from."""

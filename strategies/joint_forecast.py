@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch import Tensor, zeros
@@ -20,6 +22,7 @@ class JointForecast(ForecastStrategy[JointForecastSettings]):
     needs = "time series, such as metr-la, and all clients on one node (--nodes 1)"
     paper = "https://arxiv.org/abs/1906.00121"
     default_client = "clients.joint_forecast:JointForecastClient"
+    expected_failures: ClassVar = {"number-of-nodes": "it pools the data of all clients, which one node must have"}
 
     def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
         """See :class:`ForecastStrategy`.

@@ -50,6 +50,14 @@ def test_its_table_is_checked(plugin_folder):
         run(plugin_folder, "--json", "out.json", "--set", "TrimmedNeighbourMean.trimm=0.3")
 
 
+def test_keeps_the_contract(plugin_folder, monkeypatch):
+    from fedgraph.commands.checking import check_strategy
+
+    monkeypatch.syspath_prepend(plugin_folder)
+    results = check_strategy("trimmed:TrimmedNeighbourMean", plugin_folder / "trimmed.toml", ["data.clients=3"])
+    assert {result.status for result in results} == {"pass"}
+
+
 @pytest.mark.xdist_group("flower")
 @pytest.mark.process
 def test_runs_by_dotted_path_on_ray(plugin_folder):

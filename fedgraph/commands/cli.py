@@ -15,10 +15,12 @@ from rich.table import Table
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from fedgraph import __version__
+from fedgraph.commands.check import check
 from fedgraph.commands.data import data
 from fedgraph.commands.deployment.credentials import credentials_for_testing
 from fedgraph.commands.deployment.node_command import node
 from fedgraph.commands.deployment.server_command import server
+from fedgraph.commands.new import new
 from fedgraph.commands.peers import peers
 from fedgraph.commands.predict import predict
 from fedgraph.commands.reproduce import reproduce
@@ -136,6 +138,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "tour": tour, "run": run, "runs": runs, "compare": compare, "report": report, "predict": predict,
         "peers": peers, "reproduce": reproduce,
     },
+    "Your own methods": {"new": new, "check": check},
     "Look things up": {"methods": methods, "keys": keys, "data": data},
     "Real machines": {"node": node, "server": server, "test-credentials": credentials_for_testing},
 }  # fmt: skip

@@ -78,6 +78,27 @@ def describe(kind: type[Settings], name: str = "") -> list[str]:
     return [*lines, ""]
 
 
+def meanings(kind: type[Settings]) -> dict[str, str]:
+    """Return what each key means, in one line, as far as the docstrings have an entry ``key : meaning`` for it."""
+    found: dict[str, str] = {}
+    fields = re.compile(rf"\b({'|'.join(kind.model_fields)})\b")
+    for base in reversed([base for base in kind.__mro__ if issubclass(base, Settings) and base is not Settings]):
+        names: list[str] = []
+        for line in inspect.cleandoc(base.__doc__ or "").splitlines():
+            entry = re.match(r"([a-z_]+(?:, [a-z_]+)*) *: +(.*)", line)
+            if entry is not None:
+                names = [name for name in entry[1].split(", ") if name in kind.model_fields]
+                found |= dict.fromkeys(names, entry[2])
+            elif line.startswith(" "):
+                found |= {name: f"{found[name]} {line.strip()}" for name in names}
+            else:
+                names = []
+    return {
+        name.replace("_", "-"): fields.sub(lambda field: field[0].replace("_", "-"), text).replace("``", "")
+        for name, text in found.items()
+    }
+
+
 def _type(annotation: Any) -> str:
     """Format a type as in Python, without validators."""
     origin, arguments = get_origin(annotation), get_args(annotation)

@@ -33,6 +33,7 @@ class EncoderSettings(Settings):
                    that forecasts its validation windows best is kept, and frozen. Forecasters of private targets are
                    trained alike.
     precision    : of the embeddings that are sent.
+    hidden       : width of the hidden layer of forecasters of private targets.
     """
 
     targets: Literal["shared", "private"] = "shared"

@@ -50,6 +50,10 @@ class RunError(FedgraphError):
     """A run cannot continue."""
 
 
+class ContractError(FedgraphError):
+    """A strategy or client class does not do what every such class must."""
+
+
 def quoted(names: Sequence[str], limit: int = 5) -> str:
     """Quote the first ``limit`` names for a message: ``'a', 'b' and 3 more``."""
     text = ", ".join(f"'{name}'" for name in names[:limit])

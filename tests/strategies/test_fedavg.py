@@ -92,14 +92,17 @@ def test_what_does_not_fit_is_refused_at_the_server(problem):
         problem.run("sfl-ft", {"local-steps": 1}, {"warmup-epochs": 0.5, "local-epochs": 1, "local-steps": None})
 
 
-def by_hand(problem):
-    """The mean over clients by their examples; only the first round begins with models of their own."""
+def by_hand(problem, away=()):
+    """The mean over clients by their examples; only the first round begins with models of their own.
+
+    In the rounds ``away`` the second client takes no part.
+    """
     model = build(problem.tables["model"], TaskSpec("classification", (1, 8, 8), (10,)))
     starts = [initial_model(model, derive_seed(0, "own initial model", name)).double() for name in problem.names]
-    share = problem.sizes / problem.sizes.sum()
-    for _ in (1, 2, 3):
+    for server_round in (1, 2, 3):
         found = torch.stack([problem.train(k, start, torch.zeros_like) for k, start in enumerate(starts)])
-        starts = [share.double() @ found] * 3
+        sizes = problem.sizes.double() * torch.tensor([1, server_round not in away, 1])
+        starts = [sizes / sizes.sum() @ found] * 3
     return starts[0]
 
 
@@ -107,6 +110,10 @@ def test_models_of_their_own_in_the_first_round_alone(problem, close):
     folder = problem.run("fedavg-own-start")
     close(problem.global_model(folder), by_hand(problem))
     assert folder.summary()["exchanges"] == 1 + 3 + 1
+
+
+def test_a_client_that_is_away_in_the_first_round_is_given_the_mean_of_the_others(problem, close):
+    close(problem.global_model(problem.run("fedavg-own-start", away=(1,))), by_hand(problem, away=(1,)))
 
 
 def test_such_a_run_that_was_stopped_goes_on(problem, close):

@@ -1,0 +1,53 @@
+"""The command ``fedgraph check``: whether a strategy or client class does what every run relies on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from fedgraph.support.terminal import messages_for_people
+
+_STYLES = {"pass": "green", "fail": "bold red", "skipped": "dim", "expected": "yellow"}
+
+
+def check(
+    what: Annotated[str, typer.Argument(help="my_module:MyStrategy, my_module:MyClient, or a built-in method.")],
+    experiment: Annotated[
+        str | None, typer.Option(help="TOML file that it runs, where digits will not do; three rounds of it.")
+    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key: train.learning-rate=0.05")] = None,
+    ray: Annotated[bool, typer.Option("--ray", help="Also run it on Ray, which takes a minute.")] = False,
+) -> None:
+    """Hold a strategy or client class to the contract: short runs, disturbed and not.
+
+    It must finish, repeat, divide among nodes, resume, and stand absent clients and malformed replies. What a class
+    cannot do by design it declares: expected_failures = {"number-of-nodes": "all data is in one place"}.
+    """
+    from fedgraph.commands.checking import checks_of
+    from fedgraph.experiment import find_experiment
+    from fedgraph.runs.running import add_plugin_paths
+
+    console = Console()
+    with messages_for_people():
+        beside = [] if experiment is None else [str(find_experiment(experiment).parent)]
+        add_plugin_paths([*beside, str(Path.cwd())])
+        checks = checks_of(what, experiment, set_ or (), ray)
+    console.print(checks[0].trials.subject.describe(), markup=False, highlight=False)
+    results = []
+    for each in checks:
+        result = each.result()
+        results.append(result)
+        console.print(f"{result.status:10}", style=_STYLES[result.status], end="", markup=False, highlight=False)
+        console.print(f"{result.name:19}{result.words}", markup=False, highlight=False)
+        remark = Padding(Text(result.text, style="" if result.status == "fail" else "dim"), (0, 0, 0, 10), expand=False)
+        console.print(*[remark] if result.text else [], end="")
+    counts = {status: sum(result.status == status for result in results) for status in _STYLES}
+    words = {"pass": "passed", "fail": "failed", "skipped": "skipped", "expected": "failed as expected"}
+    console.print(", ".join(f"{counts[status]} {words[status]}" for status in _STYLES if counts[status]), markup=False)
+    if counts["fail"]:
+        raise typer.Exit(1)

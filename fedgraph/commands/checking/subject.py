@@ -1,0 +1,162 @@
+"""What is checked, and the small experiment on which it is checked."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.serverapp.strategy import Strategy
+
+from fedgraph.commands.templates import kind_of_data, template
+from fedgraph.experiment import Experiment, apply_overrides, load_experiment, parse_experiment
+from fedgraph.methods import built_in, built_ins
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.plugins import load_object
+from strategies.engine.chosen import ChosenMethod
+from strategies.engine.phases import PhasedStrategy
+
+_SMALL = {
+    "digits": ("data.clients=3", "data.limit=240", "model.hidden=[8]", "train.batch-size=32", "train.local-epochs=1"),
+    "owners": ("model.hidden=[8, 4]", "train.local-epochs=2", "data.first-examples=300"),
+    "series": ("data.sensors=3", "data.days=2", "model.hidden=4", "train.local-steps=5"),
+}
+"""Overrides that make an experiment as small as a check can do with."""
+_SHORT = {
+    "epochs": 2,
+    "draws": 2,
+    "steps": 20,
+    "evaluate-every": 10,
+    "server-steps": 2,
+    "local-rounds": 1,
+    "windows": 64,
+}
+"""Values of keys of methods that train at the server, where they have these keys."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A class to check, with an experiment that runs it.
+
+    Attributes
+    ----------
+    path : str
+        Dotted path, or short name of a built-in method.
+    checked : type
+        The class.
+    is_client : bool
+        Whether it is a client class; otherwise it is a strategy.
+    experiment : Experiment
+        The experiment.
+    """
+
+    path: str
+    checked: type[Any]
+    is_client: bool
+    experiment: Experiment
+
+    @classmethod
+    def of(cls, what: str | type, experiment: str | Path | None = None, overrides: Iterable[str] = ()) -> Subject:
+        """Find a class and choose its experiment.
+
+        Parameters
+        ----------
+        what : str or type
+            Dotted path of a strategy or client class, or the class; or the short name of a built-in method.
+        experiment : str or Path, optional
+            Experiment file; by default a small one that comes along.
+        overrides : iterable of str
+            Values such as ``data.clients=3``.
+
+        Raises
+        ------
+        ExperimentError
+            When there is no such class, it is neither strategy nor client class, or the experiment does not fit it.
+        """
+        path = what if isinstance(what, str) else f"{what.__module__}:{what.__qualname__}"
+        checked = _found(path)
+        is_client = not issubclass(checked, Strategy)
+        if is_client and not callable(getattr(checked, "handle", None)):
+            raise ExperimentError(
+                f"'{path}' is neither a strategy (a subclass of strategies.engine.base.CohortStrategy or "
+                "flwr.serverapp.strategy.Strategy) nor a client class (with a classmethod handle(message, node))"
+            )
+        own = [f"experiment.client={path}"] if is_client else []
+        changes = [*own, "experiment.rounds=3", "output.checkpoint-every=1", *overrides]
+        if experiment is not None:
+            chosen = load_experiment(experiment, changes, None if is_client else path)
+        else:
+            chosen = _small(_strategy_for(checked) if is_client else path, changes)
+        ChosenMethod(chosen)
+        return cls(path, checked, is_client, chosen)
+
+    @property
+    def strategy(self) -> type[Any]:
+        """Class of the strategy that runs: that which is checked, or that of the experiment."""
+        found: type[Any] = self.experiment.method.strategy_class
+        return found
+
+    @property
+    def has_rounds(self) -> bool:
+        """Whether the strategy has rounds."""
+        return not issubclass(self.strategy, PhasedStrategy)
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """The tables of the experiment."""
+        return self.experiment.as_dict()
+
+    def describe(self) -> str:
+        """Return what is checked and on what, in one line."""
+        data = self.experiment.data.as_table()["set"]
+        return (
+            f"{self.path}, a client class, with {self.experiment.method.name} on {data}"
+            if self.is_client
+            else (f"{self.path}, a strategy, on {data}")
+        )
+
+    @property
+    def modules(self) -> set[str]:
+        """Names of the modules of strategy and client class."""
+        paths = (self.experiment.method.strategy, ChosenMethod(self.experiment).client)
+        return {path.partition(":")[0] for path in paths}
+
+
+def _found(path: str) -> type[Any]:
+    found = load_object(path, "what is checked") if ":" in path else built_in(path)
+    if found is None:
+        raise ExperimentError(
+            f"'{path}' is no built-in method ({', '.join(sorted(built_ins()))}); your own is 'package.module:Class'"
+        )
+    if not isinstance(found, type):
+        raise ExperimentError(f"'{path}' is not a class")
+    return found
+
+
+def _strategy_for(client: type[Any]) -> str:
+    """Return the built-in method whose client class this one extends; ``local`` for one that is none of these."""
+    known = {getattr(strategy, "default_client", ""): name for name, strategy in reversed(built_ins().items())}
+    # Of the many whose clients just train, the one that adds nothing at the server.
+    known[getattr(built_in("local"), "default_client", "")] = "local"
+    bases = (f"{base.__module__}:{base.__qualname__}" for base in client.__mro__)
+    return next((known[path] for path in bases if path in known), "local")
+
+
+def _small(method: str, changes: Iterable[str]) -> Experiment:
+    """Return the small experiment that comes along for a method, by short name or dotted path of its strategy."""
+    strategy = _found(method)
+    kind = kind_of_data(strategy)
+    if kind is None:
+        raise ExperimentError(
+            f"'{method}' needs data, or an earlier run, of its own: give an experiment that has them (--experiment)"
+        )
+    head = f'{"strategy" if ":" in method else "method"} = "{method}"'
+    tables = tomllib.loads(template(kind).replace("NAME", "check").replace("METHOD", head))
+    if getattr(strategy, "own_models", False):
+        del tables["model"]
+    if kind != "digits":
+        name, known = method.rpartition(":")[2], strategy.settings_type.keys()
+        tables[name] = {key: value for key, value in _SHORT.items() if key in known}
+    return parse_experiment(apply_overrides(tables, [*_SMALL[kind], *changes]))

@@ -1,0 +1,158 @@
+"""The command ``fedgraph new``: write a strategy, or an experiment, to begin with."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+import textwrap
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.terminal import messages_for_people
+
+if TYPE_CHECKING:
+    from fedgraph.support.settings import Settings
+
+_QUICK = {"epochs": 20, "steps": 300, "evaluate-every": 50, "server-steps": 5, "windows": 256}
+"""Values in place of defaults that are meant for more data."""
+
+
+def new(
+    kind: Annotated[str, typer.Argument(help="strategy or experiment.")],
+    name: Annotated[str | None, typer.Argument(help="Its name: trimmed-mean.")] = None,
+    method: Annotated[str, typer.Option(help="Of an experiment: the built-in method that it runs.")] = "sfl",
+) -> None:
+    """Write commented files that run as they are: `strategy NAME` or `experiment [NAME]`.
+
+    A strategy comes with an experiment that runs it. Files that are there are not overwritten.
+    """
+    from fedgraph.support.files import write_atomically
+
+    console = Console()
+    with messages_for_people():
+        if kind not in ("strategy", "experiment"):
+            raise ExperimentError(f"there is no '{kind}' to begin with: fedgraph new strategy, fedgraph new experiment")
+        if kind == "strategy" and name is None:
+            raise ExperimentError("a strategy needs a name: fedgraph new strategy trimmed-mean")
+        files = strategy_files(name or "") if kind == "strategy" else experiment_file(name or method, method)
+        there = [path for path in files if Path(path).exists()]
+        if there:
+            raise ExperimentError(f"{' and '.join(there)} exists already: take another name, or remove it first")
+        for path, text in files.items():
+            write_atomically(Path(path), text.encode())
+    module = next(iter(files)).partition(".")[0]
+    console.print(f"Written: {', '.join(files)}. To run it:\n", markup=False, highlight=False)
+    console.print(f"    fedgraph run {list(files)[-1]}{_nodes(method) if kind == 'experiment' else ''}", markup=False)
+    if kind == "strategy":
+        console.print(f"    fedgraph check {module}:{_class_name(module)}", markup=False)
+
+
+def strategy_files(name: str) -> dict[str, str]:
+    """Return the texts of a strategy and of an experiment that runs it, by file name.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``trimmed-mean``, for a class ``TrimmedMean`` in ``trimmed_mean.py``.
+
+    Raises
+    ------
+    ExperimentError
+        When it makes no name of a module or class, or that of one that exists.
+    """
+    from fedgraph.commands.templates import template
+    from fedgraph.commands.templates.my_strategy import MyStrategySettings
+
+    module = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).replace("-", "_").lower()
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", module) or keyword.iskeyword(module):
+        raise ExperimentError(
+            f"'{name}' is no name for a strategy: letters and digits, in words that are joined by dashes, such as "
+            "trimmed-mean"
+        )
+    text = template("my_strategy")
+    title = _class_name(module)
+    if re.search(rf"\b{title}\b", text) or (not Path(f"{module}.py").exists() and find_spec(module) is not None):
+        raise ExperimentError(f"'{name}' is the name of a module or class that exists already: take another one")
+    text = text.replace("MyStrategy", title).replace("my_strategy", module)
+    experiment = template("digits").replace("METHOD", f'strategy = "{module}:{title}"').replace("NAME", module)
+    return {f"{module}.py": text, f"{module}.toml": f"{experiment}\n{method_table(title, MyStrategySettings)}"}
+
+
+def experiment_file(name: str, method: str) -> dict[str, str]:
+    """Return the text of an experiment that runs a built-in method within seconds, by file name.
+
+    Raises
+    ------
+    ExperimentError
+        When there is no such method, it needs data that do not come along, or the name is not one of a file.
+    """
+    from fedgraph.commands.templates import kind_of_data, template
+    from fedgraph.methods import built_in, built_ins
+
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise ExperimentError(f"'{name}' is no name for an experiment: letters, digits, dashes, dots and underscores")
+    strategy = built_in(method)
+    if strategy is None:
+        raise ExperimentError(f"'{method}' is not a built-in method; known: {', '.join(sorted(built_ins()))}")
+    kind = kind_of_data(strategy)
+    if kind is None:
+        raise ExperimentError(
+            f"'{method}' needs data, or an earlier run, of its own, and there are none to begin with; `fedgraph "
+            "methods` says which, and the folder simulations has experiments that come along"
+        )
+    name = name.removesuffix(".toml")
+    text = template(kind).replace("NAME.toml", f"{name}.toml{_nodes(method)}").replace("NAME", name)
+    head = f'method = "{method}"'
+    text = text.replace("METHOD", f"{head:<33} # `fedgraph methods` lists them")
+    settings = getattr(strategy, "settings_type", None)
+    table = "" if settings is None else method_table(method, settings)
+    return {f"{name}.toml": "\n".join(part for part in (text, table) if part)}
+
+
+def method_table(name: str, kind: type[Settings]) -> str:
+    """Return a method's own table as TOML, a comment with what it means above each key; empty without keys."""
+    from fedgraph.commands.keys import inner_tables, meanings
+
+    if not kind.model_fields:
+        return ""
+    told, inner, values = meanings(kind), inner_tables(kind), kind().as_table()
+    lines = [f"[{name}]"]
+    for key in kind.keys():  # noqa: SIM118
+        meaning = f"{key}: {told[key]}" if key in told else ""
+        default = ""
+        if key in _QUICK and key in values:
+            default = f"   # {_inline(values[key])} by default"
+            values[key] = _QUICK[key]
+        lines += textwrap.wrap(meaning, 112, initial_indent="# ", subsequent_indent="#     ", break_on_hyphens=False)
+        if key in inner:
+            lines.append(f"# A table of its own, [{name}.{key}]: `fedgraph keys {name}.{key}`")
+        else:
+            lines.append(f"{key} = {_inline(values[key])}{default}" if key in values else f"# {key} is not set")
+    return "\n".join(lines) + "\n"
+
+
+def _inline(value: Any) -> str:
+    """Return a value as TOML on one line."""
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{json.dumps(key)} = {_inline(item)}' for key, item in value.items())} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_inline, value))}]"
+    return json.dumps(value)
+
+
+def _class_name(module: str) -> str:
+    return "".join(word.capitalize() for word in module.split("_"))
+
+
+def _nodes(method: str) -> str:
+    """Return the option with which a method runs that needs all clients on one node."""
+    from fedgraph.methods import built_in
+
+    return " --nodes 1" if "number-of-nodes" in getattr(built_in(method), "expected_failures", {}) else ""

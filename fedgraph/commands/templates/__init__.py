@@ -1,0 +1,39 @@
+"""Commented files to begin with, which ``fedgraph new`` writes; their experiments are those of ``fedgraph check``.
+
+``my_strategy.py`` runs as it is. In the experiments, ``NAME`` and ``METHOD`` stand for what a user chooses::
+
+    template(kind_of_data(built_in("f3")))
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+__all__ = ["kind_of_data", "template"]
+
+_OWNERS = ("f3", "vfl")
+_SERIES = ("cnfgnn", "f3-forecast", "simple-forecast", "joint-forecast")
+_DATA_OF_THEIR_OWN = ("fedngm", "f3-inference", "f3-secret", "f3-forecast-inference")
+
+
+def template(kind: str) -> str:
+    """Return the text of an experiment, ``digits``, ``owners`` or ``series``, or of ``my_strategy``."""
+    name = f"{kind}.py" if kind == "my_strategy" else f"{kind}.toml"
+    return (files(__package__) / name).read_text(encoding="utf-8")
+
+
+def kind_of_data(strategy: type[Any]) -> str | None:
+    """Return which of the experiments fits a strategy, by the built-in method that it is or extends.
+
+    Returns
+    -------
+    str or None
+        ``digits`` where nothing else is known; None for methods that need data, or an earlier run, of their own.
+    """
+    for name in (vars(base).get("name") for base in strategy.__mro__):
+        if name in _DATA_OF_THEIR_OWN:
+            return None
+        if name in _OWNERS or name in _SERIES:
+            return "owners" if name in _OWNERS else "series"
+    return "digits"

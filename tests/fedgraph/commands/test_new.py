@@ -1,0 +1,124 @@
+import sys
+import tomllib
+
+import pytest
+from typer.testing import CliRunner
+
+from fedgraph.commands import cli
+from fedgraph.commands.new import experiment_file, method_table, strategy_files
+from fedgraph.experiment import parse_experiment
+from fedgraph.methods import built_ins
+from fedgraph.methods.sfl import SFLSettings
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.settings import parse
+from strategies.engine.chosen import ChosenMethod
+
+pytestmark = pytest.mark.usefixtures("leave_no_trace")
+
+
+def call(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(autouse=True)
+def no_modules_stay():
+    yield
+    sys.modules.pop("trimmed_mean", None)
+
+
+def test_a_new_strategy_runs_and_keeps_the_contract(tmp_path):
+    told = call("new", "strategy", "trimmed-mean")
+    assert told.exit_code == 0, told.output
+    assert {path.name for path in tmp_path.iterdir()} == {"trimmed_mean.py", "trimmed_mean.toml"}
+    commands = [line.split()[1:] for line in told.output.splitlines() if line.startswith("    fedgraph ")]
+    assert commands == [["run", "trimmed_mean.toml"], ["check", "trimmed_mean:TrimmedMean"]]
+    ran = call(*commands[0], "--quiet", "--json", "out.json")
+    assert ran.exit_code == 0, ran.output
+    assert tomllib.loads((tmp_path / "trimmed_mean.toml").read_text())["TrimmedMean"] == {"share": 0.5, "momentum": 0.2}
+    checked = call(*commands[1])
+    assert checked.exit_code == 0, checked.output
+    assert "10 passed" in checked.output
+    assert not {"fail", "skipped", "expected"} & {
+        line.split()[0] for line in checked.output.splitlines() if line.strip()
+    }
+
+
+def test_what_is_there_is_not_overwritten(tmp_path):
+    (tmp_path / "mine.toml").write_text("mine")
+    told = call("new", "strategy", "mine")
+    assert told.exit_code == 1
+    assert "mine.toml exists already" in told.stderr
+    assert (tmp_path / "mine.toml").read_text() == "mine"
+    assert not (tmp_path / "mine.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("strategy",), "a strategy needs a name"),
+        (("strategy", "3x"), "'3x' is no name for a strategy: letters and digits"),
+        (("strategy", "../evil"), "is no name for a strategy"),
+        (("strategy", "class"), "is no name for a strategy"),
+        (("strategy", "random"), "'random' is the name of a module or class that exists already"),
+        (("strategy", "CohortStrategy"), "is the name of a module or class that exists already"),
+        (("experiment", "a/b"), "'a/b' is no name for an experiment"),
+        (("experiment", "--method", "slf"), "'slf' is not a built-in method; known: centralised, "),
+        (("experiment", "--method", "fedngm"), "'fedngm' needs data, or an earlier run, of its own"),
+        (("method",), "there is no 'method' to begin with"),
+    ],
+)
+def test_what_cannot_be_written_is_one_message(arguments, message, tmp_path):
+    told = call("new", *arguments)
+    assert told.exit_code == 1, told.output
+    assert message in told.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_names_of_modules_and_classes():
+    assert list(strategy_files("TrimmedMean")) == list(strategy_files("trimmed-mean"))
+    text = strategy_files("trimmed-mean")["trimmed_mean.py"]
+    assert "class TrimmedMean(CohortStrategy[TrimmedMeanSettings])" in text
+    assert "class TrimmedMeanSettings(Settings)" in text
+    assert "MyStrategy" not in text
+    assert "my_strategy" not in text
+
+
+@pytest.mark.parametrize("name", [name for name in built_ins() if name not in ("fedngm",) and "secret" not in name])
+def test_an_experiment_of_every_method_is_valid(name):
+    if name.endswith("-inference"):
+        with pytest.raises(ExperimentError, match="an earlier run, of its own"):
+            experiment_file("x", name)
+        return
+    (text,) = experiment_file("x", name).values()
+    experiment = parse_experiment(tomllib.loads(text))
+    assert (experiment.method.name, experiment.experiment.name) == (name, "x")
+    ChosenMethod(experiment)
+    if name in ("centralised", "joint-forecast"):
+        assert text.startswith("# fedgraph run x.toml --nodes 1\n")
+
+
+def test_an_experiment_runs(tmp_path):
+    told = call("new", "experiment", "mine", "--method", "ipa")
+    assert told.exit_code == 0, told.output
+    assert call("run", "mine.toml", "--quiet", "--set", "experiment.rounds=1").exit_code == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("mine-")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["sfl", "f3", "vfl", "cnfgnn", "f3-forecast", "simple-forecast"])
+def test_experiments_run_within_seconds(method):
+    call("new", "experiment", "--method", method)
+    told = call("run", f"{method}.toml", "--quiet")
+    assert told.exit_code == 0, told.output
+
+
+def test_the_table_of_a_method_has_every_key_with_its_meaning():
+    text = method_table("sfl", SFLSettings)
+    table = tomllib.loads(text)["sfl"]
+    assert parse(SFLSettings, table, "[sfl]") == SFLSettings()
+    assert list(table) == SFLSettings.keys()
+    assert "# alpha: share of the graph in the aggregation; 0 leaves every client its own model.\nalpha = 1.0\n" in text
+    assert all(len(line) <= 120 for line in text.splitlines())
+    commented = {line.partition(":")[0] for line in text.splitlines() if line.startswith("# ")}
+    assert {f"# {key}" for key in table} <= commented
