@@ -181,6 +181,7 @@ def test_mathematics_does_not_know_flower():
 
 def test_top_level_is_what_the_plan_says():
     expected = {"pyproject.toml", "README.md", "LICENSE", "Makefile"}
+    expected |= {"CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md"}
     expected |= {"fedgraph", "clients", "strategies", "simulations", "tests", "docker", "docs"}
     listed = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout
     if not listed:
