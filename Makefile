@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION := 1
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: run test test-process test-all lint venv clean
+.PHONY: run test test-process test-all lint docs venv clean
 
 run: venv  ## A tour of all four methods, in two minutes.
 	$(BIN)/fedgraph tour
@@ -29,7 +29,15 @@ lint: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: export OMP_NUM_THREADS := 1
+docs: $(VENV)/.docs  ## The documentation, in docs/_build/html; links within it are checked.
+	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
+
 venv: $(VENV)/.installed  ## The environment alone.
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt -e ".[docs]"
+	touch $@
 
 $(VENV)/.installed: pyproject.toml .ci/constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -40,4 +48,4 @@ $(VENV)/.installed: pyproject.toml .ci/constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist docs/_build docs/auto_examples docs/reference/api .mypy_cache .pytest_cache .ruff_cache

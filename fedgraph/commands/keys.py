@@ -94,7 +94,7 @@ def meanings(kind: type[Settings]) -> dict[str, str]:
             else:
                 names = []
     return {
-        name.replace("_", "-"): fields.sub(lambda field: field[0].replace("_", "-"), text).replace("``", "")
+        name.replace("_", "-"): fields.sub(lambda field: field[0].replace("_", "-"), text)
         for name, text in found.items()
     }
 

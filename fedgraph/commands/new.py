@@ -125,7 +125,7 @@ def method_table(name: str, kind: type[Settings]) -> str:
     told, inner, values = meanings(kind), inner_tables(kind), kind().as_table()
     lines = [f"[{name}]"]
     for key in kind.keys():  # noqa: SIM118
-        meaning = f"{key}: {told[key]}" if key in told else ""
+        meaning = f"{key}: {told[key]}".replace("``", "") if key in told else ""
         default = ""
         if key in _QUICK and key in values:
             default = f"   # {_inline(values[key])} by default"

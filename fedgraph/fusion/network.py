@@ -252,10 +252,15 @@ class GraphFusion(FusionNetwork):
     def finish(self, first: Tensor, second: Tensor, present: Tensor) -> Tensor:
         """Compute logits ``[draws, samples, classes]`` from the outcome of the linear maps.
 
-        first   : ``sum_j G_ij (M_j h_j + o_j)``, G of ``mixing.first``, M projections, o offsets;
-                  ``[draws, samples, owners, hidden]``.
-        second  : ``mixing.second`` of each sample's pattern, ``[draws, samples, owners]``.
-        present : bool ``[samples, owners]``.
+        Parameters
+        ----------
+        first : Tensor
+            ``sum_j G_ij (M_j h_j + o_j)``, G of ``mixing.first``, M projections, o offsets; ``[draws, samples, owners,
+            hidden]``.
+        second : Tensor
+            ``mixing.second`` of each sample's pattern, ``[draws, samples, owners]``.
+        present : Tensor
+            Bool ``[samples, owners]``.
         """
         there, counted = self.counts(present)
         return torch.stack(

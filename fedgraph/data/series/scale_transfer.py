@@ -56,9 +56,13 @@ def inferred_scales(moments: Tensor, weights: Tensor | None = None) -> Tensor:
     with weighted means xbar and ybar; b = 0 where all x_j are alike, and y_i = ybar where x_i is not known. A line is
     not trusted beyond what was seen: y_i is kept between the extremes of all y_j and x_i.
 
-    moments : float64 ``[clients, 4 or more]``: recent mean and deviation, NaN for too few readings, then lasting ones,
-              NaN for cold clients.
-    weights : ``[cold, references]``, e.g. ``neighbourhoods``; rows sum to one. By default all references count alike.
+    Parameters
+    ----------
+    moments : Tensor
+        Float64 ``[clients, 4 or more]``: recent mean and deviation, NaN for too few readings, then lasting ones, NaN
+        for cold clients.
+    weights : Tensor, optional
+        ``[cold, references]``, e.g. ``neighbourhoods``; rows sum to one. By default all references count alike.
 
     Raises
     ------

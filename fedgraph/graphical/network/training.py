@@ -83,9 +83,13 @@ def train(
     projections in common) the best parameters are kept, and 0 for all that the graph leaves without an effect. The
     result of a client does not depend, to float tolerance, on the other clients.
 
-    training, held_out : rows may be twice as long: then the second half contains the targets of the units in place
-             of their values, such as another model's predictions, NaN where there are none.
-    frozen : bool ``[parameters]``: the part that stays bitwise as in ``start``, means and deviations included.
+    Parameters
+    ----------
+    training, held_out : sequence of Tensor
+        Rows may be twice as long: then the second half contains the targets of the units in place of their values, such
+        as another model's predictions, NaN where there are none.
+    frozen : Tensor, optional
+        Bool ``[parameters]``: the part that stays bitwise as in ``start``, means and deviations included.
 
     Raises
     ------

@@ -1,0 +1,42 @@
+"""
+A client graph from coordinates
+===============================
+
+Where clients have places, a graph follows from their distances: a Gaussian kernel of them, or the nearest neighbours.
+"""
+
+import matplotlib.pyplot as plt
+import networkx as nx
+import torch
+
+from fedgraph.graph import from_coordinates, to_networkx
+
+names = ["Oslo", "Bergen", "Trondheim", "Stavanger", "Kristiansand", "Hamar", "Bodø", "Tromsø", "Alta"]
+places = torch.tensor(
+    [
+        [59.91, 10.75], [60.39, 5.32], [63.43, 10.40], [58.97, 5.73], [58.15, 8.00], [60.79, 11.07], [67.28, 14.40],
+        [69.65, 18.96], [69.97, 23.27],
+    ]
+)  # fmt: skip
+graphs = {
+    "Gaussian kernel of distances": from_coordinates(names, places),
+    "two nearest neighbours": from_coordinates(names, places, method="knn", k=2),
+}
+
+figure, axes = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
+at = {name: (float(place[1]), float(place[0])) for name, place in zip(names, places, strict=True)}
+for axis, (title, graph) in zip(axes, graphs.items(), strict=True):
+    drawn = to_networkx(graph).to_undirected()
+    widths = [3 * weight for _, _, weight in drawn.edges.data("weight")]
+    nx.draw_networkx(drawn, at, ax=axis, width=widths, node_size=120, edge_color="0.6", with_labels=False)
+    nx.draw_networkx_labels(drawn, {name: (x, y + 0.35) for name, (x, y) in at.items()}, ax=axis, font_size=9)
+    axis.set(title=title)
+    axis.axis("off")
+plt.show()
+
+# %%
+# What methods compute with is the normalised adjacency: here one hop replaces every client's value by the mean of its
+# neighbourhood. ``fedgraph.graph.write_graph`` writes a graph for ``[graph] source = "file"``.
+
+values = places[:, :1]
+torch.cat([values, graphs["two nearest neighbours"].propagate(values, 1)], dim=1)
