@@ -108,15 +108,17 @@ def keys_table(name: str) -> str:
     heading, kind = setting_tables()[name]
     said = meanings(kind)
     inner = inner_tables(kind)
-    lines = [f"| key of `{heading}` | type | default | meaning |", "|---|---|---|---|"]
+    lines = [f"| key of `{heading}` | meaning |", "|---|---|"]
     for line in describe(kind, name)[: len(kind.model_fields)]:
         key, _, told = line.partition(": ")
-        typed, _, default = told.rpartition(" = ")
-        if key in inner:
-            typed, default = "table", ""
-        cells = [f"`{key}`", f"`{typed}`", f"`{default}`" if default else "", said.get(key, "")]
-        lines.append(f"| {' | '.join(map(_cell, cells))} |")
+        typed = "a table" if key in inner else f"`{_alternatives(told)}`"
+        lines.append(f"| `{key}`<br>{typed.replace('|', chr(92) + '|')} | {_cell(said.get(key, ''))} |")
     return "\n".join(lines)
+
+
+def _alternatives(typed: str) -> str:
+    """Write a choice as its values: ``'none' | 'complete'``."""
+    return re.sub(r"Literal\[([^\]]*)\]", lambda found: found[1].replace(", ", " | "), typed)
 
 
 def baselines_table() -> str:
@@ -153,7 +155,7 @@ def _settings(app: Sphinx, what: str, name: str, item: Any, options: Any, lines:
     fields = zip(item.keys(), describe(item), strict=False)
     for key, told in fields:
         typed = told.partition(": ")[2]
-        lines += ["", f"``{key}`` : ``{typed}``", f"    {_plain(said.get(key, '')) or '..'}"]
+        lines += ["", f"``{key}`` : ``{_alternatives(typed)}``", f"    {_plain(said.get(key, '')) or '..'}"]
     lines.append("")
 
 

@@ -1,6 +1,6 @@
 """Numbers of pages, written from result files: ``python -m simulations.pages``; with ``--check`` nothing is written.
 
-Pages are the README.md of the project and those of ``simulations/*``; result files are ``simulations/*/results/*.csv``,
+Pages are the README.md of the project, those of ``simulations/*``, and those of ``docs``; result files are ``simulations/*/results/*.csv``,
 which ``fedgraph reproduce NAME --results simulations/PAPER/results`` writes. Markers are HTML comments, which nobody
 sees where a page is rendered. A table stands between two of them, the first of which says in TOML what is in it::
 
@@ -114,7 +114,8 @@ class Results:
 
 def pages(root: Path) -> list[Path]:
     """The pages of a checkout of the project."""
-    return [path for path in (root / "README.md", *sorted(root.glob("simulations/*/README.md"))) if path.is_file()]
+    found = (root / "README.md", *sorted(root.glob("simulations/*/README.md")), *sorted(root.glob("docs/**/*.md")))
+    return [path for path in found if path.is_file() and "_build" not in path.parts]
 
 
 def written_anew(text: str, results: Results) -> str:

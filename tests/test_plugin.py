@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+GUIDE = Path(__file__).resolve().parent.parent / "docs" / "guides" / "strategy.md"
 
 
 def code_block(language, contains):
-    """The README's own example, so that what it shows is what is tested."""
-    blocks = re.findall(rf"```{language}\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    """The guide's own example, so that what it shows is what is tested."""
+    blocks = re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)
     found = [block for block in blocks if contains in block]
-    assert len(found) == 1, f"README has {len(found)} {language} blocks with {contains!r}"
+    assert len(found) == 1, f"the guide has {len(found)} {language} blocks with {contains!r}"
     return found[0]
 
 

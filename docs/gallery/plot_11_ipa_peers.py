@@ -10,12 +10,12 @@ import matplotlib.pyplot as plt
 
 import fedgraph
 
-keys = {"experiment.rounds": 40, "evaluation.compare-peers": True}
+keys = {"experiment.rounds": 80, "evaluation.compare-peers": True}
 run = fedgraph.run("ipa/digits.toml", set=keys, progress=False)
-alone = fedgraph.run("ipa/digits.toml", method="local", set={"experiment.rounds": 40}, progress=False)
+alone = fedgraph.run("ipa/digits.toml", method="local", set={"experiment.rounds": 20}, progress=False)
 
 figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
-measured = run.client_metrics.query("split == 'test' and metric == 'accuracy'")
+measured = run.client_metrics.query("split == 'test' and metric == 'accuracy' and round < 80")
 for peer, lines in measured.groupby("client"):
     axis.plot(lines["round"], lines["value"], label=peer)
 axis.axhline(alone.clients["test/accuracy"].mean(), color="0.5", linestyle=":", label="each for itself")

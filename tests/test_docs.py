@@ -1,0 +1,178 @@
+"""What README and documentation show is run, parsed or looked up; and every part of the project has its page."""
+
+import ast
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer.main
+
+import fedgraph
+from fedgraph.commands.cli import app
+from fedgraph.commands.keys import setting_tables
+from fedgraph.experiment import load_experiment, parse_experiment
+from fedgraph.methods import built_ins
+from fedgraph.support.plugins import add_plugin_paths
+from strategies.engine.chosen import ChosenMethod
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+DOCS = REPOSITORY / "docs"
+GENERATED = ("_build", "auto_examples", "api")
+PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"]
+PAGES += [path for path in sorted(DOCS.rglob("*.md")) if not set(GENERATED) & set(path.relative_to(DOCS).parts)]
+PAGES += sorted((REPOSITORY / "docker").glob("*.md"))
+GALLERY = sorted((DOCS / "gallery").glob("plot_*.py"))
+COMMANDS = typer.main.get_command(app).commands
+QUICK = ("keys", "methods", "data")
+
+
+def blocks(page, *languages):
+    """Code blocks of a page in these languages, in their order."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [(language, text) for language, text in found if language in languages]
+
+
+def pages_with(*languages):
+    return [pytest.param(page, id=str(page.relative_to(REPOSITORY))) for page in PAGES if blocks(page, *languages)]
+
+
+def lines(page):
+    """Lines of the shell blocks of a page as words, without what is set before the command."""
+    for _, text in blocks(page, "sh"):
+        for line in text.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            while words and re.match(r"[A-Z_]+=", words[0]):
+                words = words[1:]
+            if words:
+                yield words
+
+
+def test_the_readme_has_150_lines_at_most():
+    assert len((REPOSITORY / "README.md").read_text().splitlines()) <= 150
+
+
+def test_all_code_blocks_have_a_language():
+    for page in PAGES:
+        fences = re.findall(r"^```.*$", page.read_text(), re.MULTILINE)
+        assert "```" not in fences[::2], page
+
+
+@pytest.mark.parametrize("page", pages_with("python", "toml"))
+def test_python_blocks_run_and_experiments_are_valid(page, leave_no_trace, tmp_path):
+    """A block that begins with the name of a file is that file; experiments on digits run, for a round."""
+    namespace = {"__name__": "page"}
+    add_plugin_paths([str(tmp_path)])
+    for language, text in blocks(page, "python", "toml"):
+        if language == "python":
+            file = re.match(r'"""(\w+\.py): ', text)
+            if file is not None:
+                (tmp_path / file[1]).write_text(text)
+            exec(compile(text, f"{page}", "exec"), namespace)
+            continue
+        tables = tomllib.loads(text)
+        complete = {"experiment", "data"} <= tables.keys()
+        defaults = {"experiment": {"method": "local"}, "data": {"set": "digits"}, "model": {"name": "gru"}}
+        if "superlink" in tables:
+            continue
+        chosen = parse_experiment(tables if complete and "model" in tables else defaults | tables)
+        ChosenMethod(chosen)
+        if complete and tables["data"]["set"] == "digits":
+            fedgraph.run(tables, set={"experiment.rounds": 1}, progress=False)
+
+
+@pytest.mark.parametrize("page", pages_with("sh"))
+def test_commands_of_shell_blocks_are_known_and_their_experiments_are_there(page, leave_no_trace):
+    targets = re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    for words in lines(page):
+        if words[0] == "make":
+            assert words[1] in targets, words
+        if words[0] != "fedgraph":
+            continue
+        command = COMMANDS[words[1]]
+        options = command.make_context(words[1], words[2:]).params
+        file = options.get("experiment") or ""
+        if words[1] in ("run", "node") and "/" in file and "resume" not in str(words):
+            methods = options.get("compare") or []
+            for method in (None, *methods):
+                ChosenMethod(load_experiment(file, options.get("overrides") or options.get("set") or (), method))
+        if words[1] == "reproduce" and options.get("name"):
+            paper, _, table = options["name"].partition("-")
+            assert (REPOSITORY / "simulations" / paper / "tables" / f"{table}.toml").is_file(), words
+
+
+def test_quick_commands_of_the_pages_run(leave_no_trace):
+    from typer.testing import CliRunner
+
+    shown = {tuple(words[1:]) for page in PAGES for words in lines(page) if words[0] == "fedgraph" and words[1] in QUICK}
+    assert len(shown) >= 3
+    for words in shown:
+        result = CliRunner().invoke(app, list(words))
+        assert result.exit_code == 0, (words, result.output)
+
+
+def test_commands_and_tables_of_keys_in_the_text_are_known():
+    for page in PAGES:
+        for command, argument in re.findall(r"`fedgraph ([a-z][\w-]*) ?([\w.-]*)`", page.read_text()):
+            assert command in COMMANDS, (page, command)
+            if command == "keys" and argument.islower():
+                assert argument in setting_tables(), (page, argument)
+        for name in re.findall(r"<!-- keys (\S+) -->", page.read_text()):
+            assert name in setting_tables(), (page, name)
+
+
+def test_links_between_files_lead_somewhere():
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        for link in re.findall(r"\]\(([^)\s#]+)[^)]*\)", text):
+            if not re.match(r"\w+:", link) and "auto_examples" not in link:
+                assert (page.parent / link).exists(), (page, link)
+
+
+@pytest.mark.parametrize("script", GALLERY, ids=lambda path: path.stem)
+def test_examples_say_what_they_show_and_import_what_is_there(script):
+    tree = ast.parse(script.read_text())
+    title, line, *_ = (ast.get_docstring(tree) or "").splitlines()
+    assert line == "=" * len(title), script
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(node.module)
+            assert all(hasattr(module, name.name) for name in node.names), (script, node.module)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(".toml"):
+            load_experiment(node.value)
+
+
+def test_everything_has_its_page():
+    reference = (DOCS / "reference" / "index.md").read_text().split()
+    rooms = [
+        path.parent.relative_to(REPOSITORY).as_posix().replace("/", ".")
+        for path in sorted((REPOSITORY / "fedgraph").rglob("__init__.py"))
+        if "__all__" in path.read_text() and path.parent.name != "templates"
+    ]
+    assert [room for room in rooms if room not in reference] == []
+    assert {"strategies.engine.base", "clients.engine.base"} <= set(reference)
+    methods = DOCS / "methods"
+    listed = (methods / "index.md").read_text()
+    assert [name for name in built_ins() if f"`{name}`" not in listed] == []
+    for name in ("sfl", "f3", "f3-forecast", "ipa", "fedngm"):
+        page = (methods / f"{name}.md").read_text()
+        for part in ("## Equations", "## When to use it", "## When not", "## Run it", f"<!-- keys {name} -->", "$$"):
+            assert part in page, (name, part)
+    for file in [*REPOSITORY.glob("simulations/*/README.md"), *REPOSITORY.glob("docker/*.md"), REPOSITORY / "CHANGELOG.md"]:
+        stands_for = f"]({os.path.relpath(file, DOCS / 'results')})."
+        assert any(stands_for in page.read_text() for page in PAGES if page.parent.parent == DOCS), file
+
+
+@pytest.mark.slow
+def test_the_documentation_builds_without_a_warning(tmp_path):
+    for needed in ("sphinx", "myst_parser", "sphinx_gallery", "pydata_sphinx_theme", "latex2mathml"):
+        pytest.importorskip(needed, reason="the extra `docs` is not installed; `make docs` installs it")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(DOCS), str(tmp_path / "html")]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr[-4000:]
+    assert (tmp_path / "html" / "auto_examples" / "plot_01_compare_methods.html").is_file()
