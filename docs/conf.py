@@ -8,7 +8,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
-from fedgraph import __version__  # noqa: E402
+from fedgraph import __version__
 
 project = "fedgraph"
 author = "The fedgraph authors"
@@ -19,6 +19,7 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx_design",
     "sphinx_copybutton",
@@ -43,6 +44,10 @@ napoleon_use_ivar = True
 suppress_warnings = ["ref.python"]
 python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
+toc_object_entries_show_parents = "hide"
+
+# Copied from the package sphinx-mathjax-offline: the pages need no internet.
+mathjax_path = "mathjax/tex-chtml.js"
 
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",

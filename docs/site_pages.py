@@ -4,12 +4,13 @@
 - Links between files of the repository become links between pages, where these files are pages.
 - ``<!-- keys TABLE -->`` and ``<!-- baselines -->`` are replaced by tables made from settings classes and the methods.
 - Settings classes are documented by a table of their keys.
-- Equations become MathML, which browsers show without scripts.
+- MathJax, which shows equations, comes along with the pages.
 - Links within the pages that lead nowhere are warnings.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -19,8 +20,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urldefrag
 
-from docutils import nodes
-from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 from sphinx.util import logging
 
@@ -124,6 +123,7 @@ def _alternatives(typed: str) -> str:
 def baselines_table() -> str:
     """Return the methods that are not those of the four papers, as a table in Markdown."""
     lines = ["| method | what it is | needs | paper |", "|---|---|---|---|"]
+    method: Any
     for name, method in sorted(built_ins().items()):
         if name.split("-")[0] in FOUR_PAPERS:
             continue
@@ -134,14 +134,17 @@ def baselines_table() -> str:
 
 def _read(app: Sphinx, name: str, source: list[str]) -> None:
     if Path(app.env.doc2path(name)).suffix == ".md":
-        app.env.note_dependency(str(REPOSITORY / "fedgraph" / "__init__.py"))
         source[0] = page_source(name, source[0])
 
 
 def _always_read(app: Sphinx, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
-    """Pages made from other files are read in every build."""
-    found = pages_of_files()
-    return [name for path, name in found.items() if DOCS not in path.parents] + ["methods/baselines"]
+    """Pages made from other files, or from the code, are read in every build."""
+    made = [name for path, name in pages_of_files().items() if DOCS not in path.parents]
+    for page in DOCS.rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        if _BASELINES in text or _KEYS.search(text):
+            made.append(page.relative_to(DOCS).with_suffix("").as_posix())
+    return made
 
 
 def _settings(app: Sphinx, what: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
@@ -165,14 +168,15 @@ def _signature(
     return ("", None) if what == "class" and isinstance(item, type) and issubclass(item, Settings) else None
 
 
-def _display_math(self: Any, node: nodes.math_block) -> None:
-    self.body.append(convert(node.astext(), display="block"))
-    raise nodes.SkipNode
-
-
-def _inline_math(self: Any, node: nodes.math) -> None:
-    self.body.append(convert(node.astext()))
-    raise nodes.SkipNode
+def _copy_mathjax(site: Path) -> None:
+    """Copy the part of MathJax that the pages load."""
+    package = importlib.util.find_spec("sphinx-mathjax-offline")
+    assert package is not None
+    assert package.origin is not None
+    source, target = Path(package.origin).parent / "static" / "mathjax", site / "_static" / "mathjax"
+    fonts = Path("output") / "chtml" / "fonts" / "woff-v2"
+    shutil.copytree(source / fonts, target / fonts, dirs_exist_ok=True)
+    shutil.copy(source / "tex-chtml.js", target)
 
 
 class _Page(HTMLParser):
@@ -212,6 +216,7 @@ def broken_links(site: Path) -> Iterator[tuple[str, str]]:
 def _finished(app: Sphinx, error: Exception | None) -> None:
     shutil.rmtree(DOCS / "gallery" / "runs", ignore_errors=True)
     if error is None and app.builder.name == "html":
+        _copy_mathjax(Path(app.outdir))
         for page, link in broken_links(Path(app.outdir)):
             log.warning("%s: a link leads nowhere: %s", page, link)
 
@@ -223,6 +228,4 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", _settings, priority=900)
     app.connect("autodoc-process-signature", _signature)
     app.connect("build-finished", _finished)
-    app.add_html_math_renderer("mathml", (_inline_math, None), (_display_math, None))
-    app.config.html_math_renderer = "mathml"
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,8 +1,9 @@
 """Numbers of pages, written from result files: ``python -m simulations.pages``; with ``--check`` nothing is written.
 
-Pages are the README.md of the project, those of ``simulations/*``, and those of ``docs``; result files are ``simulations/*/results/*.csv``,
-which ``fedgraph reproduce NAME --results simulations/PAPER/results`` writes. Markers are HTML comments, which nobody
-sees where a page is rendered. A table stands between two of them, the first of which says in TOML what is in it::
+Pages are the README.md of the project, those of ``simulations/*``, and those of ``docs``; result files are
+``simulations/*/results/*.csv``, which ``fedgraph reproduce NAME --results simulations/PAPER/results`` writes. Markers
+are HTML comments, which nobody sees where a page is rendered. A table stands between two of them, the first of
+which says in TOML what is in it::
 
     <!-- table sfl/table1-small
     corner = "MAE an hour ahead, mph"

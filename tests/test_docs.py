@@ -100,7 +100,7 @@ def test_commands_of_shell_blocks_are_known_and_their_experiments_are_there(page
         if words[1] in ("run", "node") and "/" in file and "resume" not in str(words):
             methods = options.get("compare") or []
             for method in (None, *methods):
-                ChosenMethod(load_experiment(file, options.get("overrides") or options.get("set") or (), method))
+                ChosenMethod(load_experiment(file, options["set_"] or (), method))
         if words[1] == "reproduce" and options.get("name"):
             paper, _, table = options["name"].partition("-")
             assert (REPOSITORY / "simulations" / paper / "tables" / f"{table}.toml").is_file(), words
@@ -109,7 +109,9 @@ def test_commands_of_shell_blocks_are_known_and_their_experiments_are_there(page
 def test_quick_commands_of_the_pages_run(leave_no_trace):
     from typer.testing import CliRunner
 
-    shown = {tuple(words[1:]) for page in PAGES for words in lines(page) if words[0] == "fedgraph" and words[1] in QUICK}
+    shown = {
+        tuple(words[1:]) for page in PAGES for words in lines(page) if words[0] == "fedgraph" and words[1] in QUICK
+    }
     assert len(shown) >= 3
     for words in shown:
         result = CliRunner().invoke(app, list(words))
@@ -163,14 +165,25 @@ def test_everything_has_its_page():
         page = (methods / f"{name}.md").read_text()
         for part in ("## Equations", "## When to use it", "## When not", "## Run it", f"<!-- keys {name} -->", "$$"):
             assert part in page, (name, part)
-    for file in [*REPOSITORY.glob("simulations/*/README.md"), *REPOSITORY.glob("docker/*.md"), REPOSITORY / "CHANGELOG.md"]:
+    for file in [
+        *REPOSITORY.glob("simulations/*/README.md"),
+        *REPOSITORY.glob("docker/*.md"),
+        REPOSITORY / "CHANGELOG.md",
+    ]:
         stands_for = f"]({os.path.relpath(file, DOCS / 'results')})."
         assert any(stands_for in page.read_text() for page in PAGES if page.parent.parent == DOCS), file
 
 
 @pytest.mark.slow
 def test_the_documentation_builds_without_a_warning(tmp_path):
-    for needed in ("sphinx", "myst_parser", "sphinx_gallery", "pydata_sphinx_theme", "latex2mathml"):
+    for needed in (
+        "sphinx",
+        "myst_parser",
+        "sphinx_gallery",
+        "pydata_sphinx_theme",
+        "sphinx_design",
+        "sphinx_copybutton",
+    ):
         pytest.importorskip(needed, reason="the extra `docs` is not installed; `make docs` installs it")
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(DOCS), str(tmp_path / "html")]
     built = subprocess.run(command, capture_output=True, text=True, check=False)

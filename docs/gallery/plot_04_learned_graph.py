@@ -24,6 +24,6 @@ plt.show()
 # %%
 # Accuracy with either, of every client on its own test data:
 
-import pandas as pd  # noqa: E402
+import pandas as pd
 
 pd.DataFrame({"given": given.clients["test/accuracy"], "learned": learned.clients["test/accuracy"]}).describe().round(3)

@@ -26,6 +26,6 @@ plt.show()
 # %%
 # The two models stay different. How far apart they are, in parameters and in what they predict:
 
-import pandas as pd  # noqa: E402
+import pandas as pd
 
 pd.read_csv(run.path / "peers.csv")

@@ -44,7 +44,7 @@ answers
 # %%
 # Rows that nobody has: samples of the model.
 
-import pandas as pd  # noqa: E402
+import pandas as pd
 
 rows = model.sample(5, given={"lung": "yes"})
 pd.DataFrame({name: rows.column(name).to_pylist() for name in rows.names})

@@ -14,7 +14,9 @@ keys = {"train.local-epochs": 60, "f3.epochs": 60, "f3.draw-per": "batch"}
 clean = fedgraph.run("f3/breast-cancer.toml", set=keys, progress=False)
 epsilons = [2, 10, 50, 250]
 noisy = [
-    fedgraph.run("f3/breast-cancer.toml", set={**keys, "f3.noise.clip-norm": 1, "f3.noise.epsilon": epsilon}, progress=False)
+    fedgraph.run(
+        "f3/breast-cancer.toml", set={**keys, "f3.noise.clip-norm": 1, "f3.noise.epsilon": epsilon}, progress=False
+    )
     for epsilon in epsilons
 ]
 

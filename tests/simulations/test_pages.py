@@ -43,7 +43,8 @@ def test_every_table_of_measured_numbers_is_written_from_a_result_file():
 
 
 @pytest.mark.parametrize(
-    ("page", "begins"), [("README.md", "`fedgraph reproduce "), ("docs/guides/reproduce.md", "What came out stands beside")]
+    ("page", "begins"),
+    [("README.md", "`fedgraph reproduce "), ("docs/guides/reproduce.md", "What came out stands beside")],
 )
 def test_headline_numbers_are_from_the_files_that_the_results_pages_have_them_from(page, begins):
     text = (REPOSITORY / page).read_text()
