@@ -48,4 +48,4 @@ $(VENV)/.installed: pyproject.toml .ci/constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist docs/_build docs/auto_examples docs/reference/api .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist docs/_build docs/auto_examples docs/reference/api docs/sg_execution_times.rst .mypy_cache .pytest_cache .ruff_cache

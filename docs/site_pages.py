@@ -72,7 +72,8 @@ def page_source(name: str, text: str) -> str:
 
 
 def _prose(text: str, path: Path, name: str) -> str:
-    return _LINK.sub(lambda link: link[1] + _target(link[2], path, name) + link[3], _COMMENT.sub("", text))
+    text = _COMMENT.sub("", text).replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}")
+    return _LINK.sub(lambda link: link[1] + _target(link[2], path, name) + link[3], text)
 
 
 def _target(link: str, path: Path, name: str) -> str:
@@ -107,7 +108,7 @@ def keys_table(name: str) -> str:
     heading, kind = setting_tables()[name]
     said = meanings(kind)
     inner = inner_tables(kind)
-    lines = [f"| key of `{heading}` | meaning |", "|---|---|"]
+    lines = [f"| key of `{heading}`, type = default | meaning |", "|---|---|"]
     for line in describe(kind, name)[: len(kind.model_fields)]:
         key, _, told = line.partition(": ")
         typed = "a table" if key in inner else f"`{_alternatives(told)}`"
