@@ -119,10 +119,7 @@ def resolved(experiment: Experiment) -> Experiment:
     ExperimentError
         When the method cannot be found, or its table does not fit.
     """
-    chosen = ChosenMethod(experiment)
-    # The keys of a stock strategy are the arguments of its constructor.
-    own = chosen.settings.as_table() or experiment.method_table
-    return replace(experiment, method_tables={experiment.method.name: own} if own else {})
+    return ChosenMethod(experiment).resolved()
 
 
 def digest(experiment: Experiment) -> str:
