@@ -1,5 +1,6 @@
 import json
 import struct
+import time
 
 import pytest
 
@@ -27,7 +28,12 @@ def read(folder):
     """The history rows, the configuration and the ids in the offline files of a run."""
     rows, config, ids = [], {}, []
     for path in sorted(folder.path.glob("wandb/offline-run-*/*.wandb")):
-        for record in records(path):
+        # W&B's own process writes on for a moment after the run has ended.
+        deadline = time.monotonic() + 30
+        while not (found := list(records(path))) or not found[-1].HasField("exit"):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        for record in found:
             if record.HasField("history"):
                 items = record.history.item
                 rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
