@@ -24,6 +24,7 @@ from fedgraph.commands.predict import predict
 from fedgraph.commands.reproduce import reproduce
 from fedgraph.commands.run import run
 from fedgraph.commands.runs import compare, runs
+from fedgraph.commands.sweep import sweep
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.terminal import messages_for_people
 
@@ -131,7 +132,8 @@ def keys(table: Annotated[str | None, typer.Argument(help="experiment, graph, me
 
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "First steps": {
-        "run": run, "runs": runs, "compare": compare, "predict": predict, "peers": peers, "reproduce": reproduce,
+        "run": run, "runs": runs, "compare": compare, "predict": predict, "peers": peers, "sweep": sweep,
+        "reproduce": reproduce,
     },
     "Look things up": {"methods": methods, "keys": keys, "data": data},
     "Real machines": {"node": node, "server": server, "test-credentials": credentials_for_testing},

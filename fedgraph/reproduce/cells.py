@@ -107,7 +107,7 @@ class CellMaker:
         except ExperimentError as error:
             nowhere = self.cells_dir / "cannot-be-resolved"
             return Cell(row.label, column.key, seed, None, nowhere, str(error))
-        path = _folder(experiment, self.cells_dir)
+        path = folder_of(experiment, self.cells_dir)
         return Cell(row.label, column.key, seed, experiment, path, nodes=row.nodes, after=after)
 
 
@@ -147,7 +147,7 @@ def overrides_that_count(overrides: Sequence[str]) -> tuple[str, ...]:
     return tuple(override for override, key in keys if key not in idle and key.partition(".")[0] != "output")
 
 
-def _folder(experiment: Experiment, cells_dir: Path) -> Path:
+def folder_of(experiment: Experiment, cells_dir: Path) -> Path:
     """Return the run folder of an experiment: an existing one of the same content, else the path of a new one.
 
     A folder made before a key existed is found by reading its experiment again, which fills in the key's default.

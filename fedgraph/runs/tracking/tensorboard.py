@@ -45,7 +45,7 @@ class TensorBoardTracker:
         self._writer.add_text(_PARAMETERS, "\n".join(["| key | value |", "|---|---|", *rows]), 0)
         # The last of the three parts says that the run has ended well.
         for part in hparams(dict(params), {})[:2]:
-            self._writer.file_writer.add_summary(part)
+            self._writer._get_file_writer().add_summary(part)
         self._writer.flush()
 
     def log_metrics(self, values: Values, step: int) -> None:
@@ -68,5 +68,5 @@ class TensorBoardTracker:
     def finalize(self, status: Status) -> None:
         """Close the event file."""
         if status == "finished":
-            self._writer.file_writer.add_summary(hparams({}, {})[2])
+            self._writer._get_file_writer().add_summary(hparams({}, {})[2])
         self._writer.close()
