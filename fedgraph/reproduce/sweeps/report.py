@@ -106,7 +106,7 @@ def _along(panel: Any, complete: Sequence[Tried], axis: Axis, number: int, joine
     line = "-" if joined else ""
     panel.errorbar(places, means, yerr=deviations, marker="o", markersize=4, linestyle=line, color=_OTHERS, capsize=2)
     best = complete[0]
-    panel.plot(_place(axis, best.trial.settings[number][1]), best.mean, marker="o", color=_CHOSEN, label="chosen")
+    panel.plot(_place(axis, best.trial.settings[number][1]), best.mean, "o", color=_CHOSEN, label="chosen", zorder=3)
     _scale(panel, axis, "x")
     panel.legend(frameon=False, fontsize=8)
     panel.spines[["top", "right"]].set_visible(False)
@@ -125,10 +125,8 @@ def _map(figure: Any, panel: Any, complete: Sequence[Tried], axes: Sequence[Axis
         middle = (np.nanmin(grid) + np.nanmax(grid)) / 2
         for x, y in zip(wide, high, strict=True):
             colour = "black" if grid[y, x] > middle else "white"
-            panel.text(x, y, f"{grid[y, x]:.3g}", ha="center", va="center", fontsize=8, color=colour)
-        panel.plot(
-            wide[0], high[0], marker="s", markersize=34, fillstyle="none", color=_CHOSEN, linestyle="", label="chosen"
-        )
+            text = f"{grid[y, x]:.3g}" + ("\nchosen" if (x, y) == (wide[0], high[0]) else "")
+            panel.text(x, y, text, ha="center", va="center", fontsize=8, color=colour)
         drawn = panel.imshow(grid, cmap="viridis", aspect="auto", origin="lower")
         for axis, which in zip(axes, "xy", strict=True):
             getattr(panel, f"set_{which}ticks")(range(len(axis.values)), [_short(value) for value in axis.values])
@@ -137,9 +135,9 @@ def _map(figure: Any, panel: Any, complete: Sequence[Tried], axes: Sequence[Axis
         places = [[_place(axis, each.trial.settings[n][1]) for each in complete] for n, axis in enumerate(axes)]
         drawn = panel.scatter(*places, c=[each.mean for each in complete], cmap="viridis", s=36)
         panel.scatter(*([each[0]] for each in places), s=110, facecolors="none", edgecolors=_CHOSEN, label="chosen")
+        panel.legend(frameon=False, fontsize=8)
         for axis, which in zip(axes, "xy", strict=True):
             _scale(panel, axis, which)
-    figure.legend(loc="outside lower right", frameon=False, fontsize=8)
     figure.colorbar(drawn, ax=panel, label=str(quantity))
 
 

@@ -1,9 +1,13 @@
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("mlflow", reason="mlflow is not installed")
 pytest.importorskip("sqlalchemy", reason="sqlalchemy is not installed")
 from mlflow.tracking import MlflowClient
 
+from fedgraph.experiment.experiment import load_experiment
+from fedgraph.runs.tracking.tracker import trackers_of
 from fedgraph.support.errors import ExperimentError
 
 
@@ -32,7 +36,7 @@ def test_a_resumed_run_is_one_record(run_tracked, digits_tables):
     artifacts = {found.path for found in client.list_artifacts(run.info.run_id)}
     assert {"summary.json", "experiment.toml", "learning-curves.png"} <= artifacts
     copied = client.download_artifacts(run.info.run_id, "summary.json", str(folder.path / "logs"))
-    assert open(copied).read() == (folder.path / "summary.json").read_text()
+    assert Path(copied).read_text() == (folder.path / "summary.json").read_text()
 
 
 @pytest.mark.slow
@@ -49,7 +53,4 @@ def test_the_environment_names_another_server(run_tracked, digits_tables, tmp_pa
     (folder.path / "summary.json").unlink()
     (folder.path / "mlruns" / "run-id").write_text("0" * 32)
     with pytest.raises(ExperimentError, match="set MLFLOW_TRACKING_URI as it was when the run began"):
-        from fedgraph.experiment.experiment import load_experiment
-        from fedgraph.runs.tracking.tracker import trackers_of
-
         trackers_of(load_experiment(folder.path / "experiment.toml"), folder)
