@@ -168,6 +168,8 @@ def _conclude(console: Console, search: Search, folder: Path) -> None:
         found = [value_of(RunFolder(cell.path).summary(), quantity) for cell in best.trial.cells]
         values = [value for value in found if value is not None]
         console.print(f"{quantity} of the chosen settings: {mean_in_words(values)}", markup=False, highlight=False)
+    else:
+        console.print('Nothing was measured on test data: "test" is not among [evaluation] splits.', markup=False)
     write_atomically(folder / "best.toml", f"# {about}\n\n{chosen.as_toml()}".encode())
     picture(tried, plan.axes, plan.quantity).savefig(folder / "sweep.png")
     for name in ("sweep.csv", "sweep.png", "best.toml"):

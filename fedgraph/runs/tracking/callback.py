@@ -16,7 +16,7 @@ from fedgraph.runs.callbacks import Callback
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.reports import plot_runs
 from fedgraph.runs.tracking.tracker import Status, Tracker, Values, trackers_of
-from fedgraph.support.files import State, write_atomically
+from fedgraph.support.files import State
 
 log = logging.getLogger("fedgraph")
 
@@ -114,7 +114,10 @@ class Tracking(Callback):
                 if name in self._trackers:
                     self._told[name] = max(self._told.get(name, 0), self._lines)
         if self._told != before:
-            write_atomically(self._folder.path / _MARK, json.dumps(self._told).encode())
+            # Not forced on to the disk, as little as what trackers write.
+            fresh = self._folder.path / f".{_MARK}"
+            fresh.write_text(json.dumps(self._told))
+            fresh.replace(self._folder.path / _MARK)
 
     def _new_lines(self) -> Iterator[dict[str, Any]]:
         """Yield the lines written since the last call; the first call comes after old ones have been cut off."""

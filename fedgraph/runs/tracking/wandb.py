@@ -17,7 +17,6 @@ import wandb
 from fedgraph.experiment import Experiment
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.tracking.tracker import MOST_CLIENTS, Status, Values, flat
-from fedgraph.support.files import write_atomically
 
 _STEP = "step"
 
@@ -84,4 +83,4 @@ class WandbTracker:
         self._run.finish(exit_code=0 if status == "finished" else 1)
 
     def _note(self) -> None:
-        write_atomically(self._kept, json.dumps({"id": self._id, "logged": self._logged}).encode())
+        self._kept.write_text(json.dumps({"id": self._id, "logged": self._logged}))

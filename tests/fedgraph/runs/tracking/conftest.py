@@ -2,6 +2,7 @@
 
 import sys
 import types
+from typing import ClassVar
 
 import pytest
 
@@ -20,7 +21,10 @@ class Stops(Callback):
         self.in_round = in_round
 
     def on_training(self, training):
-        if training.round == self.in_round:
+        self.on_epoch("", training.round)
+
+    def on_epoch(self, phase, epoch):
+        if epoch == self.in_round:
             raise RuntimeError("stopped by the test")
 
 
@@ -55,7 +59,7 @@ def own_tracker(monkeypatch):
     """A tracker of the user's own, by dotted path; ``made`` are all that were made, with what they were told."""
 
     class Own:
-        made = []
+        made: ClassVar = []
 
         def __init__(self, folder, experiment):
             self.name, self.experiment = folder.name, experiment.experiment.name

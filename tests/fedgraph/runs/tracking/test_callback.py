@@ -89,6 +89,13 @@ def test_epochs_of_methods_without_rounds_are_told(run_tracked, own_tracker, pat
     assert own_tracker.made[0].status == ["finished"]
 
 
+def test_epochs_that_are_run_again_are_told_once(run_tracked, own_tracker, patches_tables):
+    patches_tables["f3"] |= {"epochs": 5, "patience": 5}
+    run_tracked([OWN], stops=[3, 4], tables=patches_tables)
+    assert [step for step, _ in series(own_tracker.made[:1], "fusion/training-loss")] == [1, 2]
+    assert [step for step, _ in series(own_tracker.made, "fusion/validation-loss")] == [1, 2, 3, 4, 5]
+
+
 def test_a_tracker_that_fails_does_not_stop_the_run(run_tracked, own_tracker, digits_tables, monkeypatch, caplog):
     digits_tables["experiment"]["rounds"] = 3
     called = []
