@@ -54,7 +54,7 @@ def sweep(
     with messages_for_people():
         if importlib.util.find_spec("optuna") is None:
             raise ExperimentError(
-                'fedgraph sweep needs Optuna: pip install "fedgraph-flower[sweep]", or pip install optuna'
+                "fedgraph sweep needs Optuna: pip install optuna (or fedgraph with its extra [sweep])"
             )
         from fedgraph.reproduce.sweeps.search import Search, SweepPlan
 

@@ -15,7 +15,7 @@ from fedgraph.experiment import Experiment
 from fedgraph.runs.callbacks import Callback
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.reports import plot_runs
-from fedgraph.runs.tracking.tracker import Status, Tracker, Values, trackers_of
+from fedgraph.runs.tracking.tracker import PASSWORD, Status, Tracker, Values, in_words, trackers_of
 from fedgraph.support.files import State
 
 log = logging.getLogger("fedgraph")
@@ -27,7 +27,6 @@ _MOST_BYTES = 16_000_000
 _SECRET = re.compile(
     r"(^|[-_])(token|password|passphrase|passwd|secret|credentials?|(api|private|access)[-_]?key)$", re.I
 )
-_PASSWORD = re.compile(r"://[^/\s]*@")
 _UNTOLD_TABLES = ("output", "clients")
 """Tables that are no parameters: where results go, and who takes part."""
 _COSTS = ("seconds", "bytes_down", "bytes_up")
@@ -155,7 +154,7 @@ class Tracking(Callback):
             job(self._trackers[name])
         except Exception as error:
             del self._trackers[name]
-            log.warning("tracker %s failed, the run goes on without it: %s: %s", name, type(error).__name__, error)
+            log.warning("tracker %s failed, the run goes on without it: %s", name, in_words(error))
 
     def _files(self) -> Iterator[Any]:
         """Yield the small files of a finished run, and a picture of it."""
@@ -185,7 +184,7 @@ def parameters(tables: Mapping[str, Any]) -> Iterator[tuple[str, bool | int | fl
 
 
 def _is_secret(name: str, value: Any) -> bool:
-    return any(map(_SECRET.search, name.split(".")[1:])) or bool(isinstance(value, str) and _PASSWORD.search(value))
+    return any(map(_SECRET.search, name.split(".")[1:])) or bool(isinstance(value, str) and PASSWORD.search(value))
 
 
 def _leaves(table: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:

@@ -28,6 +28,9 @@ _BUILT_IN = {
     "wandb": "fedgraph.runs.tracking.wandb:WandbTracker",
 }
 
+PASSWORD = re.compile(r"://[^/\s]*@")
+"""The beginning of an address with a name and a password."""
+
 MOST_CLIENTS = 50
 """Clients up to which each has metrics of its own; of more there would be too many to look at."""
 
@@ -75,8 +78,8 @@ def _check_installed(name: str) -> None:
     found = importlib.util.find_spec(name)
     if found is None or found.origin is None:
         raise ExperimentError(
-            f'{_KEY} = ["{name}"] needs a package that is not installed: pip install "fedgraph-flower[{name}]", or '
-            f"pip install {_PACKAGES[name]}"
+            f'{_KEY} = ["{name}"] needs a package that is not installed: pip install {_PACKAGES[name]} (or fedgraph '
+            f"with its extra [{name}])"
         )
 
 
@@ -84,12 +87,17 @@ def _made(name: str, kind: type, folder: RunFolder, experiment: Experiment) -> T
     try:
         tracker = kind(folder, experiment)
     except Exception as error:
-        raise ExperimentError(f"{_KEY}: '{name}' cannot be started: {type(error).__name__}: {error}") from error
+        raise ExperimentError(f"{_KEY}: '{name}' cannot be started: {in_words(error)}") from None
     if not isinstance(tracker, Tracker):
         wanted = ("log_params", "log_metrics", "save", "finalize")
         missing = [function for function in wanted if not hasattr(tracker, function)]
         raise ExperimentError(f"{_KEY}: '{name}' is no tracker: it has no function {', '.join(missing)}")
     return tracker
+
+
+def in_words(error: Exception) -> str:
+    """Describe an error of a tracker, without the password that the address of a server may have."""
+    return PASSWORD.sub("://", f"{type(error).__name__}: {error}")
 
 
 def flat(values: Values, most: int = MOST_CLIENTS) -> dict[str, float]:

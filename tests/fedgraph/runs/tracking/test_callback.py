@@ -103,14 +103,14 @@ def test_a_tracker_that_fails_does_not_stop_the_run(run_tracked, own_tracker, di
     def log_metrics(self, values, step):
         called.append(step)
         if step == 2:
-            raise ConnectionError("the server is gone")
+            raise ConnectionError("http://me:word@server/ is gone")
 
     monkeypatch.setattr(own_tracker, "log_metrics", log_metrics)
     with caplog.at_level(logging.WARNING, "fedgraph"):
         folder = run_tracked([OWN])
     warnings = [record.message for record in caplog.records if "tracker" in record.message]
     assert warnings == [
-        "tracker my_trackers:Own failed, the run goes on without it: ConnectionError: the server is gone"
+        "tracker my_trackers:Own failed, the run goes on without it: ConnectionError: http://server/ is gone"
     ]
     assert folder.summary()["rounds"] == 3
     assert called[-1] == 2

@@ -29,11 +29,13 @@ def test_of_many_clients_none_has_a_number_of_its_own():
     assert len(flat(values, most=51)) == 52
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
-def test_a_missing_package_is_named_before_anything_is_trained(run_tracked, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("name", "package"), [("tensorboard", "tensorboard"), ("mlflow", "mlflow-skinny"), ("wandb", "wandb")]
+)
+def test_a_missing_package_is_named_before_anything_is_trained(run_tracked, monkeypatch, name, package):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda wanted, *more: None if wanted == name else found(wanted))
-    with pytest.raises(ExperimentError, match=rf'pip install "fedgraph-flower\[{name}\]"'):
+    with pytest.raises(ExperimentError, match=rf"pip install {package} \(or fedgraph with its extra \[{name}\]"):
         run_tracked([name])
 
 
@@ -49,6 +51,10 @@ def test_other_names_are_refused(digits_tables):
     digits_tables["output"] = {"track": ["tensorbord"]}
     with pytest.raises(ExperimentError, match="a tracker is 'tensorboard', 'mlflow', 'wandb' or"):
         parse_experiment(digits_tables)
+
+
+def unreachable(self, folder, experiment):
+    raise ConnectionError("no answer from http://me:word@host:9/")
 
 
 def test_what_is_no_tracker_is_refused(digits_tables, own_tracker, monkeypatch):
@@ -67,5 +73,9 @@ def test_what_is_no_tracker_is_refused(digits_tables, own_tracker, monkeypatch):
         made("others:Half")
     with pytest.raises(ExperimentError, match="'others:Broken' cannot be started: TypeError"):
         made("others:Broken")
+    module.Away = type("Away", (), {"__init__": unreachable})
+    with pytest.raises(ExperimentError, match="ConnectionError: no answer from http://host:9/") as error:
+        made("others:Away")
+    assert "word" not in str(error.value)
     with pytest.raises(ExperimentError, match="has no 'Missing'"):
         made("others:Missing")
