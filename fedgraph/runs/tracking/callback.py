@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from fedgraph.experiment import Experiment
@@ -59,8 +60,9 @@ class Tracking(Callback):
     """Callback that passes the lines of ``metrics.jsonl`` on to trackers.
 
     Rounds are passed on once a checkpoint has them, so that none is taken back; epochs of methods without rounds at
-    once. How many lines each tracker has been told is kept in the run folder: a resumed run tells only the others. A
-    tracker that fails is left alone for the rest of the run, after a warning; a resumed run takes it up again.
+    once. How many lines each tracker has been told is kept in the run folder: a resumed run tells only the others (and,
+    after a kill while it was told, the last one again). A tracker that fails is left alone for the rest of the run,
+    after a warning; a resumed run takes it up again.
 
     Parameters
     ----------
@@ -156,7 +158,7 @@ class Tracking(Callback):
             del self._trackers[name]
             log.warning("tracker %s failed, the run goes on without it: %s", name, in_words(error))
 
-    def _files(self) -> Iterator[Any]:
+    def _files(self) -> Iterator[Path]:
         """Yield the small files of a finished run, and a picture of it."""
         path = self._folder.path
         try:

@@ -3,6 +3,7 @@ import pytest
 
 pytest.importorskip("tensorboard", reason="tensorboard is not installed")
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.runs.folder import RunFolder
@@ -28,6 +29,8 @@ def test_a_resumed_run_is_one_record(run_tracked, digits_tables):
     assert histogram.sum == pytest.approx(6 * expected)
     (picture,) = events.Images("learning-curves")
     assert (picture.width, picture.height) == (1440, 570)
+    settings = HParamsPluginData.FromString(events.PluginTagToContent("hparams")["_hparams_/session_start_info"])
+    assert settings.session_start_info.hparams["train.learning-rate"].number_value == 0.1
     (text,) = events.Tensors("parameters/text_summary")
     assert "| train.learning-rate | 0.1 |" in text.tensor_proto.string_val[0].decode()
 
