@@ -1,4 +1,4 @@
-"""What ``fedgraph sweep`` does: run the trials that are missing, show all, and measure what was chosen on test data."""
+"""What ``fedgraph sweep`` does: run the trials that are missing, show all, and report the chosen one on test data."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _write(search: Search, folder: Path) -> None:
 
 
 def _conclude(console: Console, search: Search, folder: Path) -> None:
-    """Show the trials, write the files, and measure the chosen settings on test data, for the first time."""
+    """Show the trials, write the files, and tell what the chosen settings have on test data, which chose nothing."""
     from fedgraph.reproduce.sweeps.report import mean_in_words, picture, trials_table
 
     plan, tried = search.plan, search.tried()
