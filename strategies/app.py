@@ -18,6 +18,7 @@ from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.runs import Callback, Run, RunFolder
 from fedgraph.runs.reports import as_text
 from fedgraph.runs.reports.page import leave_report
+from fedgraph.runs.tracking import tracked
 from fedgraph.support.threads import pinned_threads
 from strategies.engine.chosen import ChosenMethod
 from strategies.engine.phase_runs import execute_phases
@@ -82,7 +83,9 @@ def execute(grid: Grid, experiment: Experiment, data_dir: Path, listeners: Seque
             method = ChosenMethod(experiment)
             log.info("run folder %s", folder.path)
             has_phases = issubclass(method.strategy_class, PhasedStrategy)
-            (execute_phases if has_phases else execute_rounds)(grid, experiment, method, data_dir, folder, listeners)
+            run = execute_phases if has_phases else execute_rounds
+            with tracked(method.resolved(), folder) as trackers:
+                run(grid, experiment, method, data_dir, folder, (*listeners, *trackers))
     except Exception as error:
         log.error("the run stopped: %s", error)
         raise

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -108,9 +110,16 @@ def test_the_wheel_declares_command_and_dependencies(wheel):
     metadata = archive.read(f"{info}/METADATA").decode()
     declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     assert f"Version: {declared['version']}" in metadata
-    assert metadata.count("\nRequires-Dist: ") == len(declared["dependencies"]) + sum(
-        map(len, declared["optional-dependencies"].values())
-    )
+    extras = declared["optional-dependencies"]
+
+    def required(extra):
+        """Packages of an extra, and of those that it includes."""
+        for each in extras[extra]:
+            included = re.fullmatch(rf"{declared['name']}\[(.*)\]", each)
+            yield from chain.from_iterable(map(required, included[1].split(","))) if included else [each]
+
+    expected = [*declared["dependencies"], *chain.from_iterable(map(required, extras))]
+    assert metadata.count("\nRequires-Dist: ") == len(expected)
 
 
 @pytest.mark.process

@@ -26,6 +26,7 @@ from fedgraph.commands.predict import predict
 from fedgraph.commands.reproduce import reproduce
 from fedgraph.commands.run import run
 from fedgraph.commands.runs import compare, report, runs
+from fedgraph.commands.sweep import sweep
 from fedgraph.commands.tour import tour
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.terminal import messages_for_people
@@ -136,7 +137,7 @@ def keys(table: Annotated[str | None, typer.Argument(help="experiment, graph, me
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "First steps": {
         "tour": tour, "run": run, "runs": runs, "compare": compare, "report": report, "predict": predict,
-        "peers": peers, "reproduce": reproduce,
+        "peers": peers, "sweep": sweep, "reproduce": reproduce,
     },
     "Your own methods": {"new": new, "check": check},
     "Look things up": {"methods": methods, "keys": keys, "data": data},

@@ -27,7 +27,7 @@ _INTRODUCTION = (
 
 def tour(
     part: Annotated[str | None, typer.Argument(help="One part alone: forecast, sfl, f3, ipa or fedngm.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the run folders and the page.")] = Path("runs/tour"),
+    out: Annotated[Path, typer.Option(help="Folder for the run folders and the page.")] = Path("runs"),
 ) -> None:
     """Show every method at work, in about two minutes.
 
@@ -49,11 +49,11 @@ def tour(
             _tell(console, block, f"{number} of {len(wanted)}" if len(wanted) > 1 else "", time.monotonic() - began)
         page = write_page("fedgraph: a tour", _INTRODUCTION, blocks, out / f"{part or 'tour'}.html")
     console.print(f"\nAll of it, with charts and every client: {page.resolve()}", markup=False, soft_wrap=True)
-    console.print("Next: fedgraph run sfl/cold-traffic.toml, fedgraph methods, fedgraph reproduce", highlight=False)
+    console.print("Next: fedgraph run sfl/digits.toml, fedgraph runs, fedgraph new strategy NAME", highlight=False)
 
 
 class _Runs:
-    """Runs experiments of the tour into one folder, without reports of their own."""
+    """Runs experiments of the tour into one folder."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -62,7 +62,7 @@ class _Runs:
         from fedgraph.runs.running import run
 
         overrides = {key.replace("__", ".").replace("_", "-"): value for key, value in keys.items()}
-        return run(experiment, method=method, set={**overrides, "output.report": False}, out=self.out, progress=False)
+        return run(experiment, method=method, set=overrides, out=self.out, progress=False)
 
 
 def _tell(console: Console, block: Block, number: str, seconds: float) -> None:

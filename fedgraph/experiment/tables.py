@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from fedgraph.data import SplitName
 from fedgraph.support.settings import Settings
@@ -119,8 +119,14 @@ class FairnessTable(Settings):
     stop_below: float | None = Field(default=None, ge=-100, le=100)
 
 
+def _tracker(name: str) -> str:
+    if name not in ("tensorboard", "mlflow", "wandb") and ":" not in name:
+        raise ValueError("a tracker is 'tensorboard', 'mlflow', 'wandb' or 'package.module:Class'")
+    return name
+
+
 class OutputTable(Settings):
-    """``[output]``: where the run folder goes, and what is written to it.
+    """``[output]``: where the run folder goes, what is written to it, and who else is told of the run.
 
     Attributes
     ----------
@@ -128,9 +134,14 @@ class OutputTable(Settings):
     checkpoint_every : rounds between checkpoints.
     resume : run folder to continue, instead of starting a new one.
     report : write report.html at the end of a run.
+    track  : trackers that are told parameters, metrics by round (once a checkpoint has them) and results:
+             ``tensorboard``, ``mlflow``, ``wandb``, or a class of your own by dotted path (see
+             ``fedgraph.runs.tracking``). They write into the run folder, unless ``MLFLOW_TRACKING_URI``,
+             ``WANDB_MODE`` and so on say otherwise.
     """
 
     dir: str = "runs"
     checkpoint_every: PositiveInt = 1
     resume: str | None = None
     report: bool = True
+    track: tuple[Annotated[str, AfterValidator(_tracker)], ...] = ()

@@ -107,7 +107,7 @@ class CellMaker:
         except ExperimentError as error:
             nowhere = self.cells_dir / "cannot-be-resolved"
             return Cell(row.label, column.key, seed, None, nowhere, str(error))
-        path = _folder(experiment, self.cells_dir)
+        path = folder_of(experiment, self.cells_dir)
         return Cell(row.label, column.key, seed, experiment, path, nodes=row.nodes, after=after)
 
 
@@ -119,10 +119,7 @@ def resolved(experiment: Experiment) -> Experiment:
     ExperimentError
         When the method cannot be found, or its table does not fit.
     """
-    chosen = ChosenMethod(experiment)
-    # The keys of a stock strategy are the arguments of its constructor.
-    own = chosen.settings.as_table() or experiment.method_table
-    return replace(experiment, method_tables={experiment.method.name: own} if own else {})
+    return ChosenMethod(experiment).resolved()
 
 
 def digest(experiment: Experiment) -> str:
@@ -150,7 +147,7 @@ def overrides_that_count(overrides: Sequence[str]) -> tuple[str, ...]:
     return tuple(override for override, key in keys if key not in idle and key.partition(".")[0] != "output")
 
 
-def _folder(experiment: Experiment, cells_dir: Path) -> Path:
+def folder_of(experiment: Experiment, cells_dir: Path) -> Path:
     """Return the run folder of an experiment: an existing one of the same content, else the path of a new one.
 
     A folder made before a key existed is found by reading its experiment again, which fills in the key's default.

@@ -89,14 +89,17 @@ class Choice:
 
     def words(self, best: Trial) -> str:
         """Describe what was chosen from which values, and whether a number is at the end of those tried."""
-        parts = []
-        for key, value in best.settings:
-            numbers = [one for one in self.tried[key] if isinstance(one, int | float) and not isinstance(one, bool)]
-            at_end = len(numbers) == len(self.tried[key]) > 1 and value in (min(numbers), max(numbers))
-            tried = ", ".join(json.dumps(one) for one in self.tried[key])
-            parts.append(f"{key} {json.dumps(value)} of {tried}{' (at the end of what was tried)' if at_end else ''}")
+        parts = [chosen_of(key, value, self.tried[key]) for key, value in best.settings]
         seeds = ", ".join(str(cell.seed) for cell in best.cells)
         return f"chosen by {best.quantity}, seed{'s' if len(best.cells) > 1 else ''} {seeds}: {'; '.join(parts)}"
+
+
+def chosen_of(key: str, value: Any, tried: Sequence[Any]) -> str:
+    """Describe the value that a key has got of those tried, and whether it is a number at their end."""
+    numbers = [one for one in tried if isinstance(one, int | float) and not isinstance(one, bool)]
+    at_end = len(numbers) == len(tried) > 1 and value in (min(numbers), max(numbers))
+    others = ", ".join(json.dumps(one) for one in tried)
+    return f"{key} {json.dumps(value)} of {others}{' (at the end of what was tried)' if at_end else ''}"
 
 
 def plan_choices(maker: CellMaker, seeds: Sequence[int]) -> list[Choice]:

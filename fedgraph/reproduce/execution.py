@@ -18,7 +18,7 @@ from clients.engine.node import forget_cohorts
 from fedgraph.data import catalogue_entries, find, open_source
 from fedgraph.experiment import Experiment
 from fedgraph.reproduce.cells import Cell
-from fedgraph.runs import RunFolder, environment
+from fedgraph.runs import Callback, RunFolder, environment
 from fedgraph.runs.running import run_one
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import locked, write_atomically
@@ -50,11 +50,15 @@ class Execution:
 
 
 def run_cells(
-    cells: Sequence[Cell], how: Execution, console: Console, on_end: Callable[[Cell], None] = lambda cell: None
+    cells: Sequence[Cell],
+    how: Execution,
+    console: Console,
+    on_end: Callable[[Cell], None] = lambda cell: None,
+    listeners: Sequence[Callback] = (),
 ) -> None:
     """Run all cells whose data are there, and before them those that they build on.
 
-    ``on_end`` is called for each that this process ran.
+    ``on_end`` is called for each that this process ran; ``listeners`` follow these runs.
 
     A finished cell is left alone, a killed one continues from its checkpoint. A cell that fails stores its reason in
     its folder (see :func:`failure`) and does not stop the others; the next command tries it again. Cells that another
@@ -73,7 +77,7 @@ def run_cells(
                 elif _is_due(cell, how, since=began):
                     minutes, seconds = divmod(int(time.time() - began), 60)
                     label = f"{number}/{len(every)} {minutes}:{seconds:02} {cell.column}, {cell.row}, seed {cell.seed}"
-                    _run(cell, how, console, escape(label))
+                    _run(cell, how, console, escape(label), listeners)
                     on_end(cell)
         waiting = busy
         if waiting:
@@ -124,11 +128,13 @@ def _is_due(cell: Cell, how: Execution, since: float) -> bool:
     return not (failed.exists() and failed.stat().st_mtime > since)
 
 
-def _run(cell: Cell, how: Execution, console: Console, label: str) -> None:
+def _run(cell: Cell, how: Execution, console: Console, label: str, listeners: Sequence[Callback]) -> None:
     try:
         # Owners train a model once, whichever runs use it.
         models = cell.path.parent / ".local-models"
-        run_one(_folder(cell, how.plugins), "local", cell.nodes or how.nodes, how.data_dir, console, label, models)
+        nodes = cell.nodes or how.nodes
+        folder = _folder(cell, how.plugins)
+        run_one(folder, "local", nodes, how.data_dir, console, label, models, listeners=listeners)
     except Exception as error:
         details = "".join(traceback.format_exception(error))
         write_atomically(cell.path / _FAILURE, f"{_reason(error)}\n\n{details}".encode())

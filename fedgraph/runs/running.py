@@ -16,6 +16,7 @@ from rich.console import Console
 from clients.app import app as client_app
 from fedgraph.experiment import Experiment, find_experiment, load_experiment
 from fedgraph.federation.grids import LocalGrid, run_on_flower
+from fedgraph.runs.callbacks import Callback
 from fedgraph.runs.finished import Comparison, Run
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.reports import LiveDisplay, live_display
@@ -217,6 +218,7 @@ def run_one(
     label: str | None = None,
     model_dir: Path | None = None,
     advice: str = "once its experiment.toml is mended, go on with --resume",
+    listeners: Sequence[Callback] = (),
 ) -> dict[str, Any]:
     """Run or continue the experiment of a run folder.
 
@@ -238,6 +240,8 @@ def run_one(
         Folder in which nodes keep the frozen models of their clients; by default with their state, in the run folder.
     advice : str, optional
         How to continue a run that failed, in its error message.
+    listeners : sequence of Callback, optional
+        Callbacks that follow the run, which must then be in this process.
 
     Returns
     -------
@@ -250,7 +254,7 @@ def run_one(
         When the run does not finish; the message names the folder to continue with.
     """
     try:
-        _run_or_go_on(folder, grid, nodes, data_dir, console, label, model_dir)
+        _run_or_go_on(folder, grid, nodes, data_dir, console, label, model_dir, listeners)
     except FedgraphError as error:
         raise RunError(f"{error}\nRun folder: {folder.path}; {advice}") from error
     return folder.summary()
@@ -264,6 +268,7 @@ def _run_or_go_on(
     console: Console,
     label: str | None,
     model_dir: Path | None,
+    listeners: Sequence[Callback],
 ) -> None:
     experiment = load_experiment(folder.path / "experiment.toml")
     display = live_display(console, label or experiment.method.name, _total(experiment))
@@ -286,7 +291,7 @@ def _run_or_go_on(
         if not folder.is_finished:
             raise RunError(f"the run did not finish; the end of {log}:\n{_tail(log)}")
     else:
-        _run_in_process(run_config, nodes, places, display)
+        _run_in_process(run_config, nodes, places, display, listeners)
 
 
 def _total(experiment: Experiment) -> int | None:
@@ -299,7 +304,13 @@ def _total(experiment: Experiment) -> int | None:
     return total
 
 
-def _run_in_process(run_config: dict[str, str], nodes: int, places: Mapping[str, str], display: LiveDisplay) -> None:
+def _run_in_process(
+    run_config: dict[str, str],
+    nodes: int,
+    places: Mapping[str, str],
+    display: LiveDisplay,
+    listeners: Sequence[Callback],
+) -> None:
     keys = {
         "FEDGRAPH_STATE": "state_dir",
         "FEDGRAPH_MODELS": "model_dir",
@@ -310,7 +321,7 @@ def _run_in_process(run_config: dict[str, str], nodes: int, places: Mapping[str,
     local = LocalGrid.of_partitions(client_app, nodes, run_config, **node_config)
     logging.getLogger("flwr").setLevel(logging.WARNING)
     with display:
-        serve(local, run_config, [display])
+        serve(local, run_config, [display, *listeners])
 
 
 def _follower(folder: RunFolder, display: LiveDisplay) -> Callable[[], None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flwr.serverapp.strategy import Strategy
 
 from fedgraph.experiment import Experiment
@@ -42,6 +44,7 @@ class ChosenMethod:
     """
 
     def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
         method = experiment.method
         strategy_class = method.strategy_class
         if not (isinstance(strategy_class, type) and issubclass(strategy_class, Strategy)):
@@ -72,6 +75,13 @@ class ChosenMethod:
             self.settings = Settings()
             check_absence_policy(experiment.experiment.on_missing)
             build_stock(self.strategy_class, self._table, self._where, nodes=1)
+
+    def resolved(self) -> Experiment:
+        """Return the experiment with only the table of its method, and all defaults filled in."""
+        # The keys of a stock strategy are the arguments of its constructor.
+        own = self.settings.as_table() or self._table
+        method_tables = {self._experiment.method.name: own} if own else {}
+        return replace(self._experiment, method_tables=method_tables)
 
     def build(self, federation: Federation, plan: RunPlan) -> CohortStrategy:
         """Build the strategy of rounds for this federation."""

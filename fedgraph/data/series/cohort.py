@@ -157,8 +157,22 @@ def build_cohort(
 
 
 def clients_of(table: SeriesTable, settings: WindowSettings) -> tuple[str, ...]:
-    """All clients of the data set: those of the settings, else all of the table."""
-    return table.names if settings.clients is None else settings.clients
+    """All clients of the data set: those of the settings, else all of the table, but for those to leave out.
+
+    Raises
+    ------
+    DataError
+        When a client to leave out is none of them, or nobody is left.
+    """
+    every = table.names if settings.clients is None else settings.clients
+    out = settings.without or ()
+    unknown = [name for name in out if name not in every]
+    if unknown:
+        raise DataError(f"key `without`: there is no client '{unknown[0]}' to leave out")
+    left = tuple(name for name in every if name not in out)
+    if not left:
+        raise DataError("key `without` leaves no clients")
+    return left
 
 
 def _num_windows(steps: int, length: int, stride: int) -> int:

@@ -60,12 +60,14 @@ class WindowedSource(ABC):
     def client_names(self) -> list[str]:
         """The clients that the settings select, in the order of the settings or else of the file."""
         table = self.table()
-        names = clients_of(table, self.settings)
         try:
-            select_names(table, names)
+            select_names(table, self.settings.clients or ())
         except DataError as error:
             raise DataError(f"{self.title}, key `clients`: {error}") from None
-        return list(names)
+        try:
+            return list(clients_of(table, self.settings))
+        except DataError as error:
+            raise DataError(f"{self.title}, {error}") from None
 
     def load(self, names: Sequence[str]) -> CohortData:
         """Windows of the clients ``names``; raises DataError as :func:`fedgraph.data.series.cohort.build_cohort`
@@ -189,6 +191,7 @@ def _of_these(settings: SeriesSettings, names: Sequence[str]) -> SeriesSettings:
     return settings.model_copy(
         update={
             "clients": kept(settings.clients),
+            "without": kept(settings.without),
             "cold_clients": kept(settings.cold_clients),
             "groups": None if groups is None else {group: kept(members) for group, members in groups.items()},
             "scales": None if scales is None else {name: scale for name, scale in scales.items() if name in here},

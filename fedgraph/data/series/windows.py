@@ -42,6 +42,7 @@ class WindowSettings(ColdStartSettings):
     features       : features to use, counted from 0 in the file; all when not given.
     target_feature : the feature to forecast, counted from 0 in the file.
     clients        : the clients to use; all when not given.
+    without        : clients among them to leave out.
     first_steps    : use only so many time steps from the beginning.
     train_steps    : use only so many of the last steps of the training part; validation and test stay as they are.
     """
@@ -60,6 +61,7 @@ class WindowSettings(ColdStartSettings):
     features: tuple[int, ...] | None = None
     target_feature: int = Field(0, ge=0)
     clients: tuple[str, ...] | None = None
+    without: tuple[str, ...] | None = None
     first_steps: int | None = Field(None, ge=1)
     train_steps: int | None = Field(None, ge=1)
 

@@ -363,7 +363,7 @@ def test_help_has_the_commands_under_headings():
         elif line.startswith("  ") and line[2] != " ":
             sections[heading].append(line.split()[0])
     assert sections == {
-        "First steps": ["tour", "run", "runs", "compare", "report", "predict", "peers", "reproduce"],
+        "First steps": ["tour", "run", "runs", "compare", "report", "predict", "peers", "sweep", "reproduce"],
         "Your own methods": ["new", "check"],
         "Look things up": ["methods", "keys", "data"],
         "Real machines": ["node", "server", "test-credentials"],
@@ -410,7 +410,7 @@ for command in [*wanted, *([info.name, "--help"] for info in cli.app.registered_
     loaded = [line.split()[1:] for line in found.stdout.splitlines() if line.startswith("LOADED")]
     assert loaded[:3] == [["--help"], ["--version"], ["runs", str(tmp_path)]]
     assert all(len(line) == 2 and line[1] == "--help" for line in loaded[3:]), loaded
-    assert len(loaded) == 19
+    assert len(loaded) == 20
 
 
 @pytest.mark.process

@@ -20,11 +20,8 @@ def test_defaults_are_filled_in_and_read_back(digits_tables):
 
 def test_a_run_folder_to_go_on_with_is_not_part_of_the_resolved_experiment(digits_tables):
     digits_tables["output"] = {"resume": "somewhere", "dir": "there"}
-    assert parse_experiment(digits_tables).as_dict()["output"] == {
-        "dir": "there",
-        "checkpoint-every": 1,
-        "report": True,
-    }
+    expected = {"dir": "there", "checkpoint-every": 1, "report": True, "track": []}
+    assert parse_experiment(digits_tables).as_dict()["output"] == expected
 
 
 def test_nodes_see_what_they_need_and_no_more(digits_tables):

@@ -119,7 +119,7 @@ def test_a_cell_that_cannot_be_resolved_is_not_run(table, plan, execute):
 
 
 def test_an_error_of_a_bug_is_a_failure_too(table, plan, execute, monkeypatch):
-    def trip(*arguments):
+    def trip(*arguments, **named):
         raise ZeroDivisionError("somebody divided")
 
     cell = plan(table, seeds=[0])[0]
@@ -129,7 +129,7 @@ def test_an_error_of_a_bug_is_a_failure_too(table, plan, execute, monkeypatch):
 
 
 def test_errors_of_nodes_are_told_by_their_last_line(table, plan, execute, monkeypatch):
-    def trip(*arguments):
+    def trip(*arguments, **named):
         raise RunError("node 1000: Traceback (most recent call last):\n  line 3\nKeyError: 'x'\nRun folder: /a; go on")
 
     cell = plan(table, seeds=[0])[0]
@@ -234,12 +234,12 @@ def test_a_cell_is_locked_while_it_is_run(table, plan, execute, monkeypatch):
     cell = plan(table, seeds=[0])[0]
     original, tried = execution.run_one, []
 
-    def look_at_lock(*arguments):
+    def look_at_lock(*arguments, **named):
         with (cell.path.parent / ".locks" / cell.path.name).open() as other, pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
         with (cell.path.parent / ".locks" / cell.path.name).open() as other, pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        tried.append(original(*arguments))
+        tried.append(original(*arguments, **named))
 
     monkeypatch.setattr(execution, "run_one", look_at_lock)
     execute([cell])

@@ -7,7 +7,7 @@ from scipy.sparse.csgraph import connected_components
 
 import fedgraph.data.series.synthetic as synthetic
 from fedgraph.data.series.synthetic import SYNTHETIC, SyntheticTrafficSettings, SyntheticTrafficSource, road_network
-from fedgraph.support.errors import ExperimentError
+from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.settings import parse
 
 
@@ -152,3 +152,18 @@ def test_wrong_settings_are_named() -> None:
         parse(SyntheticTrafficSettings, {"sensors": 1}, "[data]")
     with pytest.raises(ExperimentError, match="missing-share"):
         parse(SyntheticTrafficSettings, {"missing-share": 0.95}, "[data]")
+
+
+def test_clients_can_be_left_out() -> None:
+    def names(**keys: object) -> list[str]:
+        return SyntheticTrafficSource(SyntheticTrafficSettings(sensors=4, days=1, **keys)).client_names()  # type: ignore[arg-type]
+
+    assert names(without=("sensor-001",)) == ["sensor-000", "sensor-002", "sensor-003"]
+    assert names(clients=("sensor-003", "sensor-001"), without=("sensor-001",)) == ["sensor-003"]
+    source = SyntheticTrafficSource(SyntheticTrafficSettings(sensors=4, days=2, without=("sensor-000",)))
+    assert source.given_graph().names == tuple(source.client_names())
+    assert source.load(source.client_names()).names == tuple(source.client_names())
+    with pytest.raises(DataError, match="key `without`: there is no client 'sensor-9' to leave out"):
+        names(without=("sensor-9",))
+    with pytest.raises(DataError, match="key `without` leaves no clients"):
+        names(clients=("sensor-001",), without=("sensor-001",))

@@ -1,0 +1,10 @@
+"""Sweeps: the settings of an experiment that are best on validation data, of those that one wants to have tried.
+
+Lists of values are tried in every combination, ranges by Optuna::
+
+    fedgraph sweep sfl/digits.toml --over sfl.alpha=0,0.3,1 --over train.learning-rate=0.01:0.3:log --trials 20
+"""
+
+from fedgraph.reproduce.sweeps.command import sweep
+
+__all__ = ["sweep"]

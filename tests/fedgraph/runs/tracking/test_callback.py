@@ -1,0 +1,149 @@
+import json
+import logging
+from itertools import chain
+
+import pytest
+
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.runs.tracking.callback import parameters
+from fedgraph.support.errors import ExperimentError
+
+OWN = "my_trackers:Own"
+
+
+def series(trackers, name):
+    """Steps and values of a metric, over all parts of a run."""
+    told = chain.from_iterable(tracker.metrics for tracker in trackers)
+    return [(step, values[name]) for step, values in told if name in values]
+
+
+def test_a_tracker_is_told_everything_once(run_tracked, own_tracker, digits_tables):
+    digits_tables["train"]["api-token"] = 1  # refused: settings know their keys
+    with pytest.raises(ExperimentError, match="api-token"):
+        run_tracked([OWN])
+    del digits_tables["train"]["api-token"]
+    folder = run_tracked([OWN])
+    (tracker,) = own_tracker.made
+    summary = folder.summary()
+    assert (tracker.name, tracker.experiment, tracker.status) == (folder.name, "small", ["finished"])
+    assert tracker.params["train.learning-rate"] == 0.1
+    assert tracker.params["model.hidden"] == "[16]"
+    assert tracker.params["sfl.alpha"] == 1.0, "defaults of the method too"
+    assert not any(key.startswith("output.") for key in tracker.params)
+    means = series([tracker], "test/accuracy/mean")
+    assert [step for step, _ in means] == [0, 1, 2]
+    assert means[-1][1] == summary["metrics"]["test"]["accuracy"]["mean"]
+    assert series([tracker], "test/accuracy")[-1] == (2, summary["per_client"]["test"]["accuracy"])
+    assert [step for step, _ in series([tracker], "training/loss/std")] == [1, 2]
+    assert all(value > 0 for _, value in series([tracker], "training/seconds"))
+    bytes_up = [json.loads(line).get("bytes_up", 0) for line in folder.metrics.read_text().splitlines()]
+    assert [value for _, value in series([tracker], "training/bytes-up")] == [count for count in bytes_up if count]
+    final = series([tracker], "final/validation/loss/std")
+    assert final == [(2, summary["metrics"]["validation"]["loss"]["std"])]
+    assert series([tracker], "total/exchanges") == [(2, summary["exchanges"])]
+    assert {"summary.json", "experiment.toml", "metrics.jsonl", "learning-curves.png"} <= set(tracker.saved)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_a_resumed_run_tells_each_round_once(run_tracked, own_tracker, digits_tables, every):
+    digits_tables["experiment"]["rounds"] = 7
+    folder = run_tracked([OWN], stops=[4, 4, 7], **{"checkpoint-every": every})
+    assert [tracker.status for tracker in own_tracker.made] == [["failed"]] * 3 + [["finished"]]
+    # Before the first stop, only rounds that a checkpoint has were told.
+    assert series(own_tracker.made[:1], "training/loss/mean")[-1][0] == 3 // every * every
+    lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    for name, phase, split in (
+        ("training/loss/mean", "training", "train"),
+        ("validation/loss/mean", "evaluation", "validation"),
+    ):
+        written = [
+            (line["round"], line["metrics"]["loss"]["mean"])
+            for line in lines
+            if (line["phase"], line["split"]) == (phase, split)
+        ]
+        assert series(own_tracker.made, name) == written
+    assert [step for step, _ in series(own_tracker.made, "test/f1/std")] == list(range(8))
+
+
+def test_models_that_are_restored_are_told_as_results_only(run_tracked, own_tracker, digits_tables):
+    digits_tables["experiment"]["rounds"] = 3
+    digits_tables["evaluation"] = {"average-last": 2}
+    folder = run_tracked([OWN])
+    found = series(own_tracker.made, "test/loss/mean")
+    assert [step for step, _ in found] == [0, 1, 2, 3]
+    ((step, final),) = series(own_tracker.made, "final/test/loss/mean")
+    assert (step, final) == (3, folder.summary()["metrics"]["test"]["loss"]["mean"])
+    assert final != found[-1][1]
+
+
+def test_epochs_of_methods_without_rounds_are_told(run_tracked, own_tracker, patches_tables):
+    patches_tables["f3"] |= {"learning-rates": [0.01, 0.02], "epochs": 3}
+    folder = run_tracked([OWN], tables=patches_tables)
+    losses = series(own_tracker.made, "fusion/training-loss")
+    lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    assert [value for _, value in losses] == [line["training_loss"] for line in lines if line["phase"] == "fusion"]
+    assert [step for step, _ in losses] == list(range(1, len(losses) + 1)), "counted on from rate to rate"
+    assert len(losses) > 3
+    accuracy = folder.summary()["metrics"]["test"]["accuracy"]["mean"]
+    assert [value for _, value in series(own_tracker.made, "test/accuracy/mean")] == [accuracy]
+    assert own_tracker.made[0].status == ["finished"]
+
+
+def test_epochs_that_are_run_again_are_told_once(run_tracked, own_tracker, patches_tables):
+    patches_tables["f3"] |= {"epochs": 5, "patience": 5}
+    run_tracked([OWN], stops=[3, 4], tables=patches_tables)
+    assert [step for step, _ in series(own_tracker.made[:1], "fusion/training-loss")] == [1, 2]
+    assert [step for step, _ in series(own_tracker.made, "fusion/validation-loss")] == [1, 2, 3, 4, 5]
+
+
+def test_a_tracker_that_fails_does_not_stop_the_run(run_tracked, own_tracker, digits_tables, monkeypatch, caplog):
+    digits_tables["experiment"]["rounds"] = 3
+    called = []
+
+    def log_metrics(self, values, step):
+        called.append(step)
+        if step == 2:
+            raise ConnectionError("http://me:word@server/ is gone")
+
+    monkeypatch.setattr(own_tracker, "log_metrics", log_metrics)
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        folder = run_tracked([OWN])
+    warnings = [record.message for record in caplog.records if "tracker" in record.message]
+    assert warnings == [
+        "tracker my_trackers:Own failed, the run goes on without it: ConnectionError: http://server/ is gone"
+    ]
+    assert folder.summary()["rounds"] == 3
+    assert called[-1] == 2
+    assert called.count(2) == 1
+    assert own_tracker.made[0].status == []
+
+
+def test_nodes_are_not_told_of_trackers(digits_tables):
+    digits_tables["output"] = {"track": ["my_trackers:Own"]}
+    assert "my_trackers" not in parse_experiment(digits_tables).client_part({})
+
+
+def test_secrets_are_no_parameters():
+    tables = {
+        "mine": {"api-token": "a", "password": "b", "rate": 1, "where": "https://me:c@host/", "token-length": 3},
+        "model": {"variants": [{"private-key": "d", "hidden": [1]}]},
+        "output": {"dir": "e"},
+        "clients": {"public-keys": "f"},
+    }
+    assert dict(parameters(tables)) == {"mine.rate": 1, "mine.token-length": 3, "model.variants.0.hidden": "[1]"}
+
+
+def test_files_with_secrets_are_not_handed_on(tmp_path, own_tracker, digits_tables, run_experiment):
+    from dataclasses import replace
+
+    from fedgraph.runs.tracking.callback import Tracking
+
+    folder = run_experiment(digits_tables)
+    experiment = parse_experiment(digits_tables)
+    secret = replace(experiment, method_tables={"sfl": {"api-token": "x"}})
+    for each, expected in ((experiment, True), (secret, False)):
+        tracker = own_tracker(folder, each)
+        Tracking({"own": tracker}, each, folder).end("finished")
+        assert {"experiment.toml", "environment.json"} <= set(tracker.saved) or not expected
+        assert ("experiment.toml" in tracker.saved, "environment.json" in tracker.saved) == (expected, expected)
+        assert "summary.json" in tracker.saved
