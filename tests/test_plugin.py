@@ -31,7 +31,7 @@ def plugin_folder(tmp_path):
 
 def run(folder, *arguments):
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    command = [sys.executable, "-c", "from fedgraph.commands.cli import app; app()", "run", "trimmed.toml", *arguments]
+    command = [Path(sys.executable).parent / "fedgraph", "run", "trimmed.toml", *arguments]
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
     return json.loads((folder / "out.json").read_text())
