@@ -74,7 +74,9 @@ class _Grouped(TyperGroup):
                 formatter.write_dl(told)
 
 
-app = typer.Typer(cls=_Grouped, no_args_is_help=True, rich_markup_mode=None, help=_HELP)
+app = typer.Typer(
+    cls=_Grouped, no_args_is_help=True, rich_markup_mode=None, help=_HELP, pretty_exceptions_show_locals=False
+)
 
 
 def _tell_versions(wanted: bool) -> None:

@@ -74,8 +74,18 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
-        """Open an existing run folder. Raises RunError when it has no ``experiment.toml``."""
+        """Open an existing run folder, by path or by its name in the folder ``runs``.
+
+        Raises
+        ------
+        RunError
+            When there is none.
+        """
         folder = Path(path).resolve()
+        if not folder.exists() and (Path("runs") / path / "experiment.toml").is_file():
+            folder = (Path("runs") / path).resolve()
+        if not folder.exists():
+            raise RunError(f"there is no run folder {folder}: `fedgraph runs` lists those in the folder runs")
         if not (folder / "experiment.toml").is_file():
             raise RunError(f"{folder} is no run folder: it has no experiment.toml")
         return cls(folder)

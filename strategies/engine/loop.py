@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedgraph.federation import Traffic
 from fedgraph.runs import Evaluation, Training
-from fedgraph.support.errors import RunError
+from fedgraph.support.errors import RunError, quoted
 from fedgraph.support.files import State
 from fedgraph.training import AFTER_TURN
 from strategies.engine.nodes import Nodes
@@ -112,6 +112,7 @@ class RoundLoop:
                 return False
         taking_part = strategy.absence.taking_part(server_round, replies)
         models = strategy.aggregate(server_round, taking_part)
+        self._check_models(server_round, taking_part.names, models)
         self._check_padding(taking_part.names, models)
         strategy.write_back(taking_part, models)
         strategy.finish_round(server_round, self._nodes)
@@ -145,6 +146,22 @@ class RoundLoop:
         metrics = None if self._evaluate_fn is None else self._evaluate_fn(server_round, arrays)
         if metrics is not None:
             self._result.evaluate_metrics_serverapp[server_round] = metrics
+
+    def _check_models(self, server_round: int, names: Sequence[str], models: Tensor) -> None:
+        """Raise RunError if the strategy did not make a finite model for each client that takes part."""
+        where = f"{type(self._strategy).__name__}.aggregate, in round {server_round}, returned"
+        expected = [len(names), self._strategy.models.shape[1]]
+        if list(models.shape) != expected:
+            raise RunError(
+                f"{where} {list(models.shape)} in place of {expected}: a row for each client in replies.names, in that "
+                "order, and a column for each parameter"
+            )
+        bad = [name for name, fine in zip(names, models.isfinite().all(1).tolist(), strict=True) if not fine]
+        if bad:
+            raise RunError(
+                f"{where} NaN or infinite values for {quoted(bad)}, of replies that were finite: look for a division "
+                "by zero, or for parameters that grow without bound ([train] learning-rate, clip-norm)"
+            )
 
     def _check_padding(self, names: Sequence[str], models: Tensor) -> None:
         """Raise RunError if a strategy with ``mixes_models = False`` mixes models of different architectures."""

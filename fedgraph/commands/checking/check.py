@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 from unittest import SkipTest
 
-from fedgraph.commands.checking.checks import CONTRACT
+from fedgraph.commands.checking.checks import COMPARED, CONTRACT
 from fedgraph.commands.checking.subject import Subject
 from fedgraph.commands.checking.trials import Trials
 from fedgraph.support.errors import ContractError, ExperimentError, FedgraphError
@@ -71,6 +71,8 @@ class Check:
     def result(self) -> Result:
         """Make the check."""
         words, check, _ = CONTRACT[self.name]
+        if not self.trials.repeats and self.name in COMPARED:
+            return Result(self.name, words, "skipped", "two runs with the same seed differ already: see 'same-seed'")
         try:
             status, text = self._judged(True, check(self.trials))
         except SkipTest as reason:

@@ -139,8 +139,10 @@ def _is_finite(value: float | None) -> bool:
 def same_seed(trials: Trials) -> str:
     """Check that a second run gives the same bits."""
     first = trials.one_node
+    second = trials.finish("a second time", 1)
+    trials.repeats = second.difference(first) == 0
     _check_same(
-        trials.finish("a second time", 1),
+        second,
         first,
         "a second run with the same seed",
         "draw random numbers from fedgraph.support.randomness.generator(seed, purpose, client, round), not from global "
@@ -318,3 +320,6 @@ CONTRACT: dict[str, Contract] = {
     "ray": Contract("the same weights on Ray", ray),
 }
 """All checks by name, in the order in which they are made; ``expected_failures`` of a class are by these names."""
+
+COMPARED = ("number-of-nodes", "reply-order", "node-restart", "resume", "malformed-replies", "ray")
+"""Checks that compare a run with an undisturbed one, which says nothing where two of those differ."""

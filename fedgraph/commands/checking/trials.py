@@ -121,11 +121,17 @@ class Trials:
     ----------
     subject : Subject
         What is checked, and on which experiment.
+
+    Attributes
+    ----------
+    repeats : bool
+        Whether a second run with the same seed has come to the same weights, as far as this was tried.
     """
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         self._modules = OwnModules(subject.modules)
+        self.repeats = True
 
     def run(self, nodes: int, answer: Serve = client_app, grid: type[LocalGrid] = LocalGrid, **head: Any) -> Finished:
         """Run the experiment.

@@ -4,6 +4,7 @@ import tomllib
 import pytest
 from typer.testing import CliRunner
 
+import fedgraph
 from fedgraph.commands import cli
 from fedgraph.commands.new import experiment_file, method_table, strategy_files
 from fedgraph.experiment import parse_experiment
@@ -122,3 +123,11 @@ def test_the_table_of_a_method_has_every_key_with_its_meaning():
     assert all(len(line) <= 120 for line in text.splitlines())
     commented = {line.partition(":")[0] for line in text.splitlines() if line.startswith("# ")}
     assert {f"# {key}" for key in table} <= commented
+
+
+def test_the_graph_of_a_template_has_edges():
+    """Otherwise what is done over the graph changes nothing, and nobody would notice."""
+    for arguments, file in ((("strategy", "trimmed-mean"), "trimmed_mean.toml"), (("experiment", "mine"), "mine.toml")):
+        assert call("new", *arguments).exit_code == 0
+        run = fedgraph.run(file, set={"experiment.rounds": 1, "output.report": False}, progress=False)
+        assert (run.graph.degree() > 0).sum() > run.graph.num_clients / 2

@@ -82,6 +82,15 @@ def test_a_folder_that_cannot_be_made(digits_tables, tmp_path):
 def test_a_folder_that_is_no_run(tmp_path):
     with pytest.raises(RunError, match="is no run folder: it has no experiment.toml"):
         RunFolder.open(tmp_path)
+    with pytest.raises(RunError, match="there is no run folder .*gone: `fedgraph runs` lists those in the folder runs"):
+        RunFolder.open(tmp_path / "gone")
+
+
+def test_a_run_is_found_by_the_name_that_the_list_has(folder, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "runs").symlink_to(folder.path.parent)
+    assert RunFolder.open(folder.name).path == folder.path
 
 
 @pytest.mark.process

@@ -287,6 +287,31 @@ def test_a_broken_class_is_caught_by_the_right_check(what, module):
     )
 
 
+def test_nothing_is_compared_where_two_runs_with_the_same_seed_differ(module):
+    module(BROKEN["a strategy that draws from a global generator"][2])
+    results = {check.name: check.result() for check in checks_of("broken:Broken")}
+    assert [name for name, result in results.items() if result.status == "fail"] == ["same-seed"]
+    assert "see 'same-seed'" in results["resume"].text
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        ("replies.parameters.mean(0)", r"Broken.aggregate, in round 1, returned \[\d+\] in place of \[3, \d+\]"),
+        ("replies.parameters / 0 * 0", r"Broken.aggregate, in round 1, returned NaN or infinite values for 'client-0'"),
+    ],
+)
+def test_what_a_strategy_makes_wrongly_is_put_down_to_it(module, made, message):
+    module(f"""
+class Broken(Mean):
+    def aggregate(self, server_round, replies):
+        return {made}
+""")
+    finishes = next(check for check in checks_of("broken:Broken") if check.name == "finishes")
+    with pytest.raises(ContractError, match=message):
+        finishes()
+
+
 def test_a_failure_that_is_expected_is_none_and_one_that_does_not_come_is_told(module):
     text = BROKEN["a strategy that draws from a global generator"][2]
     declared = '    expected_failures = {"same-seed": "noise"%s}\n'
