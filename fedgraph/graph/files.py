@@ -181,6 +181,12 @@ def _read_csv(path: Path, options: _Options) -> ClientGraph:
         graph = from_distance_list(
             table.sources, table.targets, table.values, names, options.sigma, options.cut, directed
         )
+        if graph.without_self_loops().num_edges == 0 and any(map(str.__ne__, table.sources, table.targets)):
+            raise GraphError(
+                f"no edge is left of {len(table.values):,} distances: the Gaussian kernel gives all a weight below "
+                f"{options.cut:g}, as it does where they hardly differ. If the numbers are weights, give the file the "
+                "header from,to,weight"
+            )
     else:
         graph = ClientGraph.from_edges(
             list(listed), *table[:3], directed=directed, allow_negative=options.allow_negative

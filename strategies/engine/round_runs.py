@@ -238,6 +238,9 @@ def _write_results(
     if peers is not None:
         peers.write(folder.path / FILE)
     noted = {key: entry for callback in strategy.plan.callbacks for key, entry in callback.summary().items()}
+    graph = federation.graph
+    if strategy.needs_graph and graph is not None and graph.without_self_loops().num_edges == 0:
+        noted["notes"] = ["the client graph has no edges, so that nothing is shared along it: see [graph]"]
     noted["models_per_round"] = _models_per_round(folder, strategy)
     noted |= strategy.facts() | ({} if peers is None else {"peers": peers.summary()})
     totals = recorder.counters()

@@ -167,7 +167,14 @@ def test_lists_of_distances_and_of_weights(tmp_path):
     assert read_graph(weights).directed
     assert read_graph(weights, directed=False).dense().tolist() == [[0, 1, 0], [1, 0, 2], [0, 2, 0]]
     with pytest.raises(GraphError, match=r"d\.csv: the graph has no client 'y'"):
-        read_graph(distances, names="abcy")
+        read_graph(distances, names="abcy", cut=0)
+
+
+def test_distances_of_which_the_kernel_leaves_nothing(tmp_path):
+    for name, head in (("bare.csv", ""), ("named.csv", "from,to,distance\n")):
+        (tmp_path / name).write_text(f"{head}north,east,100\neast,south,50\nsouth,west,100\nwest,north,100\n")
+        with pytest.raises(GraphError, match="no edge is left of 4 distances.*header from,to,weight"):
+            read_graph(tmp_path / name)
 
 
 def test_square_tables(tmp_path):
