@@ -30,7 +30,7 @@ def check(
     """
     from fedgraph.commands.checking import checks_of
     from fedgraph.experiment import find_experiment
-    from fedgraph.runs.running import add_plugin_paths
+    from fedgraph.support.plugins import add_plugin_paths
 
     console = Console()
     with messages_for_people():

@@ -36,7 +36,7 @@ def run(
     """
     from fedgraph.runs import compare as side_by_side
     from fedgraph.runs.reports import PICTURES, plot_runs
-    from fedgraph.runs.reports.page import COMPARISON, REPORT
+    from fedgraph.runs.reports.page import place_of_report
     from fedgraph.runs.running import resume as go_on
     from fedgraph.runs.running import run_methods
 
@@ -67,7 +67,7 @@ def run(
         if "model_file" in summary:
             console.print(f"Model: {folder.path / summary['model_file']}", markup=False, soft_wrap=True)
         console.print(f"Run folder: {folder.path}", soft_wrap=True)
-    report = folders[0].path / (REPORT if len(folders) == 1 else COMPARISON)
+    report = place_of_report(runs)
     if report.is_file():
         console.print(f"Report: {report}", markup=False, soft_wrap=True)
     if json_ is not None:

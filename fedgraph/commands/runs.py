@@ -112,11 +112,10 @@ def report(
     It is one HTML file with charts of its own, and lies in the folder of the (first) run.
     """
     from fedgraph.runs import compare as side_by_side
-    from fedgraph.runs.reports.page import COMPARISON, REPORT
 
     with messages_for_people():
         compared = side_by_side(runs)
-        written = compared.report(out or compared[0].path / (REPORT if len(compared) == 1 else COMPARISON))
+        written = compared.report(out)
     Console().print(f"Report: {written}", markup=False, soft_wrap=True, highlight=False)
 
 

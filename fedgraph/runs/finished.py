@@ -148,7 +148,7 @@ class Run:
         """State dict of the global model; None for methods without one."""
         return self._models[1]
 
-    @property
+    @cached_property
     def graphical_model(self) -> GraphicalModel:
         """The neural graphical model of a run of ``fedngm``. Raises RunError for other methods."""
         file = self.summary.get("model_file")
@@ -156,12 +156,12 @@ class Run:
             raise RunError(f"{self.path} has no graphical model: '{self.method}' does not learn one")
         return GraphicalModel.load(self.path / file)
 
-    @property
+    @cached_property
     def graph(self) -> ClientGraph | None:
         """The client graph that the run was given; None without one."""
         return self._graph("graph.npz")
 
-    @property
+    @cached_property
     def learned_graph(self) -> ClientGraph | None:
         """The client graph that the method has learned; None where it learns none."""
         return self._graph("learned-graph.npz")
@@ -187,13 +187,11 @@ class Comparison(Sequence[Run]):
     ----------
     runs : sequence of Run
         The runs.
-    labels : sequence of str, optional
-        What to call each run; by default its method, with a number where methods repeat.
 
     Attributes
     ----------
     labels : list of str
-        Name of each run.
+        Name of each run: its method, with a number where methods repeat.
 
     Raises
     ------
@@ -203,7 +201,7 @@ class Comparison(Sequence[Run]):
         Without runs.
     """
 
-    def __init__(self, runs: Sequence[Run], labels: Sequence[str] | None = None) -> None:
+    def __init__(self, runs: Sequence[Run]) -> None:
         if not runs:
             raise RunError("there are no runs to compare")
         self.runs = list(runs)
@@ -212,7 +210,7 @@ class Comparison(Sequence[Run]):
             where = f"numbers on other data than those of {first.folder.name} cannot be compared"
             run.folder.check_same_data(first.folder.data, where)
         counts = Counter(run.method for run in self.runs)
-        self.labels = list(labels or ()) or [
+        self.labels = [
             run.method if counts[run.method] == 1 else f"{run.method} #{number}"
             for number, run in enumerate(self.runs, 1)
         ]
@@ -280,10 +278,9 @@ class Comparison(Sequence[Run]):
         Path
             The file.
         """
-        from fedgraph.runs.reports.page import COMPARISON, REPORT, write_report
+        from fedgraph.runs.reports.page import place_of_report, write_report
 
-        default = self.runs[0].path / (REPORT if len(self) == 1 else COMPARISON)
-        return write_report(self.runs, default if path is None else Path(path))
+        return write_report(self.runs, place_of_report(self.runs) if path is None else Path(path))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         summaries = self.summaries

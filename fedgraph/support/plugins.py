@@ -39,8 +39,8 @@ def is_importable(path: str) -> bool:
     module_name, _, attribute = path.partition(":")
     if module_name == "__main__":
         return False
-    module = importlib.import_module(module_name)
-    return getattr(module, attribute, None) is _HANDED.get(path, getattr(module, attribute, None))
+    found = getattr(importlib.import_module(module_name), attribute, None)
+    return found is _HANDED.get(path, found)
 
 
 def load_object(path: str, key: str) -> Any:

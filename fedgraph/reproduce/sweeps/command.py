@@ -22,9 +22,9 @@ from fedgraph.reproduce.execution import Execution, missing_data
 from fedgraph.reproduce.quantity import Quantity
 from fedgraph.reproduce.sweeps.axes import Axis
 from fedgraph.runs import RunFolder
-from fedgraph.runs.running import add_plugin_paths
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import locked, write_atomically
+from fedgraph.support.plugins import add_plugin_paths
 from fedgraph.support.terminal import messages_for_people
 from strategies.engine.phases import PhasedStrategy
 

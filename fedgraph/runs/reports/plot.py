@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,10 +58,9 @@ def _history(folder: RunFolder) -> dict[str, Any]:
     if not summary["metrics"].get(split):
         raise RunError(f"{folder.path} measured nothing: there is nothing to draw")
     metric = next(iter(summary["metrics"][split]))
-    lines = [json.loads(line) for line in (folder.path / "metrics.jsonl").read_text().splitlines()]
     measured = {
         line["round"]: list(line["per_client"][metric].values())
-        for line in lines
+        for line in folder.lines()
         if line["phase"] == "evaluation" and line["split"] == split
     }
     rounds = sorted(measured)
@@ -73,11 +71,19 @@ def _history(folder: RunFolder) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def spring_layout(drawn: Any) -> dict[str, Any]:
+    """Return where each vertex of a NetworkX graph is drawn: neighbours together, every time in the same places."""
+    import networkx as nx
+
+    places: dict[str, Any] = nx.spring_layout(drawn, weight=None, seed=0, k=1.6 / np.sqrt(max(len(drawn), 1)))
+    return places
+
+
 def _draw_graph(panel: Any, figure: Any, graph: ClientGraph, history: dict[str, Any]) -> None:
     import networkx as nx
 
     drawn = nx.Graph(to_networkx(graph.without_self_loops()))
-    places = nx.spring_layout(drawn, weight=None, seed=0, k=1.6 / np.sqrt(max(len(drawn), 1)))
+    places = spring_layout(drawn)
     colours = np.array([history["last"].get(name) for name in drawn.nodes], dtype=float)
     nx.draw_networkx_edges(drawn, places, ax=panel, edge_color="0.8", width=0.8)
     points = nx.draw_networkx_nodes(

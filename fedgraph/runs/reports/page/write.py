@@ -22,16 +22,19 @@ from fedgraph.runs.finished import Comparison, Run
 from fedgraph.runs.reports.page import charts
 from fedgraph.runs.reports.page.sections import Shown, method_charts
 from fedgraph.runs.reports.page.template import PAGE
+from fedgraph.runs.reports.plot import spring_layout
 from fedgraph.runs.reports.words import costs, sentence, shown_number, shown_split
 from fedgraph.support.files import write_atomically
 
 log = logging.getLogger("fedgraph")
 
-REPORT, COMPARISON = "report.html", "comparison.html"
-"""Names of the pages about one run and about several, in the folder of the first."""
-
 _MOST_ROWS = 3000
 _PHASES = ("training", "evaluation")
+
+
+def place_of_report(runs: Sequence[Run]) -> Path:
+    """Return where the page about one run or about several lies: in the folder of the first."""
+    return runs[0].path / ("report.html" if len(runs) == 1 else "comparison.html")
 
 
 def leave_report(runs: Sequence[Run]) -> None:
@@ -41,7 +44,7 @@ def leave_report(runs: Sequence[Run]) -> None:
     """
     if not runs[0].experiment.output.report:
         return
-    path = runs[0].path / (REPORT if len(runs) == 1 else COMPARISON)
+    path = place_of_report(runs)
     try:
         write_report(runs, path)
     except Exception as error:
@@ -295,8 +298,7 @@ def _places(graph: ClientGraph, run: Run) -> tuple[dict[str, tuple[float, float]
         # East is as long as north only at the equator.
         middle = np.cos(np.radians(np.mean([known[name][0] for name in graph.names])))
         return {name: (known[name][1] * middle, known[name][0]) for name in graph.names}, True
-    plain = nx.Graph(to_networkx(graph.without_self_loops()))
-    spread = nx.spring_layout(plain, weight=None, seed=0, k=1.6 / np.sqrt(max(len(plain), 1)))
+    spread = spring_layout(nx.Graph(to_networkx(graph.without_self_loops())))
     return {name: (float(x), float(y)) for name, (x, y) in spread.items()}, False
 
 
