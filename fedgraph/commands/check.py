@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,13 +28,12 @@ def check(
     cannot do by design it declares: expected_failures = {"number-of-nodes": "all data is in one place"}.
     """
     from fedgraph.commands.checking import checks_of
-    from fedgraph.experiment import find_experiment
+    from fedgraph.experiment import plugin_folders
     from fedgraph.support.plugins import add_plugin_paths
 
     console = Console()
     with messages_for_people():
-        beside = [] if experiment is None else [str(find_experiment(experiment).parent)]
-        add_plugin_paths([*beside, str(Path.cwd())])
+        add_plugin_paths(plugin_folders(experiment))
         checks = checks_of(what, experiment, set_ or (), ray)
     console.print(checks[0].trials.subject.describe(), markup=False, highlight=False)
     results = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from fedgraph.runs import Run
     from fedgraph.runs.reports.page import Block
 
+Start = Callable[..., "Run"]
+""":func:`fedgraph.run`, into the folder of the tour and without a progress bar."""
+
 _INTRODUCTION = (
     "Every part is an experiment on data that comes along or is simulated. Its command runs it again, and at its end "
     "there is the experiment file."
@@ -33,6 +37,7 @@ def tour(
 
     No data is downloaded. At the end there is a page with all of it.
     """
+    from fedgraph.runs import running
     from fedgraph.runs.reports.page import write_page
 
     console = Console()
@@ -40,29 +45,17 @@ def tour(
         if part is not None and part not in _PARTS:
             raise ExperimentError(f"the parts of the tour are {', '.join(_PARTS)}; there is no '{part}'")
         wanted = list(_PARTS) if part is None else [part]
+        start = partial(running.run, out=out, progress=False)
         blocks = []
         for number, name in enumerate(wanted, 1):
             began = time.monotonic()
             with console.status(f"{name} ..."):
-                block = _PARTS[name](_Runs(out))
+                block = _PARTS[name](start)
             blocks.append(block)
             _tell(console, block, f"{number} of {len(wanted)}" if len(wanted) > 1 else "", time.monotonic() - began)
         page = write_page("fedgraph: a tour", _INTRODUCTION, blocks, out / f"{part or 'tour'}.html")
     console.print(f"\nAll of it, with charts and every client: {page.resolve()}", markup=False, soft_wrap=True)
     console.print("Next: fedgraph run sfl/digits.toml, fedgraph runs, fedgraph new strategy NAME", highlight=False)
-
-
-class _Runs:
-    """Runs experiments of the tour into one folder."""
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-
-    def __call__(self, experiment: str, method: str | None = None, **keys: Any) -> Run:
-        from fedgraph.runs.running import run
-
-        overrides = {key.replace("__", ".").replace("_", "-"): value for key, value in keys.items()}
-        return run(experiment, method=method, set=overrides, out=self.out, progress=False)
 
 
 def _tell(console: Console, block: Block, number: str, seconds: float) -> None:
@@ -81,7 +74,7 @@ def _mean(run: Run, metric: str) -> float:
     return float(run.summary["metrics"]["test"][metric]["mean"])
 
 
-def _forecast(run: _Runs) -> Block:
+def _forecast(run: Start) -> Block:
     from fedgraph.runs import Comparison
     from fedgraph.runs.reports.page import Block
 
@@ -102,12 +95,12 @@ def _forecast(run: _Runs) -> Block:
     )
 
 
-def _sfl(run: _Runs) -> Block:
+def _sfl(run: Start) -> Block:
     from fedgraph.runs import Comparison
     from fedgraph.runs.reports.page import Block
 
     experiment = "sfl/cold-traffic.toml"
-    over_graph, one_for_all, alone = run(experiment), run(experiment, "fedavg"), run(experiment, "local")
+    over_graph, one_for_all, alone = run(experiment), run(experiment, method="fedavg"), run(experiment, method="local")
 
     def cold(found: Run, group: str = "cold") -> str:
         return f"{found.summary['per_group']['test'][group]['mae-60min']['mean']:.2f} mph"
@@ -128,12 +121,12 @@ def _sfl(run: _Runs) -> Block:
     )
 
 
-def _f3(run: _Runs) -> Block:
+def _f3(run: Start) -> Block:
     from fedgraph.runs import Comparison
     from fedgraph.runs.reports.page import Block
 
     found = run("f3/digits.toml")
-    whole = run("f3/digits.toml", data__grid=[1, 1])
+    whole = run("f3/digits.toml", set={"data.grid": [1, 1]})
     return Block(
         Comparison([found]),
         "F3: four owners who each see a quarter of every image",
@@ -149,11 +142,11 @@ def _f3(run: _Runs) -> Block:
     )
 
 
-def _ipa(run: _Runs) -> Block:
+def _ipa(run: Start) -> Block:
     from fedgraph.runs import Comparison
     from fedgraph.runs.reports.page import Block
 
-    together, alone = run("ipa/digits.toml"), run("ipa/digits.toml", "local")
+    together, alone = run("ipa/digits.toml"), run("ipa/digits.toml", method="local")
     return Block(
         Comparison([together, alone]),
         "IPA: two peers without a class in common",
@@ -167,13 +160,13 @@ def _ipa(run: _Runs) -> Block:
     )
 
 
-def _fedngm(run: _Runs) -> Block:
+def _fedngm(run: Start) -> Block:
     from fedgraph.data.tables import asia_network
     from fedgraph.graphical.asking import posterior
     from fedgraph.runs import Comparison
     from fedgraph.runs.reports.page import Block, Shown, feature_graph_chart
 
-    found = run("fedngm/asia.toml", data__rows=4000, fedngm__recovery__method="ges")
+    found = run("fedngm/asia.toml", set={"data.rows": 4000, "fedngm.recovery.method": "ges"})
     model, truth = found.graphical_model, asia_network()
     score = model.graph.score(truth.moral_graph)
     right = round(score.recall * len(truth.moral_graph.edges))
@@ -209,6 +202,6 @@ def _positions(known: Mapping[str, str], variables: Mapping[str, Any]) -> dict[s
     return {name: variables[name].categories.index(value) for name, value in known.items()}
 
 
-_PARTS: dict[str, Callable[[_Runs], Block]] = {
+_PARTS: dict[str, Callable[[Start], Block]] = {
     "forecast": _forecast, "sfl": _sfl, "f3": _f3, "ipa": _ipa, "fedngm": _fedngm,
 }  # fmt: skip

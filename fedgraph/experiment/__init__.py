@@ -12,6 +12,8 @@ from fedgraph.experiment.experiment import (
     find_experiment,
     load_experiment,
     parse_experiment,
+    plugin_folders,
+    toml_value,
 )
 from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
 
@@ -25,4 +27,6 @@ __all__ = [
     "find_experiment",
     "load_experiment",
     "parse_experiment",
+    "plugin_folders",
+    "toml_value",
 ]

@@ -283,6 +283,18 @@ def find_experiment(path: str | Path) -> Path:
     raise ExperimentError(f"no experiment file '{path}' from {Path.cwd()}, nor among those in {shipped}")
 
 
+def plugin_folders(experiment: str | Path | Mapping[str, Any] | None) -> list[str]:
+    """Return the folders whose modules an experiment may name: that of its file, if it has one, and the current one.
+
+    Raises
+    ------
+    ExperimentError
+        When there is no such file.
+    """
+    beside = [str(find_experiment(experiment).parent)] if isinstance(experiment, str | Path) else []
+    return [*beside, str(Path.cwd())]
+
+
 def apply_overrides(tables: Mapping[str, Any], overrides: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
     """Return ``tables`` with each ``table.key=value`` applied; values are TOML, or plain text where they are not.
 
@@ -301,7 +313,7 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Iterable[str] | Mappin
         override = f"{path}={value}"
         keys = path.strip().split(".")
         if not all(keys) or (len(keys) < 2 and not isinstance(value, dict)):
-            raise ExperimentError(f"override '{override}' is not of the form table.key=value (or table={{...}})")
+            raise _no_override(override)
         table = result
         for key in keys[:-1]:
             table = table.setdefault(key, {})
@@ -314,11 +326,16 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Iterable[str] | Mappin
 def _key_and_value(override: str) -> tuple[str, Any]:
     key, equals, text = override.partition("=")
     if not equals:
-        raise ExperimentError(f"override '{override}' is not of the form table.key=value (or table={{...}})")
-    return key, _toml_value(text.strip())
+        raise _no_override(override)
+    return key, toml_value(text.strip())
 
 
-def _toml_value(text: str) -> Any:
+def _no_override(override: str) -> ExperimentError:
+    return ExperimentError(f"override '{override}' is not of the form table.key=value (or table={{...}})")
+
+
+def toml_value(text: str) -> Any:
+    """Return a value as TOML reads it, or the text itself where it is none."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from clients.app import app as client_app
-from fedgraph.experiment import Experiment, find_experiment, load_experiment
+from fedgraph.experiment import Experiment, load_experiment, plugin_folders
 from fedgraph.federation.grids import LocalGrid, run_on_flower
 from fedgraph.runs.callbacks import Callback
 from fedgraph.runs.finished import Comparison, Run
@@ -176,8 +176,7 @@ def _new_folders(
 ) -> list[RunFolder]:
     """Make a run folder for each method, once all experiments are known to be usable."""
     _check_grid(grid)
-    beside = [] if isinstance(experiment, Mapping) else [str(find_experiment(experiment).parent)]
-    plugins = [*beside, str(Path.cwd())]
+    plugins = plugin_folders(experiment)
     add_plugin_paths(plugins)
     paths = [None if method is None else path_of(method) for method in methods]
     client_path = None if client is None else path_of(client)

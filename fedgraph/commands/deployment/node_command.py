@@ -45,7 +45,7 @@ def node(
 
     Shows how the data are read and what will leave the machine; the node is Flower's SuperNode.
     """
-    from fedgraph.experiment import find_experiment, load_experiment
+    from fedgraph.experiment import load_experiment, plugin_folders
     from fedgraph.federation.grids import flower_environment
     from fedgraph.support.plugins import add_plugin_paths
 
@@ -59,7 +59,7 @@ def node(
             "private-key": private_key,
         }
         node_config = _node_config(client or [], places, consent or [], config or [])
-        add_plugin_paths([str(find_experiment(experiment).parent), str(Path.cwd())])
+        add_plugin_paths(plugin_folders(experiment))
         _rehearse(load_experiment(experiment, set_ or []), node_config, console)
         command = supernode_command(superlink, port, node_config, root_certificates, private_key, insecure)
         show(command, console)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from fedgraph.experiment import toml_value
 from fedgraph.reproduce.choosing import chosen_of
 from fedgraph.support.errors import ExperimentError
 
@@ -133,7 +134,7 @@ def _values(given: str, text: str) -> tuple[Any, ...]:
     try:
         found = tomllib.loads(f"values = [{given}]")["values"]
     except tomllib.TOMLDecodeError:
-        found = [_value(part.strip()) for part in given.split(",")]
+        found = [toml_value(part.strip()) for part in given.split(",")]
     if any(isinstance(value, dict) or value == "" for value in found):
         raise ExperimentError(f"--over {text}: values are numbers, words, true or false, or lists of these")
     return tuple({json.dumps(value): _hashable(value) for value in found}.values())
@@ -142,10 +143,3 @@ def _values(given: str, text: str) -> tuple[Any, ...]:
 def _hashable(value: Any) -> Any:
     """Return lists as tuples; both are the same in TOML."""
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text

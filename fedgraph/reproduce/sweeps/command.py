@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from fedgraph.data import data_folder
-from fedgraph.experiment import Experiment, find_experiment
+from fedgraph.experiment import Experiment, find_experiment, plugin_folders
 from fedgraph.reproduce.cells import digest, text_digest
 from fedgraph.reproduce.client_values import value_of
 from fedgraph.reproduce.execution import Execution, missing_data
@@ -59,7 +59,7 @@ def sweep(
         from fedgraph.reproduce.sweeps.search import Search, SweepPlan
 
         file = find_experiment(experiment)
-        plugins = (str(file.parent), str(Path.cwd()))
+        plugins = tuple(plugin_folders(experiment))
         add_plugin_paths(plugins)
         axes = tuple(map(Axis.of, over))
         if not axes or len({axis.key for axis in axes}) < len(axes):

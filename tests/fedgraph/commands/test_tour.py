@@ -5,7 +5,6 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from fedgraph.commands import tour as module
 from fedgraph.commands.cli import app
 
 # As short as can be: these tests are about what is shown, and not about what comes out.
@@ -35,12 +34,10 @@ def tour(leave_no_trace, tmp_path):
 def short(monkeypatch):
     from fedgraph.runs.running import run
 
-    def shortened(self, experiment, method=None, **keys):
-        asked = {key.replace("__", ".").replace("_", "-"): value for key, value in keys.items()}
-        short = {**asked, **SHORT[experiment], "output.report": False}
-        return run(experiment, method=method, set=short, out=self.out, progress=False)
+    def shortened(experiment, *, set=(), **others):
+        return run(experiment, set={**dict(set), **SHORT[experiment], "output.report": False}, **others)
 
-    monkeypatch.setattr(module._Runs, "__call__", shortened)
+    monkeypatch.setattr("fedgraph.runs.running.run", shortened)
 
 
 @pytest.mark.parametrize("part", ["forecast", "sfl", "f3", "ipa", "fedngm"])
