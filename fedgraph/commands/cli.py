@@ -28,7 +28,6 @@ from fedgraph.commands.run import run
 from fedgraph.commands.runs import compare, report, runs
 from fedgraph.commands.sweep import sweep
 from fedgraph.commands.tour import tour
-from fedgraph.support.errors import ExperimentError
 from fedgraph.support.terminal import messages_for_people
 
 if TYPE_CHECKING:
@@ -117,23 +116,21 @@ def methods() -> None:
     )
 
 
-def keys(table: Annotated[str | None, typer.Argument(help="experiment, graph, metr-la, gru, sfl, ...")] = None) -> None:
+def keys(
+    table: Annotated[str | None, typer.Argument(help="experiment, data, metr-la, model, gru, sfl, fedavg, ...")] = None,
+) -> None:
     """List the keys of experiment files and what they mean.
 
     Those of the files of `fedgraph reproduce` are listed too.
     """
-    from fedgraph.commands.keys import describe, setting_tables
+    from fedgraph.commands.keys import explanations
 
-    console = Console()
-    tables = setting_tables()
+    console = Console(soft_wrap=True, highlight=False)
     with messages_for_people():
-        if table is not None and table not in tables:
-            raise ExperimentError(f"there is no table '{table}'; known: {', '.join(tables)}")
-    for name, (heading, kind) in tables.items():
-        if table is None or name == table:
+        for heading, lines in explanations(table):
             console.print(f"[bold]{escape(heading)}[/bold]")
-            for line in describe(kind, name):
-                console.print(f"    {line}", markup=False, soft_wrap=True, highlight=False)
+            for line in lines:
+                console.print(f"    {line}", markup=False)
 
 
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from flwr.serverapp.strategy import Strategy
 from pydantic_core import PydanticUndefined
 
 from fedgraph.data import settings_by_set
 from fedgraph.experiment import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
 from fedgraph.federation import ClientsTable
 from fedgraph.graph import GraphTable
-from fedgraph.methods import built_ins
+from fedgraph.methods import built_in, built_ins
 from fedgraph.models import MODELS, ModelTable, ModuleSettings, VariantTable
 from fedgraph.reproduce import EXPLAINED, STUDY_EXPLAINED
+from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 from fedgraph.training import TrainSettings
+from strategies.engine.stock import stock_keys
 
 
 def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
@@ -43,6 +47,51 @@ def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
         outer = re.split(r"[\[\]]+", heading)[1]
         tables |= {f"{name}.{key}": (f"[{outer}.{key}]", inner) for key, inner in inner_tables(kind).items()}
     return tables | EXPLAINED | STUDY_EXPLAINED
+
+
+def explanations(table: str | None) -> Iterator[tuple[str, list[str]]]:
+    """Yield the heading and the explanation of a table, of those that one of its keys chooses by name, or of all.
+
+    Parameters
+    ----------
+    table : str or None
+        Short name, such as ``graph``, ``metr-la`` or ``sfl``; ``data`` has the names of the data sets.
+
+    Raises
+    ------
+    ExperimentError
+        For an unknown table; the message lists the known ones.
+    """
+    tables = setting_tables()
+    choices = _chosen_by(tables, table) if table is not None else {}
+    if table is not None and table not in tables and not choices:
+        strategy = built_in(table)
+        if strategy is None:
+            raise ExperimentError(f"there is no table '{table}'; known: {', '.join(tables)}")
+        yield f"[{table}]", _of_constructor(strategy)
+    for name, (heading, kind) in tables.items():
+        if table is None or name == table:
+            yield heading, describe(kind, name)
+    for key, names in choices.items():
+        yield f"[{table}] {key}", [f"chooses one of these, whose keys `fedgraph keys NAME` lists: {', '.join(names)}"]
+
+
+def _chosen_by(tables: dict[str, tuple[str, type[Settings]]], table: str) -> dict[str, list[str]]:
+    """Return the tables that a key of ``table`` chooses by name, by that key: ``{"set": [...]}`` for ``data``."""
+    found: dict[str, list[str]] = {}
+    for name, (heading, _) in tables.items():
+        chosen = re.fullmatch(rf'\[{re.escape(table)}\] (\w+) = ".*"', heading)
+        if chosen is not None:
+            found.setdefault(chosen[1], []).append(name)
+    return found
+
+
+def _of_constructor(strategy: type) -> list[str]:
+    if not issubclass(strategy, Strategy) or hasattr(strategy, "settings_type"):
+        return ["has no keys of its own; [experiment] and [train] are for all methods"]
+    keys = [f"{key} = {default!r}" for key, default in stock_keys(strategy).items() if not callable(default)]
+    base = next(base for base in strategy.__mro__ if base.__module__.startswith("flwr."))
+    return [*keys, "", f"Arguments of {base.__module__.rpartition('.')[0]}.{base.__name__}.", ""]
 
 
 def inner_tables(kind: type[Settings]) -> dict[str, type[Settings]]:

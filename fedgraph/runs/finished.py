@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.graphical import GraphicalModel
+from fedgraph.models import ModelChoice, TaskSpec, build
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.reports.words import results_table, sentence
 from fedgraph.runs.result_files import load_models
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 class Run:
     """A finished run, read from its run folder. What is large is read when it is asked for.
+
+    ``metrics``, ``client_metrics``, ``clients`` and ``absences`` are data frames; ``models`` and ``global_model`` are
+    state dicts, and :meth:`module` turns one into a PyTorch module; ``graph`` and ``learned_graph`` are client graphs;
+    ``summary`` has the rest, as in ``summary.json``.
 
     Parameters
     ----------
@@ -147,6 +152,40 @@ class Run:
     def global_model(self) -> dict[str, Tensor] | None:
         """State dict of the global model; None for methods without one."""
         return self._models[1]
+
+    def module(self, client: str | None = None) -> nn.Module:
+        """Return a trained model as an ordinary PyTorch module in evaluation mode.
+
+        Its inputs are those that the model was trained with, ``[batch, *input_shape]``: ``summary["task"]`` has the
+        shapes, and readings of time series are scaled as ``[data] scaling`` says.
+
+        Parameters
+        ----------
+        client : str, optional
+            The client whose model it is; by default the global model.
+
+        Raises
+        ------
+        RunError
+            When the run has no such model.
+        """
+        state = self.global_model if client is None else self.models.get(client)
+        if state is None:
+            known = ", ".join([*list(self.models)[:5], "..."])
+            raise RunError(
+                f"'{self.method}' has no global model: name a client ({known})"
+                if client is None
+                else f"{self.path} has no model of '{client}'; it has those of {known}"
+            )
+        written: dict[str, Any] | None = self.summary.get("task")
+        if written is None:
+            raise RunError(f"{self.path} was written by an older version, which did not keep the shapes of the task")
+        task: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in written.items()}
+        choice = ModelChoice.of(self.experiment.model)
+        table = choice.tables[0 if client is None else choice.numbers([client])[0]]
+        module = build(table, TaskSpec(**task)).twin()
+        module.load_state_dict(state)
+        return module.eval()
 
     @cached_property
     def graphical_model(self) -> GraphicalModel:

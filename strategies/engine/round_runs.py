@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -241,6 +241,7 @@ def _write_results(
     graph = federation.graph
     if strategy.needs_graph and graph is not None and graph.without_self_loops().num_edges == 0:
         noted["notes"] = ["the client graph has no edges, so that nothing is shared along it: see [graph]"]
+    noted["task"] = asdict(federation.task)
     noted["models_per_round"] = _models_per_round(folder, strategy)
     noted |= strategy.facts() | ({} if peers is None else {"peers": peers.summary()})
     totals = recorder.counters()

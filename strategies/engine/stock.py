@@ -199,6 +199,19 @@ def seeded(seed: int) -> Iterator[None]:
         random.setstate(before)
 
 
+def stock_keys(stock_class: type[Strategy]) -> dict[str, Any]:
+    """Return the keys of a stock strategy's table with their defaults: the arguments of its constructors."""
+    known: dict[str, inspect.Parameter] = {}
+    for base in reversed(stock_class.__mro__):
+        if "__init__" in vars(base) and base is not object:
+            known.update(inspect.signature(vars(base)["__init__"]).parameters)
+    return {
+        name.replace("_", "-"): parameter.default
+        for name, parameter in known.items()
+        if name != "self" and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    }
+
+
 def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: str, nodes: int) -> Strategy:
     """Construct a stock strategy from its table; keys are its keyword arguments with dashes.
 
@@ -210,22 +223,13 @@ def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: st
     ExperimentError
         For an unknown key, with the known ones, or values the strategy refuses.
     """
-    known: dict[str, inspect.Parameter] = {}
-    for base in reversed(stock_class.__mro__):
-        if "__init__" in vars(base) and base is not object:
-            known.update(inspect.signature(vars(base)["__init__"]).parameters)
-    names = {
-        name
-        for name, parameter in known.items()
-        if name != "self" and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    }
+    known = stock_keys(stock_class)
     arguments = {key.replace("-", "_"): value for key, value in table.items()}
-    unknown = sorted(set(arguments) - names)
+    unknown = sorted(set(table) - set(known))
     if unknown:
-        keys = ", ".join(sorted(name.replace("_", "-") for name in names))
-        raise ExperimentError(f"{where} has no key '{unknown[0].replace('_', '-')}'; known keys: {keys}")
+        raise ExperimentError(f"{where} has no key '{unknown[0]}'; known keys: {', '.join(sorted(known))}")
     for name in _NODE_MINIMA:
-        default = known[name].default if name in known else None
+        default = known.get(name.replace("_", "-"))
         if isinstance(default, int):
             arguments.setdefault(name, min(default, nodes))
     try:

@@ -51,6 +51,20 @@ def test_models_and_graphs(ran):
     assert "sfl-star, 6 clients" in repr(run)
 
 
+def test_a_model_as_a_module(ran):
+    run = ran("sfl")
+    module = run.module("client-2")
+    state = module.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in run.models["client-2"].items())
+    assert not module.training
+    assert module(torch.zeros(3, *run.summary["task"]["input_shape"])).shape == (3, 10)
+    assert all(torch.equal(run.global_model[name], value) for name, value in run.module().state_dict().items())
+    with pytest.raises(RunError, match="no model of 'client-99'; it has those of client-0, client-1"):
+        run.module("client-99")
+    with pytest.raises(RunError, match="'local' has no global model: name a client"):
+        ran("local").module()
+
+
 def test_what_a_method_does_not_leave_is_said(patches_tables, run_experiment):
     run = fedgraph.load_run(run_experiment(patches_tables).path)
     with pytest.raises(RunError, match="'f3' does not train models of clients"):
