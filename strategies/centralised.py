@@ -27,6 +27,7 @@ class Centralised(GlobalModelStrategy):
     title = "One model trained on the pooled data of all clients"
     needs = "all clients on one node (--nodes 1)"
     default_client = "clients.centralised:CentralisedClient"
+    defences = ()
     expected_failures: ClassVar = {"number-of-nodes": "it pools the data of all clients, which one node must have"}
 
     def __init__(self, settings: Settings, federation: Federation, plan: RunPlan) -> None:

@@ -49,6 +49,7 @@ class F3(OwnersStrategy[F3Settings]):
 
     name = "f3"
     title = "Federated feature fusion: owners' frozen models, one exchange of embeddings, a learned graph"
+    defences = ("clip",)
 
     def check(self) -> None:
         """Raise ExperimentError for a fusion model that cannot be built, or votes that would need noisy predictions."""

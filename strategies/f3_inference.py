@@ -39,6 +39,7 @@ class F3Inference(OwnersStrategy[F3InferenceSettings]):
     name = "f3-inference"
     title = "Predictions of new samples by a fusion model that a run of f3 has trained"
     needs = "[f3-inference] run, the folder of that run; `fedgraph predict` sees to it"
+    defences = ("clip",)
 
     def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
         """Ask for embeddings and predict their samples with the trained fusion model.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedgraph.graph import attention_from_distances
 from fedgraph.methods.baselines import FedAttSettings
-from strategies.engine.base import Replies
+from strategies.engine.base import CohortStrategy, Replies
 from strategies.engine.global_model import GlobalModelStrategy
 
 
@@ -24,6 +24,7 @@ class FedAtt(GlobalModelStrategy[FedAttSettings]):
     name = "fedatt"
     title = "Attentive aggregation: each layer moves towards the clients, weighted by distance (FedAtt)"
     paper = "https://arxiv.org/abs/1812.07108"
+    defences = CohortStrategy.defences
 
     def update(self, server_round: int, replies: Replies) -> Tensor:
         """Return the next global model ``[parameters]``."""

@@ -47,6 +47,8 @@ class IPA(CohortStrategy[IPASettings]):
     needs = "two clients at least; [train] keep-optimizer = true for the paper's Adam"
     paper = "https://arxiv.org/abs/2311.04818"
     default_client = "clients.ipa:IPAClient"
+    # Turns change models one after the other, with no aggregation that a defence could come before.
+    defences = ()
 
     def __init__(self, settings: IPASettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)

@@ -13,7 +13,7 @@ from fedgraph.graph import weighted_mean
 from fedgraph.methods.baselines import ScaffoldSettings
 from fedgraph.runs import RunPlan
 from fedgraph.support.files import State
-from strategies.engine.base import Replies
+from strategies.engine.base import CohortStrategy, Replies
 from strategies.engine.client_drift import ControlVariates
 from strategies.engine.global_model import GlobalModelStrategy
 
@@ -29,6 +29,7 @@ class Scaffold(GlobalModelStrategy[ScaffoldSettings]):
     needs = 'SGD ([train] optimizer = "sgd")'
     paper = "https://arxiv.org/abs/1910.06378"
     default_client = "clients.scaffold:ScaffoldClient"
+    defences = CohortStrategy.defences
 
     def __init__(self, settings: ScaffoldSettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)

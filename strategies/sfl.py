@@ -7,7 +7,7 @@ from torch import Tensor
 from typing_extensions import TypeVar
 
 from fedgraph.federation import Federation
-from fedgraph.graph import ClientGraph, graph_mean, weighted_mean
+from fedgraph.graph import ClientGraph, graph_mean, graph_mean_weights, weighted_mean
 from fedgraph.methods.sfl import SFLFineTuningSettings, SFLLGSettings, SFLPerSettings, SFLSettings
 from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError
@@ -32,6 +32,7 @@ class SFL(CohortStrategy[SomeSFLSettings]):
     paper = "https://arxiv.org/abs/2203.00829"
     default_client = "clients.sfl:SFLClient"
     needs_graph = True
+    defences = (*CohortStrategy.defences, "average", "trim")
 
     def __init__(self, settings: SomeSFLSettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)
@@ -39,6 +40,11 @@ class SFL(CohortStrategy[SomeSFLSettings]):
             raise ExperimentError(
                 f"[graph] has weights below zero, which cannot be shares of a mean as {type(self).__name__} takes "
                 'them here: leave such edges out, or use the method sfl with weighting = "none" and everybody = 0'
+            )
+        if plan.defence.average != "mean" and settings.normalisation != "random-walk":
+            raise ExperimentError(
+                f'[defence] average = "{plan.defence.average}" takes the shares of a mean as its weights: it needs '
+                f'[{type(self).name}] normalisation = "random-walk"'
             )
         trained = torch.zeros(len(federation.names), self.layout.num_trainable)
         updates = self.settings.mixes == "updates"
@@ -65,6 +71,12 @@ class SFL(CohortStrategy[SomeSFLSettings]):
         """Return all clients' personalised models, and the read-out as shared tensor."""
         return {"parameters": self.models}, {"global": self.global_model()}
 
+    def starts(self, positions: Tensor) -> Tensor:
+        """Return the personalised models, or the read-out for all, as ``start`` says."""
+        if self.settings.start == "personalised":
+            return super().starts(positions)
+        return self.global_model().expand(len(positions), -1)
+
     def global_model(self) -> Tensor:
         """Return the read-out w, ``[parameters]``: the mean of the personalised models, weighted by examples if set."""
         if self.settings.weighting == "examples":
@@ -85,9 +97,7 @@ class SFL(CohortStrategy[SomeSFLSettings]):
 
     def updates(self, theta: Tensor, replies: Replies) -> Tensor:
         """Return the change of ``theta`` ``[present, trainable]`` by training; for absent clients the last one."""
-        personalised = self.settings.start == "personalised"
-        start = self.models[replies.positions] if personalised else self.global_model()
-        updates = theta - start[..., : theta.shape[1]]
+        updates = theta - self.starts(replies.positions)[:, : theta.shape[1]]
         if not len(self._updates):
             return updates
         self._updates[replies.positions[replies.fresh]] = updates[replies.fresh]
@@ -96,10 +106,15 @@ class SFL(CohortStrategy[SomeSFLSettings]):
     def mixed(self, graph: ClientGraph, rows: Tensor, num_examples: Tensor) -> Tensor:
         """Return rows ``[present, parameters]`` after aggregation over ``graph``."""
         settings = self.settings
+        counts = num_examples if settings.weighting == "examples" else torch.ones_like(num_examples)
+        if self.plan.defence.average != "mean":
+            weights = graph_mean_weights(
+                graph, counts, settings.alpha, settings.hops, settings.everybody, self_loops=self.self_loops
+            )
+            return self.defence.averages(rows, weights)
         if settings.weighting == "none" and not settings.everybody:
             spread = graph.propagate(rows, settings.hops, settings.normalisation, self.self_loops)
             return spread if settings.alpha == 1 else torch.lerp(rows, spread, settings.alpha)
-        counts = num_examples if settings.weighting == "examples" else torch.ones_like(num_examples)
         return graph_mean(
             graph, rows, counts, settings.alpha, settings.hops, settings.everybody, self_loops=self.self_loops
         )

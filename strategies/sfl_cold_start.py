@@ -19,7 +19,7 @@ from fedgraph.methods.sfl import SFLColdStartSettings
 from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
-from strategies.engine.base import Replies
+from strategies.engine.base import CohortStrategy, Replies
 from strategies.sfl import SFL
 
 log = logging.getLogger("fedgraph")
@@ -32,6 +32,7 @@ class SFLColdStart(SFL[SFLColdStartSettings]):
     title = "SFL for cold clients: those with hardly any data get the models of their neighbourhood"
     paper = ""
     default_client = "clients.sfl_cold_start:SFLColdStartClient"
+    defences = CohortStrategy.defences
 
     def __init__(self, settings: SFLColdStartSettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)

@@ -13,7 +13,19 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parent.parent
 # A room imports those before it.
 ROOMS = [
-    *("support", "graph", "models", "data", "training", "privacy", "fusion", "graphical", "messages", "methods"),
+    *(
+        "support",
+        "graph",
+        "models",
+        "data",
+        "training",
+        "privacy",
+        "defence",
+        "fusion",
+        "graphical",
+        "messages",
+        "methods",
+    ),
     *("federation", "experiment", "runs", "reproduce", "commands"),
 ]
 # Two floors: the library lies below the methods, the programs lie above them and import them openly.
@@ -24,7 +36,7 @@ FORBIDDEN = {
     "strategies": {"clients", "simulations"},
 }
 PROGRAMS = {"reproduce", "commands"}
-MATHEMATICS = {"support", "graph", "models", "data", "training", "privacy", "fusion", "graphical"}
+MATHEMATICS = {"support", "graph", "models", "data", "training", "privacy", "defence", "fusion", "graphical"}
 # Rooms and folders whose modules are doors themselves: each is one contract, one source, one tool or one command.
 DOORS_OF_THEIR_OWN = ("support", "models.native", "methods", "commands")
 # What starts a run stands above the methods, and so apart from what it leaves behind.

@@ -12,6 +12,7 @@ from flwr.serverapp.strategy import Strategy
 from pydantic_core import PydanticUndefined
 
 from fedgraph.data import settings_by_set
+from fedgraph.defence import DefenceTable
 from fedgraph.experiment import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
 from fedgraph.federation import ClientsTable
 from fedgraph.graph import GraphTable
@@ -33,6 +34,7 @@ def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
         "graph": ("[graph]", GraphTable),
         "evaluation": ("[evaluation]", EvaluationTable),
         "fairness": ("[fairness]", FairnessTable),
+        "defence": ("[defence]", DefenceTable),
         "output": ("[output]", OutputTable),
     }
     tables |= {name: (f'[data] set = "{name}"', kind) for name, kind in settings_by_set().items()}

@@ -13,6 +13,7 @@ from typing import Any
 import tomli_w
 
 from fedgraph.data import parse_data
+from fedgraph.defence import DefenceTable
 from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
 from fedgraph.federation import ClientsTable, RollCall
 from fedgraph.graph import GraphTable
@@ -60,6 +61,8 @@ class Experiment:
         None where the file has no such table.
     clients : ClientsTable
         Expected clients; whichever clients nodes host, where the file has no such table.
+    defence : DefenceTable
+        Defence against clients whose replies are harmful; only a warning, where the file has no such table.
     """
 
     experiment: ExperimentTable
@@ -73,6 +76,7 @@ class Experiment:
     method_tables: dict[str, dict[str, Any]]
     fairness: FairnessTable | None = None
     clients: ClientsTable = field(default_factory=ClientsTable)
+    defence: DefenceTable = field(default_factory=DefenceTable)
 
     @property
     def method_table(self) -> dict[str, Any]:
@@ -97,6 +101,7 @@ class Experiment:
             "evaluation": self.evaluation.as_table(),
             **({} if self.fairness is None else {"fairness": self.fairness.as_table()}),
             **({} if self.clients == ClientsTable() else {"clients": self.clients.as_table()}),
+            **({} if self.defence == DefenceTable() else {"defence": self.defence.as_table()}),
             "output": {key: value for key, value in self.output.as_table().items() if key != "resume"},
             **self.method_tables,
         }
@@ -137,7 +142,7 @@ def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
     ExperimentError
         For an unknown table or key (with the known ones), a missing or an unusable value.
     """
-    fixed = ("experiment", "data", "model", "train", "graph", "evaluation", "fairness", "clients", "output")
+    fixed = ("experiment", "data", "model", "train", "graph", "evaluation", "fairness", "clients", "defence", "output")
     head = parse(ExperimentTable, _table(tables, "experiment"), "[experiment]")
     method = resolve(head.method, head.strategy, head.client)
     for name in tables:
@@ -167,6 +172,7 @@ def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
         method_tables={name: dict(_table(tables, name)) for name in tables if name not in fixed},
         fairness=_fairness(_table(tables, "fairness"), evaluation) if "fairness" in tables else None,
         clients=parse(ClientsTable, _table(tables, "clients"), "[clients]"),
+        defence=parse(DefenceTable, _table(tables, "defence"), "[defence]"),
     )
 
 

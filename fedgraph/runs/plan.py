@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.data import SplitName
+from fedgraph.defence import DefenceTable
 from fedgraph.models import Architectures, Layout
 from fedgraph.runs.callbacks import Callback
 from fedgraph.support.settings import parse
@@ -46,6 +47,8 @@ class RunPlan:
         The model of each client, where they differ; None where all have the one of ``layout``.
     initial_model_of : callable or None
         Returns the initial model ``[parameters]`` of a client, given its name, where each client starts from its own.
+    defence : DefenceTable
+        The table ``[defence]``.
     """
 
     layout: Layout
@@ -62,6 +65,7 @@ class RunPlan:
     callbacks: Sequence[Callback] = field(default_factory=tuple)
     architectures: Architectures | None = None
     initial_model_of: Callable[[str], Tensor] | None = None
+    defence: DefenceTable = field(default_factory=DefenceTable)
 
     @property
     def train(self) -> TrainSettings:

@@ -19,6 +19,7 @@ from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
 from fedgraph.support.settings import S
 from strategies.engine.absence import AbsencePolicy
+from strategies.engine.defence import Defence
 from strategies.engine.loop import Progress, RoundLoop
 from strategies.engine.nodes import Nodes
 from strategies.engine.replies import Replies
@@ -55,6 +56,8 @@ class CohortStrategy(MethodStrategy[S]):
         Handles clients without a usable reply.
     progress : Progress
         Rounds so far, and the last metrics.
+    defence : Defence
+        Looks at what clients send before it is aggregated.
 
     Raises
     ------
@@ -64,6 +67,7 @@ class CohortStrategy(MethodStrategy[S]):
 
     default_client: ClassVar[str] = "clients.engine.base:CohortClient"
     needs_graph: ClassVar[bool] = False
+    defences: ClassVar[tuple[str, ...]] = ("warn", "clip", "krum")
 
     def __init__(self, settings: S, federation: Federation, plan: RunPlan) -> None:
         if self.needs_graph and federation.graph is None:
@@ -78,6 +82,7 @@ class CohortStrategy(MethodStrategy[S]):
         self.models = torch.zeros(len(federation.names), self.layout.num_parameters)
         self.absence = AbsencePolicy(federation, plan)
         self.progress = Progress()
+        self.defence = Defence(plan.defence, federation, self.layout.num_trainable)
 
     # ---- what a method overrides -----------------------------------------------------------------------------------
 
@@ -109,6 +114,10 @@ class CohortStrategy(MethodStrategy[S]):
             Tensors that all clients get.
         """
         return {"parameters": self.models}, {}
+
+    def starts(self, positions: Tensor) -> Tensor:
+        """Return the models from which the clients at ``positions`` trained, ``[present, parameters]``."""
+        return self.models[positions]
 
     def shared_with(self, positions: Tensor, measures: bool) -> dict[str, Tensor]:
         """Return further shared tensors for the node of the clients at ``positions``.
@@ -196,13 +205,19 @@ class CohortStrategy(MethodStrategy[S]):
 
     def state(self) -> State:
         """Return what a resumed run needs; a method that has to remember more adds its own keys."""
-        return {"models": self.models, "absence": self.absence.state(), "progress": self.progress.state()}
+        return {
+            "models": self.models,
+            "absence": self.absence.state(),
+            "progress": self.progress.state(),
+            "defence": self.defence.state(),
+        }
 
     def load_state(self, state: State) -> None:
         """Restore what :meth:`state` returned."""
         self.models = state["models"]
         self.absence.load_state(state["absence"])
         self.progress = Progress.of_state(state["progress"])
+        self.defence.load_state(state.get("defence", {}))
 
     # ---- the run ---------------------------------------------------------------------------------------------------
 

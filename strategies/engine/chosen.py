@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from flwr.serverapp.strategy import Strategy
 
+from fedgraph.defence import DefenceTable
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation
 from fedgraph.methods import built_ins
@@ -58,6 +59,7 @@ class ChosenMethod:
                 f"Methods for clients with different architectures: {', '.join(others)}, and strategies of your own "
                 "that declare mixes_models = False"
             )
+        _check_defence(experiment, strategy_class)
         self._where = f"[{method.name}]"
         self._table = experiment.method_table
         if issubclass(self.strategy_class, MethodStrategy):
@@ -95,6 +97,20 @@ class ChosenMethod:
         """Build the strategy of a method that goes through phases."""
         assert issubclass(self.strategy_class, PhasedStrategy)
         return self.strategy_class(self.settings, plan)
+
+
+def _check_defence(experiment: Experiment, strategy_class: type[Strategy]) -> None:
+    """Raise ExperimentError for a key of [defence] that the method would ignore."""
+    heeded = getattr(strategy_class, "defences", CohortStrategy.defences)
+    given, default = experiment.defence.as_table(), DefenceTable().as_table()
+    for key in given:
+        if given[key] != default[key] and key not in heeded:
+            stock = not issubclass(strategy_class, MethodStrategy)
+            instead = "; Flower has strategies of its own, such as FedMedian and FedTrimmedAvg" if stock else ""
+            raise ExperimentError(
+                f"[defence] {key} is nothing that '{experiment.method.name}' heeds; it heeds "
+                f"{', '.join(heeded) or 'no key of this table'}{instead}"
+            )
 
 
 def mixes_models(strategy_class: type[Strategy]) -> bool:

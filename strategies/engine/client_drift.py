@@ -15,7 +15,7 @@ from fedgraph.methods.baselines import DriftSettings
 from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
-from strategies.engine.base import Replies
+from strategies.engine.base import CohortStrategy, Replies
 from strategies.engine.global_model import GlobalModelStrategy
 
 SomeDriftSettings = TypeVar("SomeDriftSettings", bound=DriftSettings, default=DriftSettings)
@@ -29,6 +29,8 @@ class DriftStrategy(GlobalModelStrategy[SomeDriftSettings]):
     training examples count in neither mean; an earlier reply that stands in for a missing one (on-missing =
     "keep-last") counts only in the first.
     """
+
+    defences = CohortStrategy.defences
 
     def __init__(self, settings: SomeDriftSettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)

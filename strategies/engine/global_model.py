@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedgraph.graph import weighted_mean
 from fedgraph.support.files import State
 from fedgraph.support.settings import S
 from strategies.engine.base import CohortStrategy, Replies
@@ -16,9 +15,11 @@ class GlobalModelStrategy(CohortStrategy[S]):
     Unlike in a stock Flower strategy, every client's own model is seen, checked and, where it is unusable, left out.
     """
 
+    defences = (*CohortStrategy.defences, "average", "trim")
+
     def update(self, server_round: int, replies: Replies) -> Tensor:
         """Return the next global model ``[parameters]``; by default as FedAvg (McMahan et al. 2017, algorithm 1)."""
-        return weighted_mean(replies.parameters, replies.num_examples)
+        return self.defence.average(replies.parameters, replies.num_examples)
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
         """Return the next global model, as a row for each client."""

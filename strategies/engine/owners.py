@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from fedgraph.defence import bounded_embeddings
 from fedgraph.federation import JoinedSamples, join
 from fedgraph.fusion import FusionEpoch, FusionSettings
 from fedgraph.messages import EMBED, EmbedReply, EmbedRequest
@@ -63,7 +65,7 @@ class OwnersStrategy(PhasedStrategy[S]):
             saved = load_state(kept)
             self.count_on(saved)
             if saved.get("asked") == asked:
-                return JoinedSamples.of_state(saved["samples"])
+                return self._bounded(JoinedSamples.of_state(saved["samples"]))
             log.info("the experiment was changed since owners were asked for embeddings: they are asked again")
         answers = self.ask(grid, request.pack(), EMBED, EmbedReply.unpack)
         joined = join(answers, None if owners is None else tuple(owners), plan.tolerant, embeddings)
@@ -74,7 +76,14 @@ class OwnersStrategy(PhasedStrategy[S]):
         )  # fmt: skip
         if embeddings:
             save_state(kept, {"asked": asked, "samples": joined.state(), **self.counters()})
-        return joined
+        return self._bounded(joined)
+
+    def _bounded(self, joined: JoinedSamples) -> JoinedSamples:
+        """Bound what single owners can do, as [defence] says."""
+        times = self.plan.defence.clip
+        if not times or not joined.embeddings.shape[2]:
+            return joined
+        return replace(joined, embeddings=bounded_embeddings(joined.embeddings, joined.present, times))
 
     def check_owners_present(self, joined: JoinedSamples) -> None:
         """Log missing owners and check that enough are left, see :meth:`check_present`."""

@@ -84,6 +84,7 @@ def execute_phases(
         graph_of=graph_of,
         folder=folder,
         listeners=listeners,
+        defence=experiment.defence,
     )
     strategy = method.build_of_phases(plan)
     folder.metrics.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Result
 from torch import Tensor
 
 from fedgraph.data import DataSource, SplitName
+from fedgraph.defence import DefenceTable
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation, RollCall, SomeAnswer, Traffic, ask_everybody, by_reason
 from fedgraph.graph import ClientGraph
@@ -61,6 +62,8 @@ class PhasesPlan:
         Folder for results.
     listeners : sequence of Callback
         Callbacks that follow the progress of the run.
+    defence : DefenceTable
+        The table ``[defence]``.
     """
 
     client: str
@@ -77,6 +80,7 @@ class PhasesPlan:
     graph_of: Callable[[Federation], ClientGraph | None]
     folder: RunFolder
     listeners: Sequence[Callback] = ()
+    defence: DefenceTable = field(default_factory=DefenceTable)
 
     @property
     def min_clients(self) -> int:

@@ -108,6 +108,7 @@ def execute_rounds(
         initial_model_of=lambda name: initial_model(
             architectures.models[0], derive_seed(head.seed, "own initial model", name)
         ),
+        defence=experiment.defence,
     )
     strategy = method.build(federation, plan)
     if not strategy.restorable:
@@ -243,7 +244,7 @@ def _write_results(
         noted["notes"] = ["the client graph has no edges, so that nothing is shared along it: see [graph]"]
     noted["task"] = asdict(federation.task)
     noted["models_per_round"] = _models_per_round(folder, strategy)
-    noted |= strategy.facts() | ({} if peers is None else {"peers": peers.summary()})
+    noted |= strategy.defence.facts() | strategy.facts() | ({} if peers is None else {"peers": peers.summary()})
     totals = recorder.counters()
     folder.write_summary(
         summary_of(

@@ -88,7 +88,9 @@ class StockStrategy(CohortStrategy):
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
         """Aggregate the usable replies with the stock strategy, for all clients."""
-        arrays, _ = self.stock.aggregate_train(server_round, self._with_weight(self._usable))
+        arrays, _ = self.stock.aggregate_train(
+            server_round, self._defended(server_round, self._with_weight(self._usable))
+        )
         if arrays is not None:
             self._arrays = arrays
             self.models = self.plan.layout.row(from_record(arrays)).expand_as(self.models)
@@ -113,13 +115,14 @@ class StockStrategy(CohortStrategy):
     def state(self) -> State:
         """Return the global model, and all arrays and numbers of the stock strategy."""
         own = {"global": from_record(self._arrays), "stock": stock_state(self.stock)}
-        return {**own, "progress": self.progress.state()}
+        return {**own, "progress": self.progress.state(), "defence": self.defence.state()}
 
     def load_state(self, state: State) -> None:
         """Restore what :meth:`state` returned."""
         self.initialise(to_record(state["global"]))
         load_stock_state(self.stock, state["stock"])
         self.progress = Progress.of_state(state["progress"])
+        self.defence.load_state(state.get("defence", {}))
 
     def facts(self) -> dict[str, Any]:
         """Return a remark where the method is equal to another one with these settings."""
@@ -138,6 +141,25 @@ class StockStrategy(CohortStrategy):
         """Leave out nodes whose clients all have no training examples: they have no part in an average."""
         examples = self.federation.num_examples["train"]
         return [message for message in messages if examples[self.federation.hosts[message.metadata.src_node_id]].any()]
+
+    def _defended(self, server_round: int, messages: list[Message]) -> list[Message]:
+        """Apply ``[defence]`` to the models of nodes; Flower's strategies see a node where ours see a client."""
+        if not messages or not self.defence.watches:
+            return messages
+        layout = self.plan.layout
+        names = [self._clients_at(message.metadata.src_node_id) for message in messages]
+        sent = [next(iter(message.content.array_records.items())) for message in messages]
+        rows = torch.stack([layout.row(from_record(record)) for _, record in sent])
+        tensors, kept = self.defence.judged(server_round, names, {"parameters": rows}, self.models[:1].expand_as(rows))
+        bounded = tensors["parameters"]
+        for message, (key, _), row, before in zip(messages, sent, bounded, rows, strict=True):
+            if bounded is not rows and not torch.equal(row, before):
+                message.content[key] = to_record(layout.row_state(row))
+        return messages if kept is None else [messages[place] for place in kept.tolist()]
+
+    def _clients_at(self, node: int) -> str:
+        first, *others = [self.federation.names[position] for position in self.federation.hosts[node].tolist()]
+        return f"{first} and {len(others)} others of its node" if others else first
 
     def _read(self, content: RecordDict, clients: list[str], trains: bool) -> tuple[WorkReply, Mapping[str, str]]:
         """Return what a node reports of its single clients, after checking that its answer can be averaged."""

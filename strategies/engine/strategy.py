@@ -34,6 +34,8 @@ class MethodStrategy(Strategy, Configured[S]):
         the same architecture.
     own_models : bool
         Whether the method's own table describes the models, so that an experiment has no table ``[model]``.
+    defences : tuple of str
+        Keys of ``[defence]`` that the method heeds; others are refused.
     expected_failures : dict of str to str
         Checks of ``fedgraph check`` that the method fails by design, by name, and the reason.
     """
@@ -45,6 +47,7 @@ class MethodStrategy(Strategy, Configured[S]):
     default_client: ClassVar[str | type]
     mixes_models: ClassVar[bool] = True
     own_models: ClassVar[bool] = False
+    defences: ClassVar[tuple[str, ...]] = ()
     expected_failures: ClassVar[dict[str, str]] = {}
 
     def start(

@@ -1,0 +1,128 @@
+"""Bounds on the length of updates, Krum scores, and averages that a minority cannot move far."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+_BLOCK = 1 << 24
+"""Numbers that a robust average handles at a time: it needs ``[targets, clients]`` of them for each parameter."""
+_MIDDLE = 0.5 - 1e-6
+"""A trimmed mean that drops nearly all is a weighted median: the middle value, or the mean of the two in the middle."""
+
+
+def lengths(rows: Tensor) -> Tensor:
+    """Return the Euclidean length of each row of ``[clients, ...]``, float64 ``[clients]``; 1e30 does not overflow."""
+    return torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=torch.float64)
+
+
+def bounded(rows: Tensor, bound: float | Tensor) -> Tensor:
+    """Scale rows ``[clients, ...]`` that are longer than ``bound``, one number or ``[clients]``, down to it.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape; ``rows`` itself where none is longer.
+    """
+    length = lengths(rows)
+    limits = torch.as_tensor(bound, dtype=torch.float64).expand_as(length)
+    longer = (length > limits).nonzero().flatten()
+    if not len(longer):
+        return rows
+    scale = (limits[longer] / length[longer]).view(-1, *[1] * (rows.dim() - 1))
+    return rows.index_copy(0, longer, (rows[longer].double() * scale).to(rows.dtype))
+
+
+def bounded_embeddings(embeddings: Tensor, present: Tensor, times: float) -> Tensor:
+    """Bound the length of embeddings by what is typical of their owner, and that by what is typical of the owners.
+
+    An owner's typical length is the median over its samples. Where it is longer than ``times`` the median of the
+    owners, all its embeddings are scaled down by the same factor, which an alignment learned afterwards makes up for.
+    Single embeddings that are longer than ``times`` the typical one of their owner are then scaled down to that.
+
+    Parameters
+    ----------
+    embeddings : Tensor
+        ``[samples, owners, size]``.
+    present : Tensor
+        Which owner has which sample, bool ``[samples, owners]``.
+    times : float
+        Above 0.
+
+    Returns
+    -------
+    Tensor
+        ``[samples, owners, size]``.
+    """
+    length = torch.linalg.vector_norm(embeddings, dim=2, dtype=torch.float64)
+    typical = torch.where(present & (length > 0), length, torch.nan).nanmedian(dim=0).values
+    if not bool((typical > 0).any()):
+        return embeddings
+    allowed = typical.nan_to_num(nan=0.0).clamp(max=times * float(typical.nanmedian()))
+    shrink = torch.where(typical > 0, allowed / typical, 1.0)
+    scale = shrink * (times * allowed / (length * shrink).clamp(min=1e-300)).clamp(max=1)
+    scale = torch.where(length > 0, scale, 1.0)
+    return embeddings if bool((scale == 1).all()) else (embeddings.double() * scale[..., None]).to(embeddings.dtype)
+
+
+def krum_scores(updates: Tensor, attackers: int) -> Tensor:
+    """Return for each update the sum of squared distances to its nearest fellows (Blanchard et al. 2017, section 4).
+
+    Parameters
+    ----------
+    updates : Tensor
+        ``[clients, parameters]``.
+    attackers : int
+        Number of attackers f that is assumed; the fellows are the ``clients - f - 2`` nearest.
+
+    Returns
+    -------
+    Tensor
+        float64 ``[clients]``; infinite where no distance can be told.
+    """
+    # Without matrix products, in which differences of long vectors cancel.
+    apart = torch.cdist(updates[None], updates[None], compute_mode="donot_use_mm_for_euclid_dist")[0].double()
+    squared = apart.square().nan_to_num(nan=torch.inf).fill_diagonal_(torch.inf)
+    return squared.sort(dim=1).values[:, : max(1, len(updates) - attackers - 2)].sum(dim=1)
+
+
+def robust_average(
+    rows: Tensor, weights: Tensor, average: Literal["median", "trimmed-mean"], trim: float = 0.0
+) -> Tensor:
+    """Return weighted medians or trimmed means of each column, for several sets of weights.
+
+    A trimmed mean drops ``trim`` of the weight at each end of the sorted values, in parts where a value lies on the
+    border (Yin et al. 2018, definitions 1 and 2, with weights).
+
+    Parameters
+    ----------
+    rows : Tensor
+        ``[clients, parameters]``.
+    weights : Tensor
+        ``[targets, clients]``, not negative, each row with a sum above 0.
+    average : {"median", "trimmed-mean"}
+        The average.
+    trim : float
+        Share of the weight, below one half.
+
+    Returns
+    -------
+    Tensor
+        ``[targets, parameters]``.
+    """
+    dropped = _MIDDLE if average == "median" else trim
+    shares = weights.double() / weights.double().sum(dim=1, keepdim=True)
+    width = max(1, _BLOCK // max(1, shares.numel()))
+    parts = []
+    for block in rows.split(width, dim=1):
+        values, order = block.sort(dim=0)
+        # [targets, clients, columns]: the weight of each value, in the order of the values.
+        upto = shares[:, order].cumsum(dim=1)
+        begins = torch.cat([torch.zeros_like(upto[:, :1]), upto[:, :-1]], dim=1)
+        kept = upto.clamp(dropped, 1 - dropped) - begins.clamp(dropped, 1 - dropped)
+        # A value without weight may be so large that 0 times it is not 0.
+        values = torch.where(kept > 0, values.double(), 0.0)
+        parts.append(((kept * values).sum(dim=1) / kept.sum(dim=1)).to(rows.dtype))
+    return torch.cat(parts, dim=1) if parts else rows.new_zeros(len(weights), 0)

@@ -1,0 +1,186 @@
+"""What stands between the replies of a round and their aggregation: the table ``[defence]``."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedgraph.defence import DefenceTable, bounded, krum_scores, lengths, robust_average
+from fedgraph.federation import Federation
+from fedgraph.graph import weighted_mean
+from fedgraph.support.errors import ExperimentError, quoted
+from fedgraph.support.files import State
+from strategies.engine.replies import Replies
+
+log = logging.getLogger("fedgraph")
+
+_MEMORY = 10
+"""Rounds whose medians the running median is taken over."""
+
+
+class Defence:
+    """Warns of unusual updates, bounds them, and leaves out those that are far from the others.
+
+    Parameters
+    ----------
+    table : DefenceTable
+        ``[defence]``.
+    federation : Federation
+        Clients of the run.
+    trainable : int
+        Number of leading columns of a model that are trained; running statistics, after them, have a bound of their
+        own.
+
+    Raises
+    ------
+    ExperimentError
+        When there are too few clients for Krum.
+    """
+
+    def __init__(self, table: DefenceTable, federation: Federation, trainable: int) -> None:
+        self.table = table
+        self._federation, self._trainable = federation, trainable
+        self._medians: dict[str, list[float]] = {}
+        self._counts: dict[str, Counter[str]] = {"unusual": Counter(), "clipped": Counter(), "left-out": Counter()}
+        count = len(federation.names)
+        if table.krum and count < 2 * self._attackers(count) + 3:
+            raise ExperimentError(
+                f"[defence] krum = {table.krum} of {count} clients is {self._attackers(count)} attackers, for which "
+                f'Krum needs at least {2 * self._attackers(count) + 3} clients: lower it, or use average = "median"'
+            )
+
+    def replies(self, server_round: int, replies: Replies, starts: Tensor) -> Replies:
+        """Return the replies that go into the aggregation.
+
+        Parameters
+        ----------
+        server_round : int
+            Number of the round.
+        replies : Replies
+            Replies of the clients that take part.
+        starts : Tensor
+            Models from which they trained, ``[present, parameters]``.
+        """
+        sent = replies.tensors.get("parameters")
+        if not self.watches or sent is None or sent.shape != starts.shape:
+            return replies
+        tensors, kept = self.judged(server_round, replies.names, replies.tensors, starts)
+        if kept is None:
+            return replies if tensors is replies.tensors else replace(replies, tensors=tensors)
+        return Replies.of(
+            self._federation,
+            replies.positions[kept],
+            {name: tensor[kept] for name, tensor in tensors.items()},
+            {name: values[kept] for name, values in replies.metrics.items()},
+            replies.absent,
+        )
+
+    @property
+    def watches(self) -> bool:
+        """Whether updates are looked at."""
+        return bool(self.table.warn or self.table.clip or self.table.krum)
+
+    def judged(
+        self, server_round: int, names: Sequence[str], tensors: Mapping[str, Tensor], starts: Tensor
+    ) -> tuple[Mapping[str, Tensor], Tensor | None]:
+        """Judge tensors ``[clients, ...]`` of clients, or of nodes.
+
+        ``parameters`` are judged by their way from ``starts``, other tensors by their length.
+
+        Returns
+        -------
+        tensors : mapping of str to Tensor
+            With those bounded that are too long; the same object where there are none.
+        kept : Tensor or None
+            Positions of the clients that stay, int64; None for all.
+        """
+        update = tensors["parameters"] - starts
+        others = {name: rows for name, rows in tensors.items() if rows.is_floating_point() and name != "parameters"}
+        parts = {"parameters": update[:, : self._trainable], "statistics": update[:, self._trainable :], **others}
+        found = {part: self._judged_part(server_round, part, names, rows) for part, rows in parts.items()}
+        kept = self._near(server_round, names, found["parameters"])
+        if all(found[part] is rows for part, rows in parts.items()):
+            return tensors, kept
+        shorter = torch.cat([found["parameters"], found["statistics"]], dim=1)
+        # Models of all others stay as they are, bit for bit.
+        parameters = torch.where((shorter != update).any(1, keepdim=True), starts + shorter, tensors["parameters"])
+        return {**tensors, **{name: found[name] for name in others}, "parameters": parameters}, kept
+
+    def average(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """Average rows ``[clients, parameters]`` with weights ``[clients]``, robustly where the experiment says so."""
+        if self.table.average == "mean":
+            return weighted_mean(rows, weights)
+        shares = weights.double() if bool((weights > 0).any()) else torch.ones(len(rows))
+        return self.averages(rows, shares[None])[0]
+
+    def averages(self, rows: Tensor, weights: Tensor) -> Tensor:
+        """Return robust averages ``[targets, parameters]`` of rows, with weights ``[targets, clients]``."""
+        assert self.table.average != "mean"
+        return robust_average(rows, weights, self.table.average, self.table.trim)
+
+    def facts(self) -> dict[str, Any]:
+        """Return entries of ``summary.json``: in how many rounds a client was unusual, clipped or left out."""
+        found = {what: dict(sorted(counts.items())) for what, counts in self._counts.items() if counts}
+        return {"defence": found} if found else {}
+
+    def state(self) -> State:
+        """Return what a resumed run needs."""
+        return {"medians": self._medians, "counts": {what: dict(counts) for what, counts in self._counts.items()}}
+
+    def load_state(self, state: State) -> None:
+        """Restore what :meth:`state` returned."""
+        self._medians = {part: list(values) for part, values in state.get("medians", {}).items()}
+        self._counts |= {what: Counter(counts) for what, counts in state.get("counts", {}).items()}
+
+    def _judged_part(self, server_round: int, part: str, names: Sequence[str], rows: Tensor) -> Tensor:
+        """Compare the lengths of rows with what is usual; warn, and bound them where the experiment says so."""
+        length = lengths(rows)
+        usual = self._usual(part, length)
+        if usual is None:
+            return rows
+        table, unusual = self.table, self._counts["unusual"]
+        far = [names[place] for place in (length > table.warn * usual).nonzero().flatten().tolist() if table.warn]
+        new = [name for name in far if name not in unusual]
+        unusual.update(far)
+        if new:
+            log.warning(
+                "round %d: the %s of %s moved up to %.3g times as far as the median of all clients: look at these "
+                "clients, or bound what a client can do with [defence]",
+                server_round, part, quoted(new), float(length.max()) / usual,
+            )  # fmt: skip
+        if not table.clip:
+            return rows
+        bound = table.clip * usual
+        self._counts["clipped"].update(names[place] for place in (length > bound).nonzero().flatten().tolist())
+        return bounded(rows, bound)
+
+    def _usual(self, part: str, length: Tensor) -> float | None:
+        """Return the running median of lengths; clients whose update is zero, which have no examples, do not count."""
+        past = self._medians.setdefault(part, [])
+        moved = length[length > 0]
+        # Of one client, or of two, nobody can tell which one is unusual.
+        if len(moved) > 2:
+            past.append(float(moved.median()))
+            del past[:-_MEMORY]
+        return float(torch.tensor(past, dtype=torch.float64).median()) if past else None
+
+    def _near(self, server_round: int, names: Sequence[str], updates: Tensor) -> Tensor | None:
+        """Return positions of the clients that Krum keeps; None for all."""
+        attackers = min(self._attackers(len(names)), (len(names) - 3) // 2)
+        if attackers < 1:
+            return None
+        order = krum_scores(updates, attackers).argsort(stable=True)
+        out = [names[place] for place in order[len(order) - attackers :].tolist()]
+        self._counts["left-out"].update(out)
+        log.info("round %d: Krum leaves %s out of the aggregation", server_round, quoted(out))
+        return order[: len(order) - attackers].sort().values
+
+    def _attackers(self, count: int) -> int:
+        return math.ceil(self.table.krum * count - 1e-9)

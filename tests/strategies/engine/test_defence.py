@@ -1,0 +1,174 @@
+"""Attackers among the clients: what they do without a defence, and with each."""
+
+import json
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+
+from clients.engine.base import CohortClient
+from clients.engine.stock import StockClient
+from clients.f3 import F3Client
+from clients.sfl import SFLClient
+from fedgraph.defence import DefenceTable
+from fedgraph.federation import Federation
+from fedgraph.messages import from_record, to_record
+from fedgraph.models import TaskSpec
+from fedgraph.support.errors import ExperimentError, RunError
+from strategies.engine.defence import Defence
+
+ATTACKERS = ("client-1", "client-4")
+
+
+class AbsurdOwner(F3Client):
+    def embed(self, data):
+        embedded = super().embed(data)
+        embeddings = embedded.embeddings.clone()
+        if "patch-0-0" in self.owners:
+            embeddings[self.owners.index("patch-0-0")] *= 1e6
+        return replace(embedded, embeddings=embeddings)
+
+
+def absurd(names, sent):
+    for place, name in enumerate(names):
+        if name in ATTACKERS:
+            sent[place] = 1e30
+    return sent
+
+
+class AbsurdSFL(SFLClient):
+    def train(self):
+        stacked, numbers = super().train()
+        return {**stacked, "parameters": absurd(self.request.clients, stacked["parameters"].clone())}, numbers
+
+
+class AbsurdModels(CohortClient):
+    def train(self):
+        stacked, numbers = super().train()
+        return {**stacked, "parameters": absurd(self.request.clients, stacked["parameters"].clone())}, numbers
+
+
+class AbsurdStock(StockClient):
+    def train(self):
+        content = super().train()
+        if set(self.clients) & set(ATTACKERS):
+            state = {name: torch.full_like(value, 1e30) for name, value in from_record(content["arrays"]).items()}
+            content["arrays"] = to_record(state)
+        return content
+
+
+@pytest.fixture
+def attacked(digits_tables, run_experiment):
+    """Run nine clients, two of them attackers; return the run folder."""
+
+    def run(client, defence=None, nodes=2, **experiment):
+        chosen = {"client": f"{__name__}:{client.__name__}"} if client else {}
+        tables = {
+            **digits_tables,
+            "experiment": {**digits_tables["experiment"], "rounds": 3, **chosen, **experiment},
+            "data": {**digits_tables["data"], "clients": 9, "partition": "iid"},
+            "graph": {"source": "complete"},
+            "train": {**digits_tables["train"], "batch-size": 8, "local-epochs": 3},
+            "defence": defence or {},
+        }
+        del tables["data"]["shards"]
+        return run_experiment(tables, nodes=nodes)
+
+    return run
+
+
+def honest(folder):
+    values = folder.summary()["per_client"]["test"]["accuracy"]
+    found = [value for name, value in values.items() if name not in ATTACKERS]
+    return sum(found) / len(found)
+
+
+DEFENCES = [{"clip": 2.0}, {"krum": 0.2}, {"average": "median"}, {"average": "trimmed-mean", "trim": 0.3}]
+
+
+@pytest.mark.parametrize("defence", DEFENCES, ids=lambda defence: next(iter(defence.values())))
+@pytest.mark.parametrize(
+    ("client", "chosen"),
+    [
+        (AbsurdSFL, {"method": "sfl"}),
+        (AbsurdModels, {"method": None, "strategy": "strategies.engine.global_model:GlobalModelStrategy"}),
+    ],
+    ids=["sfl", "global"],
+)
+def test_two_of_nine_clients_do_not_spoil_the_others(attacked, client, chosen, defence):
+    chosen = {key: value for key, value in chosen.items() if value} | ({} if chosen["method"] else {"method": "fedavg"})
+    # Without a defence, what everybody gets back is so large that nobody's training is finite any more.
+    with pytest.raises(RunError, match="no usable reply from"):
+        attacked(client, **chosen)
+    assert honest(attacked(client, defence, **chosen)) > 0.7
+
+
+def test_a_stock_strategy_is_defended_node_by_node(attacked):
+    with pytest.raises(RunError, match="no usable reply from 9 clients"):
+        attacked(AbsurdStock, nodes=9, method="fedavg")
+    for defence in ({"clip": 2.0}, {"krum": 0.2}):
+        folder = attacked(AbsurdStock, defence, nodes=9, method="fedavg")
+        assert honest(folder) > 0.7
+    assert folder.summary()["defence"]["left-out"]["client-1"] == 3
+
+
+def test_what_is_unusual_is_said_without_any_defence(attacked, caplog):
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        folder = attacked(AbsurdSFL, rounds=1)
+    assert "the parameters of 'client-1', 'client-4' moved up to" in caplog.text
+    assert folder.summary()["defence"] == {"unusual": {"client-1": 1, "client-4": 1}}
+    caplog.clear()
+    assert "defence" not in attacked(None).summary()
+    assert "moved up to" not in caplog.text
+
+
+def test_honest_clients_keep_their_models_bit_for_bit(attacked):
+    plain, watched = attacked(None), attacked(None, {"clip": 50.0})
+    assert plain.summary()["weights_sha256"] == watched.summary()["weights_sha256"]
+
+
+def test_what_is_usual_is_remembered():
+    names, counts = tuple(f"client-{number}" for number in range(9)), torch.ones(9, dtype=torch.int64)
+    task = TaskSpec("regression", (), (1,))
+    federation = Federation(names, {0: torch.arange(9)}, task, "x", {"train": counts})
+    rows = torch.randn(9, 4)
+    first, second = (Defence(DefenceTable(clip=2.0), federation, 4) for _ in range(2))
+    first.judged(1, federation.names, {"parameters": rows}, torch.zeros(9, 4))
+    second.load_state(json.loads(json.dumps(first.state())))
+    later = {"parameters": 5 * rows}
+    found = [
+        defence.judged(2, federation.names, later, torch.zeros(9, 4))[0]["parameters"] for defence in (first, second)
+    ]
+    assert torch.equal(*found)
+    assert first.facts() == second.facts()
+    # All clients move further than before: what was usual holds them back.
+    assert found[0].norm() < later["parameters"].norm()
+
+
+@pytest.mark.parametrize(
+    ("method", "defence", "message"),
+    [
+        ("ipa", {"clip": 2.0}, "clip is nothing that 'ipa' heeds; it heeds no key of this table"),
+        ("fedavg", {"average": "median"}, "it heeds warn, clip, krum; Flower has strategies of its own"),
+        ("fedatt", {"average": "median"}, "average is nothing that 'fedatt' heeds"),
+        ("sfl", {"krum": 0.4}, "needs at least 11 clients"),
+    ],
+)
+def test_what_a_method_would_ignore_is_refused(attacked, method, defence, message):
+    with pytest.raises(ExperimentError, match=message):
+        attacked(None, defence, method=method)
+
+
+def test_one_owner_of_four_does_not_spoil_the_fusion(patches_tables, run_experiment):
+    tables = {**patches_tables, "f3": {**patches_tables["f3"], "epochs": 20}}
+    tables["train"] = {**patches_tables["train"], "local-epochs": 20}
+
+    def accuracy(**more):
+        summary = run_experiment({**tables, **more}).summary()
+        return summary["metrics"]["test"]["accuracy"]["mean"]
+
+    attack = {"experiment": {**tables["experiment"], "client": f"{__name__}:AbsurdOwner"}}
+    fair = accuracy()
+    assert accuracy(**attack) < 0.5 * fair
+    assert accuracy(**attack, defence={"clip": 5.0}) > 0.7 * fair
