@@ -248,6 +248,8 @@ def _checked(
     tables = apply_overrides(given, overrides)
     if method is not None:
         tables = _with_method(tables, method)
+        # What is set for this call is set for every method.
+        client = client or _table(apply_overrides({}, overrides), "experiment").get("client")
     if client is not None:
         tables["experiment"] = {**_table(tables, "experiment"), "client": client}
     for table, key, is_there in _PATHS:
