@@ -18,7 +18,7 @@ from fedgraph.data.series import shares_scales
 from fedgraph.messages import CHALLENGE_KEY, CLIENT_KEY, EXPERIMENT_KEY, PROOF_KEY, Identity, error_content
 from fedgraph.models import ModelChoice
 from fedgraph.support.errors import FedgraphError
-from fedgraph.support.plugins import load_object
+from fedgraph.support.plugins import add_plugin_paths, load_object
 from fedgraph.support.threads import pinned_threads
 from fedgraph.training import AnyCohort, load_cohort
 
@@ -45,6 +45,7 @@ def work(message: Message, context: Context) -> Message:
 def _answered(message: Message, context: Context, answer: Callable[[Node], RecordDict]) -> Message:
     """Return the reply to a message, or an error that reveals nothing about this node."""
     node = Node.of(context)
+    _find_plugins(context)
     try:
         content = answer(node)
         _add_proof(message, content, node)
@@ -56,6 +57,13 @@ def _answered(message: Message, context: Context, answer: Callable[[Node], Recor
         words = str(error) if node.tells_all else "its words are in the log of the node"
         content = error_content(f"{_origin(error)}: {words}")
     return Message(content, reply_to=message)
+
+
+def _find_plugins(context: Context) -> None:
+    """Find modules beside the experiment of ``flwr run``, where it lies on this machine, as in a simulation."""
+    experiment = Path(str(context.run_config.get("experiment", "")))
+    if experiment.is_absolute() and experiment.is_file():
+        add_plugin_paths([str(experiment.parent)])
 
 
 def _origin(error: Exception) -> str:

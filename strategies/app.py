@@ -14,11 +14,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedgraph.data import data_folder
-from fedgraph.experiment import Experiment, load_experiment
+from fedgraph.experiment import Experiment, load_experiment, plugin_folders
 from fedgraph.runs import Callback, Run, RunFolder
 from fedgraph.runs.reports import as_text
 from fedgraph.runs.reports.page import leave_report
 from fedgraph.runs.tracking import tracked
+from fedgraph.support.plugins import add_plugin_paths
 from fedgraph.support.threads import pinned_threads
 from strategies.engine.chosen import ChosenMethod
 from strategies.engine.phase_runs import execute_phases
@@ -56,6 +57,7 @@ def serve(grid: Grid, run_config: Mapping[str, Any], listeners: Sequence[Callbac
 
 def from_run_config(config: Mapping[str, Any]) -> tuple[Experiment, Path]:
     """Return the experiment and the data folder that a Flower run config asks for."""
+    add_plugin_paths(plugin_folders(str(config["experiment"])))
     overrides = shlex.split(str(config.get("set", "")))
     if int(config.get("seed", -1)) >= 0:
         overrides.append(f"experiment.seed={int(config['seed'])}")

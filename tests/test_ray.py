@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.local_flower import (
@@ -75,11 +76,9 @@ def test_ray_gives_the_same_graphical_model_as_the_in_process_grid(table_tables,
         assert there[key] == here[key], key
 
 
-@pytest.mark.xdist_group("flower")
-@pytest.mark.process
-def test_flwr_run_of_the_repository_itself(tmp_path):
-    """``flwr run .`` as the README has it: the app is the repository, the experiment travels in the bundle."""
-    home, log, out = tmp_path / "home", tmp_path / "flower.log", tmp_path / "runs"
+def flwr_run(tmp_path, settings, nodes):
+    """What `flwr run .` of the repository streams, on a SuperLink of its own."""
+    home, log = tmp_path / "home", tmp_path / "flower.log"
     port = free_port()
     connection_file(home, f"127.0.0.1:{port}")
     environment = flower_environment(home)
@@ -87,13 +86,52 @@ def test_flwr_run_of_the_repository_itself(tmp_path):
                  "--control-api-address", f"127.0.0.1:{free_port()}", "--port", str(port)]  # fmt: skip
     with process(superlink, environment, log) as started:
         wait_for_superlink(port, started, log)
-        settings = f'experiment="simulations/sfl/digits.toml" set="experiment.rounds=1" output-dir="{out}" seed=3'
         flwr = [program("flwr"), "run", str(REPOSITORY), "here", "--stream", "-c", settings,
-                "--federation-config", "num-supernodes=2 client-resources-num-cpus=1"]  # fmt: skip
-        streamed = subprocess.run(flwr, env=environment, capture_output=True, text=True, check=False, timeout=480)
+                "--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1"]  # fmt: skip
+        return subprocess.run(flwr, env=environment, capture_output=True, text=True, check=False, timeout=480).stdout
+
+
+@pytest.mark.xdist_group("flower")
+@pytest.mark.process
+def test_flwr_run_of_the_repository_itself(tmp_path):
+    """``flwr run .`` as the guide has it: the app is the repository, the experiment travels in the bundle."""
+    out = tmp_path / "runs"
+    settings = f'experiment="simulations/sfl/digits.toml" set="experiment.rounds=1" output-dir="{out}" seed=3'
+    streamed = flwr_run(tmp_path, settings, nodes=2)
     (folder,) = out.iterdir()
     finished = json.loads((folder / "summary.json").read_text())
     assert (finished["method"], finished["clients"], finished["rounds"]) == ("sfl", 20, 1)
     assert "seed = 3" in (folder / "experiment.toml").read_text()
-    assert "after round 1: validation/accuracy" in streamed.stdout, "progress is streamed"
-    assert "On each client's own test data" in streamed.stdout, "and so is the table at the end"
+    assert "after round 1: validation/accuracy" in streamed, "progress is streamed"
+    assert "On each client's own test data" in streamed, "and so is the table at the end"
+
+
+OWN = """
+from clients.sfl import SFLClient
+from strategies.sfl import SFL
+
+
+class Patient(SFL):
+    default_client = "own_method:PatientClient"
+
+
+class PatientClient(SFLClient):
+    def train(self):
+        stacked, numbers = super().train()
+        return {"parameters": (stacked["parameters"] + self.models) / 2}, numbers
+"""
+
+
+@pytest.mark.xdist_group("flower")
+@pytest.mark.process
+def test_flwr_run_finds_a_strategy_and_a_client_beside_the_experiment(digits_tables, tmp_path):
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "own_method.py").write_text(OWN)
+    tables = {**digits_tables, "experiment": {"name": "own", "strategy": "own_method:Patient", "rounds": 1}}
+    (project / "own.toml").write_text(tomli_w.dumps({key: value for key, value in tables.items() if key != "sfl"}))
+    out = tmp_path / "runs"
+    streamed = flwr_run(tmp_path, f'experiment="{project / "own.toml"}" output-dir="{out}"', nodes=2)
+    assert out.is_dir(), streamed[-3000:]
+    (folder,) = out.iterdir()
+    assert json.loads((folder / "summary.json").read_text())["method"] == "Patient", streamed[-3000:]

@@ -52,7 +52,7 @@ class Attackers(SFLClient):
 
 
 class Absurd(Attackers):
-    """Attackers send 1e6 for every parameter: more than enough, and too little for honest clients to diverge at once."""
+    """Attackers send 1e6 for every parameter: honest clients that start from there do not diverge at once."""
 
     def falsified(self, start: Tensor, trained: Tensor) -> Tensor:
         """Return 1e6."""
