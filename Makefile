@@ -1,13 +1,18 @@
-# Everything here sets itself up on a bare machine with Python >= 3.11.
+# Everything here sets itself up on a bare machine with Python 3.11, 3.12 or 3.13.
 PYTHON ?= python3
 VENV := .venv
 # For a CPU build of PyTorch where the package index has CUDA builds: make run TORCH_INDEX=https://download.pytorch.org/whl/cpu
 TORCH_INDEX ?=
 BIN := $(VENV)/bin
+FITS := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+# An environment whose Python is gone, or is another one by now, counts as none.
+ifneq ($(shell $(BIN)/python -c "$(FITS)" 2>/dev/null; echo $$?),0)
+$(shell rm -f $(VENV)/.installed)
+endif
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION := 1
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: run test test-process test-all lint docs venv clean
+.PHONY: run test test-process test-all test-flower lint docs venv clean
 
 run: venv  ## A tour of all four methods, in two minutes.
 	$(BIN)/fedgraph tour
@@ -23,6 +28,16 @@ test-process: venv  ## What starts servers, Ray or programs, or kills them.
 
 test-all: lint  ## With the slow tests.
 	$(BIN)/pytest -n 2 --dist loadgroup
+
+# In an environment of its own, since the other one is that of the pinned version.
+FLOWER := .venv-flower-$(VERSION)
+test-flower: export OMP_NUM_THREADS := 1
+test-flower:  ## What starts servers, on another version of Flower: make test-flower VERSION=1.42.0
+	test -n "$(VERSION)" || { echo "name a version of Flower: make test-flower VERSION=1.42.0"; exit 2; }
+	$(MAKE) venv VENV=$(FLOWER)
+	$(FLOWER)/bin/python -m pip install --quiet --no-deps "flwr==$(VERSION)"
+	$(FLOWER)/bin/flwr --version
+	$(FLOWER)/bin/pytest -m "process and not slow" -n 2 --dist loadgroup
 
 lint: venv
 	$(BIN)/ruff check .
@@ -40,7 +55,10 @@ $(VENV)/.docs: $(VENV)/.installed
 	touch $@
 
 $(VENV)/.installed: pyproject.toml .ci/constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c "$(FITS)" 2>/dev/null || $(PYTHON) -c "$(FITS)" || { echo "Python 3.11, 3.12 or 3.13 is needed, \
+	and $(PYTHON) is $$($(PYTHON) --version 2>&1): name another one with make PYTHON=python3.12"; exit 2; }
+	# One that is not there, or of a Python that does not fit or is gone, is made anew.
+	$(BIN)/python -c "$(FITS)" 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=24"
 	# First and alone: with it installed, nothing below drags in CUDA packages.
 	$(BIN)/python -m pip install --quiet -c .ci/constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch

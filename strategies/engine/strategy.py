@@ -59,6 +59,7 @@ class MethodStrategy(Strategy, Configured[S]):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
+        should_stop: Callable[..., bool] | None = None,
     ) -> Result:
         """Run the method; signature and result as in Flower's ``Strategy.start``.
 
@@ -67,8 +68,11 @@ class MethodStrategy(Strategy, Configured[S]):
         Raises
         ------
         FedgraphError
-            When the run cannot continue: what was wrong, where, and what to do.
+            When the run cannot continue: what was wrong, where, and what to do. Also for ``should_stop``, because the
+            experiment says when a run ends early.
         """
+        if should_stop is not None:
+            raise RunError("should_stop is not used: end a run early by [evaluation] monitor, patience or targets")
         return self.run(grid, initial_arrays or ArrayRecord(), num_rounds, timeout, evaluate_fn)
 
     @abstractmethod
