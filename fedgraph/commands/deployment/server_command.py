@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
 import subprocess
 import tempfile
 from datetime import UTC, datetime, timedelta
@@ -73,6 +75,7 @@ def server(
         if check:
             console.print("Checked, not started.")
             return
+        _check_free(host, port)
         if ready is not None:
             ready.unlink(missing_ok=True)
 
@@ -91,6 +94,20 @@ def server(
 
         status = run_to_the_end(command, flower_environment(), once_started)
     raise typer.Exit(status)
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raise RunError when the SuperLink could not listen at this address."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((host, port))
+        except OSError as error:
+            used = error.errno == errno.EADDRINUSE
+            raise RunError(
+                f"cannot listen at port {port} of {host}: "
+                + ("it is in use, by another server perhaps. End that, or give another --port" if used else str(error))
+            ) from None
 
 
 def superlink_command(

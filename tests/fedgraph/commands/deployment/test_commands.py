@@ -1,6 +1,7 @@
 """The commands `fedgraph node`, `fedgraph server` and `fedgraph test-credentials`, as far as they check."""
 
 import shlex
+import socket
 
 import pytest
 import tomli_w
@@ -125,6 +126,12 @@ def test_certificates_that_nodes_would_refuse_are_refused_at_once(made, tmp_path
     assert "has expired" in start(expired.certificate, expired.key, expired.authority)
     assert "cannot read the server's certificates" in start(made.authority, tmp_path / "nowhere", made.authority)
     assert "give --certificate, --key" in refused("server", "--certificate", made.certificate, "--check")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        said = refused(
+            "server", "--insecure", "--host", "127.0.0.1", "--port", port, "--database", made.folder / "x.db"
+        )
+        assert f"cannot listen at port {port} of 127.0.0.1: it is in use" in said
     assert "cannot write --database" in refused("server", "--insecure", "--check", "--database", "no/folder/x.db")
 
 
