@@ -17,6 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from fedgraph.data.series.times import MissingSteps, with_missing_steps
 from fedgraph.support.errors import DataError
 
 KNOWN_ARRAYS = ("speed", "flow", "data", "values", "series", "df")
@@ -34,6 +35,7 @@ class SeriesTable:
     times    : datetime64[s] ``[time]``, or None when the file does not say.
     features : one name per feature.
     groups   : a word per client, or None when the file does not say.
+    missing  : steps that the file has no row for; None where there are none.
     """
 
     names: tuple[str, ...]
@@ -41,6 +43,7 @@ class SeriesTable:
     times: NDArray[np.datetime64] | None = None
     features: tuple[str, ...] = ("value",)
     groups: tuple[str, ...] | None = None
+    missing: MissingSteps | None = None
 
     def __post_init__(self) -> None:
         repeated = [name for name, count in Counter(self.names).items() if count > 1]
@@ -74,15 +77,18 @@ class SeriesTable:
         return replace(self, values=np.concatenate([self.values, nothing], axis=1), times=times)
 
 
-_tables: dict[tuple[str, int, int, str | None, tuple[str, ...] | None], SeriesTable] = {}
+_tables: dict[tuple[str, int, int, str | None, tuple[str, ...] | None, bool], SeriesTable] = {}
 _lock = threading.Lock()
 
 
-def read_series(path: Path, array: str | None = None, names: Sequence[str] | None = None) -> SeriesTable:
+def read_series(
+    path: Path, array: str | None = None, names: Sequence[str] | None = None, every_step: bool = False
+) -> SeriesTable:
     """The table in ``path``; read and converted once per process while the file does not change.
 
     Arrays are ``[time, clients]`` or ``[time, clients, features]``. ``array`` is the key inside an .npz or .h5 file,
-    ``names`` replaces the client names of the file.
+    ``names`` replaces the client names of the file. With ``every_step``, times are checked, and steps that the file has
+    no row for are missing readings (:func:`fedgraph.data.series.times.with_missing_steps`).
 
     Raises
     ------
@@ -95,14 +101,16 @@ def read_series(path: Path, array: str | None = None, names: Sequence[str] | Non
         raise DataError(
             f"{path}: cannot be read ({error.strerror}); check `path`, the data folder and node config `data`"
         ) from None
-    key = (str(path.resolve()), stat.st_mtime_ns, stat.st_size, array, None if names is None else tuple(names))
+    names = None if names is None else tuple(names)
+    key = (str(path.resolve()), stat.st_mtime_ns, stat.st_size, array, names, every_step)
     with _lock:
         if key not in _tables:
             try:
                 table = _read(path, array)
-                table = table if names is None else replace(table, names=tuple(names))
+                table = table if names is None else replace(table, names=names)
+                table = with_missing_steps(table) if every_step else table
             except DataError as error:
-                raise DataError(f"{path}: {error}") from None
+                raise DataError(f"{path}: {error}", error.quoted) from None
             except (OSError, ValueError, KeyError, EOFError, pa.ArrowException) as error:
                 raise DataError(f"{path}: cannot be read as {path.suffix or 'a series'} ({error})") from None
             while len(_tables) >= _CACHE_SIZE:

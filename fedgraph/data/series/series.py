@@ -17,7 +17,7 @@ from fedgraph.data.series.windows import WindowSettings, WindowSplit
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.support.errors import DataError
 
-_STEP_WORDS = {5.0: "five-minute steps", 15.0: "15-minute steps", 60.0: "hourly steps", 1440.0: "daily steps"}
+_STEP_WORDS = {5.0: "five-minute", 60.0: "hourly", 1440.0: "daily", 10080.0: "weekly"}
 
 
 class SeriesSettings(WindowSettings):
@@ -48,6 +48,7 @@ class WindowedSource(ABC):
     settings: WindowSettings
     title: str
     client_word = "clients"
+    tells_times = True
 
     @abstractmethod
     def table(self) -> SeriesTable:
@@ -114,14 +115,26 @@ class WindowedSource(ABC):
         table = self.table()
         names, steps = self.client_names(), num_steps(table, self.settings)
         minutes = resolve_step_minutes(table, self.settings)
-        kind = _STEP_WORDS.get(minutes, f"{minutes:g}-minute steps" if minutes else "steps")
+        kind = f"{_STEP_WORDS.get(minutes, f'{minutes:g}-minute')} steps" if minutes else "steps"
         every = table.values.shape[1]
         length = f"{steps:,} {kind}" if steps == every else f"the first {steps:,} of {every:,} {kind}"
         if self.settings.train_steps is not None:
             length += f", trained on the last {self.settings.train_steps:,} of the training part"
+        length += self._missing_steps(table)
         cold = describe_cold(self.settings, names)
         share = self._share(len(names), len(table.names)) + (f", of them {cold}" if cold else "")
         return f"{self.title}, {share}, {length}"
+
+    def _missing_steps(self, table: SeriesTable) -> str:
+        """How many steps the file has no row for; when, the description of a node's own data does not tell."""
+        missing = table.missing
+        if missing is None:
+            return ""
+        since = f" after {missing.since}" if self.tells_times else ""
+        return (
+            f", {missing.count:,} of {table.values.shape[1]:,} steps missing in the file and masked "
+            f"(longest gap {missing.longest:,} steps{since})"
+        )
 
     def _share(self, chosen: int, total: int) -> str:
         word = self.client_word if total > 1 else self.client_word.removesuffix("s")
@@ -136,6 +149,7 @@ class SeriesSource(WindowedSource):
         self.own = own
         self.graph_path = None if settings.graph is None else data_dir / settings.graph
         self.title = title_of(settings.path, own)
+        self.tells_times = own is None
         self.settings: SeriesSettings = settings
         self.others_cold = False
         if own is not None:
@@ -168,7 +182,7 @@ class SeriesSource(WindowedSource):
 
     def _file(self) -> SeriesTable:
         place = place_of(self.settings.path, self.data_dir, self.own)
-        return read_series(place, self.settings.array, self.settings.names)
+        return read_series(place, self.settings.array, self.settings.names, every_step=True)
 
 
 def _of_these(settings: SeriesSettings, names: Sequence[str]) -> SeriesSettings:
