@@ -71,7 +71,10 @@ class ClientGraph:
             )
         for wrong, problem in (
             (~weights.isfinite(), "weights must be finite"),
-            ((weights < 0) & (not self.allow_negative), "weights below zero need allow_negative=True"),
+            (
+                (weights < 0) & (not self.allow_negative),
+                "weights must not be below zero (in Python allow_negative=True)",
+            ),
         ):
             if bool(wrong.any()):
                 at = int(wrong.nonzero()[0])
@@ -249,14 +252,14 @@ class ClientGraph:
         if absent and missing == "error":
             raise GraphError(
                 f"the graph has no client {quoted(absent)} (it has {quoted(self.names, 3)})"
-                f"{_similar(absent, self.names)}; correct the name, or reindex with missing='isolate' to give such "
-                "clients no edges"
+                f"{_similar(absent, self.names)}; correct the name, or give such clients no edges: [graph] missing = "
+                '"isolate" (in Python reindex(names, missing="isolate"))'
             )
         if surplus and extra == "error":
             raise GraphError(
                 f"unknown client name in the graph: {quoted(surplus)} (the clients are {quoted(list(names), 3)})"
-                f"{_similar(surplus, list(names))}; correct the name, or reindex with extra='drop' to leave such "
-                "clients out"
+                f"{_similar(surplus, list(names))}; correct the name, or leave such clients out: [graph] extra = "
+                '"drop" (in Python reindex(names, extra="drop"))'
             )
         moved = torch.tensor([position.get(name, -1) for name in self.names])[self.edge_index]
         kept = (moved >= 0).all(0)
