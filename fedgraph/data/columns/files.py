@@ -50,7 +50,10 @@ class Table:
         return self.columns[name]
 
     def numbers(self, name: str) -> NDArray[np.float64] | None:
-        """Return a column as float64, NaN where missing or not finite; None if it contains anything but numbers."""
+        """Return a column as float64, NaN where missing; None if it contains anything but numbers.
+
+        Raises DataError for numbers that are infinite, naming the first row with one.
+        """
         column = self.column(name)
         if pa.types.is_boolean(column.type):
             return None
@@ -58,7 +61,10 @@ class Table:
             values: NDArray[np.float64] = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return None
-        return np.where(np.isfinite(values), values, np.nan)
+        if np.isinf(values).any():
+            row = int(np.isinf(values).argmax())
+            raise DataError(infinite_message(name, self.where, str(values[row]), row + 1))
+        return values
 
     def categories(self, name: str, known: Sequence[str] | None = None) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         """Return a column as codes (-1 for missing) and the list of categories to which they refer.
@@ -90,6 +96,14 @@ class Table:
         listed = tuple(known) if known is not None else tuple(_sorted(values))
         codes = pc.fill_null(pc.index_in(text, value_set=pa.array(listed, pa.string())), -1)
         return codes.to_numpy(zero_copy_only=False).astype(np.int64), listed
+
+
+def infinite_message(name: str, where: str, cell: str, row: int) -> str:
+    """Say which cell of a column of numbers is infinite, and what to do."""
+    return (
+        f"column '{name}' of {where} holds {cell} in row {row}: leave the cell empty or add \"{cell}\" to [data] "
+        "missing if it is missing, or put a number there"
+    )
 
 
 def _sorted(values: Sequence[str]) -> list[str]:

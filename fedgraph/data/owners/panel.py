@@ -142,6 +142,12 @@ def _read(path: Path, _changed: int, needed: tuple[str, ...]) -> Panel:
             f"{values.dtype} {list(values.shape)}"
         )
     samples, owners = values.shape[:2]
+    if np.isinf(values).any():
+        sample, owner, step, _ = (int(place) for place in np.argwhere(np.isinf(values))[0])
+        raise DataError(
+            f"{path}: values[{sample}, {owner}, {step}] is infinite: a missing reading is NaN (places from 0: sample, "
+            "owner, step)"
+        )
     if labels.shape != (samples,) or labels.dtype.kind not in "iu" or labels.min() < NO_LABEL:
         raise DataError(f"{path}: labels must be {samples} whole numbers, one per sample, from 0 on or -1 for new ones")
     names = _texts(path, arrays, "owners", owners, [f"owner-{number:03d}" for number in range(owners)])

@@ -105,6 +105,10 @@ class MixedTableSource(DealtTableSource):
             return self._read(Path(str(self._place).replace(CLIENT, name)))
         return super().whole_table(name) if self.owner is None else self._table
 
+    def _check_dropped(self, table: Table) -> None:
+        if self.own is None and not self._has_file_each:
+            super()._check_dropped(table)
+
     def public_table(self) -> Table | None:
         """Return the public file, or the public part of the single one."""
         public = self.settings.public

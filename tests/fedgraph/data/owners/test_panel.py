@@ -114,3 +114,10 @@ def test_files_that_cannot_be_read(tmp_path):
     for name, message in (("none.npz", "check path"), ("broken.npz", "cannot be read as an .npz file")):
         with pytest.raises(DataError, match=message):
             open_source(parse_data({"set": "panel", "path": name}), tmp_path).client_names()
+
+
+def test_an_infinite_reading_is_not_missing(tmp_path):
+    arrays = panel()
+    arrays["values"][5, 2, 4, 0] = np.inf
+    with pytest.raises(DataError, match=r"panel\.npz: values\[5, 2, 4\] is infinite: a missing reading is NaN"):
+        source_of(tmp_path, arrays).client_names()

@@ -287,3 +287,27 @@ def test_real_tables():
         TableSettings(path="mixed-tables/survey_lung_cancer.csv", label="LUNG_CANCER", clients=3), DATA
     )
     assert "FATIGUE" in survey.load(["client-0"]).task.features  # its header says "FATIGUE "
+
+
+def test_a_word_among_numbers_is_refused_unless_it_is_named(folder):
+    (folder / "people.csv").write_text(CSV.replace("\nnorth,21,", "\nnorth,unknown,", 1))
+    message = r"column 'age' of .* holds 'unknown' \(the first in row 2\), and all other values are numbers: add what"
+    with pytest.raises(DataError, match=message) as caught:
+        load_all(source(folder))
+    assert "unknown" not in caught.value.without_values
+    assert "age" in load_all(source(folder, missing=("?", "unknown"))).task.features
+    listed = (*map(str, range(20, 80)), "unknown")
+    assert "age=unknown" in load_all(source(folder, categories={"age": listed})).task.features
+
+
+def test_an_infinite_number_is_not_missing(folder):
+    (folder / "people.csv").write_text(CSV.replace("\nnorth,21,", "\nnorth,inf,", 1))
+    with pytest.raises(DataError, match=r"column 'age' of .*people.csv holds inf in row 2: leave the cell empty"):
+        load_all(source(folder))
+    assert load_all(source(folder, missing=("?", "inf"))).task.features[2] == "age"
+
+
+def test_a_word_in_the_target_of_a_regression(folder):
+    (folder / "people.csv").write_text(CSV.replace(",50,", ",heavy,", 1))
+    with pytest.raises(DataError, match=r"'weight' .* more than numbers, 'heavy' \(the first in row 1\): a regression"):
+        load_all(source(folder, label="weight", task="regression"))
