@@ -123,8 +123,10 @@ DECIMAL_COMMA = r"[+-]?\d*,\d+([eE][+-]?\d+)?"
 
 def separator_of(line: str) -> str:
     """Return what separates the cells of a CSV file with this first line: of comma, semicolon and tab the one that
-    makes the most cells, the first of equal ones.
+    makes the most cells, the first of equal ones. Beside semicolons or tabs, commas between digits are decimal ones.
     """
+    if ";" in line or "\t" in line:
+        line = re.sub(r"(?<=\d),(?=\d)", ".", line)
     return max((",", ";", "\t"), key=lambda separator: len(next(csv.reader([line], delimiter=separator), [])))
 
 

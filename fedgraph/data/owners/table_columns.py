@@ -34,7 +34,8 @@ class TableColumnSettings(SharedSampleSettings):
                      clients.
     bundled        : instead of path, a table that comes with scikit-learn; its label is the column ``label``.
     columns        : names of the columns of a CSV file without a header.
-    delimiter      : separates the columns of a CSV file.
+    delimiter      : separates the columns of a CSV file; by default the comma, semicolon or tab of its first line.
+                     Where it is not the comma, numbers may have decimal commas.
     label          : the column to predict.
     key_column     : the column that identifies the samples, the same for all clients; by default they are numbered by
                      row.
@@ -52,7 +53,7 @@ class TableColumnSettings(SharedSampleSettings):
     path: str | None = None
     bundled: Literal["iris", "wine", "breast-cancer"] | None = None
     columns: tuple[str, ...] = ()
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
     label: str = _BUNDLED_LABEL
     key_column: str | None = None
     owners: dict[str, tuple[str, ...]] | None = None

@@ -138,7 +138,7 @@ def _check_no_points(table: pa.Table) -> None:
         for row, cell in enumerate(column.to_pylist() if _is_text(column.type) else ()):
             if cell and "." in cell and is_number(cell):
                 raise DataError(
-                    f"column '{label}' holds '{cell}' in row {row + 1}, and other cells of the file have decimal commas: "
+                    f"column '{label}' holds '{cell}' in row {row + 1}, and other cells have decimal commas: "
                     "write all numbers in one way",
                     quoted=f"'{cell}'",
                 )

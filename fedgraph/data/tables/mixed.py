@@ -31,7 +31,8 @@ class MixedTableSettings(DealtTableSettings):
                      node names, or they are divided by ``client_column``; with ``{client}`` in it, there is one for
                      each of the clients that the node names.
     columns        : names of the columns of a CSV file without a header.
-    delimiter      : separates the columns of a CSV file.
+    delimiter      : separates the columns of a CSV file; by default the comma, semicolon or tab of its first line.
+                     Where it is not the comma, numbers may have decimal commas.
     missing        : texts that mark a missing value.
     public         : a file of the same columns for everybody to see, instead of a part of the rows.
     limit          : number of rows of a single file that are used, drawn at random.
@@ -41,7 +42,7 @@ class MixedTableSettings(DealtTableSettings):
 
     set: Literal["mixed-table"] = "mixed-table"
     columns: tuple[str, ...] = ()
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
     missing: tuple[str, ...] = ("", "?", "NA", "nan")
     public: str | None = None
     limit: PositiveInt | None = None

@@ -60,7 +60,8 @@ class TableSettings(TableOptions):
                      node has a file of its own (node config ``data``): all its rows belong to the one client that the
                      node names, or they are divided by ``client_column``; and ``categories`` must list all values.
     columns        : names of the columns of a CSV file without a header.
-    delimiter      : separates the columns of a CSV file.
+    delimiter      : separates the columns of a CSV file; by default the comma, semicolon or tab of its first line.
+                     Where it is not the comma, numbers may have decimal commas.
     label          : the column to predict; rows without it are left out.
     task           : ``classification``, or ``regression`` on a numeric label.
     client_column  : column whose values name the clients (the partition keys then have no effect); rows without it are
@@ -76,7 +77,7 @@ class TableSettings(TableOptions):
     set: Literal["table"] = "table"
     path: str | None = None
     columns: tuple[str, ...] = ()
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
     label: str
     task: Literal["classification", "regression"] = "classification"
     client_column: str | None = None

@@ -94,7 +94,17 @@ def test_missing_file_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "separator"), [("a,b", ","), ("a;b;c,d", ";"), ("a\tb", "\t"), ("a", ","), ("", ","), ('"a;b;c",d', ",")]
+    ("line", "separator"),
+    [
+        ("a,b", ","),
+        ("a;b;c,d", ";"),
+        ("a\tb", "\t"),
+        ("a", ","),
+        ("", ","),
+        ("1,5;2,5", ";"),
+        ("1,2", ","),
+        ('"a;b;c",d', ","),
+    ],
 )
 def test_separator_of_a_first_line(line, separator):
     assert separator_of(line) == separator

@@ -255,12 +255,10 @@ def test_decimal_commas_where_commas_do_not_separate(tmp_path):
     (tmp_path / "a.csv").write_text(text)
     same(read_series(tmp_path / "a.csv"))
     (tmp_path / "b.csv").write_text(text.replace("30", "3.0"))
-    with pytest.raises(DataError, match=r"column '767541' holds no number in row 3, but '3\.0'"):
+    with pytest.raises(DataError, match=r"column '767541' holds '3\.0' in row 3, .* decimal commas: write all"):
         read_series(tmp_path / "b.csv")
     (tmp_path / "c.csv").write_text('a,b\n1,"0,5"\n2,3\n')
-    with pytest.raises(
-        DataError, match="column 'b' holds no number in row 1, but '0,5': decimals have a point"
-    ) as caught:
+    with pytest.raises(DataError, match="'b' holds no number in row 1, but '0,5': decimals have a point") as caught:
         read_series(tmp_path / "c.csv")
     assert "0,5" not in caught.value.without_values
 
@@ -296,9 +294,7 @@ def test_times_of_a_zone_are_in_utc(tmp_path):
 
 def test_a_step_number_that_skips_rows_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text("index,a\n0,1\n1,3\n4,2\n5,2\n")
-    with pytest.raises(
-        DataError, match=r"'index', seems to number the rows, but not in equal steps \(row 3\): put a row"
-    ):
+    with pytest.raises(DataError, match=r"'index', seems to number the rows, but not in equal steps .row 3.: put"):
         read_series(tmp_path / "a.csv")
 
 
