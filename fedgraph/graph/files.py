@@ -295,7 +295,10 @@ def _named_matrix(content: dict[str, Any], options: _Options) -> ClientGraph:
 def _from_matrix(names: Sequence[str] | None, matrix: np.ndarray, options: _Options) -> ClientGraph:
     names = options.names if names is None else names
     if names is None:
-        raise GraphError("the file names no clients: give `names`, the client names in the order of the matrix rows")
+        raise GraphError(
+            "the file names no clients: add the array `names`, or a header row to a CSV file, in the order of the rows (in "
+            "Python read_graph(..., names=[...]))"
+        )
     graph = ClientGraph.from_dense(names, matrix, directed=True, allow_negative=options.allow_negative)
     return _with_direction(graph, options)
 

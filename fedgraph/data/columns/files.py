@@ -16,6 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from fedgraph.data.own import LOOKED_FOR
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import DECIMAL_COMMA, separator_of
 
@@ -146,9 +147,7 @@ def read_table(
     """
     if not path.is_file():
         raise DataError(
-            f"there is no table {path.absolute()}: put the file there, or name another by [data] path, or for a node's "
-            f"own data by the node config key data; both are absolute or relative to the data folder (node config key "
-            f"data-dir, or FEDGRAPH_DATA)"
+            f"there is no table {path.absolute()}: put the file there, or name another by [data] path; {LOOKED_FOR}"
         )
     return _read(path.absolute(), path.stat().st_mtime_ns, tuple(columns), tuple(missing), delimiter)
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedgraph.data.own import OwnData, place_of, title_of
+from fedgraph.data.own import LOOKED_FOR, OwnData, place_of, title_of
 from fedgraph.data.owners.samples import NO_LABEL
 from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
 from fedgraph.graph import ClientGraph, read_graph
@@ -38,9 +38,9 @@ class PanelSettings(SharedSampleSettings):
 
     Attributes
     ----------
-    path  : the file, absolute or relative to the data folder. Not needed where every node has a file of its own (node
-            config ``data``).
-    graph : file of the given client graph, absolute or relative to the data folder.
+    path  : the file, looked for beside the experiment, in the current folder, and in the data folder. Not needed where
+            every node has a file of its own (node config ``data``).
+    graph : file of the given client graph, looked for as ``path`` is.
     """
 
     set: Literal["panel"] = "panel"
@@ -101,7 +101,7 @@ class PanelSource(SharedSampleSource):
         try:
             changed = path.stat().st_mtime_ns
         except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror}); check path and the data folder") from None
+            raise DataError(f"{path}: cannot be read ({error.strerror}); {LOOKED_FOR}") from None
         return _read(path.absolute(), changed, _NEEDED if self.own is None else (*_NEEDED, "owners", "keys"))
 
 

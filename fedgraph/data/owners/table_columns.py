@@ -29,9 +29,9 @@ class TableColumnSettings(SharedSampleSettings):
 
     Attributes
     ----------
-    path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder. Not needed where every
-                     node has a file of its own (node config ``data``) with the key, the label and the columns of its
-                     clients.
+    path           : .csv, .csv.gz or .parquet file, looked for beside the experiment, in the current folder, and in the
+                     data folder. Not needed where every node has a file of its own (node config ``data``) with the
+                     key, the label and the columns of its clients.
     bundled        : instead of path, a table that comes with scikit-learn; its label is the column ``label``.
     columns        : names of the columns of a CSV file without a header.
     delimiter      : separates the columns of a CSV file; by default the comma, semicolon or tab of its first line.

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fedgraph.data.own import LOOKED_FOR
 from fedgraph.data.series.column_files import read_column_file, times_of
 from fedgraph.data.series.times import MissingSteps, with_missing_steps
 from fedgraph.support.errors import DataError
@@ -97,9 +98,7 @@ def read_series(
     try:
         stat = path.stat()
     except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror}); check `path`, the data folder and node config `data`"
-        ) from None
+        raise DataError(f"{path}: cannot be read ({error.strerror}); {LOOKED_FOR}") from None
     names = None if names is None else tuple(names)
     key = (str(path.resolve()), stat.st_mtime_ns, stat.st_size, array, names, every_step)
     with _lock:

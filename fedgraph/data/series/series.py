@@ -10,7 +10,14 @@ from typing import Literal
 
 from fedgraph.data.base import CohortData
 from fedgraph.data.own import OwnData, place_of, title_of
-from fedgraph.data.series.cohort import build_cohort, clients_of, num_steps, resolve_step_minutes, select_names
+from fedgraph.data.series.cohort import (
+    build_cohort,
+    check_later_parts,
+    clients_of,
+    num_steps,
+    resolve_step_minutes,
+    select_names,
+)
 from fedgraph.data.series.cold_start import describe_cold
 from fedgraph.data.series.files import SeriesTable, read_series
 from fedgraph.data.series.windows import WindowSettings, WindowSplit
@@ -23,15 +30,16 @@ _STEP_WORDS = {5.0: "five-minute", 60.0: "hourly", 1440.0: "daily", 10080.0: "we
 class SeriesSettings(WindowSettings):
     """The table ``[data]`` with ``set = "series"``: a file of series of your own.
 
-    path   : the file, absolute or relative to the data folder. Not needed where every node has a file of its own (node
-             config ``data``): then the columns of a node's file are its clients, and ``clients``, ``groups``,
-             ``scales`` and ``cold_clients`` may name those of other nodes too.
+    path   : the file: a column for each client, or a row for each time and client; looked for beside the experiment, in
+             the current folder, and in the data folder. Not needed where every node has a file of its own (node config
+             ``data``): then the columns of a node's file are its clients, and ``clients``, ``groups``, ``scales`` and
+             ``cold_clients`` may name those of other nodes too.
     array  : key of the series inside an .npz or .h5 file; the only one, or one with a usual name, when not given.
     names  : client names that replace those of the file.
     groups : clients by group, e.g. ``{ north = ["a", "b"], south = ["c"] }``, so that results are given per group too;
              every client in one group. When not given, the array ``groups`` or ``corridor`` of an .npz file, a word
              per client.
-    graph  : file of the given client graph, absolute or relative to the data folder.
+    graph  : file of the given client graph, looked for as ``path`` is; ``[graph] source = "file"`` has more keys.
     """
 
     set: Literal["series"] = "series"
@@ -164,7 +172,14 @@ class SeriesSource(WindowedSource):
         return replace(table, groups=_group_of_each(self.settings.groups, table.names, self.title))
 
     def load(self, names: Sequence[str]) -> CohortData:
-        """See :class:`WindowedSource`; where only clients of other nodes start cold, these are the warm ones."""
+        """See :class:`WindowedSource`; where only clients of other nodes start cold, these are the warm ones.
+
+        DataError, too, for a validation or test part that is too short for one window.
+        """
+        try:
+            check_later_parts(self.table(), self.settings)
+        except DataError as error:
+            raise DataError(f"{self.title}: {error}") from None
         data = super().load(names)
         return replace(data, groups=("warm",) * len(names)) if self.others_cold else data
 

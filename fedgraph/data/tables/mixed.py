@@ -26,10 +26,10 @@ class MixedTableSettings(DealtTableSettings):
 
     Attributes
     ----------
-    path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder. Not needed where every
-                     node has a file of its own (node config ``data``): all its rows belong to the one client that the
-                     node names, or they are divided by ``client_column``; with ``{client}`` in it, there is one for
-                     each of the clients that the node names.
+    path           : .csv, .csv.gz or .parquet file, looked for beside the experiment, in the current folder, and in the
+                     data folder. Not needed where every node has a file of its own (node config ``data``): all its
+                     rows belong to the one client that the node names, or they are divided by ``client_column``; with
+                     ``{client}`` in it, there is one for each of the clients that the node names.
     columns        : names of the columns of a CSV file without a header.
     delimiter      : separates the columns of a CSV file; by default the comma, semicolon or tab of its first line.
                      Where it is not the comma, numbers may have decimal commas.

@@ -130,7 +130,7 @@ def test_direction_is_read_from_the_weights(tmp_path):
 def test_a_bare_matrix_needs_names(tmp_path):
     np.savez(tmp_path / "a.npz", adj=np.ones((2, 2)))
     assert read_graph(tmp_path / "a.npz", names=["x", "y"]).names == ("x", "y")
-    with pytest.raises(GraphError, match="names no clients: give `names`"):
+    with pytest.raises(GraphError, match="names no clients: add the array `names`, or a header row"):
         read_graph(tmp_path / "a.npz")
     with pytest.raises(GraphError, match="2 rows but 3 client names"):
         read_graph(tmp_path / "a.npz", names=["x", "y", "z"])
