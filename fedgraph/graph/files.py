@@ -296,8 +296,8 @@ def _from_matrix(names: Sequence[str] | None, matrix: np.ndarray, options: _Opti
     names = options.names if names is None else names
     if names is None:
         raise GraphError(
-            "the file names no clients: add the array `names`, or a header row to a CSV file, in the order of the rows (in "
-            "Python read_graph(..., names=[...]))"
+            "the file names no clients: add the array `names`, or a header row to a CSV file, in the order of the rows "
+            "(in Python read_graph(..., names=[...]))"
         )
     graph = ClientGraph.from_dense(names, matrix, directed=True, allow_negative=options.allow_negative)
     return _with_direction(graph, options)
