@@ -87,6 +87,8 @@ def times_of(what: str, cells: NDArray[Any]) -> NDArray[np.datetime64]:
     if cells.dtype.kind == "M":
         return cells.astype("datetime64[s]")
     if cells.dtype.kind in "iuf":
+        if len(cells) and not np.min(cells) >= _FIRST_UNIX_TIME:
+            raise DataError(f"{what} holds numbers that are too small for seconds from 1970: write times as text")
         unit = next(unit for limit, unit in _UNITS if np.abs(cells).max() < limit)
         return np.floor(cells).astype(np.int64).astype(f"datetime64[{unit}]").astype("datetime64[s]")
     texts = ["" if cell is None else str(cell).strip() for cell in cells.tolist()]

@@ -335,6 +335,9 @@ def test_npz_with_times(tmp_path):
         np.savez(tmp_path / "a.npz", speed=VALUES, names=np.array(NAMES), times=times)
         os.utime(tmp_path / "a.npz", ns=(1, int(times[0] == TIMES[0])))
         timed(read_series(tmp_path / "a.npz"))
+    np.savez(tmp_path / "b.npz", speed=VALUES, times=np.arange(4))
+    with pytest.raises(DataError, match=r"array 'times' holds numbers that are too small for seconds from 1970"):
+        read_series(tmp_path / "b.npz")
 
 
 def test_infinite_readings_are_refused(tmp_path):
