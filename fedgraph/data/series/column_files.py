@@ -90,7 +90,8 @@ def times_of(what: str, cells: NDArray[Any]) -> NDArray[np.datetime64]:
         if len(cells) and not np.min(cells) >= _FIRST_UNIX_TIME:
             raise DataError(f"{what} holds numbers that are too small for seconds from 1970: write times as text")
         unit = next(unit for limit, unit in _UNITS if np.abs(cells).max() < limit)
-        return np.floor(cells).astype(np.int64).astype(f"datetime64[{unit}]").astype("datetime64[s]")
+        whole = cells if cells.dtype.kind in "iu" else np.floor(cells)
+        return whole.astype(np.int64).astype(f"datetime64[{unit}]").astype("datetime64[s]")
     texts = ["" if cell is None else str(cell).strip() for cell in cells.tolist()]
     zoned = [re.match(_ZONE, text) is not None for text in texts]
     if any(zoned) and not all(zoned):
@@ -100,17 +101,17 @@ def times_of(what: str, cells: NDArray[Any]) -> NDArray[np.datetime64]:
         if parsed.null_count == texts.count(""):
             return parsed.to_numpy(zero_copy_only=False).astype("datetime64[s]")
     times = np.empty(len(texts), dtype="datetime64[s]")
-    for row, text in enumerate(texts):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a zone is converted to UTC, as is meant
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a zone is converted to UTC, as is meant
+        for row, text in enumerate(texts):
+            try:
                 times[row] = np.datetime64(text or "NaT", "s")
-        except ValueError:
-            raise DataError(
-                f"{what} holds neither numbers nor times: row {row + 1} has '{text}'; write times as 2012-03-01 00:05, "
-                "or as seconds from 1970",
-                quoted=f"'{text}'",
-            ) from None
+            except ValueError:
+                raise DataError(
+                    f"{what} holds neither numbers nor times: row {row + 1} has '{text}'; write times as "
+                    "2012-03-01 00:05, or as seconds from 1970",
+                    quoted=f"'{text}'",
+                ) from None
     return times
 
 
