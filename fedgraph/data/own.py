@@ -14,6 +14,14 @@ CLIENT = "{client}"
 """Placeholder for a client's name in a path, where each client has a file of its own."""
 
 
+LOOKED_FOR = (
+    "a relative [data] path is looked for beside the experiment file and from the current folder of whoever starts the "
+    "run, then in the data folder of the node (node config key data-dir, or FEDGRAPH_DATA); a node on another machine "
+    "names a file of its own by the node config key data"
+)
+"""Where files are looked for, for messages about one that is not there."""
+
+
 @dataclass(frozen=True)
 class OwnData:
     """A node's own data, as its node config names it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 
 import tomli_w
 
-from fedgraph.data import parse_data
+from fedgraph.data import CLIENT, OF_ONES_OWN, parse_data
 from fedgraph.defence import DefenceTable
 from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
 from fedgraph.federation import ClientsTable, RollCall
@@ -24,13 +25,24 @@ from fedgraph.support.settings import Settings, parse
 from fedgraph.training import TrainSettings
 
 _METHOD_KEYS = ("method", "strategy", "client")
+
+
+def _is_data(path: Path) -> bool:
+    """Whether a file or folder is there; of a path with ``{client}`` in its name, the file of any client."""
+    if CLIENT not in path.name:
+        return path.exists()
+    return any(path.parent.glob(glob.escape(path.name).replace(glob.escape(CLIENT), "*")))
+
+
 _PATHS = (
+    ("data", "path", _is_data),
+    ("data", "graph", Path.is_file),
     ("graph", "path", Path.exists),
     ("graph", "coordinates", Path.is_file),
     ("fairness", "stand-alone", Path.is_dir),
     ("clients", "public-keys", Path.is_dir),
 )
-"""Keys whose value is the path of a file or folder."""
+"""Keys whose value is the path of a file or folder; those of ``[data]`` for sets of one's own files."""
 
 
 @dataclass(frozen=True)
@@ -205,8 +217,9 @@ def load_experiment(
 ) -> Experiment:
     """Read an experiment file and apply overrides.
 
-    The path of a graph file, of another run, or of the folder of public keys is looked for beside the experiment, then
-    from the current folder, and made absolute where it is found.
+    The path of one's own data, of a graph file, of another run, or of the folder of public keys is looked for beside
+    the experiment, then from the current folder, and made absolute where it is found. Data and graph that are in
+    neither are looked for in the data folder when they are read.
 
     Parameters
     ----------
@@ -253,6 +266,8 @@ def _checked(
     if client is not None:
         tables["experiment"] = {**_table(tables, "experiment"), "client": client}
     for table, key, is_there in _PATHS:
+        if table == "data" and _table(tables, table).get("set") not in OF_ONES_OWN:
+            continue
         named = str(_table(tables, table).get(key, ""))
         candidates = (beside / named, Path(named)) if named else ()
         whole = next((str(path.resolve()) for path in candidates if is_there(path)), None)

@@ -50,6 +50,7 @@ class EvaluationTable(Settings):
                themselves are in ``summary.json`` under names that end in ``-last``. A run that ends early keeps its
                last.
     horizons : forecast steps reported separately, counted from 1; by default 3, 6 and 12, as far as a forecast goes.
+               Their errors are named by the time ahead, as ``mae-60min``, ``mae-3hours`` or ``mae-7days``.
     missing_as : forecasts are also measured with missing readings counted as this value, in their unit, as some
                published tables do (0.0 for the speeds of METR-LA). Names of these errors end in -unmasked, as
                ``test/mae-60min-unmasked`` does.

@@ -31,7 +31,7 @@ def default_sigma(mean: float, variance: float) -> float:
     if deviation <= 1e-6 * mean:  # a spread this small is rounding error
         raise GraphError(
             "all distances are equal, so their standard deviation cannot serve as the width of the Gaussian kernel; "
-            "give sigma"
+            "give sigma ([graph] sigma)"
         )
     return deviation
 

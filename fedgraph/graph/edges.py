@@ -66,8 +66,9 @@ def exactly_symmetric(names: Sequence[str], edge_index: Tensor, weights: Tensor)
         row, column = edge_index[:, worst].tolist()
         raise GraphError(
             f"the graph is not symmetric: '{names[row]}' to '{names[column]}' weighs {float(weights[worst]):g} but "
-            f"'{names[column]}' to '{names[row]}' weighs {float(opposite[worst]):g}; read or build it with "
-            "directed=True, or make it symmetric (`symmetrised()`, in a file option `symmetrise`)"
+            f"'{names[column]}' to '{names[row]}' weighs {float(opposite[worst]):g}; keep both by "
+            "[graph] directed = true, or leave directed out and take the larger by symmetrise = true (in Python "
+            "directed=True, symmetrised())"
         )
     weights = torch.where(weights == opposite, weights, (weights + opposite) / 2)
     edge_index = torch.cat([edge_index, edge_index[:, ~found].flip(0)], dim=1)

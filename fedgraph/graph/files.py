@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,11 +24,15 @@ from fedgraph.support.files import write_atomically
 JSON_FORMAT = "fedgraph client graph"
 KNOWN_FORMATS = (
     "graph.npz or graph.json as written by write_graph; .npz with a matrix (adj, adjacency, adj_mx, matrix or weights) "
-    "and names (sensor_ids, names or ids); .csv or .csv.gz with an edge list (from,to,cost or from,to,weight) or a "
-    "square matrix; .json in NetworkX node-link form; .pkl as published with DCRNN; .graphml; .gml"
+    "and names (sensor_ids, names or ids); .csv or .csv.gz with an edge list (from,to,cost or from,to,weight or "
+    "from,to) or a square matrix; .json in NetworkX node-link form; .pkl as published with DCRNN; .graphml; .gml"
 )
 _MATRIX_KEYS = ("adj", "adjacency", "adj_mx", "matrix", "weights")
 _NAME_KEYS = ("sensor_ids", "names", "ids")
+_CUT = 0.1
+_NO_DISTANCES = (
+    "sigma and cut are about a list of distances (from,to,distance), and this file has weights: leave them out"
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class _Options:
     cut: float
     weight: str
     allow_negative: bool
+    about_distances: bool
+    notes: list[str]
 
 
 def read_graph(
@@ -49,9 +55,10 @@ def read_graph(
     directed: bool | None = None,
     symmetrise: Symmetriser | None = None,
     sigma: float | None = None,
-    cut: float = 0.1,
+    cut: float | None = None,
     weight: str = "weight",
     allow_negative: bool = False,
+    notes: list[str] | None = None,
 ) -> ClientGraph:
     """Read a client graph from a file in one of ``KNOWN_FORMATS``.
 
@@ -71,13 +78,16 @@ def read_graph(
         pair only once if this is False.
     symmetrise : {"maximum", "mean", "minimum"}, optional
         Make a directed graph undirected by this combination of both directions.
-    sigma, cut : float
+    sigma, cut : float, optional
         Gaussian kernel for a list of distances, see :func:`from_distance_list`: its default sigma is over the distances
-        between ``names``.
+        between ``names``, its default cut 0.1.
     weight : str
         The edge attribute with the weight in NetworkX files.
     allow_negative : bool
         Accept weights below zero (always accepted in files from :func:`write_graph`).
+    notes : list of str, optional
+        Gets a sentence about each thing that a reader of a list should know: how many of its distances the kernel has
+        made edges, and that it is read as directed.
 
     Returns
     -------
@@ -87,13 +97,25 @@ def read_graph(
     Raises
     ------
     GraphError
-        For an unreadable or unsupported file, a client of ``names`` that the file lacks, and an asymmetric graph read
-        with ``directed=False``. The message begins with the path.
+        For an unreadable or unsupported file, sigma or cut without a list of distances, a client of ``names`` that the
+        file lacks, and an asymmetric graph read with ``directed=False``. The message begins with the path.
     """
     path = Path(path)
-    options = _Options(names, directed if symmetrise is None else True, sigma, cut, weight, allow_negative)
+    options = _Options(
+        names,
+        directed if symmetrise is None else True,
+        sigma,
+        _CUT if cut is None else cut,
+        weight,
+        allow_negative,
+        sigma is not None or cut is not None,
+        [] if notes is None else notes,
+    )
     try:
-        graph = _reader(path)(path, options)
+        reader = _reader(path)
+        if options.about_distances and reader is not _read_csv:
+            raise GraphError(_NO_DISTANCES)
+        graph = reader(path, options)
         if symmetrise is not None:
             graph = graph.symmetrised(symmetrise)
         return graph if names is None else graph.reindex(names, missing=missing, extra="drop")
@@ -172,6 +194,8 @@ def _read_npz(path: Path, options: _Options) -> ClientGraph:
 
 def _read_csv(path: Path, options: _Options) -> ClientGraph:
     table = read_relations(path)
+    if options.about_distances and not (isinstance(table, EdgeTable) and table.are_distances):
+        raise GraphError(_NO_DISTANCES)
     if not isinstance(table, EdgeTable):
         return _from_matrix(table.names, table.matrix, options)
     directed = options.directed is not False
@@ -184,14 +208,37 @@ def _read_csv(path: Path, options: _Options) -> ClientGraph:
         if graph.without_self_loops().num_edges == 0 and any(map(str.__ne__, table.sources, table.targets)):
             raise GraphError(
                 f"no edge is left of {len(table.values):,} distances: the Gaussian kernel gives all a weight below "
-                f"{options.cut:g}, as it does where they hardly differ. If the numbers are weights, give the file the "
-                "header from,to,weight"
+                f"cut = {options.cut:g}, as it does where they hardly differ: set [graph] sigma, a distance that is "
+                "still near, or a lower cut. If the numbers are weights, give the file the header from,to,weight"
             )
     else:
         graph = ClientGraph.from_edges(
             list(listed), *table[:3], directed=directed, allow_negative=options.allow_negative
         )
-    return _with_direction(graph, options)
+    graph = _with_direction(graph, options)
+    options.notes.extend(_about_list(table, graph, options))
+    return graph
+
+
+def _about_list(table: EdgeTable, graph: ClientGraph, options: _Options) -> Iterator[str]:
+    """Yield what to know about a list of edges or distances that has become this graph."""
+    position = {name: at for at, name in enumerate(graph.names)}
+    ends = zip(table.sources, table.targets, np.isfinite(table.values), strict=True)
+    listed = {(source, target) for source, target, finite in ends if finite and source != target}
+    listed = {pair for pair in listed if pair[0] in position and pair[1] in position}
+    pairs = {frozenset(pair) for pair in listed}
+    if table.are_distances:
+        kept, every = graph.without_self_loops().num_edges, len(listed if graph.directed else pairs)
+        if kept < every:
+            yield (
+                f"the client graph has {kept:,} of the {every:,} edges of its list of distances: the Gaussian kernel "
+                f"gives the others a weight below {options.cut:g} ([graph] cut and sigma)"
+            )
+    if graph.directed and options.directed is None and len(pairs) == len(listed):
+        yield (
+            "the list of the client graph has each pair once and is read as directed, so that only `from` listens to "
+            "`to` ([graph] directed = false: both listen to each other)"
+        )
 
 
 def _read_json(path: Path, options: _Options) -> ClientGraph:
@@ -248,7 +295,10 @@ def _named_matrix(content: dict[str, Any], options: _Options) -> ClientGraph:
 def _from_matrix(names: Sequence[str] | None, matrix: np.ndarray, options: _Options) -> ClientGraph:
     names = options.names if names is None else names
     if names is None:
-        raise GraphError("the file names no clients: give `names`, the client names in the order of the matrix rows")
+        raise GraphError(
+            "the file names no clients: add the array `names`, or a header row to a CSV file, in the order of the rows "
+            "(in Python read_graph(..., names=[...]))"
+        )
     graph = ClientGraph.from_dense(names, matrix, directed=True, allow_negative=options.allow_negative)
     return _with_direction(graph, options)
 

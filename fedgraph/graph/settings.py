@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from fedgraph.support.settings import Settings
 
@@ -17,15 +17,19 @@ class GraphTable(Settings):
     source : ``none``, ``complete``, ``data`` (the graph published with the data set), ``labels`` (clients that share
              a main class; made from private label counts, an oracle), ``file``, or ``run`` (the graph that another run
              has learned, or else was given).
-    path   : with ``file``: an edge list (from,to and a weight, or a distance or cost, to which a Gaussian kernel is
-             applied; ``from`` listens to ``to``), a matrix, .npz, .json, .graphml, .gml or DCRNN's .pkl; looked for
-             beside the experiment, in the current folder, and in the data folder. With ``run``: the folder of that
-             run, which is finished, looked for beside the experiment and from the current folder. Methods that learn a
-             graph are sfl-star, pfedgraph, f3, f3-forecast and fedngm; clients are the same by name, and weights in the
-             unit of that method.
+    path   : with ``file``: an edge list (from,to alone, or with a weight, or with a distance or cost, to which a
+             Gaussian kernel is applied; ``from`` listens to ``to``), a matrix, .npz, .json, .graphml, .gml or DCRNN's
+             .pkl; looked for beside the experiment, in the current folder, and in the data folder. With ``run``: the
+             folder of that run, which is finished, looked for beside the experiment and from the current folder.
+             Methods that learn a graph are sfl-star, pfedgraph, f3, f3-forecast and fedngm; clients are the same by
+             name, and weights in the unit of that method.
     main_labels : with ``labels``: how many of a client's largest classes count.
     directed   : refuse (false) or keep (true) a file's asymmetry; an edge list with each pair once is directed
              unless this is false. By default the file decides.
+    sigma      : with ``file``, a list of distances: a distance d becomes the weight exp(-(d / sigma)^2). In the unit of
+             the list; by default the standard deviation of its distances.
+    cut        : with ``file``, a list of distances: pairs whose weight is below this get no edge; 0.1 by default. With
+             0 every pair of the list has one.
     neighbours : keep only the edges of each client to so many others, those of the largest weights (of equal ones the
              first by name), and self loops: a learned graph may link everybody with everybody. Of the weights as they
              are before symmetrise and binarise.
@@ -43,6 +47,8 @@ class GraphTable(Settings):
     path: str | None = None
     main_labels: PositiveInt = 1
     directed: bool | None = None
+    sigma: PositiveFloat | None = None
+    cut: float | None = Field(default=None, ge=0, le=1)
     neighbours: PositiveInt | None = None
     symmetrise: bool = False
     binarise: bool = False
@@ -57,6 +63,9 @@ class GraphTable(Settings):
             if self.path is None:
                 raise ValueError(f'source = "{self.source}" needs a path')
             raise ValueError('only source = "file" and source = "run" take a path')
+        for key, value in (("sigma", self.sigma), ("cut", self.cut)):
+            if value is not None and self.source != "file":
+                raise ValueError(f'{key} is about a list of distances, source = "file", and source is "{self.source}"')
         if self.source in ("none", "complete"):
             for key, value in (("permute-seed", self.permute_seed), ("neighbours", self.neighbours)):
                 if value is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedgraph.support.errors import GraphError
+from fedgraph.support.files import separator_of, with_decimal_point
 
 _SOURCE, _TARGET = ("from", "source"), ("to", "target")
 _DISTANCE, _WEIGHT = ("cost", "distance"), ("weight",)
@@ -35,9 +37,10 @@ class MatrixTable(NamedTuple):
 def read_relations(path: Path) -> EdgeTable | MatrixTable:
     """Read a ``.csv`` or ``.csv.gz`` file and detect the kind of table.
 
-    Edges: a header with from, to (or source, target) and one of cost, distance, weight; or three columns without a
-    header: from, to, distance. Matrix: N rows of N numbers; client names as a header row, optionally also as the first
-    column.
+    Cells are separated by commas, or else by semicolons (then numbers may have decimal commas) or tabs. Edges: a header
+    with from, to (or source, target) and one of cost, distance, weight, or no other column, for weights of 1; or three
+    columns without a header: from, to, distance. Matrix: N rows of N numbers; client names as a header row, optionally
+    also as the first column.
 
     Raises GraphError, without a path, for a table that is neither, or that could be both.
     """
@@ -47,10 +50,13 @@ def read_relations(path: Path) -> EdgeTable | MatrixTable:
     if source is not None and target is not None:
         distance, weight = _column(header, _DISTANCE), _column(header, _WEIGHT)
         value = distance if weight is None else weight
+        if width == 2:
+            rows = [row for _, row in lines[1:]]
+            return EdgeTable([row[source] for row in rows], [row[target] for row in rows], np.ones(len(rows)), False)
         if value is None or (distance is not None and weight is not None):
             raise GraphError(
                 "an edge list has one value column, named cost or distance (goes through the Gaussian kernel) or "
-                f"weight (used as it is); the header is {','.join(lines[0][1])}"
+                f"weight (used as it is), or the columns from and to alone; the header is {','.join(lines[0][1])}"
             )
         return _edges(lines[1:], source, target, value, weight is None)
     if width == 3 and _is_number(lines[0][1][2]) and not _names_itself(lines):
@@ -80,7 +86,12 @@ def _lines(path: Path) -> tuple[list[tuple[int, list[str]]], int]:
     """Return numbered rows of trimmed cells, without empty rows, and the number of cells in each."""
     open_text = gzip.open if path.suffix.lower() == ".gz" else open
     with open_text(path, "rt", encoding="utf-8-sig", newline="") as stream:
-        rows = ((number, [cell.strip() for cell in row]) for number, row in enumerate(csv.reader(stream), 1))
+        text = stream.read()
+        separator = separator_of(text.lstrip().partition("\n")[0])
+        found = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+        rows = ((number, [cell.strip() for cell in row]) for number, row in enumerate(found, 1))
+        if separator != ",":
+            rows = ((number, [with_decimal_point(cell) for cell in row]) for number, row in rows)
         lines = [(number, row) for number, row in rows if any(row)]
     if not lines:
         raise GraphError("the table is empty")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from fedgraph.graph.edges import asymmetric, canonical, exactly_symmetric, mirrored, opposite_weights, strongest
 from fedgraph.graph.propagation import Normalisation, PropagationMatrix, normalise
-from fedgraph.support.errors import GraphError, quoted
+from fedgraph.support.errors import GraphError, quoted, similar
 
 Symmetriser = Literal["maximum", "mean", "minimum"]
 
@@ -71,7 +70,10 @@ class ClientGraph:
             )
         for wrong, problem in (
             (~weights.isfinite(), "weights must be finite"),
-            ((weights < 0) & (not self.allow_negative), "weights below zero need allow_negative=True"),
+            (
+                (weights < 0) & (not self.allow_negative),
+                "weights must not be below zero (in Python allow_negative=True)",
+            ),
         ):
             if bool(wrong.any()):
                 at = int(wrong.nonzero()[0])
@@ -249,14 +251,14 @@ class ClientGraph:
         if absent and missing == "error":
             raise GraphError(
                 f"the graph has no client {quoted(absent)} (it has {quoted(self.names, 3)})"
-                f"{_similar(absent, self.names)}; correct the name, or reindex with missing='isolate' to give such "
-                "clients no edges"
+                f"{similar(absent, self.names)}; correct the name, or give such clients no edges: [graph] missing = "
+                '"isolate" (in Python reindex(names, missing="isolate"))'
             )
         if surplus and extra == "error":
             raise GraphError(
                 f"unknown client name in the graph: {quoted(surplus)} (the clients are {quoted(list(names), 3)})"
-                f"{_similar(surplus, list(names))}; correct the name, or reindex with extra='drop' to leave such "
-                "clients out"
+                f"{similar(surplus, list(names))}; correct the name, or leave such clients out: [graph] extra = "
+                '"drop" (in Python reindex(names, extra="drop"))'
             )
         moved = torch.tensor([position.get(name, -1) for name in self.names])[self.edge_index]
         kept = (moved >= 0).all(0)
@@ -364,14 +366,5 @@ def _checked_names(names: Sequence[str]) -> tuple[str, ...]:
 def _unknown(unknown: Sequence[str], names: Sequence[str]) -> str:
     return (
         f"unknown client name in the graph: {quoted(unknown)}; its {len(names)} clients are {quoted(list(names), 3)}"
-        f"{_similar(unknown, names)}"
+        f"{similar(unknown, names)}"
     )
-
-
-def _similar(wanted: Sequence[str], names: Sequence[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the first wanted name that has a close match."""
-    for name in wanted[:5]:
-        close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
-        if close:
-            return f"; did you mean '{close[0]}' for '{name}'?"
-    return ""

@@ -29,10 +29,16 @@ class RunFolder:
     ----------
     path : Path
         The folder. Use :meth:`create` for a new one and :meth:`open` to check that it is a run folder.
+
+    Attributes
+    ----------
+    notes : list of str
+        Sentences that come first among the notes of ``summary.json``.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.notes: list[str] = []
 
     @property
     def name(self) -> str:
@@ -236,7 +242,8 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``; its presence marks the run as finished."""
-        write_atomically(self.path / "summary.json", _json(summary))
+        notes = [*self.notes, *summary.get("notes", ())]
+        write_atomically(self.path / "summary.json", _json({**summary, **({"notes": notes} if notes else {})}))
 
 
 class Recorder(Callback):

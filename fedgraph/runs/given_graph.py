@@ -22,7 +22,9 @@ _COLUMNS = (("sensor_id", "name", "client", "id"), _LATITUDE, ("longitude", "lon
 """Names of the columns of a file with coordinates, those that are looked for first before the others."""
 
 
-def given_graph(experiment: Experiment, federation: Federation, data_dir: Path) -> ClientGraph | None:
+def given_graph(
+    experiment: Experiment, federation: Federation, data_dir: Path, notes: list[str] | None = None
+) -> ClientGraph | None:
     """Build the client graph that ``[graph]`` describes, over the clients of the federation.
 
     Parameters
@@ -34,6 +36,8 @@ def given_graph(experiment: Experiment, federation: Federation, data_dir: Path) 
     data_dir : Path
         Data folder. A relative ``path`` of a file is looked up from the current folder, then here. (A file or run
         beside the experiment file comes before both: its path is made absolute when the experiment is loaded.)
+    notes : list of str, optional
+        Gets sentences on what a reader of the results should know about a graph from a file.
 
     Returns
     -------
@@ -49,8 +53,15 @@ def given_graph(experiment: Experiment, federation: Federation, data_dir: Path) 
     table = experiment.graph
     if table.source == "none":
         return None
-    graph = _build(experiment, federation, data_dir)
+    told: list[str] = []
+    graph = _build(experiment, federation, data_dir, told)
     graph = graph.reindex(federation.names, missing=table.missing, extra=table.extra)
+    if table.source in ("file", "data"):
+        told += _about_isolated(graph)
+    for note in told:
+        log.info("%s", note)
+    if notes is not None:
+        notes += told
     if table.neighbours is not None:
         graph = graph.strongest(table.neighbours)
     if table.binarise:
@@ -60,7 +71,15 @@ def given_graph(experiment: Experiment, federation: Federation, data_dir: Path) 
     return graph if table.permute_seed is None else graph.permuted(generator(table.permute_seed, "permuted graph"))
 
 
-def _build(experiment: Experiment, federation: Federation, data_dir: Path) -> ClientGraph:
+def _about_isolated(graph: ClientGraph) -> list[str]:
+    """Say how many clients have no neighbour, if some have."""
+    alone = set(range(graph.num_clients)) - set(graph.without_self_loops().edge_index.flatten().tolist())
+    if not alone or len(alone) == graph.num_clients:  # of a graph without edges the results say so anyway
+        return []
+    return [f"{len(alone):,} of {graph.num_clients:,} clients are isolated in the client graph: they have no edge"]
+
+
+def _build(experiment: Experiment, federation: Federation, data_dir: Path, notes: list[str]) -> ClientGraph:
     table = experiment.graph
     if table.source == "complete":
         return ClientGraph.complete(federation.names)
@@ -69,7 +88,8 @@ def _build(experiment: Experiment, federation: Federation, data_dir: Path) -> Cl
             raise GraphError('[graph] source = "labels" needs data with classes; this data has none')
         return from_labels(federation.names, federation.label_counts, main=table.main_labels)
     if table.source == "file":
-        return read_graph(_find(str(table.path), data_dir), directed=table.directed)
+        path = _find(str(table.path), data_dir)
+        return read_graph(path, directed=table.directed, sigma=table.sigma, cut=table.cut, notes=notes)
     if table.source == "run":
         return _of_run(str(table.path), experiment)
     graph = open_source(experiment.data, data_dir).given_graph()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 
 
@@ -58,3 +59,12 @@ def quoted(names: Sequence[str], limit: int = 5) -> str:
     """Quote the first ``limit`` names for a message: ``'a', 'b' and 3 more``."""
     text = ", ".join(f"'{name}'" for name in names[:limit])
     return text if len(names) <= limit else f"{text} and {len(names) - limit} more"
+
+
+def similar(wanted: Sequence[str], names: Sequence[str]) -> str:
+    """Return ``; did you mean 'x' for 'y'?`` for the first wanted name that has a close match, else nothing."""
+    for name in wanted[:5]:
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+        if close:
+            return f"; did you mean '{close[0]}' for '{name}'?"
+    return ""

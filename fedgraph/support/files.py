@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -114,6 +115,24 @@ def as_csv(lines: Iterable[Sequence[Any]]) -> str:
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows(lines)
     return stream.getvalue()
+
+
+DECIMAL_COMMA = r"[+-]?\d*,\d+([eE][+-]?\d+)?"
+"""Numbers with a decimal comma."""
+
+
+def separator_of(line: str) -> str:
+    """Return what separates the cells of a CSV file with this first line: of comma, semicolon and tab the one that
+    makes the most cells, the first of equal ones. Beside semicolons or tabs, commas between digits are decimal ones.
+    """
+    if ";" in line or "\t" in line:
+        line = re.sub(r"(?<=\d),(?=\d)", ".", line)
+    return max((",", ";", "\t"), key=lambda separator: len(next(csv.reader([line], delimiter=separator), [])))
+
+
+def with_decimal_point(cell: str) -> str:
+    """Return a number with a decimal comma, as ``1,5``, with a point in its place; any other text as it is."""
+    return cell.replace(",", ".") if re.fullmatch(DECIMAL_COMMA, cell) else cell
 
 
 State = dict[str, Any]

@@ -231,9 +231,10 @@ class ErrorTally:
     """Masked ``mae`` and ``rmse`` of numbers, for forecasts also ``mape`` in percent, in the task's unit.
 
     ``mean`` and ``std`` ``[clients]`` undo the scaling of outputs and targets. ``horizons`` are forecast steps, counted
-    from 1, at which the metrics are reported separately too: ``mae-15min`` where a step has a known length, else
-    ``mae-step3``. With ``missing_as``, a value in the task's unit, ``mae-unmasked`` and ``rmse-unmasked`` are reported
-    too, in which missing targets count as this value. Raises ExperimentError for steps that the task does not have.
+    from 1, at which the metrics are reported separately too: ``mae-15min``, ``mae-3hours``, ``mae-1day`` or
+    ``mae-3weeks``, in the largest unit of which a step is a multiple, or ``mae-step3`` where its length is unknown.
+    With ``missing_as``, a value in the task's unit, ``mae-unmasked`` and ``rmse-unmasked`` are reported too, in which
+    missing targets count as this value. Raises ExperimentError for steps that the task does not have.
     """
 
     def __init__(
@@ -286,8 +287,7 @@ class ErrorTally:
         sums = torch.as_tensor(self.sums)
         results = self._metrics(sums.sum(2), "")
         for horizon in self.horizons:
-            minutes = horizon * self.task.step_minutes
-            results |= self._metrics(sums[..., horizon - 1], f"-{minutes:g}min" if minutes else f"-step{horizon}")
+            results |= self._metrics(sums[..., horizon - 1], f"-{_ahead(horizon, self.task.step_minutes)}")
         if self.unmasked is not None:
             others = self.unmasked.result()
             results |= {f"{name}-unmasked": value for name, value in others.items() if not name.startswith("mape")}
@@ -299,6 +299,17 @@ class ErrorTally:
         if self.task.kind == "forecast":
             results[f"mape{suffix}"] = 100 * relative / relative_count
         return results
+
+
+def _ahead(steps: int, step_minutes: float) -> str:
+    """How far ahead a forecast is, as ``15min`` or ``3weeks``."""
+    if not step_minutes:
+        return f"step{steps}"
+    for unit, minutes in (("week", 10_080), ("day", 1_440), ("hour", 60)):
+        if step_minutes % minutes == 0:
+            number = round(steps * step_minutes / minutes)
+            return f"{number}{unit}{'s' if number > 1 else ''}"
+    return f"{steps * step_minutes:g}min"
 
 
 def tally(

@@ -63,7 +63,7 @@ def execute_phases(
         if head.on_missing == "fail":
             # Otherwise the clients of a variant may be among the absent.
             ModelChoice.of(experiment.model).check_variants(federation.names)
-        graph = given_graph(experiment, federation, data_dir)
+        graph = given_graph(experiment, federation, data_dir, folder.notes)
         folder.write_coordinates(client_coordinates(experiment, federation.names, data_dir))
         if graph is not None:
             write_graph(graph, folder.path / "graph.npz")

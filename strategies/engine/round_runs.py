@@ -160,7 +160,7 @@ def open_federation(
         traffic=traffic,
     )
     log.info("%d clients on %d nodes; data: %s", len(federation.names), len(federation.hosts), federation.data)
-    graph = given_graph(experiment, federation, data_dir)
+    graph = given_graph(experiment, federation, data_dir, folder.notes)
     folder.write_coordinates(client_coordinates(experiment, federation.names, data_dir))
     if graph is not None:
         write_graph(graph, folder.path / "graph.npz")

@@ -154,7 +154,7 @@ def test_missing_readings_can_count_beside(tables, run_experiment, method):
 
 @pytest.mark.parametrize("method", ["f3-forecast", "simple-forecast"])
 def test_a_split_without_windows_has_no_errors(tables, run_experiment, method):
-    tables["data"]["shares"] = [0.7, 0.295, 0.005]
+    tables["data"]["shares"] = [0.7, 0.3, 0.0]
     tables["simple-forecast"] = {"forecaster": "trees"}
     tables["experiment"]["method"] = method
     metrics = run_experiment(tables).summary()["metrics"]

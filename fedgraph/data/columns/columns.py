@@ -12,10 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from fedgraph.data.columns.files import Table
+from fedgraph.data.columns.files import Table, infinite_message
 from fedgraph.support.errors import DataError
 
 Floats = NDArray[np.float64]
+
+_MOST_WORDS, _MOST_CODES = 5, 10
 
 _WHOLE = r"^([+-]?\d+)\.0*$"
 
@@ -67,14 +69,39 @@ class Column:
         """Return the values in at least ``least_rows`` rows, in the order of :func:`in_order`."""
         return in_order(self.texts.filter(pa.array(self.counts >= least_rows)).to_pylist())
 
+    def row_of(self, texts: Sequence[str]) -> int:
+        """Return the first row, counted from 1, with one of some texts that the column has."""
+        wanted = pc.is_in(self.texts, value_set=pa.array(texts, pa.string())).to_numpy(zero_copy_only=False)
+        return int(np.append(wanted, False)[self.codes].argmax()) + 1
+
+    def check_words(self, advice: str) -> None:
+        """Raise DataError, with advice, for a few words in a column of numbers.
+
+        A column is of numbers if at most five of its values, and no more than half of them, are words, and the others
+        are more than ten or have decimals. With few whole numbers words may be categories beside them, as in 0, 1, 2,
+        3+.
+        """
+        texts = self.texts.to_pylist()
+        words = [text for text in texts if not is_number(text)]
+        others = len(texts) - len(words)
+        if not words or len(words) > min(_MOST_WORDS, len(texts) // 2):
+            return
+        if others > _MOST_CODES or any(is_number(text) and not float(text).is_integer() for text in texts):
+            raise DataError(
+                f"column '{self.name}' of {self.where} holds {some(words)} (the first in row {self.row_of(words)}), "
+                f"and all other values are numbers: {advice}",
+                quoted=some(words),
+            )
+
     def as_numbers(self) -> Floats:
         """Return the column as numbers, ``[rows]``, NaN where missing. Raises DataError if a value is not a number."""
         if self.numbers is None:
-            words = some([text for text in self.texts.to_pylist() if not is_number(text)])
+            words = [text for text in self.texts.to_pylist() if not is_number(text)]
             raise DataError(
-                f"column '{self.name}' of {self.where} is to be numbers, but holds {words}: name what means "
-                f"missing under missing-codes, or make it categorical under kinds",
-                quoted=words,
+                f"column '{self.name}' of {self.where} is to be numbers, but holds {some(words)} (the first in row "
+                f"{self.row_of(words)}): name what means missing under missing-codes, or make it categorical under "
+                "kinds",
+                quoted=some(words),
             )
         return np.append(self.numbers, np.nan)[self.codes]
 
@@ -114,7 +141,7 @@ def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = 
     Parameters
     ----------
     table : Table
-        Its nulls and its numbers that are not finite are missing.
+        Its nulls are missing, and so are numbers that are NaN.
     name : str
         Of the column.
     missing_codes : sequence of str or float
@@ -123,7 +150,8 @@ def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = 
     Raises
     ------
     DataError
-        When there is no such column (the message lists those there are), or when it contains lists or the like.
+        When there is no such column (the message lists those there are), when it contains lists or the like, and when
+        one of its numbers is infinite.
     """
     column = table.column(name)
     try:
@@ -141,7 +169,11 @@ def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = 
     renumbered = np.where(kept, np.cumsum(kept) - 1, -1)
     places = renumbered[again.indices.to_numpy(zero_copy_only=False)]
     rows = pc.fill_null(coded.indices, len(places)).to_numpy(zero_copy_only=False)
-    return Column(name, table.where, np.append(places, -1)[rows], again.dictionary.filter(pa.array(kept)))
+    found = Column(name, table.where, np.append(places, -1)[rows], again.dictionary.filter(pa.array(kept)))
+    if found.numbers is not None and np.isinf(found.numbers).any():
+        infinite = found.texts.filter(pa.array(np.isinf(found.numbers))).to_pylist()
+        raise DataError(infinite_message(name, table.where, infinite[0], found.row_of(infinite[:1])))
+    return found
 
 
 def read_numbers(table: Table, name: str, missing_codes: Sequence[str | float] = ()) -> Floats | None:
@@ -157,7 +189,7 @@ def read_numbers(table: Table, name: str, missing_codes: Sequence[str | float] =
 
 def _is_missing(numbers: Floats, missing_codes: Sequence[str | float]) -> NDArray[np.bool_]:
     codes = [code for code in missing_codes if not isinstance(code, str)]
-    return ~np.isfinite(numbers) | np.isin(numbers, codes)
+    return np.isnan(numbers) | np.isin(numbers, codes)
 
 
 def in_order(categories: Sequence[str]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import gzip
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import TextIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,9 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from fedgraph.data.own import LOOKED_FOR
 from fedgraph.support.errors import DataError
+from fedgraph.support.files import DECIMAL_COMMA, separator_of
 
 
 class Table:
@@ -50,7 +53,10 @@ class Table:
         return self.columns[name]
 
     def numbers(self, name: str) -> NDArray[np.float64] | None:
-        """Return a column as float64, NaN where missing or not finite; None if it contains anything but numbers."""
+        """Return a column as float64, NaN where missing; None if it contains anything but numbers.
+
+        Raises DataError for numbers that are infinite, naming the first row with one.
+        """
         column = self.column(name)
         if pa.types.is_boolean(column.type):
             return None
@@ -58,7 +64,10 @@ class Table:
             values: NDArray[np.float64] = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return None
-        return np.where(np.isfinite(values), values, np.nan)
+        if np.isinf(values).any():
+            row = int(np.isinf(values).argmax())
+            raise DataError(infinite_message(name, self.where, str(values[row]), row + 1))
+        return values
 
     def categories(self, name: str, known: Sequence[str] | None = None) -> tuple[NDArray[np.int64], tuple[str, ...]]:
         """Return a column as codes (-1 for missing) and the list of categories to which they refer.
@@ -92,6 +101,14 @@ class Table:
         return codes.to_numpy(zero_copy_only=False).astype(np.int64), listed
 
 
+def infinite_message(name: str, where: str, cell: str, row: int) -> str:
+    """Say which cell of a column of numbers is infinite, and what to do."""
+    return (
+        f"column '{name}' of {where} holds {cell} in row {row}: leave the cell empty or add \"{cell}\" to [data] "
+        "missing if it is missing, or put a number there"
+    )
+
+
 def _sorted(values: Sequence[str]) -> list[str]:
     """Sort in numerical order if all values are numbers, so that 10 comes after 9."""
     try:
@@ -100,7 +117,9 @@ def _sorted(values: Sequence[str]) -> list[str]:
         return sorted(values)
 
 
-def read_table(path: Path, columns: Sequence[str] = (), missing: Sequence[str] = ("",), delimiter: str = ",") -> Table:
+def read_table(
+    path: Path, columns: Sequence[str] = (), missing: Sequence[str] = ("",), delimiter: str | None = None
+) -> Table:
     """Read a table from a .csv, .csv.gz or .parquet file; the last few files are cached in the process.
 
     Parameters
@@ -111,13 +130,14 @@ def read_table(path: Path, columns: Sequence[str] = (), missing: Sequence[str] =
         Names of the columns of a CSV file without a header.
     missing : sequence of str
         Text that means missing.
-    delimiter : str
-        Between the columns of a CSV file.
+    delimiter : str, optional
+        Between the columns of a CSV file; by default that of its first line (:func:`separator_of`).
 
     Returns
     -------
     Table
-        All columns of a CSV file are text; those of a Parquet file keep their types.
+        All columns of a CSV file are text; those of a Parquet file keep their types. Where the columns are not
+        separated by commas, numbers with decimal commas have points instead, in columns that are mostly numbers.
 
     Raises
     ------
@@ -127,17 +147,19 @@ def read_table(path: Path, columns: Sequence[str] = (), missing: Sequence[str] =
     """
     if not path.is_file():
         raise DataError(
-            f"there is no table {path.absolute()}: put the file there, or name another by [data] path, or for a node's "
-            f"own data by the node config key data; both are absolute or relative to the data folder (node config key "
-            f"data-dir, or FEDGRAPH_DATA)"
+            f"there is no table {path.absolute()}: put the file there, or name another by [data] path; {LOOKED_FOR}"
         )
     return _read(path.absolute(), path.stat().st_mtime_ns, tuple(columns), tuple(missing), delimiter)
 
 
 @lru_cache(maxsize=4)
-def _read(path: Path, _changed: int, columns: tuple[str, ...], missing: tuple[str, ...], delimiter: str) -> Table:
+def _read(
+    path: Path, _changed: int, columns: tuple[str, ...], missing: tuple[str, ...], delimiter: str | None
+) -> Table:
+    is_parquet = path.suffix == ".parquet"
     try:
-        arrow = _parquet(path, columns) if path.suffix == ".parquet" else _csv(path, columns, delimiter)
+        separator = None if is_parquet else delimiter or _separator(path)
+        arrow = _parquet(path, columns) if separator is None else _csv(path, columns, separator)
     except (OSError, EOFError, UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
         raise DataError(f"{path} cannot be read as a table: {error}") from None
     if arrow.num_rows == 0:
@@ -157,6 +179,8 @@ def _read(path: Path, _changed: int, columns: tuple[str, ...], missing: tuple[st
         if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
             text = pc.utf8_trim_whitespace(array.cast(pa.string()))
             array = pc.if_else(pc.is_in(text, value_set=markers), pa.scalar(None, pa.string()), text)
+            if separator not in (None, ","):
+                array = _with_decimal_points(array, f"column '{name}' of {path}")
         cleaned[name] = array
     return Table(cleaned, str(path))
 
@@ -167,9 +191,36 @@ def _parquet(path: Path, columns: tuple[str, ...]) -> pa.Table:
     return pyarrow.parquet.read_table(path)
 
 
+def _open(path: Path) -> TextIO:
+    opened = gzip.open if path.suffix == ".gz" else open
+    return cast(TextIO, opened(path, "rt", newline="", encoding="utf-8-sig"))
+
+
+def _separator(path: Path) -> str:
+    with _open(path) as lines:
+        return separator_of(lines.readline().rstrip("\r\n"))
+
+
+def _with_decimal_points(text: pa.Array, what: str) -> pa.Array:
+    """Numbers with decimal commas with points; a column that is not mostly numbers as it is."""
+    commas = pc.match_substring_regex(text, f"^{DECIMAL_COMMA}$")
+    points = pc.match_substring_regex(text, r"^[+-]?\d*\.\d+$")
+    numbers = pc.or_(pc.or_(commas, points), pc.match_substring_regex(text, r"^[+-]?\d+$"))
+    if not pc.any(commas).as_py() or 2 * pc.sum(numbers).as_py() <= pc.count(text).as_py():
+        return text
+    if pc.any(points).as_py():
+        row = points.to_pylist().index(True)
+        raise DataError(
+            f"{what} holds '{text[row]}' in row {row + 1}, and other cells have decimal commas: write all numbers in "
+            "one way",
+            quoted=f"'{text[row]}'",
+        )
+    return pc.if_else(commas, pc.replace_substring(text, ",", "."), text)
+
+
 def _csv(path: Path, columns: tuple[str, ...], delimiter: str) -> pa.Table:
     """Read all columns as text: types guessed from the first rows would fail at the first row that differs."""
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", newline="", encoding="utf-8-sig") as lines:
+    with _open(path) as lines:
         first = next(csv.reader(lines, delimiter=delimiter), [])
     if columns and len(columns) != len(first):
         raise DataError(f"{path} has {len(first)} columns, and [data] columns names {len(columns)}")

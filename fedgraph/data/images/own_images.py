@@ -33,8 +33,9 @@ class OwnImageSettings(ImageOptions):
     ----------
     path      : a folder with a sub-folder of .png and .jpg files for each class, or an .npz file with the arrays
                 ``images`` (bytes ``[images, height, width]`` or ``[images, height, width, channels]``) and ``labels``
-                (names of classes, or their numbers); absolute or relative to the data folder. Not needed where every
-                node has images of its own (node config ``data``), which all belong to the one client that it names.
+                (names of classes, or their numbers); looked for beside the experiment, in the current folder, and in
+                the data folder. Not needed where every node has images of its own (node config ``data``), which all
+                belong to the one client that it names.
     classes   : the names of all classes, the same for all nodes; a node need not have images of each.
     size      : height and width in pixels, or one number for both. Images in files are scaled to it.
     channels  : 1 = grey, 3 = colours.

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedgraph.data.own import OwnData, place_of, title_of
+from fedgraph.data.own import LOOKED_FOR, OwnData, place_of, title_of
 from fedgraph.data.owners.samples import NO_LABEL
 from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
 from fedgraph.graph import ClientGraph, read_graph
@@ -38,9 +38,9 @@ class PanelSettings(SharedSampleSettings):
 
     Attributes
     ----------
-    path  : the file, absolute or relative to the data folder. Not needed where every node has a file of its own (node
-            config ``data``).
-    graph : file of the given client graph, absolute or relative to the data folder.
+    path  : the file, looked for beside the experiment, in the current folder, and in the data folder. Not needed where
+            every node has a file of its own (node config ``data``).
+    graph : file of the given client graph, looked for as ``path`` is.
     """
 
     set: Literal["panel"] = "panel"
@@ -101,7 +101,7 @@ class PanelSource(SharedSampleSource):
         try:
             changed = path.stat().st_mtime_ns
         except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror}); check path and the data folder") from None
+            raise DataError(f"{path}: cannot be read ({error.strerror}); {LOOKED_FOR}") from None
         return _read(path.absolute(), changed, _NEEDED if self.own is None else (*_NEEDED, "owners", "keys"))
 
 
@@ -142,6 +142,12 @@ def _read(path: Path, _changed: int, needed: tuple[str, ...]) -> Panel:
             f"{values.dtype} {list(values.shape)}"
         )
     samples, owners = values.shape[:2]
+    if np.isinf(values).any():
+        sample, owner, step, _ = (int(place) for place in np.argwhere(np.isinf(values))[0])
+        raise DataError(
+            f"{path}: values[{sample}, {owner}, {step}] is infinite: a missing reading is NaN (places from 0: sample, "
+            "owner, step)"
+        )
     if labels.shape != (samples,) or labels.dtype.kind not in "iu" or labels.min() < NO_LABEL:
         raise DataError(f"{path}: labels must be {samples} whole numbers, one per sample, from 0 on or -1 for new ones")
     names = _texts(path, arrays, "owners", owners, [f"owner-{number:03d}" for number in range(owners)])

@@ -29,12 +29,13 @@ class TableColumnSettings(SharedSampleSettings):
 
     Attributes
     ----------
-    path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder. Not needed where every
-                     node has a file of its own (node config ``data``) with the key, the label and the columns of its
-                     clients.
+    path           : .csv, .csv.gz or .parquet file, looked for beside the experiment, in the current folder, and in the
+                     data folder. Not needed where every node has a file of its own (node config ``data``) with the
+                     key, the label and the columns of its clients.
     bundled        : instead of path, a table that comes with scikit-learn; its label is the column ``label``.
     columns        : names of the columns of a CSV file without a header.
-    delimiter      : separates the columns of a CSV file.
+    delimiter      : separates the columns of a CSV file; by default the comma, semicolon or tab of its first line.
+                     Where it is not the comma, numbers may have decimal commas.
     label          : the column to predict.
     key_column     : the column that identifies the samples, the same for all clients; by default they are numbered by
                      row.
@@ -52,7 +53,7 @@ class TableColumnSettings(SharedSampleSettings):
     path: str | None = None
     bundled: Literal["iris", "wine", "breast-cancer"] | None = None
     columns: tuple[str, ...] = ()
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
     label: str = _BUNDLED_LABEL
     key_column: str | None = None
     owners: dict[str, tuple[str, ...]] | None = None

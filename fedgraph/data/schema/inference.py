@@ -1,6 +1,7 @@
 """The schema of a table: the kind of each column, by rules that the user can override.
 
-- Text is categorical, and binary if there are two values. Numbers with words among them are text.
+- Text is categorical, and binary if there are two values. Whole numbers of few values with words among them are text; a
+  few words among other numbers are an error, as they usually mean missing.
 - Whole numbers are binary if there are two values (usually 0 and 1), integer up to 100 distinct
   values, real beyond. All other numbers are real even if there are only two: measurements do not leave a client as
   categories.
@@ -20,17 +21,18 @@ Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Iterable
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
-from fedgraph.data.columns.columns import Column, Floats, as_category, is_number, read_column, read_numbers, some
+from fedgraph.data.columns.columns import Column, Floats, as_category, read_column, read_numbers
 from fedgraph.data.columns.embeddings import read_embedding, with_embeddings
 from fedgraph.data.columns.files import Table
 from fedgraph.data.schema.schema import Feature, Kind, Schema
-from fedgraph.support.errors import DataError, ExperimentError
+from fedgraph.support.errors import DataError, ExperimentError, similar
 from fedgraph.support.settings import Settings
 
 log = logging.getLogger("fedgraph")
@@ -73,7 +75,8 @@ class SchemaSettings(Settings):
     Attributes
     ----------
     features           : the columns that are features, in this order; by default all, in the order of the table.
-    drop               : columns that are no features, such as the name of a person.
+    drop               : columns that are no features, such as the name of a person. A name that no column has is
+                         refused; where clients have files of their own, one that is nearly that of a column.
     kinds              : by column, ``"ordinal"``, ``"embedding"`` or the like; or ``{ kind = "ordinal", categories =
                          ["low", "high"] }`` with all categories, so that no client needs to send those of its data.
     missing_codes      : by column, values that mean missing, e.g. ``[99, 9999]`` or ``["unknown"]``.
@@ -137,10 +140,12 @@ def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: 
     ------
     DataError
         For a column that the settings name and the table lacks; for too many categories; for a kind that does not fit
-        the column's values; and when no feature is left.
+        the column's values; for a few words among numbers; and when no feature is left.
     """
     settings = settings or SchemaSettings(least_rows=1)
-    if not partial:
+    if partial:
+        check_dropped(table, settings, partial)
+    else:
         for name in sorted(settings.named - settings.embeddings):
             table.column(name)
         for name in sorted(settings.embeddings):
@@ -152,6 +157,27 @@ def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: 
     if not schema.features:
         raise DataError(f"{table.where} has no feature: none of its columns {', '.join(table.names)} is left")
     return schema
+
+
+def check_dropped(table: Table, settings: SchemaSettings, partial: bool = False) -> None:
+    """Check that ``drop`` names columns of the table, so that no misspelled one stays a feature.
+
+    Raises
+    ------
+    DataError
+        For a name that the table lacks; if ``partial``, only for one that is nearly that of a column, not counting
+        digits, which is left.
+    """
+    absent = [name for name in settings.drop if name not in with_embeddings(table.names, settings.embeddings)]
+    left = [name for name in table.names if name not in settings.drop]
+    for name in absent:
+        candidates = [other for other in left if re.sub(r"\d", "", other) != re.sub(r"\d", "", name)]
+        hint = similar([name], candidates if partial else left)
+        if hint or not partial:
+            raise DataError(
+                f"drop of [data.table-schema] names '{name}', and {table.where} has no such column{hint}; its columns: "
+                f"{', '.join(table.names)}"
+            )
 
 
 def check_used(settings: SchemaSettings, schemas: Iterable[Schema]) -> None:
@@ -193,13 +219,13 @@ def _feature(table: Table, name: str, settings: SchemaSettings) -> Feature | Non
     if told is None and numbers is not None and not _are_whole(numbers):
         return Feature(name, "real")
     column = read_column(table, name, codes)
+    if told is None:
+        column.check_words('name what means missing under missing-codes, or make it "categorical" under kinds')
     if told is None and numbers is not None and len(column.texts) > 2:
         return Feature(name, "integer" if len(column.texts) <= _MAX_INTEGER_VALUES else "real")
     most = 2 if told is not None and told.kind == "binary" else settings.max_categories
-    # A column of nearly all numbers is meant to be numeric, so all of its values count, however rare.
-    counted = len(column.texts) if _few_words(column) else int((column.counts >= settings.least_rows).sum())
-    if counted > most:
-        raise DataError(_too_many(column, most), quoted=some(_few_words(column)))
+    if int((column.counts >= settings.least_rows).sum()) > most:
+        raise DataError(_too_many(column, most))
     categories = column.categories(settings.least_rows)
     if not categories:
         if len(column.texts):
@@ -226,22 +252,12 @@ def _check_numbers(column: Column, kind: Kind) -> None:
     column.as_numbers()
 
 
-def _few_words(column: Column) -> list[str]:
-    """Return the words in a column of which nearly all values are numbers."""
-    texts = column.texts.to_pylist()
-    words = [text for text in texts if not is_number(text)]
-    return words if len(words) <= min(5, len(texts) // 2) else []
-
-
 def _too_many(column: Column, most: int) -> str:
-    texts = column.texts.to_pylist()
-    if words := _few_words(column):
-        advice = f"nearly all are numbers, so name {some(words)} under missing-codes if they mean that"
-    elif most == 2:
+    if most == 2:
         advice = "make it categorical under kinds, or name those that mean missing under missing-codes"
     else:
         advice = "leave it out (drop), raise max-categories, or make it numbers under kinds"
     return (
-        f"column '{column.name}' of {column.where} has {len(texts):,} different values, and {most:,} categories are "
-        f"the most it may have: {advice}"
+        f"column '{column.name}' of {column.where} has {len(column.texts):,} different values, and {most:,} categories "
+        f"are the most it may have: {advice}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -61,7 +62,7 @@ def build_cohort(
     cold = cold_clients(settings, everybody)
     features = settings.features if settings.features is not None else tuple(range(len(table.features)))
     _check_features(table, features, settings.target_feature)
-    stops = [int(steps * share + 1e-6) for share in np.cumsum(settings.shares)]  # rounds down, but not 0.7 + 0.2
+    stops = _ends_of_parts(settings, steps)
     first_read = max(0, stops[0] - (settings.train_steps or steps))
     starts = [first_read, *stops[:-1]]
     length = settings.input_steps + settings.output_steps
@@ -154,6 +155,25 @@ def build_cohort(
         untrained=() if settings.cold_trains else tuple(name for name in names if name in cold),
         moments=None if moments is None else torch.from_numpy(np.ascontiguousarray(moments)),
     )
+
+
+def check_later_parts(table: SeriesTable, settings: WindowSettings) -> None:
+    """Raise DataError for a validation or test part that has a share of the time, but is too short for one window."""
+    stops, length = _ends_of_parts(settings, num_steps(table, settings)), settings.input_steps + settings.output_steps
+    for place, split in enumerate(SPLITS[1:], 1):
+        share, steps = settings.shares[place], stops[place] - stops[place - 1]
+        if share and steps < length:
+            raise DataError(
+                f"the {split} part has {steps} of {stops[-1]:,} time steps, too few for one window of "
+                f"{settings.input_steps} input and {settings.output_steps} output steps: with `shares` as they are it "
+                f"takes {math.ceil(length / share - 1e-6):,} time steps; or use shorter windows, a larger share, or a "
+                "share of 0 to do without"
+            )
+
+
+def _ends_of_parts(settings: WindowSettings, steps: int) -> list[int]:
+    """The steps at which the training, validation and test parts end."""
+    return [int(steps * share + 1e-6) for share in np.cumsum(settings.shares)]  # rounds down, but not 0.7 + 0.2
 
 
 def clients_of(table: SeriesTable, settings: WindowSettings) -> tuple[str, ...]:

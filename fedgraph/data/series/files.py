@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,17 @@ from typing import Any
 import h5py
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 from numpy.typing import NDArray
 
+from fedgraph.data.own import LOOKED_FOR
+from fedgraph.data.series.column_files import read_column_file, times_of
+from fedgraph.data.series.times import MissingSteps, with_missing_steps
 from fedgraph.support.errors import DataError
 
 KNOWN_ARRAYS = ("speed", "flow", "data", "values", "series", "df")
 KNOWN_NAMES = ("names", "sensor_ids", "client_names", "ids")
 KNOWN_GROUPS = ("groups", "corridor")
+KNOWN_TIMES = ("times", "timestamps")
 _CACHE_SIZE = 4
 
 
@@ -34,6 +35,7 @@ class SeriesTable:
     times    : datetime64[s] ``[time]``, or None when the file does not say.
     features : one name per feature.
     groups   : a word per client, or None when the file does not say.
+    missing  : steps that the file has no row for; None where there are none.
     """
 
     names: tuple[str, ...]
@@ -41,6 +43,7 @@ class SeriesTable:
     times: NDArray[np.datetime64] | None = None
     features: tuple[str, ...] = ("value",)
     groups: tuple[str, ...] | None = None
+    missing: MissingSteps | None = None
 
     def __post_init__(self) -> None:
         repeated = [name for name, count in Counter(self.names).items() if count > 1]
@@ -74,15 +77,18 @@ class SeriesTable:
         return replace(self, values=np.concatenate([self.values, nothing], axis=1), times=times)
 
 
-_tables: dict[tuple[str, int, int, str | None, tuple[str, ...] | None], SeriesTable] = {}
+_tables: dict[tuple[str, int, int, str | None, tuple[str, ...] | None, bool], SeriesTable] = {}
 _lock = threading.Lock()
 
 
-def read_series(path: Path, array: str | None = None, names: Sequence[str] | None = None) -> SeriesTable:
+def read_series(
+    path: Path, array: str | None = None, names: Sequence[str] | None = None, every_step: bool = False
+) -> SeriesTable:
     """The table in ``path``; read and converted once per process while the file does not change.
 
     Arrays are ``[time, clients]`` or ``[time, clients, features]``. ``array`` is the key inside an .npz or .h5 file,
-    ``names`` replaces the client names of the file.
+    ``names`` replaces the client names of the file. With ``every_step``, readings and times are checked, and steps that
+    the file has no row for are missing readings (:func:`fedgraph.data.series.times.with_missing_steps`).
 
     Raises
     ------
@@ -92,17 +98,19 @@ def read_series(path: Path, array: str | None = None, names: Sequence[str] | Non
     try:
         stat = path.stat()
     except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror}); check `path`, the data folder and node config `data`"
-        ) from None
-    key = (str(path.resolve()), stat.st_mtime_ns, stat.st_size, array, None if names is None else tuple(names))
+        raise DataError(f"{path}: cannot be read ({error.strerror}); {LOOKED_FOR}") from None
+    names = None if names is None else tuple(names)
+    key = (str(path.resolve()), stat.st_mtime_ns, stat.st_size, array, names, every_step)
     with _lock:
         if key not in _tables:
             try:
                 table = _read(path, array)
-                table = table if names is None else replace(table, names=tuple(names))
+                table = table if names is None else replace(table, names=names)
+                if every_step:
+                    _check_finite(table)
+                    table = with_missing_steps(table)
             except DataError as error:
-                raise DataError(f"{path}: {error}") from None
+                raise DataError(f"{path}: {error}", error.quoted) from None
             except (OSError, ValueError, KeyError, EOFError, pa.ArrowException) as error:
                 raise DataError(f"{path}: cannot be read as {path.suffix or 'a series'} ({error})") from None
             while len(_tables) >= _CACHE_SIZE:
@@ -111,14 +119,23 @@ def read_series(path: Path, array: str | None = None, names: Sequence[str] | Non
         return _tables[key]
 
 
+def _check_finite(table: SeriesTable) -> None:
+    if np.isinf(table.values).any():
+        client, row, _ = (int(place) for place in np.argwhere(np.isinf(table.values))[0])
+        raise DataError(
+            f"the reading of client '{table.names[client]}' in row {row + 1} is infinite, or too large: leave the cell "
+            "empty (NaN in an array) if nothing was read"
+        )
+
+
 def _read(path: Path, array: str | None) -> SeriesTable:
     kind = path.name.lower()
     if kind.endswith(".npz"):
         return _read_npz(path, array)
-    if kind.endswith((".csv", ".csv.gz")):
-        return _from_arrow(pyarrow.csv.read_csv(path))
-    if kind.endswith(".parquet"):
-        return _from_arrow(pyarrow.parquet.ParquetFile(path).read())
+    if kind.endswith((".csv", ".csv.gz", ".parquet")):
+        found = read_column_file(path)
+        values = np.ascontiguousarray(found.values.transpose(1, 0, 2))
+        return SeriesTable(tuple(found.names), values, found.times, found.features)
     if kind.endswith((".h5", ".hdf5")):
         with h5py.File(path, "r") as file:
             return _read_h5(file, array)
@@ -169,14 +186,20 @@ def _read_npz(path: Path, array: str | None) -> SeriesTable:
             raise DataError("is a single array, not an .npz archive")
         arrays: dict[str, NDArray[Any]] = {}
         for key in file.files:
-            with suppress(ValueError):  # an array of objects, which only pickle could read, is no series
+            try:
                 arrays[key] = file[key]
+            except ValueError as error:
+                if key in (*KNOWN_NAMES, *KNOWN_GROUPS, *KNOWN_TIMES):
+                    raise DataError(
+                        f"array '{key}' cannot be read ({error}): save it as text, np.array({key}, dtype=str)"
+                    ) from None
+                # Another array of objects, which only pickle could read, is no series.
     chosen = _choose([key for key, value in arrays.items() if _is_series(value)], array)
     values = arrays[chosen]
     names = next(([_text(entry) for entry in arrays[key]] for key in KNOWN_NAMES if key in arrays), None)
     groups = next((arrays[key] for key in KNOWN_GROUPS if key in arrays and arrays[key].ndim == 1), None)
-    times = None
-    if "start" in arrays and "step_minutes" in arrays:
+    times = next((times_of(f"array '{key}'", arrays[key]) for key in KNOWN_TIMES if key in arrays), None)
+    if times is None and "start" in arrays and "step_minutes" in arrays:
         times = regular_times(str(arrays["start"]), float(arrays["step_minutes"]), len(values))
     table = _table(values, names, times, feature=chosen)
     return table if groups is None else replace(table, groups=tuple(_text(entry) for entry in groups))
@@ -220,39 +243,3 @@ def _read_pandas_frame(group: h5py.Group) -> SeriesTable:
         unit = kind[11:-1] or "ns"  # "datetime64" alone means nanoseconds; newer files say "datetime64[us]"
         times = index[()].astype(f"datetime64[{unit}]").astype("datetime64[s]")
     return _table(values, columns, times)
-
-
-_ROW_NUMBERS = ("", "unnamed: 0", "index", "time", "timestamp", "date", "step", "t")
-
-
-def _from_arrow(table: pa.Table) -> SeriesTable:
-    """Each column a client; a leading row or step number is dropped, a column of timestamps becomes the times."""
-    columns = {number: table.column(number) for number in range(table.num_columns)}
-    times = None
-    for number, column in list(columns.items()):
-        if pa.types.is_temporal(column.type) or (number == 0 and _is_text(column.type)):
-            times = _timestamps(table.column_names[number], column)
-            del columns[number]
-            break
-    if 0 in columns and table.column_names[0].lower() in _ROW_NUMBERS and pa.types.is_integer(columns[0].type):
-        del columns[0]
-    for number, column in columns.items():
-        if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type)):
-            name = table.column_names[number]
-            hint = "; columns are separated by commas" if ";" in name or "\t" in name else ""
-            raise DataError(f"column '{name}' holds no numbers but {column.type}{hint}")
-    if not columns or not table.num_rows:
-        raise DataError("holds no readings")
-    values = np.column_stack([column.cast(pa.float32()).to_numpy() for column in columns.values()])
-    return _table(values, [table.column_names[number] for number in columns], times)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def _timestamps(name: str, column: pa.ChunkedArray) -> NDArray[np.datetime64]:
-    try:
-        return column.to_numpy().astype("datetime64[s]")
-    except ValueError:
-        raise DataError(f"column '{name}' holds neither numbers nor ISO timestamps such as 2012-03-01 00:05") from None

@@ -10,28 +10,36 @@ from typing import Literal
 
 from fedgraph.data.base import CohortData
 from fedgraph.data.own import OwnData, place_of, title_of
-from fedgraph.data.series.cohort import build_cohort, clients_of, num_steps, resolve_step_minutes, select_names
+from fedgraph.data.series.cohort import (
+    build_cohort,
+    check_later_parts,
+    clients_of,
+    num_steps,
+    resolve_step_minutes,
+    select_names,
+)
 from fedgraph.data.series.cold_start import describe_cold
 from fedgraph.data.series.files import SeriesTable, read_series
 from fedgraph.data.series.windows import WindowSettings, WindowSplit
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.support.errors import DataError
 
-_STEP_WORDS = {5.0: "five-minute steps", 15.0: "15-minute steps", 60.0: "hourly steps", 1440.0: "daily steps"}
+_STEP_WORDS = {5.0: "five-minute", 60.0: "hourly", 1440.0: "daily", 10080.0: "weekly"}
 
 
 class SeriesSettings(WindowSettings):
     """The table ``[data]`` with ``set = "series"``: a file of series of your own.
 
-    path   : the file, absolute or relative to the data folder. Not needed where every node has a file of its own (node
-             config ``data``): then the columns of a node's file are its clients, and ``clients``, ``groups``,
-             ``scales`` and ``cold_clients`` may name those of other nodes too.
+    path   : the file: a column for each client, or a row for each time and client; looked for beside the experiment, in
+             the current folder, and in the data folder. Not needed where every node has a file of its own (node config
+             ``data``): then the columns of a node's file are its clients, and ``clients``, ``groups``, ``scales`` and
+             ``cold_clients`` may name those of other nodes too.
     array  : key of the series inside an .npz or .h5 file; the only one, or one with a usual name, when not given.
     names  : client names that replace those of the file.
     groups : clients by group, e.g. ``{ north = ["a", "b"], south = ["c"] }``, so that results are given per group too;
              every client in one group. When not given, the array ``groups`` or ``corridor`` of an .npz file, a word
              per client.
-    graph  : file of the given client graph, absolute or relative to the data folder.
+    graph  : file of the given client graph, looked for as ``path`` is; ``[graph] source = "file"`` has more keys.
     """
 
     set: Literal["series"] = "series"
@@ -48,6 +56,7 @@ class WindowedSource(ABC):
     settings: WindowSettings
     title: str
     client_word = "clients"
+    tells_times = True
 
     @abstractmethod
     def table(self) -> SeriesTable:
@@ -114,14 +123,26 @@ class WindowedSource(ABC):
         table = self.table()
         names, steps = self.client_names(), num_steps(table, self.settings)
         minutes = resolve_step_minutes(table, self.settings)
-        kind = _STEP_WORDS.get(minutes, f"{minutes:g}-minute steps" if minutes else "steps")
+        kind = f"{_STEP_WORDS.get(minutes, f'{minutes:g}-minute')} steps" if minutes else "steps"
         every = table.values.shape[1]
         length = f"{steps:,} {kind}" if steps == every else f"the first {steps:,} of {every:,} {kind}"
         if self.settings.train_steps is not None:
             length += f", trained on the last {self.settings.train_steps:,} of the training part"
+        length += self._missing_steps(table)
         cold = describe_cold(self.settings, names)
         share = self._share(len(names), len(table.names)) + (f", of them {cold}" if cold else "")
         return f"{self.title}, {share}, {length}"
+
+    def _missing_steps(self, table: SeriesTable) -> str:
+        """How many steps the file has no row for; when, the description of a node's own data does not tell."""
+        missing = table.missing
+        if missing is None:
+            return ""
+        since = f" after {missing.since}" if self.tells_times else ""
+        return (
+            f", {missing.count:,} of {table.values.shape[1]:,} steps missing in the file and masked "
+            f"(longest gap {missing.longest:,} steps{since})"
+        )
 
     def _share(self, chosen: int, total: int) -> str:
         word = self.client_word if total > 1 else self.client_word.removesuffix("s")
@@ -136,6 +157,7 @@ class SeriesSource(WindowedSource):
         self.own = own
         self.graph_path = None if settings.graph is None else data_dir / settings.graph
         self.title = title_of(settings.path, own)
+        self.tells_times = own is None
         self.settings: SeriesSettings = settings
         self.others_cold = False
         if own is not None:
@@ -150,7 +172,14 @@ class SeriesSource(WindowedSource):
         return replace(table, groups=_group_of_each(self.settings.groups, table.names, self.title))
 
     def load(self, names: Sequence[str]) -> CohortData:
-        """See :class:`WindowedSource`; where only clients of other nodes start cold, these are the warm ones."""
+        """See :class:`WindowedSource`; where only clients of other nodes start cold, these are the warm ones.
+
+        DataError, too, for a validation or test part that is too short for one window.
+        """
+        try:
+            check_later_parts(self.table(), self.settings)
+        except DataError as error:
+            raise DataError(f"{self.title}: {error}") from None
         data = super().load(names)
         return replace(data, groups=("warm",) * len(names)) if self.others_cold else data
 
@@ -168,7 +197,7 @@ class SeriesSource(WindowedSource):
 
     def _file(self) -> SeriesTable:
         place = place_of(self.settings.path, self.data_dir, self.own)
-        return read_series(place, self.settings.array, self.settings.names)
+        return read_series(place, self.settings.array, self.settings.names, every_step=True)
 
 
 def _of_these(settings: SeriesSettings, names: Sequence[str]) -> SeriesSettings:

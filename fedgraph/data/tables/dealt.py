@@ -20,6 +20,7 @@ from fedgraph.data.columns.columns import as_category, read_column
 from fedgraph.data.columns.files import Table
 from fedgraph.data.own import title_of
 from fedgraph.data.partition import client_names
+from fedgraph.data.schema.inference import check_dropped
 from fedgraph.data.tables.client_tables import rows_of
 from fedgraph.data.tables.tables_of_clients import ClientTableSettings, TablesOfClients
 from fedgraph.support.errors import DataError
@@ -88,6 +89,9 @@ class DealtTableSource(TablesOfClients):
         """Return the client's rows, without the client column."""
         table = rows_of(self._table, self._rows[name])
         return Table({n: c for n, c in table.columns.items() if n != self.settings.client_column}, table.where)
+
+    def _check_dropped(self, table: Table) -> None:
+        check_dropped(self._table, self.settings.table_schema)
 
     def public_table(self) -> Table | None:
         """Return the public rows, or None."""

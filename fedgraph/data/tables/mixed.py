@@ -26,12 +26,13 @@ class MixedTableSettings(DealtTableSettings):
 
     Attributes
     ----------
-    path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder. Not needed where every
-                     node has a file of its own (node config ``data``): all its rows belong to the one client that the
-                     node names, or they are divided by ``client_column``; with ``{client}`` in it, there is one for
-                     each of the clients that the node names.
+    path           : .csv, .csv.gz or .parquet file, looked for beside the experiment, in the current folder, and in the
+                     data folder. Not needed where every node has a file of its own (node config ``data``): all its
+                     rows belong to the one client that the node names, or they are divided by ``client_column``; with
+                     ``{client}`` in it, there is one for each of the clients that the node names.
     columns        : names of the columns of a CSV file without a header.
-    delimiter      : separates the columns of a CSV file.
+    delimiter      : separates the columns of a CSV file; by default the comma, semicolon or tab of its first line.
+                     Where it is not the comma, numbers may have decimal commas.
     missing        : texts that mark a missing value.
     public         : a file of the same columns for everybody to see, instead of a part of the rows.
     limit          : number of rows of a single file that are used, drawn at random.
@@ -41,7 +42,7 @@ class MixedTableSettings(DealtTableSettings):
 
     set: Literal["mixed-table"] = "mixed-table"
     columns: tuple[str, ...] = ()
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
     missing: tuple[str, ...] = ("", "?", "NA", "nan")
     public: str | None = None
     limit: PositiveInt | None = None
@@ -104,6 +105,10 @@ class MixedTableSource(DealtTableSource):
         if self._has_file_each:
             return self._read(Path(str(self._place).replace(CLIENT, name)))
         return super().whole_table(name) if self.owner is None else self._table
+
+    def _check_dropped(self, table: Table) -> None:
+        if self.own is None and not self._has_file_each:
+            super()._check_dropped(table)
 
     def public_table(self) -> Table | None:
         """Return the public file, or the public part of the single one."""

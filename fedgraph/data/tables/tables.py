@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
 from fedgraph.data.base import SPLITS, CatalogueEntry, CohortData, Shares
+from fedgraph.data.columns.columns import is_number, read_column, some
 from fedgraph.data.columns.files import Table, read_table
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.own import OwnData, place_of, title_of
@@ -55,11 +56,13 @@ class TableSettings(TableOptions):
 
     Attributes
     ----------
-    path           : .csv, .csv.gz or .parquet file, absolute or relative to the data folder. Not needed where every
-                     node has a file of its own (node config ``data``): all its rows belong to the one client that the
-                     node names, or they are divided by ``client_column``; and ``categories`` must list all values.
+    path           : .csv, .csv.gz or .parquet file, looked for beside the experiment, in the current folder, and in the
+                     data folder. Not needed where every node has a file of its own (node config ``data``): all its
+                     rows belong to the one client that the node names, or they are divided by ``client_column``; and
+                     ``categories`` must list all values.
     columns        : names of the columns of a CSV file without a header.
-    delimiter      : separates the columns of a CSV file.
+    delimiter      : separates the columns of a CSV file; by default the comma, semicolon or tab of its first line.
+                     Where it is not the comma, numbers may have decimal commas.
     label          : the column to predict; rows without it are left out.
     task           : ``classification``, or ``regression`` on a numeric label.
     client_column  : column whose values name the clients (the partition keys then have no effect); rows without it are
@@ -75,7 +78,7 @@ class TableSettings(TableOptions):
     set: Literal["table"] = "table"
     path: str | None = None
     columns: tuple[str, ...] = ()
-    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] | None = None
     label: str
     task: Literal["classification", "regression"] = "classification"
     client_column: str | None = None
@@ -235,9 +238,13 @@ def encoded_targets(table: Table, settings: TableSettings) -> tuple[Floats, tupl
     if settings.task == "regression":
         values = table.numbers(settings.label)
         if values is None:
+            column = read_column(table, settings.label)
+            words = [text for text in column.texts.to_pylist() if not is_number(text)]
             raise DataError(
-                f"column '{settings.label}' of {table.where} holds more than numbers: a regression needs numbers, "
-                f'or use task = "classification"'
+                f"column '{settings.label}' of {table.where} holds more than numbers, {some(words)} (the first in row "
+                f"{column.row_of(words)}): a regression needs numbers, add what means missing to [data] missing, or "
+                'use task = "classification"',
+                quoted=some(words),
             )
         return values, ()
     codes, classes = table.categories(settings.label, settings.categories.get(settings.label))
@@ -251,7 +258,7 @@ def encoded_targets(table: Table, settings: TableSettings) -> tuple[Floats, tupl
 def check_declared(table: Table, settings: TableSettings) -> None:
     """Raise DataError when a node's own table has categorical columns whose values the settings do not list."""
     undeclared = [
-        name for name in _features(table, settings) if name not in settings.categories and table.numbers(name) is None
+        name for name in _features(table, settings) if name not in settings.categories and _numbers(table, name) is None
     ]
     table.column(settings.label)
     if settings.task == "classification" and settings.label not in settings.categories:
@@ -273,6 +280,17 @@ def _features(table: Table, settings: TableSettings) -> Sequence[str]:
     return chosen
 
 
+def _numbers(table: Table, name: str) -> Floats | None:
+    """Return a column as numbers, None if it is categorical. Raises DataError for a few words among numbers."""
+    values = table.numbers(name)
+    if values is None:
+        read_column(table, name).check_words(
+            f"add what means missing to [data] missing, or list all values of a categorical column, [data.categories] "
+            f"{name} = [...]"
+        )
+    return values
+
+
 def encoded_inputs(
     table: Table, settings: TableSettings, rows: Indices
 ) -> tuple[Floats, tuple[str, ...], NDArray[np.bool_]]:
@@ -281,7 +299,7 @@ def encoded_inputs(
     names: list[str] = []
     numeric: list[bool] = []
     for name in _features(table, settings):
-        values = None if name in settings.categories else table.numbers(name)
+        values = None if name in settings.categories else _numbers(table, name)
         if values is not None:
             blocks.append(values[rows, None])
             names.append(name)

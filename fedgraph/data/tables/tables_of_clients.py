@@ -14,7 +14,7 @@ from fedgraph.data.base import SPLITS, CohortData, Shares
 from fedgraph.data.columns.embeddings import feature_of, read_embedding
 from fedgraph.data.columns.files import Table
 from fedgraph.data.own import OwnData
-from fedgraph.data.schema.inference import SchemaSettings
+from fedgraph.data.schema.inference import SchemaSettings, check_dropped
 from fedgraph.data.tables.client_tables import ClientTable
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
@@ -76,6 +76,7 @@ class TablesOfClients:
         if strangers and self.own is None:
             raise DataError(f"[data] private names client {', '.join(strangers)}, which there is none of")
         table = self.whole_table(name)
+        self._check_dropped(table)
         others = {column for client, own in self.settings.private.items() if client != name for column in own}
         others -= set(self.settings.private.get(name, ()))
         embeddings = self.settings.table_schema.embeddings
@@ -83,6 +84,10 @@ class TablesOfClients:
             read_embedding(table, column) if column in embeddings else table.column(column)
         kept = {key: values for key, values in table.columns.items() if feature_of(key, embeddings) not in others}
         return ClientTable(Table(kept, table.where), self._split(name, table.num_rows))
+
+    def _check_dropped(self, table: Table) -> None:
+        """Check ``drop`` against all columns, where all clients have the same ones."""
+        check_dropped(table, self.settings.table_schema)
 
     def load(self, names: Sequence[str]) -> CohortData:
         """Raise DataError: there is no single target, and columns differ."""

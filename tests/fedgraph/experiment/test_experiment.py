@@ -156,6 +156,37 @@ def test_a_stand_alone_run_is_found_beside_the_experiment_and_from_the_current_f
     assert found() == "runs/alone", "it is missed when the run begins"
 
 
+def test_own_data_is_found_beside_the_experiment_and_from_the_current_folder(digits_tables, tmp_path, monkeypatch):
+    for folder in ("files", "here"):
+        (tmp_path / folder).mkdir()
+    digits_tables["data"] = {"set": "series", "path": "own.csv", "graph": "roads.csv"}
+    (tmp_path / "files" / "mine.toml").write_text(parse_experiment(digits_tables).as_toml())
+    monkeypatch.chdir(tmp_path / "here")
+
+    def found(**changes):
+        overrides = [f"data.{key}={value}" for key, value in changes.items()]
+        data = load_experiment(tmp_path / "files" / "mine.toml", overrides).data
+        return data.path, getattr(data, "graph", None)
+
+    assert found() == ("own.csv", "roads.csv"), "they may be in the data folder"
+    (tmp_path / "here" / "own.csv").write_text("a\n1\n")
+    (tmp_path / "files" / "roads.csv").write_text("from,to\n")
+    assert found() == (str(tmp_path / "here/own.csv"), str(tmp_path / "files/roads.csv"))
+    (tmp_path / "files" / "own.csv").write_text("a\n1\n")
+    assert found()[0] == str(tmp_path / "files/own.csv")
+    # A file for each client, and names of data sets that are no paths.
+    each = {"set": "mixed-table", "path": "w-{client}.csv", "clients": ["a", "b"]}
+    digits_tables |= {"data": each, "experiment": {"method": "fedngm"}}
+    for table in ("model", "graph", "sfl", "train"):
+        del digits_tables[table]
+    assert load_experiment(digits_tables).data.path == "w-{client}.csv"
+    (tmp_path / "here" / "w-a.csv").write_text("a\n1\n")
+    assert load_experiment(digits_tables).data.path == str(tmp_path / "here/w-{client}.csv")
+    (tmp_path / "here" / "asia").mkdir()
+    digits_tables["data"] = {"set": "bayesian-network", "path": "asia"}
+    assert load_experiment(digits_tables).data.path == "asia"
+
+
 def test_problems_name_the_file(tmp_path):
     (tmp_path / "mine.toml").write_text("[experiment]\nrounds = 1\n")
     with pytest.raises(ExperimentError, match=r"mine\.toml:\n\[experiment\] needs a method"):

@@ -130,7 +130,7 @@ def test_direction_is_read_from_the_weights(tmp_path):
 def test_a_bare_matrix_needs_names(tmp_path):
     np.savez(tmp_path / "a.npz", adj=np.ones((2, 2)))
     assert read_graph(tmp_path / "a.npz", names=["x", "y"]).names == ("x", "y")
-    with pytest.raises(GraphError, match="names no clients: give `names`"):
+    with pytest.raises(GraphError, match="names no clients: add the array `names`, or a header row"):
         read_graph(tmp_path / "a.npz")
     with pytest.raises(GraphError, match="2 rows but 3 client names"):
         read_graph(tmp_path / "a.npz", names=["x", "y", "z"])
@@ -153,6 +153,33 @@ def test_clients_that_the_file_lacks(tmp_path):
 
 
 # Tables
+
+
+def test_notes_about_a_list(tmp_path):
+    path = tmp_path / "d.csv"
+    path.write_text("from,to,cost\na,b,1\nb,c,2\nc,d,9\nd,d,0\n")
+    notes: list[str] = []
+    assert read_graph(path, sigma=2.0, notes=notes).without_self_loops().num_edges == 2
+    kept, direction = notes
+    assert kept.startswith("the client graph has 2 of the 3 edges of its list of distances: ")
+    assert "a weight below 0.1 ([graph] cut and sigma)" in kept
+    assert "each pair once and is read as directed" in direction
+    notes.clear()
+    assert read_graph(path, sigma=2.0, directed=False, notes=notes).without_self_loops().num_edges == 2
+    assert [note[:36] for note in notes] == ["the client graph has 2 of the 3 edge"]
+    notes.clear()
+    assert read_graph(path, cut=0, directed=False, notes=notes).without_self_loops().num_edges == 3
+    path.write_text("from,to,weight\na,b,1\nb,a,1\n")
+    assert not read_graph(path, notes=notes).directed
+    assert notes == []
+
+
+def test_the_kernel_is_about_distances(tmp_path):
+    (tmp_path / "w.csv").write_text("from,to,weight\na,b,1\n")
+    np.savez(tmp_path / "m.npz", adj=np.ones((2, 2)), names=["x", "y"])
+    for name in ("w.csv", "m.npz"):
+        with pytest.raises(GraphError, match=r"sigma and cut are about a list of distances .*this file has weights"):
+            read_graph(tmp_path / name, sigma=2.0)
 
 
 def test_lists_of_distances_and_of_weights(tmp_path):

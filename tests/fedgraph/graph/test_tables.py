@@ -57,6 +57,24 @@ def test_small_or_numeric_matrices(tmp_path):
     assert bare.matrix.shape == (4, 4)
 
 
+def test_lists_without_a_value_column_have_weights_of_one(tmp_path):
+    result = table(tmp_path, "from,to\na,b\nb,c\n")
+    assert isinstance(result, EdgeTable)
+    assert (result.sources, result.targets, result.are_distances) == (["a", "b"], ["b", "c"], False)
+    assert result.values.tolist() == [1, 1]
+
+
+def test_other_separators_and_decimal_commas(tmp_path):
+    for text in ("from;to;cost\n1;2;5,5\n2;3;inf\n", "from\tto\tcost\n1\t2\t5.5\n2\t3\tinf\n"):
+        result = table(tmp_path, text)
+        assert isinstance(result, EdgeTable)
+        assert result.sources == ["1", "2"]
+        np.testing.assert_array_equal(result.values, [5.5, np.inf])
+    with pytest.raises(GraphError, match="row 2 holds '5,5' where a number belongs"):
+        table(tmp_path, 'from,to,cost\n1,2,"5,5"\n')
+    assert table(tmp_path, ";a;b\na;0;0,5\nb;0,5;0\n").matrix.tolist() == [[0, 0.5], [0.5, 0]]
+
+
 def test_compressed(tmp_path):
     path = tmp_path / "graph.csv.gz"
     path.write_bytes(gzip.compress(b"a,b,1.5\n"))

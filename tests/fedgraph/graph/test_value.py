@@ -167,7 +167,7 @@ def test_asymmetry_names_the_worst_pair_with_both_weights():
 
 
 def test_missing_clients_are_named_or_isolated():
-    with pytest.raises(GraphError, match=r"no client 'client-x'.*did you mean 'client-\d'.*missing='isolate'"):
+    with pytest.raises(GraphError, match=r"no client 'client-x'.*did you mean 'client-\d'.*missing = \"isolate\""):
         ClientGraph.complete(named(3)).reindex([*named(3), "client-x"])
     wider = road().reindex(["e", "a", "b", "c", "d"], missing="isolate")
     np.testing.assert_array_equal(wider.dense()[1:, 1:].numpy(), road().dense().numpy())
@@ -175,7 +175,7 @@ def test_missing_clients_are_named_or_isolated():
 
 
 def test_extra_clients_are_named_or_dropped():
-    with pytest.raises(GraphError, match=r"unknown client name in the graph: 'd' .*extra='drop'"):
+    with pytest.raises(GraphError, match=r"unknown client name in the graph: 'd' .*extra = \"drop\""):
         road().reindex("abc")
     assert road().reindex("abc", extra="drop") == road().subgraph("abc")
     with pytest.raises(GraphError, match="no client 'z'"):

@@ -299,3 +299,50 @@ def test_the_places_of_metr_la(data_dir, tmp_path, run_experiment):
     places = run_experiment(tables).coordinates()
     assert len(places) == 29
     assert all(33 < latitude < 35 and -119 < longitude < -117 for latitude, longitude in places.values())
+
+
+def test_the_kernel_of_a_list_of_distances_is_chosen_and_told(tmp_path):
+    (tmp_path / "d.csv").write_text("from,to,distance\na,b,1\nb,c,9\n")
+    table = {"source": "file", "path": str(tmp_path / "d.csv"), "sigma": 2.0, "directed": False}
+    notes = []
+    graph = given_graph(experiment(table), federation(), tmp_path, notes)
+    assert graph.num_edges == 1
+    assert notes[0].startswith("the client graph has 1 of the 2 edges of its list of distances")
+    assert notes[1:] == ["1 of 3 clients are isolated in the client graph: they have no edge"]
+    notes.clear()
+    assert given_graph(experiment({**table, "cut": 0}), federation(), tmp_path, notes).num_edges == 2
+    assert notes == []
+
+
+@pytest.mark.parametrize("keys", [{"sigma": 2.0}, {"cut": 0.5}])
+def test_the_kernel_is_that_of_a_file(keys):
+    with pytest.raises(ExperimentError, match=f'{next(iter(keys))} is about a list of distances, source = "file"'):
+        experiment({"source": "complete", **keys})
+
+
+def test_notes_about_the_graph_reach_the_summary(digits_tables, run_experiment, tmp_path):
+    (tmp_path / "d.csv").write_text(
+        "from,to,distance\nclient-0,client-1,1\nclient-1,client-2,90\nclient-0,client-2,1\n"
+    )
+    path = str(tmp_path / "d.csv")
+    digits_tables["graph"] = {"source": "file", "path": path, "sigma": 2.0, "missing": "isolate"}
+    notes = run_experiment(digits_tables).summary()["notes"]
+    assert notes[0].startswith("the client graph has 2 of the 3 edges")
+    assert "read as directed" in notes[1]
+    assert notes[2].startswith("3 of 6 clients are isolated")
+
+
+def test_hints_are_keys_of_the_experiment(tmp_path):
+    (tmp_path / "w.csv").write_text("from,to,weight\na,b,1\nb,x,1\n")
+    table = {"source": "file", "path": str(tmp_path / "w.csv")}
+    with pytest.raises(GraphError, match=r'\[graph\] missing = "isolate"'):
+        given_graph(experiment(table), federation(), tmp_path)
+    with pytest.raises(GraphError, match=r'\[graph\] extra = "drop"'):
+        given_graph(experiment({**table, "missing": "isolate"}), federation(), tmp_path)
+    with pytest.raises(GraphError, match=r"\[graph\] directed = true, .* symmetrise = true"):
+        given_graph(experiment({**table, "path": _asymmetric(tmp_path), "directed": False}), federation(), tmp_path)
+
+
+def _asymmetric(folder):
+    (folder / "m.csv").write_text("a,b,c\n0,1,0\n2,0,0\n0,0,0\n")
+    return str(folder / "m.csv")

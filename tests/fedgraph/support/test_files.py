@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from fedgraph.support.errors import RunError
-from fedgraph.support.files import load_state, replacing, save_state, write_atomically
+from fedgraph.support.files import (
+    load_state,
+    replacing,
+    save_state,
+    separator_of,
+    with_decimal_point,
+    write_atomically,
+)
 
 
 def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path):
@@ -84,3 +91,25 @@ def test_broken_file_is_named(tmp_path, content):
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(RunError, match="cannot read the saved state"):
         load_state(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("line", "separator"),
+    [
+        ("a,b", ","),
+        ("a;b;c,d", ";"),
+        ("a\tb", "\t"),
+        ("a", ","),
+        ("", ","),
+        ("1,5;2,5", ";"),
+        ("1,2", ","),
+        ('"a;b;c",d', ","),
+    ],
+)
+def test_separator_of_a_first_line(line, separator):
+    assert separator_of(line) == separator
+
+
+def test_decimal_commas_of_numbers_alone():
+    cells = ["1,5", "-,5", "+1,5e-3", "1.5", "a,5", "1,234,5", ""]
+    assert [with_decimal_point(cell) for cell in cells] == ["1.5", "-.5", "+1.5e-3", *cells[3:]]

@@ -92,6 +92,23 @@ def test_forecast_metrics_in_the_tasks_unit_whatever_the_batches():
                     assert found[name + suffix][client].item() == pytest.approx(value, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("minutes", "suffixes"),
+    [
+        (20, {"20min", "60min"}),
+        (60, {"1hour", "3hours"}),
+        (120, {"2hours", "6hours"}),
+        (1440, {"1day", "3days"}),
+        (10080, {"1week", "3weeks"}),
+    ],
+)
+def test_horizons_are_named_in_the_unit_of_steps(minutes, suffixes):
+    task = TaskSpec("forecast", (12, 1), (4,), step_minutes=minutes)
+    sums = tally(task, torch.zeros(1), torch.ones(1), horizons=(1, 3))
+    sums.add(torch.zeros(1, 1, 4), torch.ones(1, 1, 4), torch.ones(1, 1, 4))
+    assert {name.removeprefix("mae-") for name in sums.result() if name.startswith("mae-")} == suffixes
+
+
 def test_steps_without_known_length_are_numbered():
     task = TaskSpec("forecast", (12, 1), (4,))
     sums = tally(task, torch.zeros(3), torch.ones(3), horizons=(2,))

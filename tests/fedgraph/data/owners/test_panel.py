@@ -111,6 +111,16 @@ def test_files_that_cannot_be(tmp_path, changes, message):
 
 def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 no")
-    for name, message in (("none.npz", "check path"), ("broken.npz", "cannot be read as an .npz file")):
+    for name, message in (
+        ("none.npz", "a relative .data. path is looked for beside the experiment file"),
+        ("broken.npz", "cannot be read as an .npz file"),
+    ):
         with pytest.raises(DataError, match=message):
             open_source(parse_data({"set": "panel", "path": name}), tmp_path).client_names()
+
+
+def test_an_infinite_reading_is_not_missing(tmp_path):
+    arrays = panel()
+    arrays["values"][5, 2, 4, 0] = np.inf
+    with pytest.raises(DataError, match=r"panel\.npz: values\[5, 2, 4\] is infinite: a missing reading is NaN"):
+        source_of(tmp_path, arrays).client_names()

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from fedgraph.data.columns.files import Table
-from fedgraph.data.schema.inference import SchemaSettings, check_used, infer_schema
+from fedgraph.data.schema.inference import SchemaSettings, check_dropped, check_used, infer_schema
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.settings import parse
@@ -119,7 +119,7 @@ def test_what_hardly_anybody_has_is_not_told_unless_the_experiment_lists_it():
     assert found.features == (Feature("x", "binary", ("a", "b")), Feature("y", "categorical", ("0",)))
     listed = parse(SchemaSettings, {"kinds": {"x": {"kind": "categorical", "categories": ["a", "b", "c"]}}}, "[s]")
     assert infer_schema(held, listed)["x"].categories == ("a", "b", "c")
-    with pytest.raises(DataError, match="nearly all are numbers, so name '<5' under missing-codes"):
+    with pytest.raises(DataError, match="holds '<5' .the first in row 151.*: name what means missing under"):
         infer_schema(table(x=[*map(str, range(150)), "<5"]), SchemaSettings())
 
 
@@ -132,7 +132,8 @@ def test_what_hardly_anybody_has_is_not_told_unless_the_experiment_lists_it():
             "'x' of t.csv has 101 different values, and 100 categories .*leave it out",
         ),
         ([f"id{n}" for n in range(4)], {"max_categories": 3}, "has 4 different values, and 3 categories are the most"),
-        ([*map(str, range(150)), "<5"], {}, "nearly all are numbers, so name '<5' under missing-codes"),
+        ([*map(str, range(150)), "<5"], {}, "holds '<5' .*, and all other values are numbers: name what means missing"),
+        (["1.5", "2", "?"], {}, "holds '\\?' .the first in row 3., and all other values are numbers"),
         (["a", "b", "c"], {"kinds": {"x": "binary"}}, "2 categories are the most it may have: make it categorical"),
         (["a", "b"], {"kinds": {"x": "real"}}, "is to be numbers, but holds 'a', 'b'"),
         (["a", "b"], {"kinds": {"x": "ordinal"}}, r"is to be ordinal and holds words: .*kinds.x = \{ kind = "),
@@ -159,6 +160,20 @@ def test_columns_that_cannot_be(cells, keys, message):
 def test_settings_that_cannot_be(keys, message):
     with pytest.raises(ExperimentError, match=message):
         told(**keys)
+
+
+def test_a_misspelled_column_to_drop_is_no_feature():
+    held = table(**{"patient_number": ["1", "2"], "age": ["30", "40"]})
+    settings = told(drop=["patient_numbr"])
+    message = "drop of .data.table-schema. names 'patient_numbr', and t.csv has no .*did you mean 'patient_number'"
+    for check in (lambda: check_dropped(held, settings), lambda: infer_schema(held, settings, partial=True)):
+        with pytest.raises(DataError, match=message):
+            check()
+    with pytest.raises(DataError, match="names 'ward', and t.csv has no such column; its columns: patient_number, age"):
+        check_dropped(held, told(drop=["ward"]))
+    # Other clients may have it, or another number of it.
+    assert infer_schema(held, told(drop=["ward"]), partial=True).names == ("patient_number", "age")
+    assert infer_schema(table(scan_2=["1", "2"]), told(drop=["scan_1"]), partial=True).names == ("scan_2",)
 
 
 def test_settings_for_tables_of_several_clients():

@@ -159,10 +159,10 @@ def test_csv_without_timestamps_and_with_a_row_number(tmp_path: Path) -> None:
 
 def test_csv_with_other_text(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("when,a\nmorning,1\nevening,2\n")
-    with pytest.raises(DataError, match="column 'when' holds neither numbers nor ISO timestamps"):
+    with pytest.raises(DataError, match="column 'when' holds neither numbers nor times: row 1 has 'morning'"):
         read_series(tmp_path / "a.csv")
     (tmp_path / "b.csv").write_text("a,b\n1,x\n2,y\n")
-    with pytest.raises(DataError, match="column 'b' holds no numbers"):
+    with pytest.raises(DataError, match="column 'b' holds no number in row 1, but 'x': leave the cell empty"):
         read_series(tmp_path / "b.csv")
     (tmp_path / "c.csv").write_text("a,b\n")
     with pytest.raises(DataError, match="holds no readings"):
@@ -243,7 +243,104 @@ def test_a_leading_step_number_is_no_client(tmp_path):
     assert read_series(tmp_path / "s.csv").names == ("a", "b")
 
 
-def test_another_separator_is_named(tmp_path):
-    (tmp_path / "s.csv").write_text("day;a;b\nx;1;2\ny;3;4\n")
-    with pytest.raises(DataError, match=r"separated by commas|neither numbers nor ISO timestamps"):
-        read_series(tmp_path / "s.csv")
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_separators(separator, tmp_path):
+    (tmp_path / "a.csv").write_text(CSV.replace(",", separator))
+    same(read_series(tmp_path / "a.csv"))
+    timed(read_series(tmp_path / "a.csv"))
+
+
+def test_decimal_commas_where_commas_do_not_separate(tmp_path):
+    text = CSV.replace(",", ";").replace(".", ",")
+    (tmp_path / "a.csv").write_text(text)
+    same(read_series(tmp_path / "a.csv"))
+    (tmp_path / "b.csv").write_text(text.replace("30", "3.0"))
+    with pytest.raises(DataError, match=r"column '767541' holds '3\.0' in row 3, .* decimal commas: write all"):
+        read_series(tmp_path / "b.csv")
+    (tmp_path / "c.csv").write_text('a,b\n1,"0,5"\n2,3\n')
+    with pytest.raises(DataError, match="'b' holds no number in row 1, but '0,5': decimals have a point") as caught:
+        read_series(tmp_path / "c.csv")
+    assert "0,5" not in caught.value.without_values
+
+
+@pytest.mark.parametrize(
+    "form", ["{}+00:00", "{}Z", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "unix", "milliseconds", "{}.000"]
+)
+def test_ways_to_write_times(form, tmp_path):
+    def cell(row):
+        time = TIMES[row].astype("datetime64[s]").item()
+        seconds = int(TIMES[row].astype(np.int64))
+        if form in ("unix", "milliseconds"):
+            return str(seconds * (1000 if form == "milliseconds" else 1))
+        return form.format(TIMES[row]) if "{" in form else time.strftime(form)
+
+    lines = [",".join([cell(row), "1", "2"]) for row in range(4)]
+    (tmp_path / "a.csv").write_text("\n".join(["timestamp,a,b", *lines]) + "\n")
+    table = read_series(tmp_path / "a.csv")
+    assert table.names == ("a", "b")
+    timed(table)
+
+
+def test_times_of_a_zone_are_in_utc(tmp_path):
+    rows = ["2024-10-27T02:30:00+02:00,1", "2024-10-27T02:00:00+01:00,2", "2024-10-27T02:30:00+01:00,3"]
+    (tmp_path / "a.csv").write_text("\n".join(["time,a", *rows]) + "\n")
+    times = read_series(tmp_path / "a.csv", every_step=True).times
+    assert times is not None
+    assert times.astype(str).tolist() == ["2024-10-27T00:30:00", "2024-10-27T01:00:00", "2024-10-27T01:30:00"]
+    (tmp_path / "b.csv").write_text("time,a\n2024-10-27T02:30:00Z,1\n2024-10-27T02:40:00,2\n")
+    with pytest.raises(DataError, match="column 'time' has times with a zone and without: write all of them in UTC"):
+        read_series(tmp_path / "b.csv")
+
+
+def test_a_step_number_that_skips_rows_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("index,a\n0,1\n1,3\n4,2\n5,2\n")
+    with pytest.raises(DataError, match=r"'index', seems to number the rows, but not in equal steps .row 3.: put"):
+        read_series(tmp_path / "a.csv")
+
+
+LONG = [(row, name) for name in (2, 0, 1) for row in range(4) if not np.isnan(VALUES[row, name])]
+
+
+@pytest.mark.parametrize("header", ["when,sensor,flow", "time,station_id,flow"])
+def test_a_row_for_each_time_and_client(header, tmp_path):
+    names = NAMES if "sensor" in header else ("773869", "767541", "7")
+    lines = [f"{TIMES[row]},{names[name]},{VALUES[row, name]}" for row, name in LONG]
+    (tmp_path / "a.csv").write_text("\n".join([header, *lines]) + "\n")
+    table = read_series(tmp_path / "a.csv")
+    assert table.names == (names[2], names[0], names[1])
+    assert table.features == ("flow",)
+    timed(table)
+    np.testing.assert_array_equal(table.values[:, :, 0], VALUES.T[[2, 0, 1]].astype(np.float32))
+    (tmp_path / "b.csv").write_text("\n".join([header, *lines, lines[1]]) + "\n")
+    with pytest.raises(DataError, match=rf"rows 2 and 12 are both of client '{names[2]}' at 2012-03-01T00:05:00"):
+        read_series(tmp_path / "b.csv")
+
+
+def test_rows_of_time_and_client_with_several_features(tmp_path):
+    lines = [f"{name},{time},{number},{10 * number}" for number, name in enumerate("ab") for time in TIMES]
+    (tmp_path / "a.csv").write_text("\n".join(["place,time,flow,speed", *lines]) + "\n")
+    table = read_series(tmp_path / "a.csv")
+    assert (table.names, table.features) == (("a", "b"), ("flow", "speed"))
+    assert table.values[1].tolist() == [[1, 10]] * 4
+
+
+def test_names_that_only_pickle_could_read_are_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", speed=VALUES, names=np.array(NAMES, dtype=object))
+    with pytest.raises(DataError, match=r"a\.npz: array 'names' cannot be read .*np\.array\(names, dtype=str\)"):
+        read_series(tmp_path / "a.npz")
+
+
+def test_npz_with_times(tmp_path):
+    for times in (TIMES, TIMES.astype(str), TIMES.astype(np.int64)):
+        np.savez(tmp_path / "a.npz", speed=VALUES, names=np.array(NAMES), times=times)
+        os.utime(tmp_path / "a.npz", ns=(1, int(times[0] == TIMES[0])))
+        timed(read_series(tmp_path / "a.npz"))
+    np.savez(tmp_path / "b.npz", speed=VALUES, times=np.arange(4))
+    with pytest.raises(DataError, match=r"array 'times' holds numbers that are too small for seconds from 1970"):
+        read_series(tmp_path / "b.npz")
+
+
+def test_infinite_readings_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n3,inf\n")
+    with pytest.raises(DataError, match=r"the reading of client 'b' in row 2 is infinite"):
+        read_series(tmp_path / "a.csv", every_step=True)

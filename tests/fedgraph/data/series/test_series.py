@@ -15,7 +15,7 @@ NAMES = ("north", "south", "east", "west")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    values = np.random.default_rng(0).uniform(1.0, 9.0, (120, 4))
+    values = np.random.default_rng(0).uniform(1.0, 9.0, (240, 4))
     np.savez(tmp_path / "toy.npz", speed=values, names=np.array(NAMES))
     (tmp_path / "roads.csv").write_text("from,to,weight\nsouth,west,0.5\nwest,south,0.5\nnorth,east,2\neast,north,2\n")
     return tmp_path
@@ -28,7 +28,7 @@ def source(folder: Path, **keys: object) -> SeriesSource:
 def test_a_file_becomes_a_data_set(folder: Path) -> None:
     toy = source(folder, **{"step-minutes": 60, "unit": "m/s"})
     assert toy.client_names() == list(NAMES)
-    assert toy.describe() == "toy.npz, 4 clients, 120 hourly steps"
+    assert toy.describe() == "toy.npz, 4 clients, 240 hourly steps"
     cohort = toy.load(["west", "north"])
     assert cohort.names == ("west", "north")
     assert cohort.task.features == ("speed",)
@@ -42,13 +42,13 @@ def test_a_file_becomes_a_data_set(folder: Path) -> None:
 
 def test_absolute_paths_work_too(folder: Path) -> None:
     toy = SeriesSource(SeriesSettings(path=str(folder / "toy.npz")), Path("elsewhere"))
-    assert toy.describe() == "toy.npz, 4 clients, 120 steps"
+    assert toy.describe() == "toy.npz, 4 clients, 240 steps"
 
 
 def test_a_subset_of_clients_and_steps(folder: Path) -> None:
     toy = source(folder, clients=["west", "south"], graph="roads.csv", **{"first-steps": 80})
     assert toy.client_names() == ["west", "south"]
-    assert toy.describe() == "toy.npz, 2 of 4 clients, the first 80 of 120 steps"
+    assert toy.describe() == "toy.npz, 2 of 4 clients, the first 80 of 240 steps"
     graph = toy.given_graph()
     assert graph is not None
     assert graph.names == ("west", "south")
@@ -88,7 +88,7 @@ def test_groups_of_the_settings_reach_the_clients(folder: Path) -> None:
     assert chilled.load(["west", "north"]).groups == ("cold", "warm")
     assert (
         chilled.describe()
-        == "toy.npz, 4 clients, of them 1 cold with the last 30 steps of training readings, 120 steps"
+        == "toy.npz, 4 clients, of them 1 cold with the last 30 steps of training readings, 240 steps"
     )
 
 
@@ -103,3 +103,20 @@ def test_groups_of_the_settings_reach_the_clients(folder: Path) -> None:
 def test_groups_that_do_not_fit(groups: dict[str, list[str]], message: str, folder: Path) -> None:
     with pytest.raises(DataError, match=f"toy.npz, key `groups`: {message}"):
         source(folder, groups=groups).load(["north"])
+
+
+@pytest.mark.parametrize(
+    ("shares", "split", "needed"), [([0.8, 0.15, 0.05], "test", 480), ([0.85, 0.05, 0.1], "validation", 480)]
+)
+def test_a_part_too_short_for_one_window_is_refused(shares: list[float], split: str, needed: int, folder: Path) -> None:
+    message = rf"toy\.npz: the {split} part has 12 of 240 time steps, too few .* it takes {needed} time steps"
+    with pytest.raises(DataError, match=message):
+        source(folder, shares=shares).load(["north"])
+    values = np.tile(np.load(folder / "toy.npz")["speed"], (2, 1))
+    np.savez(folder / "toy.npz", speed=values, names=np.array(NAMES))
+    assert int(source(folder, shares=shares).load(["north"]).splits[split].num_examples[0]) == 1
+
+
+def test_a_part_without_a_share_may_be_empty(folder: Path) -> None:
+    cohort = source(folder, shares=[0.8, 0.2, 0.0]).load(["north"])
+    assert cohort.splits["test"].num_examples.tolist() == [0]

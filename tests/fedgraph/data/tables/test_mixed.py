@@ -188,3 +188,15 @@ def test_folds_test_every_row_once(folder):
     assert (seen == 1).all()
     with pytest.raises(ExperimentError, match="fold 5 is none of 5 folds"):
         source(folder, clients=2, fold=5)
+
+
+def test_a_misspelled_column_to_drop_is_refused(folder):
+    found = source(folder, clients=2, **{"table-schema": {"drop": ["ids"]}})
+    message = r"drop of \[data.table-schema\] names 'ids', .*people.csv has no .*did you mean 'id' for 'ids'\?"
+    with pytest.raises(DataError, match=message):
+        found.load_table("client-0")
+    # A file each: others may have the column.
+    for client in ("a", "b"):
+        (folder / f"{client}.csv").write_text(f"only_{client},x\n1,2\n3,4\n")
+    keys = {"path": "{client}.csv", "clients": ["a", "b"], "table-schema": {"drop": ["only_a"]}}
+    assert source(folder, **keys).load_table("b").table.names == ["only_b", "x"]

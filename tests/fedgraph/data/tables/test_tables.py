@@ -287,3 +287,51 @@ def test_real_tables():
         TableSettings(path="mixed-tables/survey_lung_cancer.csv", label="LUNG_CANCER", clients=3), DATA
     )
     assert "FATIGUE" in survey.load(["client-0"]).task.features  # its header says "FATIGUE "
+
+
+def test_a_word_among_numbers_is_refused_unless_it_is_named(folder):
+    (folder / "people.csv").write_text(CSV.replace("\nnorth,21,", "\nnorth,unknown,", 1))
+    message = r"column 'age' of .* holds 'unknown' \(the first in row 2\), and all other values are numbers: add what"
+    with pytest.raises(DataError, match=message) as caught:
+        load_all(source(folder))
+    assert "unknown" not in caught.value.without_values
+    assert "age" in load_all(source(folder, missing=("?", "unknown"))).task.features
+    listed = (*map(str, range(20, 80)), "unknown")
+    assert "age=unknown" in load_all(source(folder, categories={"age": listed})).task.features
+
+
+def test_an_infinite_number_is_not_missing(folder):
+    (folder / "people.csv").write_text(CSV.replace("\nnorth,21,", "\nnorth,inf,", 1))
+    with pytest.raises(DataError, match=r"column 'age' of .*people.csv holds inf in row 2: leave the cell empty"):
+        load_all(source(folder))
+    assert load_all(source(folder, missing=("?", "inf"))).task.features[2] == "age"
+
+
+def test_a_word_in_the_target_of_a_regression(folder):
+    (folder / "people.csv").write_text(CSV.replace(",50,", ",heavy,", 1))
+    with pytest.raises(DataError, match=r"'weight' .* more than numbers, 'heavy' \(the first in row 1\): a regression"):
+        load_all(source(folder, label="weight", task="regression"))
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_other_separators_and_decimal_commas(folder, separator):
+    wanted = load_all(source(folder))
+    (folder / "people.csv").write_text(CSV.replace(",", separator))
+    assert torch.equal(everything(load_all(source(folder)), "train").inputs, everything(wanted, "train").inputs)
+    halves = "\n".join(f"{number / 2},{number % 2}" for number in range(60))
+    (folder / "point.csv").write_text(f"x,sick\n{halves}\n")
+    (folder / "comma.csv").write_text(f"x,sick\n{halves}\n".replace(",", separator).replace(".", ","))
+    cohorts = [load_all(source(folder, path=path)) for path in ("point.csv", "comma.csv")]
+    assert cohorts[1].task == cohorts[0].task
+    assert torch.equal(*(everything(cohort, "train").inputs for cohort in cohorts))
+    text = (folder / "comma.csv").read_text()
+    (folder / "comma.csv").write_text(text.replace("\n0,5", "\nunknown"))
+    with pytest.raises(DataError, match=r"column 'x' of .* holds 'unknown' \(the first in row 2\)"):
+        load_all(source(folder, path="comma.csv"))
+    (folder / "comma.csv").write_text(text.replace("\n0,5", "\n0.500"))
+    with pytest.raises(
+        DataError, match=r"column 'x' of .* holds '0.500' in row 2, and other cells have decimal commas"
+    ):
+        load_all(source(folder, path="comma.csv"))
+    (folder / "words.csv").write_text(f"x{separator}sick\n" + f"1,5{separator}a\nx{separator}b\n" * 30)
+    assert load_all(source(folder, path="words.csv")).task.features == ("x=1,5", "x=x")

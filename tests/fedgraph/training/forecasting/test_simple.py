@@ -104,5 +104,5 @@ def test_scaled_forecasts_are_measured_in_the_unit_of_readings(cohort):
     targets, known = targets_of(cohort, "test")
     errors = forecast_errors(cohort, targets + 0.5, "test", (1, 2))
     torch.testing.assert_close(errors["mae"], 0.5 * cohort.data.std.double())
-    torch.testing.assert_close(errors["mae-120min"], 0.5 * cohort.data.std.double())
+    torch.testing.assert_close(errors["mae-2hours"], 0.5 * cohort.data.std.double())
     assert not known[1].all()

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedgraph.data.own import OwnData
+from fedgraph.data.series.files import SeriesTable, read_series
+from fedgraph.data.series.series import SeriesSettings, SeriesSource
+from fedgraph.data.series.times import with_missing_steps
+from fedgraph.support.errors import DataError
+from fedgraph.support.settings import parse
+
+START = np.datetime64("2024-03-01T00:00:00")
+WINDOWS = {"input-steps": 2, "output-steps": 2}
+
+
+def table(minutes: list[float]) -> SeriesTable:
+    times = START + np.array([round(60 * minute) for minute in minutes]).astype("timedelta64[s]")
+    return SeriesTable(("a",), np.arange(len(minutes), dtype=np.float32).reshape(1, -1, 1), times)
+
+
+def write(folder: Path, rows: list[int], step: int = 5) -> Path:
+    """A file of one client whose reading at step ``i`` is ``i``, with these steps as rows."""
+    lines = [f"{START + np.timedelta64(step * row, 'm')},{row}" for row in rows]
+    (folder / "own.csv").write_text("\n".join(["time,a", *lines]) + "\n")
+    return folder / "own.csv"
+
+
+def source(folder: Path, **keys: object) -> SeriesSource:
+    return SeriesSource(parse(SeriesSettings, {"path": "own.csv", **WINDOWS, **keys}, "[data]"), folder)
+
+
+def test_unsorted_times_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, [0, 1, 3, 2, 4])
+    message = r"own\.csv: the times are not in order: row 4 has .*T00:10:00 after .*T00:15:00 in row 3; sort the rows"
+    with pytest.raises(DataError, match=message) as caught:
+        source(tmp_path).client_names()
+    assert "2024" not in caught.value.without_values  # times of a client's data stay with its owner
+
+
+def test_repeated_times_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, [0, 1, 2, 2, 3])
+    with pytest.raises(DataError, match=r"rows 3 and 4 have the same time, .*T00:10:00 .*keep one row") as caught:
+        source(tmp_path).client_names()
+    assert "2024" not in caught.value.without_values
+
+
+def test_rows_without_a_time_are_refused() -> None:
+    times = table([0, 5, 10])
+    assert times.times is not None
+    times.times[1] = np.datetime64("NaT")
+    with pytest.raises(DataError, match="row 2 has no time"):
+        with_missing_steps(times)
+
+
+def test_times_that_are_no_regular_steps_are_refused() -> None:
+    with pytest.raises(DataError, match="row 4 comes 7 minutes after row 3, but most rows are 5 minutes apart"):
+        with_missing_steps(table([0, 5, 10, 17, 22, 27]))
+    with pytest.raises(DataError, match="of the 205 steps of 5 minutes .* has only 6; the longest gap is from"):
+        with_missing_steps(table([0, 5, 10, 1010, 1015, 1020]))
+
+
+def test_months_and_clocks_that_are_not_exact_are_regular() -> None:
+    months = np.arange("2023-01", "2025-01", dtype="datetime64[M]").astype("datetime64[s]")
+    yearly = SeriesTable(("a",), np.zeros((1, 24, 1), dtype=np.float32), months)
+    assert with_missing_steps(yearly) is yearly
+    late = table([0, 5.5, 10, 15.25, 20])
+    assert with_missing_steps(late) is late
+
+
+def test_missing_steps_become_missing_readings(tmp_path: Path) -> None:
+    kept = [*range(10), *range(13, 20), *range(21, 40)]
+    found = read_series(write(tmp_path, kept), every_step=True)
+    assert found.times is not None
+    np.testing.assert_array_equal(found.times, START + np.arange(40) * np.timedelta64(300, "s"))
+    readings = found.values[0, :, 0]
+    np.testing.assert_array_equal(np.flatnonzero(np.isnan(readings)), [10, 11, 12, 20])
+    np.testing.assert_array_equal(readings[kept], kept)
+    assert source(tmp_path).describe() == (
+        "own.csv, 1 client, 40 five-minute steps, 4 of 40 steps missing in the file and masked (longest gap 3 steps "
+        "after 2024-03-01T00:45:00)"
+    )
+    # The file as it is, for data sets whose times are known.
+    assert read_series(tmp_path / "own.csv").values.shape[1] == 36
+
+
+def test_windows_across_a_gap_do_not_pretend_that_it_is_consecutive(tmp_path: Path) -> None:
+    write(tmp_path, [*range(10), *range(13, 40)])
+    own = source(tmp_path, covariates=["time-of-day"])
+    cohort = own.load(["a"])
+    batch = cohort.splits["train"].batch(torch.tensor([[8, 10]]))  # steps 8, 9 | 10, 11 and 10, 11 | 12, 13
+    assert batch.weights.tolist() == [[[0.0, 0.0], [0.0, 1.0]]]
+    readings = batch.targets * cohort.std[0] + cohort.mean[0]
+    assert float(readings[0, 1, 1]) == pytest.approx(13)
+    torch.testing.assert_close(batch.inputs[0, :, :, 1], torch.tensor([[8, 9], [10, 11]]) * 5 / 1440)
+    assert cohort.task.step_minutes == 5.0
+
+
+def test_the_description_of_a_nodes_own_file_does_not_tell_when_it_was_off(tmp_path: Path) -> None:
+    path = write(tmp_path, [*range(10), *range(13, 40)])
+    own = SeriesSource(parse(SeriesSettings, WINDOWS, "[data]"), tmp_path, OwnData(path, ("a",)))
+    assert own.describe().endswith("3 of 40 steps missing in the file and masked (longest gap 3 steps)")
