@@ -92,17 +92,33 @@ class WorkRequest(Request):
         """Read the request that a node received. Raises ReplyError when a part is missing."""
         with unpacking_request():
             config: Any = content.config_records["config"]
+            clients = tuple(str(name) for name in config["clients"])
+            stacked = from_record(content.array_records["stacked"])
+            for name, tensor in stacked.items():
+                if tensor.shape[:1] != (len(clients),):
+                    raise ReplyError(f"'{name}' of the request has not a row for each of its {len(clients)} clients")
+            evaluate = list(config["evaluate"])
+            if not set(evaluate) <= set(SPLITS) or len(set(evaluate)) < len(evaluate):
+                told = in_short(", ".join(map(str, evaluate[:5])), 60)
+                raise ReplyError(f"the request is to evaluate on {told}, which are no splits, each named once")
             return cls(
                 **cls.header_of(config),
-                clients=tuple(config["clients"]),
+                clients=clients,
                 round=int(config[ROUND_KEY]),
-                stacked=from_record(content.array_records["stacked"]),
-                shared=from_record(content.array_records["shared"]),
-                evaluate=tuple(config["evaluate"]),
+                stacked=_Sent(stacked),
+                shared=_Sent(from_record(content.array_records["shared"])),
+                evaluate=tuple(evaluate),
                 train=bool(config["train"]),
                 keep_from=int(config[KEEP_KEY]),
                 predict=bool(config["predict"]),
             )
+
+
+class _Sent(dict[str, Tensor]):
+    """Tensors of a request; one that is missing is a ReplyError in place of a KeyError."""
+
+    def __missing__(self, name: str) -> Tensor:
+        raise ReplyError(f"the request lacks '{name}': server and node run different versions")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ _NUMPY_HEADER = 4096
 """Upper bound on the bytes of the header of a serialised array."""
 
 _MOST_AXES = 16
+_LONGEST_AXIS = 1 << 40
 _MOST_RECORDS = 50
 _MOST_ARRAYS = 100_000
 _MOST_ENTRIES = 1_000
@@ -67,8 +68,10 @@ def check_array(name: str, array: Array) -> None:
             f"array '{name}' holds {in_short(str(array.dtype), 40)} in the encoding {in_short(array.stype, 40)}, not "
             f"plain numbers in {NUMPY}"
         )
+    if not kind.isnative:
+        raise ReplyError(f"array '{name}' has its bytes in another order than this machine")
     shape = tuple(array.shape)
-    if len(shape) > _MOST_AXES or any(length < 0 for length in shape):
+    if len(shape) > _MOST_AXES or any(not 0 <= length <= _LONGEST_AXIS for length in shape):
         raise ReplyError(f"array '{name}' has the shape {in_short(str(shape), 100)}, which is none")
     needed, there = kind.itemsize * math.prod(shape), len(array.data)
     if there > needed + _NUMPY_HEADER:

@@ -10,6 +10,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedgraph.support.errors import FedgraphError, ReplyError
+from fedgraph.support.files import file_name
 from fedgraph.support.untrusted import check_name, in_short
 
 CLIENT_KEY = "fedgraph-client"
@@ -23,6 +24,7 @@ PROOF_KEY = "identity-proof"
 _UNREACHABLE = frozenset({3, 4, 5})
 """Flower's error codes for a message, a reply or a node that is unavailable."""
 
+_LONGEST_FILE_NAME = 200
 _MOST_PARTITIONS = 1 << 20
 
 
@@ -103,9 +105,13 @@ class Request:
 
     @staticmethod
     def header_of(config: Mapping[str, Any]) -> dict[str, str]:
-        """Read the fields from the entries of the record ``config``."""
+        """Read the fields from the entries of the record ``config``. Raises ReplyError for a name that is none."""
         known = {"client": CLIENT_KEY, "experiment": EXPERIMENT_KEY, "run": RUN_KEY}
-        return {field: str(config[key]) for field, key in known.items()}
+        found = {field: str(config[key]) for field, key in known.items()}
+        # Nodes keep state in a folder of this name.
+        if not 0 < len(file_name(found["run"])) <= _LONGEST_FILE_NAME:
+            raise ReplyError(f"the request is of a run with an impossible name: {in_short(found['run'], 60)}")
+        return found
 
 
 @contextmanager

@@ -101,6 +101,9 @@ class StepRequest(Request):
         """Read the request that a node received. Raises ReplyError when a part is missing."""
         with unpacking_request():
             config: Any = content.config_records["config"]
+            for name in ("owners", "update", "embed"):
+                if len(set(config[name])) < len(config[name]):
+                    raise ReplyError(f"the request is malformed: '{name}' names something twice")
             return cls(
                 **cls.header_of(config),
                 owners=tuple(config["owners"]),

@@ -23,6 +23,7 @@ from pathlib import Path
 from fuzzing.experiments import NAMES
 from fuzzing.mutations import MUTATIONS
 from fuzzing.replay import DELIVERIES, Case, Method, workplace
+from fuzzing.requests import OWN, node_of, recorded_requests, try_request
 
 
 def cases(method: Method, count: int, seed: int = 0):
@@ -70,6 +71,48 @@ def fuzz_replies(names, count, seed, keep):
                 print(f"    {times} x {text}")
             total += tally
     print({**total})
+    remember(failing, keep)
+
+
+def fuzz_requests(names, count, seed, keep):
+    failing, total = [], Counter()
+    print(f"{'method':24}{'requests':>9}{'applied':>8}{'refused':>8}{'unforeseen':>11}{'hung':>6}{'opened':>7}{'long':>6}"
+          f"{'slowest':>9}{'MiB':>7}")  # fmt: skip
+    for name in names:
+        with workplace() as folder:
+            method = Method.recorded(name, folder)
+            requests = recorded_requests(method)
+            grid = node_of(method)
+            chance, tally, why, slowest, before = random.Random(f"{name} {seed}"), Counter(), Counter(), 0.0, peak()
+            mutations = [*MUTATIONS, *OWN, *OWN]
+            for number in range(count):
+                case = Case(
+                    name, chance.randrange(len(requests)), mutations[number % len(mutations)], chance.randrange(10**6)
+                )
+                found = try_request(grid, requests, case)
+                slowest = max(slowest, found.seconds)
+                for key in ("applied", "refused", "hung", "long"):
+                    tally[key] += bool(getattr(found, key))
+                tally["tried"] += 1
+                tally["unforeseen"] += bool(found.unforeseen)
+                tally["opened"] += bool(found.opened)
+                if found.failed:
+                    failing.append(case)
+                    why[f"{case.mutation} {case.reply} {case.seed}: {found.failed[:250]!r}"] += 1
+            print(
+                f"{name:24}{tally['tried']:9}{tally['applied']:8}{tally['refused']:8}{tally['unforeseen']:11}"
+                f"{tally['hung']:6}{tally['opened']:7}{tally['long']:6}{slowest:9.1f}{peak() - before:7.0f}",
+                flush=True,
+            )
+            for text, times in why.most_common(30):
+                print(f"    {times} x {text}")
+            total += tally
+    print({**total})
+    remember(failing, keep)
+
+
+def remember(failing, keep):
+    """Add failing examples to a file."""
     if keep is not None:
         known = json.loads(keep.read_text()) if keep.exists() else []
         known += [asdict(case) for case in failing if asdict(case) not in known]
@@ -85,7 +128,8 @@ def main() -> None:
     parser.add_argument("--keep", type=Path)
     given = parser.parse_args()
     names = given.only or NAMES
-    fuzz_replies(names, -(-given.count // len(names)), given.seed, given.keep)
+    fuzz = fuzz_replies if given.what == "replies" else fuzz_requests
+    fuzz(names, -(-given.count // len(names)), given.seed, given.keep)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,9 @@ def _tables(name: str, before: Path | None) -> dict[str, Any]:
             _TRAFFIC, "f3-forecast", **{"f3-forecast": {"local-rounds": 1, "aligned-size": 4, "hidden": 4, "steps": 2,
                                                         "evaluate-every": 1, "targets": "private"}}
         ),
-        "f3-forecast-inference": _changed(_TRAFFIC, name, **{name: {**own, "local-rounds": 1, "windows": 10, "hidden": 4}}),
+        "f3-forecast-inference": _changed(
+            _TRAFFIC, name, **{name: {**own, "local-rounds": 1, "windows": 10, "hidden": 4}}
+        ),
         "cnfgnn": _changed(
             _TRAFFIC, name, cnfgnn={"windows": 8, "server-steps": 2, "server-batch-size": 4, "hidden": 4, "layers": 1}
         ),

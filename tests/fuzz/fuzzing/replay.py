@@ -10,7 +10,7 @@ import signal
 import tempfile
 from collections.abc import Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +170,7 @@ class Method:
     grid: Replay
     replies: int = 0
     opening: int = 0
-    runs: int = field(default=0)
+    first: Path = Path()
 
     @classmethod
     def recorded(cls, name: str, folder: Path) -> Method:
@@ -178,25 +178,31 @@ class Method:
         before = None
         if name in BEFORE:
             trained = cls.recorded(BEFORE[name], folder / "before")
-            before = trained.run(keep=True)
+            before = trained.first
         tables, configs = experiment(name, before)
-        places = {"state-dir": str(folder / "state"), "data-dir": str(folder / "no-data"), "full-errors": True}
+        places = {
+            "state-dir": str(folder / "state"),
+            "data-dir": str(folder / "no-data"),
+            "full-errors": True,
+            "any-files": True,
+        }
         if before is not None:
             places["state-dir"] = str(folder / "before" / "state")
         # The run that inference continues from has left models with its clients.
         places["model-dir"] = str((folder.parent if folder.name == "before" else folder) / "models")
         grid = Replay([{**places, **config} for config in configs], name in LIVE)
         method = cls(name, folder, tables, grid, opening=len(configs))
-        first = method.run(keep=True)
-        grid.run_name = first.name
+        first = method.run()
+        method.first = first
+        # Where inference goes on from another run, its name is part of the question.
+        grid.run_name = "" if before is not None else first.name
         method.replies = grid.told
         found = judge(first)
         assert found == Judgement(), f"{name}: the undisturbed run itself: {found}"
         return method
 
-    def run(self, case: Case | None = None, keep: bool = False) -> Path:
+    def run(self, case: Case | None = None) -> Path:
         """Run with a mutated reply; return the run folder."""
-        self.runs += 1
         where = self.folder / "runs"
         tables = {**self.tables, "output": {**self.tables["output"], "dir": str(where)}}
         self.grid.begin(case)
@@ -216,7 +222,7 @@ class Method:
         except Exception as error:
             result = Judgement(ended=f"{type(error).__name__}: {str(error)[:500]}", foreseen=False)
         result.applied = self.grid.applied
-        shutil.rmtree(self.folder / "runs", ignore_errors=True) if self.name not in BEFORE.values() else None
+        shutil.rmtree(self.folder / "runs", ignore_errors=True)
         return result
 
 
