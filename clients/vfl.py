@@ -81,7 +81,8 @@ class VerticalClient(OwnersClient[VerticalSettings]):
             For a gradient that does not fit owners and samples.
         """
         data, groups, rows = self._prepared()
-        if request.gradient.shape[:2] != (len(request.owners), len(request.update)):
+        shape = request.gradient.shape[:2]
+        if request.gradient.dtype != torch.float32 or shape != (len(request.owners), len(request.update)):
             raise ReplyError("the gradient of the request has not a row for each owner and sample")
         strangers = sorted(set(request.owners) - set(self.owners))
         if strangers:

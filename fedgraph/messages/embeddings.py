@@ -72,6 +72,8 @@ class EmbedRequest(Request):
         """Read the request that a node received. Raises ReplyError when a part is missing."""
         with unpacking_request():
             config: Any = content.config_records["config"]
+            if not set(config["splits"]) <= set(SAMPLE_SPLITS):
+                raise ReplyError("the request asks for splits that there are not")
             return cls(
                 **cls.header_of(config),
                 splits=tuple(config["splits"]),
