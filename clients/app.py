@@ -15,14 +15,30 @@ from flwr.clientapp import ClientApp
 from clients.engine.node import Assignment, Node
 from fedgraph.data import SPLITS
 from fedgraph.data.series import shares_scales
-from fedgraph.messages import CHALLENGE_KEY, CLIENT_KEY, EXPERIMENT_KEY, PROOF_KEY, Identity, error_content
+from fedgraph.messages import (
+    CHALLENGE_KEY,
+    CLIENT_KEY,
+    EXPERIMENT_KEY,
+    PROOF_KEY,
+    Identity,
+    check_content,
+    error_content,
+    unpacking_request,
+)
 from fedgraph.models import ModelChoice
-from fedgraph.support.errors import FedgraphError
+from fedgraph.support.errors import ExperimentError, FedgraphError
 from fedgraph.support.plugins import add_plugin_paths, load_object
 from fedgraph.support.threads import pinned_threads
+from fedgraph.support.untrusted import in_short
 from fedgraph.training import AnyCohort, load_cohort
 
 log = logging.getLogger("fedgraph")
+
+_NO_MEMORY = "allocate memory"
+"""In the words of PyTorch where there is not enough."""
+
+_LONGEST_LOGGED = 20_000
+_MOST_THREADS = 1_024
 
 app = ClientApp()
 
@@ -47,15 +63,20 @@ def _answered(message: Message, context: Context, answer: Callable[[Node], Recor
     node = Node.of(context)
     _find_plugins(context)
     try:
+        check_content(message.content)
         content = answer(node)
         _add_proof(message, content, node)
     except FedgraphError as error:
-        log.error("%s", error)
-        content = error_content(str(error) if node.tells_all else node.without_places(error.without_values))
+        log.error("%s", in_short(str(error), _LONGEST_LOGGED))
+        text = in_short(str(error) if node.tells_all else error.without_values)
+        content = error_content(text if node.tells_all else node.without_places(text))
     except Exception as error:
         log.exception("a message of type %s was not answered", message.metadata.message_type)
-        words = str(error) if node.tells_all else "its words are in the log of the node"
-        content = error_content(f"{_origin(error)}: {words}")
+        words = in_short(str(error)) if node.tells_all else "its words are in the log of the node"
+        if isinstance(error, (MemoryError, OverflowError)) or _NO_MEMORY in str(error):
+            content = error_content(f"the request asks for more than this node can hold ({_origin(error)}: {words})")
+        else:
+            content = error_content(f"{_origin(error)}: {words}")
     return Message(content, reply_to=message)
 
 
@@ -82,25 +103,39 @@ def _add_proof(message: Message, content: RecordDict, node: Node) -> None:
             answer[PROOF_KEY] = node.prove(str(asked[CHALLENGE_KEY]), number, list(answer["clients"]))
 
 
+def _head(message: Message) -> tuple[str, str]:
+    """Return the client class that a message names, and the part of the experiment, as JSON."""
+    with unpacking_request():
+        config: Any = message.content.config_records["config"]
+        return str(config[CLIENT_KEY]), str(config[EXPERIMENT_KEY])
+
+
+def _client_class(path: str) -> Any:
+    """Return the class of a dotted path that comes from the server. Raises ExperimentError for anything else."""
+    found = load_object(path, "[experiment] client")
+    if not (isinstance(found, type) and callable(getattr(found, "handle", None))):
+        raise ExperimentError(f"[experiment] client = '{path}' is no client class: it has no classmethod `handle`")
+    return found
+
+
 def _work(message: Message, node: Node) -> RecordDict:
-    config: Any = message.content.config_records["config"]
-    threads = Assignment.of(str(config[EXPERIMENT_KEY])).train.threads
-    client_class = load_object(str(config[CLIENT_KEY]), "[experiment] client")
+    path, experiment = _head(message)
+    threads = min(Assignment.of(experiment).train.threads, _MOST_THREADS)
+    client_class = _client_class(path)
     with pinned_threads(threads):
         content: RecordDict = client_class.handle(message, node)
     return content
 
 
 def _identity(message: Message, node: Node) -> Identity:
-    config: Any = message.content.config_records["config"]
-    experiment = str(config[EXPERIMENT_KEY])
+    path, experiment = _head(message)
     assignment = Assignment.of(experiment)
     clients = tuple(sorted(node.hosted(assignment)))
     dealt = node.partition()
     if not clients:
         nothing = torch.zeros(0, dtype=torch.int64)
         return Identity((), None, "", dict.fromkeys(SPLITS, nothing), None, dealt)
-    load_object(str(config[CLIENT_KEY]), "[experiment] client")
+    _client_class(path)
     data = _opening_cohort(node, assignment, experiment, clients).data
     assignment.horizons_of(data.task)
     return Identity(
@@ -108,7 +143,7 @@ def _identity(message: Message, node: Node) -> Identity:
         task=data.task,
         data=node.source(assignment).describe(),
         num_examples={split: data.splits[split].num_examples for split in SPLITS},
-        label_counts=data.label_counts if config["label-counts"] else None,
+        label_counts=data.label_counts if message.content.config_records["config"].get("label-counts") else None,
         partition=dealt,
         groups=data.groups,
         untrained=data.untrained,

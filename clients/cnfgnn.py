@@ -35,7 +35,19 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
     )
 
     def reply(self) -> WorkReply:
-        """Answer by what came; see :mod:`fedgraph.methods.cnfgnn`."""
+        """Answer by what came; see :mod:`fedgraph.methods.cnfgnn`.
+
+        Raises
+        ------
+        ReplyError
+            For windows that a client has not.
+        """
+        try:
+            return self._reply()
+        except IndexError as error:
+            raise ReplyError(f"the request is malformed ({error})") from None
+
+    def _reply(self) -> WorkReply:
         request = self.request
         if "examples" in request.shared:
             return WorkReply(request.clients, self._starts())
@@ -67,7 +79,7 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
 
     def _starts(self) -> dict[str, Tensor]:
         """When windows start, as long as the server has room for, which is where the longest client's end."""
-        room = dict(zip(SPLITS, self.request.shared["examples"].tolist(), strict=True))
+        room = self.room()
         starts = {split: starts_of(self.uniform_cohort.data.splits[split]) for split in SPLITS}
         return {
             f"starts/{split}": pad(found, (0, room[split] - found.shape[1]), value=-1)

@@ -73,10 +73,10 @@ class _ForecastClient(CohortClient[Kept]):
 
     def forecasters(self, embeddings: Mapping[SplitName, Tensor], suffix: str) -> Cohort:
         """Return the clients with forecasters from a window's own embedding and that of a later one, which was sent."""
-        inputs = {
-            split: torch.cat([own, self.sent(f"embeddings{suffix}/{split}").float()], 2)
-            for split, own in embeddings.items()
-        }
+        sent = {split: self.sent(f"embeddings{suffix}/{split}").float() for split in embeddings}
+        if any(sent[split].shape[:2] != own.shape[:2] or sent[split].dim() != 3 for split, own in embeddings.items()):
+            raise ReplyError("the request does not bring an embedding of each window")
+        inputs = {split: torch.cat([own, sent[split]], 2) for split, own in embeddings.items()}
         return cohort_of_embeddings(self.uniform_cohort, inputs, self.settings.hidden)
 
 
@@ -107,7 +107,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
 
     def _embedded(self) -> WorkReply:
         """Train the encoders, and embed the windows of all splits."""
-        cohort, room = self.uniform_cohort, self._room()
+        cohort, room = self.uniform_cohort, self.room()
         encoders = self._encoders()
         data = cohort.data
         steps = torch.full((len(encoders),), float(steps_of(data.splits["train"])), dtype=torch.float64)
@@ -178,13 +178,6 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
             found = evaluate_forecasts(self.assignment, cohort, sent)
             metrics |= {f"{name}{suffix}": values for name, values in found.items()}
         return WorkReply(self.request.clients, {}, metrics)
-
-    def _room(self) -> dict[str, int]:
-        """Examples of each split that the arrays have room for."""
-        try:
-            return dict(zip(SPLITS, self.request.shared["examples"].tolist(), strict=True))
-        except (KeyError, ValueError):
-            raise ReplyError("the request for embeddings does not say how many examples there are") from None
 
 
 class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):

@@ -178,8 +178,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
 
     def _finished(self, name: str, local: Tensor) -> dict[str, float]:
         """Return the scores of one client; ``local`` is its own model ``[1, parameters]``."""
-        parameters = self.request.parameters
-        assert parameters is not None
+        parameters = self._global(self._network)
         rows = self._held.rows(name, self.common)
         given = GraphicalModel.of_one(self._network, parameters, rows.encoding)
         models = {"": given, "-local": GraphicalModel.of_one(self._network_of_fit, local, rows.encoding)}
@@ -223,9 +222,10 @@ class FedNGMClient(Configured[FedNGMSettings]):
 
     def _fitted(self, training: list[Tensor], held_out: list[Tensor], names: list[str]) -> NGMFit:
         """Fit a model for each name, over the consensus graph, or with a graph of its own that is learned."""
-        settings, seed, start = self.settings, self.assignment.seed, self.request.parameters
-        if start is not None:
-            network, first = self._network_of_fit, start.expand(len(names), -1).contiguous()
+        settings, seed = self.settings, self.assignment.seed
+        if self.request.parameters is not None:
+            network = self._network_of_fit
+            first = self._global(network).expand(len(names), -1).contiguous()
             # Rows are shuffled differently in each round.
             shuffled = derive_seed(seed, "round", self.request.round)
             return fitted(
@@ -243,6 +243,13 @@ class FedNGMClient(Configured[FedNGMSettings]):
         if self.request.common is None:
             raise ReplyError(f"the request for phase '{self.request.phase}' lacks the common features")
         return self.request.common
+
+    def _global(self, network: Network) -> Tensor:
+        """Return the global model ``[1, parameters]``. Raises ReplyError when the request lacks it, or has another."""
+        parameters = self.request.parameters
+        if parameters is None or parameters.shape != (1, network.layout.num_parameters):
+            raise ReplyError(f"the request for phase '{self.request.phase}' lacks the global model of this graph")
+        return parameters
 
     @cached_property
     def _network(self) -> Network:

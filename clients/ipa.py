@@ -44,12 +44,26 @@ class IPAClient(CohortClient[IPASettings]):
 
     def reply(self) -> WorkReply:
         """Train, then evaluate the result."""
+        self._check_peers()
         if not self.request.train or "peers" in self.request.shared:
             return super().reply()
         if len(self.request.clients) != 1:
             raise ReplyError("the peers of IPA take turns: one is asked to train at a time")
         stacked, training = self.train()
         return WorkReply(self.request.clients, stacked, {**self.evaluate(), **training})
+
+    def _check_peers(self) -> None:
+        """Raise ReplyError unless what came of other peers has the shapes of their models, and of their weights."""
+        if not self.request.train:
+            return
+        shared, width = self.request.shared, self.uniform_cohort.model.layout.num_parameters
+        at_once = "peers" in shared
+        peers = shared["peers"] if at_once else shared["others"]
+        weights = self.sent("weights") if at_once else shared["weights"]
+        expected = (len(self.request.clients), len(peers)) if at_once else (len(peers),)
+        aligned = at_once or int((shared["there"] > 0).sum()) == len(peers)
+        if peers.shape[1:] != (width,) or weights.shape != expected or not aligned:
+            raise ReplyError("the request does not give a model and a weight for each peer")
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Run the peer's turn; return its parameters and the others' as they may be shared."""
@@ -75,10 +89,10 @@ class IPAClient(CohortClient[IPASettings]):
         """The term that pulls this peer and the others together."""
         cohort = self.uniform_cohort
         trainable = cohort.model.layout.num_trainable
-        shared = {name: value.to(cohort.device) for name, value in self.request.shared.items()}
+        shared = self.request.shared
         return PeerAlignment(
-            others=shared["others"][:, :trainable].clone(),
-            weights=shared["weights"],
+            others=shared["others"][:, :trainable].to(cohort.device, copy=True),
+            weights=shared["weights"].to(cohort.device),
             distance=self._distance(),
             moves=self.settings.moves_others,
             settings=cohort.settings,

@@ -20,7 +20,7 @@ from fedgraph.data.owners import OwnerData
 from fedgraph.fusion.owner_models import Embedded, LocalStage, StackedOwners
 from fedgraph.messages import EmbedRequest
 from fedgraph.methods.vfl import StepReply, StepRequest, VerticalSettings
-from fedgraph.support.errors import ExperimentError, IdentityError
+from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.training import Optimiser, clip_rows, fresh_state
 
@@ -77,8 +77,13 @@ class VerticalClient(OwnersClient[VerticalSettings]):
         ------
         IdentityError
             For owners that this node does not host.
+        ReplyError
+            For a gradient that does not fit owners and samples.
         """
         data, groups, rows = self._prepared()
+        shape = request.gradient.shape[:2]
+        if request.gradient.dtype != torch.float32 or shape != (len(request.owners), len(request.update)):
+            raise ReplyError("the gradient of the request has not a row for each owner and sample")
         strangers = sorted(set(request.owners) - set(self.owners))
         if strangers:
             raise IdentityError(f"this node does not host owner {', '.join(strangers)}, who was asked for a step")

@@ -161,7 +161,7 @@ class CNFGNN(GlobalModelStrategy[CNFGNNSettings]):
         It is -1 where a client lacks the window. Clients are asked once when their examples start.
         """
         if not self._places:
-            room = {split: int(self.federation.num_examples[split].max()) for split in SPLITS}
+            room = {split: self.federation.room(split, self.plan.on_missing != "fail") for split in SPLITS}
             shapes = {f"starts/{split}": (count,) for split, count in room.items()}
             shared = {"examples": torch.tensor(list(room.values()))}
             replies = nodes.ask(server_round, {}, shared, (), shapes, types=dict.fromkeys(shapes, "int64"))

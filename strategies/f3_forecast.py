@@ -124,7 +124,7 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
 
     def _embeddings(self, grid: OrderedGrid, federation: Federation) -> Replies:
         """Every client's embeddings, targets of training and validation windows, and when windows start."""
-        room = {split: int(federation.num_examples[split].max()) for split in SPLITS}
+        room = {split: federation.room(split, self.plan.tolerant) for split in SPLITS}
         choice = ModelChoice.of(self.plan.model)
         model = build(choice.tables[0], federation.task)
         encoders = self._encoders(model.layout, federation.names)
@@ -197,7 +197,12 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
         asked, requests = {}, {}
         for node, clients, positions, rows in self.hosts_of(grid, federation, sent.names):
             asked[node] = positions
-            counts = {split: int(federation.num_examples[split][positions].max()) for split in splits}
+            counts = {
+                split: min(
+                    int(federation.num_examples[split][positions].max()), sent.tensors[f"starts/{split}"].shape[1]
+                )
+                for split in splits
+            }
             own = {
                 f"{kind}{suffix}/{split}": values[rows, : counts[split]].to(dtype)
                 for (suffix, split), values in found.items()

@@ -5,10 +5,12 @@ Ma, Hoang, Chen (UAI 2023), lines 8 to 11 of algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from torch.nn.functional import pad
@@ -52,7 +54,7 @@ class F3Inference(OwnersStrategy[F3InferenceSettings]):
         settings = self.settings
         fusion = FittedFusion.read(fusion_file(settings.run))
         joined = self.samples(grid, (settings.samples,), owners=fusion.owners, fingerprints=fusion.models)
-        check_unchanged(fusion, joined, sent=True)
+        joined = unchanged(self, fusion, joined, sent=True)
         # Where no owner with a long embedding answered, embeddings are shorter than the fusion model expects.
         embeddings = pad(joined.embeddings, (0, int(fusion.sizes.max()) - joined.embeddings.shape[2]))
         average = fusion.settings.average
@@ -85,31 +87,62 @@ def fusion_file(run: str) -> Path:
     return path
 
 
-def check_unchanged(fusion: FittedFusion, joined: JoinedSamples, sent: bool = False) -> None:
-    """Raise DataError where answers do not fit the data that the fusion model was trained on.
+def unchanged(
+    strategy: OwnersStrategy[SomeInference], fusion: FittedFusion, joined: JoinedSamples, sent: bool = False
+) -> JoinedSamples:
+    """Return the samples of the owners whose answers fit the data that the fusion model was trained on.
 
     Nodes refuse to answer with other models than those asked for, but answers are untrusted. ``sent`` is whether
-    embeddings were asked for, so that owners that sent none for their samples are refused too.
+    embeddings were asked for, so that owners that sent none for their samples do not fit either.
+
+    Raises
+    ------
+    DataError
+        For other classes, where no sample is left, and for owners that do not fit, unless the plan is tolerant.
     """
-    if not joined.keys:
-        raise DataError("no owner has a sample to predict; samples without a label are new, and `new-share` makes some")
     if joined.classes != fusion.classes:
         raise DataError(
             f"the classes are {', '.join(joined.classes)}; in training they were {', '.join(fusion.classes)}"
         )
     there = (joined.present.any(0) if sent else joined.sizes > 0).tolist()
 
-    def differing(found: Sequence[Any], wanted: Sequence[Any]) -> str:
+    def differing(found: Sequence[Any], wanted: Sequence[Any]) -> list[str]:
         each = zip(fusion.owners, there, found, wanted, strict=True)
-        return ", ".join(owner for owner, is_there, own, known in each if is_there and own != known)
+        return [owner for owner, is_there, own, known in each if is_there and own != known]
 
-    wrong = differing(joined.sizes.tolist(), fusion.sizes.tolist())
-    if wrong:
-        raise DataError(f"embeddings of {wrong} have another length than those that the fusion model was trained on")
-    wrong = differing(joined.fingerprints, fusion.fingerprints)
-    if wrong:
-        raise DataError(
-            f"embeddings of {wrong} are by other models than those whose embeddings the fusion model was "
-            "trained on; these owners have to use the frozen models that they had then (node config model-dir, model, "
-            "models)"
-        )
+    lengths = differing(joined.sizes.tolist(), fusion.sizes.tolist())
+    others = differing(joined.fingerprints, fusion.fingerprints)
+    if lengths and not strategy.plan.tolerant:
+        raise DataError(f"embeddings of {', '.join(lengths)} {_LENGTH}")
+    if others and not strategy.plan.tolerant:
+        raise DataError(f"embeddings of {', '.join(others)} {_MODELS}")
+    lost = dict.fromkeys(others, f"its embeddings {_MODELS}") | dict.fromkeys(lengths, f"its embeddings {_LENGTH}")
+    if lost:
+        joined = without(joined, lost)
+        strategy.check_owners_present(joined)
+    if not joined.keys:
+        raise DataError("no owner has a sample to predict; samples without a label are new, and `new-share` makes some")
+    return joined
+
+
+_LENGTH = "have another length than those that the fusion model was trained on"
+_MODELS = (
+    "are by other models than those whose embeddings the fusion model was trained on; these owners have to use the "
+    "frozen models that they had then (node config model-dir, model, models)"
+)
+
+
+def without(joined: JoinedSamples, lost: Mapping[str, str]) -> JoinedSamples:
+    """Return the remaining samples after some owners have sent nothing usable, with their columns empty."""
+    stay = torch.tensor([owner not in lost for owner in joined.owners])
+    present = joined.present & stay
+    hosts = {node: columns[stay[columns]] for node, columns in joined.hosts.items()}
+    left = replace(
+        joined,
+        hosts={node: columns for node, columns in hosts.items() if len(columns)},
+        present=present,
+        embeddings=joined.embeddings * stay[:, None],
+        predictions=joined.predictions * stay[:, None],
+        absent={**joined.absent, **lost},
+    )
+    return left.only(present.any(1))

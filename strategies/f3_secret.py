@@ -34,7 +34,7 @@ from fedgraph.privacy.secret import fingerprint
 from fedgraph.support.errors import ExperimentError, IdentityError, RunError
 from strategies.engine.owners import OwnersStrategy
 from strategies.engine.phases import Outcome
-from strategies.f3_inference import check_unchanged, fusion_file, predicted
+from strategies.f3_inference import fusion_file, predicted, unchanged, without
 
 log = logging.getLogger("fedgraph")
 
@@ -70,8 +70,8 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
         answers = self._introductions(grid)
         introduced = {node: answer.owners for node, answer in answers.items()}
         joined = join(introduced, fusion.owners, self.plan.tolerant, embedded=False)
-        check_unchanged(fusion, joined)
         self.check_owners_present(joined)
+        joined = unchanged(self, fusion, joined)
         nodes = self._aggregators(answers)
         public = {name: answers[node].public for name, node in nodes.items()}
         for name, key in public.items():
@@ -168,9 +168,9 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
             first, *others = hosted[node]
             lost |= {first: problem, **dict.fromkeys(others, f"is on the node of {first}")}
         if lost:
-            joined = _without(joined, lost)
+            joined = without(joined, lost)
             self.check_owners_present(joined)
-            check_unchanged(fusion, joined)
+            joined = unchanged(self, fusion, joined)
         return joined, {owner: parts for reply in found.values() for owner, parts in reply.sealed.items()}
 
     def _computed(
@@ -221,17 +221,3 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
                 f"the answers of {self.settings.threshold} aggregators are needed, but {len(found)} came ({listed})"
             )
         return {name: found[node].shares for name, node in nodes.items() if node in found}
-
-
-def _without(joined: JoinedSamples, lost: Mapping[str, str]) -> JoinedSamples:
-    """Return the remaining samples after some owners have sent nothing usable, with their columns empty."""
-    stay = torch.tensor([owner not in lost for owner in joined.owners])
-    present = joined.present & stay
-    hosts = {node: columns[stay[columns]] for node, columns in joined.hosts.items()}
-    left = replace(
-        joined,
-        hosts={node: columns for node, columns in hosts.items() if len(columns)},
-        present=present,
-        absent={**joined.absent, **lost},
-    )
-    return left.only(present.any(1))

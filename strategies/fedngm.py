@@ -43,9 +43,10 @@ from fedgraph.methods.fedngm import (
     PhaseReply,
     PhaseRequest,
     graph_from_text,
+    key_from_text,
     scores_from_text,
 )
-from fedgraph.support.errors import ExperimentError, IdentityError, RunError
+from fedgraph.support.errors import DataError, ExperimentError, IdentityError, ReplyError, RunError
 from fedgraph.support.files import State, json_digest, load_state, save_state
 from strategies.engine.members import Answer, Members
 from strategies.engine.phases import Outcome, PhasedStrategy
@@ -96,7 +97,7 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
             "%d clients on %d nodes; data: %s",
             len(self._members.names), len(self._members.hosts), self._members.data,
         )  # fmt: skip
-        agreement = agree(self._members.schemas, self.settings.disputes)
+        agreement = self._agreement()
         check_used(schema_settings(self._source), self._members.schemas.values())
         self._check_targets(agreement)
         for line in agreement.describe().splitlines():
@@ -130,6 +131,18 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
             parameters[0], rounds=self.settings.rounds, absent=self._members.absent, facts=facts,
         )  # fmt: skip
         return outcome, to_record({name: values[0] for name, values in network.state(parameters).items()})
+
+    def _agreement(self) -> Agreement:
+        """Return the common features, where tolerated without clients that keep most others from having any."""
+        while True:
+            try:
+                return agree(self._members.schemas, self.settings.disputes)
+            except DataError:
+                lost = self._members.disagreeing(self.settings.disputes) if self.plan.tolerant else {}
+                if not lost:
+                    raise
+                self._members = self._members.without(lost)
+                self._check_present()
 
     # ---- phases ----------------------------------------------------------------------------------------------------
 
@@ -190,7 +203,7 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
             return flat
 
         while True:
-            keys = self._phase(self._request("keys"), lambda text, _: text) if settings.masks else None
+            keys = self._phase(self._request("keys"), lambda text, _: key_from_text(text)) if settings.masks else None
             asked, request = self._members.names, self._request("sums", scaling=scaling, keys=keys)
             found = self._phase(request, sums_of, sums=UnitSums.width(common))
             if not settings.masks or self._members.names == asked:
@@ -198,7 +211,15 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
         # Masks add up to zero modulo 2^64, in the arithmetic of int64.
         sums = UnitSums.from_flat(torch.stack(list(found.values())).sum(0), common)
         if exact:
-            sums.check(common, sum(self._members.num_rows))
+            try:
+                sums.check(common, sum(self._members.num_rows))
+            except ReplyError as error:
+                if not settings.masks:
+                    raise
+                raise RunError(
+                    f"the sum over all clients is none of rows ({error}). Masks hide whose part is wrong: run without "
+                    "masks to find out, or without the clients that are in doubt"
+                ) from None
         return recover_from_sums(settings, common, sums, self.settings.targets).graph
 
     def _global_model(self, scaling: Scaling, graph: FeatureGraph) -> tuple[Network, Tensor]:

@@ -153,6 +153,7 @@ class Vertical(OwnersStrategy[VerticalSettings]):
             + bytes_per_owner(joined, num_learned_from(joined)),
         }
         metrics = measured(whole, best, tuple(name for name in self.plan.splits if name != "train"))
+        joined = replace(joined, absent={**joined.absent, **steps.lost})
         return outcome_of(joined, metrics, flattened(learnt.network), epochs, facts), to_record(learnt.network)
 
     def _epoch(
@@ -178,7 +179,7 @@ class Vertical(OwnersStrategy[VerticalSettings]):
         seen = []
         for rows in order.split(settings.batch_size):
             embeddings = steps.embed(rows, training=True).to(device).requires_grad_()
-            present, labels = joined.present[rows].to(device), joined.labels[rows].to(device)
+            present, labels = steps.present(rows).to(device), joined.labels[rows].to(device)
             with pinned_threads(1):
                 network.train()
                 loss = learn(network, optimizer, embeddings, present, labels, random, weights, settings.owner_dropout)
@@ -188,8 +189,8 @@ class Vertical(OwnersStrategy[VerticalSettings]):
             total += float(loss) * len(rows)
         # Evaluated with current embeddings, so that only these need be kept for the best epoch.
         embeddings = steps.embed(held_out, training=False)
-        network.settle(torch.cat(seen), joined.present[order].to(device))
-        prediction = predict(network, embeddings, joined.present[held_out], settings.draws, seed, settings.average)
+        network.settle(torch.cat(seen), steps.present(order).to(device))
+        prediction = predict(network, embeddings, steps.present(held_out), settings.draws, seed, settings.average)
         return total, prediction
 
     def _save(
@@ -235,7 +236,7 @@ class Vertical(OwnersStrategy[VerticalSettings]):
         before = JoinedSamples.of_state(saved["samples"])
         self.count_on(saved)
         now = self.samples(grid, embeddings=False, owners=before.owners)
-        gone = sorted(set(now.absent) - set(before.absent))
+        gone = sorted(set(now.absent) - set(before.absent) - set(saved["steps"].get("lost", {})))
         if gone:
             raise RunError(
                 f"{', '.join(gone)} took part before this run was stopped and cannot now ({now.absent[gone[0]]}); "

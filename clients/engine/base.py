@@ -12,13 +12,17 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from clients.engine.node import Assignment, Node
-from fedgraph.data import SplitName
+from fedgraph.data import SPLITS, SplitName
 from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.models import finite_rows
-from fedgraph.support.errors import ReplyError
+from fedgraph.support.errors import ReplyError, quoted
 from fedgraph.support.settings import Configured, S
 from fedgraph.training import AnyCohort, Cohort, GradientTerm, TrainResult, TrainSettings, fresh_state
 from fedgraph.training.forecasting import forecast_errors
+
+_TYPES = (torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8)
+_MOST = 1 << 22
+"""Largest number of examples for which a node pads what it sends: windows of forty years, every five minutes."""
 
 
 def evaluate_splits(
@@ -117,11 +121,14 @@ class CohortClient(Configured[S]):
         """
         request = WorkRequest.unpack(message.content)
         if len(set(request.clients)) < len(request.clients):
-            raise ReplyError(f"asked for a client more than once: {', '.join(request.clients)}")
+            raise ReplyError(f"asked for a client more than once: {quoted(request.clients)}")
         hosted = node.hosted(Assignment.of(request.experiment))
         strangers = [name for name in request.clients if name not in hosted]
         if strangers:
-            raise ReplyError(f"asked for {', '.join(strangers)}, hosted here: {', '.join(hosted)}")
+            raise ReplyError(f"asked for {', '.join(strangers[:8])}, hosted here: {', '.join(hosted)}")
+        for name, tensor in [*request.stacked.items(), *request.shared.items()]:
+            if tensor.dtype not in _TYPES:
+                raise ReplyError(f"'{name}' of the request is of the type {tensor.dtype}")
         return cls(node, request).reply().pack()
 
     def reply(self) -> WorkReply:
@@ -151,10 +158,18 @@ class CohortClient(Configured[S]):
         return self.received()
 
     def received(self) -> Tensor:
-        """Return the models that came with the request: a row for each client, or one model for all."""
-        if "parameters" in self.request.stacked:
-            return self.request.stacked["parameters"]
-        return self.request.shared["parameters"].expand(len(self.request.clients), -1)
+        """Return the models that came with the request: a row for each client, or one model for all.
+
+        Raises
+        ------
+        ReplyError
+            When it has none, or what it has are no models.
+        """
+        own = "parameters" in self.request.stacked
+        found = (self.request.stacked if own else self.request.shared)["parameters"]
+        if found.dtype != torch.float32 or found.dim() != 1 + own:
+            raise ReplyError(f"'parameters' of the request are {found.dtype} {list(found.shape)}, which is no model")
+        return found if own else found.expand(len(self.request.clients), -1)
 
     def sent(self, name: str) -> Tensor:
         """Return a tensor of the request, ``[clients, ...]``.
@@ -164,10 +179,20 @@ class CohortClient(Configured[S]):
         ReplyError
             When it has none of this name.
         """
-        try:
-            return self.request.stacked[name]
-        except KeyError:
-            raise ReplyError(f"the request lacks '{name}': server and node run different versions") from None
+        return self.request.stacked[name]
+
+    def room(self) -> dict[SplitName, int]:
+        """Return how many examples of each split tensors that are sent back have room for, as the request says.
+
+        Raises
+        ------
+        ReplyError
+            When it does not say so, or more than a node should make room for.
+        """
+        told = self.request.shared["examples"]
+        if told.dtype != torch.int64 or told.shape != (len(SPLITS),) or not bool(((told >= 0) & (told <= _MOST)).all()):
+            raise ReplyError(f"the request does not say for how many examples there is room, at most {_MOST:,}")
+        return dict(zip(SPLITS, told.tolist(), strict=True))
 
     def evaluate(self) -> dict[str, Tensor]:
         """Return metrics of the models as ``<split>/<metric>``, each ``[clients]``."""

@@ -15,9 +15,11 @@ from flwr.app import Context
 
 from fedgraph.data import CLIENT, DataSource, OwnData, data_folder, open_source, parse_data
 from fedgraph.federation import hosted_clients, listed, named_clients, prove
+from fedgraph.messages import unpacking_request
 from fedgraph.models import ModelChoice, TaskSpec
-from fedgraph.support.errors import ExperimentError, IdentityError
+from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError
 from fedgraph.support.settings import S, Settings, parse, part_of
+from fedgraph.support.untrusted import read_json
 from fedgraph.training import AnyCohort, ClientState, TrainSettings, load_cohort
 
 Prepared = TypeVar("Prepared")
@@ -27,6 +29,7 @@ _PLACES = ("data-dir", "model", "model-dir", "private-key", "state-dir")
 _PATH = re.compile(r"(^|[\s'\"(=:,\[])(?:/|~/|[A-Za-z]:\\)[^\s'\"),:;\]]+")
 _SUFFIX = r"\.(?:png|jpe?g|npz|csv|gz|parquet|h5|hdf5)\b"
 _FULL = "FEDGRAPH_FULL_ERRORS"
+_ANY_FILES = "FEDGRAPH_ANY_FILES"
 _USUAL_HORIZONS = (3, 6, 12)
 
 _PREPARED_KEPT = 4
@@ -72,18 +75,23 @@ class Assignment:
     @classmethod
     @lru_cache(maxsize=64)
     def of(cls, text: str) -> Assignment:
-        """Parse the JSON of a request."""
-        tables = json.loads(text)
-        return cls(
-            seed=int(tables["seed"]),
-            data=parse_data(tables["data"]),
-            model=tables["model"],
-            train=parse(TrainSettings, tables["train"], "[train]"),
-            method=tables["method"],
-            horizons=None if tables["horizons"] is None else tuple(tables["horizons"]),
-            missing_as=tables.get("missing-as"),
-            expect=tuple(tables["expect"]) if "expect" in tables else None,
-        )
+        """Parse the JSON of a request. Raises ReplyError or ExperimentError for what is no part of an experiment."""
+        tables = read_json(text, "the experiment of the request")
+        with unpacking_request():
+            for name in ("data", "model", "train", "method"):
+                if not isinstance(tables[name], dict):
+                    raise ReplyError(f"the request is malformed: its experiment has no table '{name}'")
+            expect = tables.get("expect")
+            return cls(
+                seed=int(tables["seed"]),
+                data=parse_data(tables["data"]),
+                model=tables["model"],
+                train=parse(TrainSettings, tables["train"], "[train]"),
+                method=tables["method"],
+                horizons=None if tables["horizons"] is None else tuple(int(step) for step in tables["horizons"]),
+                missing_as=None if tables.get("missing-as") is None else float(tables["missing-as"]),
+                expect=None if expect is None else tuple(str(name) for name in expect),
+            )
 
     def horizons_of(self, task: TaskSpec) -> tuple[int, ...]:
         """Return the forecast steps to report: those asked for, else the default ones within the forecast.
@@ -255,14 +263,34 @@ class Node:
         Raises
         ------
         IdentityError
-            When the node config has both ``partition-id``, for clients of a common data set, and own ``data``.
+            When the node config has both ``partition-id``, for clients of a common data set, and own ``data``; and for
+            files outside of the data folder, unless the node config says ``any-files``.
         """
         if self.own is not None and "clients" not in self.config and "partition-id" in self.config:
             raise IdentityError(
                 "node config 'partition-id' deals out the clients of one data set, and 'data' gives this node data of "
                 "its own: name its clients by 'clients' in place of 'partition-id' and 'num-partitions'"
             )
+        if self.own is None and not (self.config.get("any-files") or os.environ.get(_ANY_FILES)):
+            self._check_within(assignment.data.model_dump(mode="json"))
         return _source(assignment.data.model_dump_json(), self.data_dir, self.own)
+
+    def _check_within(self, value: Any) -> None:
+        """Raise IdentityError for a path in the settings of a data set that leads out of the data folder."""
+        if isinstance(value, dict):
+            value = list(value.values())
+        if isinstance(value, list):
+            for inner in value:
+                self._check_within(inner)
+        elif isinstance(value, str) and (value.startswith(("/", "~")) or ".." in Path(value).parts):
+            folder = os.path.abspath(self.data_dir)
+            place = os.path.abspath(self.data_dir / Path(value).expanduser())
+            if os.path.commonpath([folder, place]) != folder:
+                raise IdentityError(
+                    f"[data] names the file '{value}', which is not in the data folder of this node: put it there, "
+                    "give the node data of its own (node config 'data'), or let experiments name any file of this "
+                    "machine (node config 'any-files', or FEDGRAPH_ANY_FILES=1 in its environment)"
+                )
 
     def cohort(self, experiment: str, clients: tuple[str, ...]) -> AnyCohort:
         """Return the named clients, ready to train; built once per process."""

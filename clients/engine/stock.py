@@ -11,12 +11,13 @@ import json
 from typing import Any, ClassVar
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
 from clients.engine.base import evaluate_splits, train_cohort
 from clients.engine.node import Assignment, Node
-from fedgraph.messages import EXPERIMENT_KEY, KEEP_KEY, ROUND_KEY, RUN_KEY, from_record, to_record
+from fedgraph.data import SPLITS
+from fedgraph.messages import EXPERIMENT_KEY, KEEP_KEY, ROUND_KEY, RUN_KEY, from_record, to_record, unpacking_request
 from fedgraph.models import finite_rows
 from fedgraph.support.errors import ReplyError
 from fedgraph.training import GradientTerm
@@ -37,25 +38,32 @@ class StockClient:
     )
     keeps: ClassVar[tuple[str, ...]] = ("labels", "moments of the optimiser")
 
-    def __init__(self, node: Node, config: ConfigRecord, arrays: ArrayRecord) -> None:
-        experiment = str(config[EXPERIMENT_KEY])
+    def __init__(self, node: Node, content: RecordDict) -> None:
+        with unpacking_request():
+            config: Any = content.config_records["config"]
+            experiment, self.run = str(config[EXPERIMENT_KEY]), str(config[RUN_KEY])
+            self.round, self.keep_from = int(config.get(ROUND_KEY, 0)), int(config.get(KEEP_KEY, 0))
+            self.splits = [split for split in SPLITS if split in list(config["evaluate"])]
+            self.mu = float(config.get("proximal-mu", 0.0))
+            (arrays,) = content.array_records.values()
         self.node = node
         self.assignment = Assignment.of(experiment)
         self.clients = tuple(sorted(node.hosted(self.assignment)))
         self.cohort = node.cohort(experiment, self.clients)
-        self.config: Any = config
         layout = self.cohort.model.layout
         state = from_record(arrays)
         if set(state) != set(layout.names):
-            raise ReplyError(f"the server sent the arrays {sorted(state)}, the model has {sorted(layout.names)}")
+            raise ReplyError(f"the server sent the arrays {sorted(state)[:20]}, the model has {sorted(layout.names)}")
+        for name, shape in zip(layout.names, layout.shapes, strict=True):
+            if tuple(state[name].shape) != tuple(shape):
+                raise ReplyError(f"the server sent '{name}' as {tuple(state[name].shape)}, in the model it is {shape}")
         self.model = layout.row(state)[None]
         self.weights = self.cohort.data.splits["train"].num_examples.float()
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:
         """Answer a message; called by the ClientApp."""
-        config = message.content.config_records["config"]
-        served = cls(node, config, next(iter(message.content.array_records.values())))
+        served = cls(node, message.content)
         return served.train() if message.metadata.message_type == "train" else served.evaluate()
 
     def train(self) -> RecordDict:
@@ -70,9 +78,9 @@ class StockClient:
         result = train_cohort(
             self.node,
             self.cohort,
-            str(self.config[RUN_KEY]),
-            int(self.config[ROUND_KEY]),
-            int(self.config[KEEP_KEY]),
+            self.run,
+            self.round,
+            self.keep_from,
             start,
             self.proximal_term(),
         )
@@ -100,12 +108,12 @@ class StockClient:
     def evaluate(self) -> RecordDict:
         """Evaluate the global model on every client."""
         models = self.model.expand(len(self.clients), -1)
-        metrics = evaluate_splits(self.assignment, self.cohort, models, self.config["evaluate"])
+        metrics = evaluate_splits(self.assignment, self.cohort, models, self.splits)
         return RecordDict({"metrics": self._means(metrics, self.weights), "config": self._per_client(metrics, {})})
 
     def proximal_term(self) -> GradientTerm | None:
         """Return FedProx's mu (v - w), if the strategy put ``proximal-mu`` into the config (Li et al. 2020, eq. 2)."""
-        mu = float(self.config.get("proximal-mu", 0.0))
+        mu = self.mu
         if mu == 0:
             return None
         w = self.model

@@ -44,7 +44,7 @@ class PartitionSettings(Settings):
     """
 
     partition: Method = "shards"
-    clients: PositiveInt = 20
+    clients: int = Field(default=20, ge=1, le=100_000)
     shards: PositiveInt = 2
     alpha: PositiveFloat = 0.3
     minimum: PositiveInt = 10

@@ -11,11 +11,22 @@ from typing import Any, TypeVar
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedgraph.federation.agreement import contradictions
 from fedgraph.federation.federation import Federation, Traffic
 from fedgraph.federation.identity import challenge, check_proof
 from fedgraph.federation.roll_call import Answer, RollCall
-from fedgraph.messages import CHALLENGE_KEY, CLIENT_KEY, EXPERIMENT_KEY, Identity, error_of, is_unreachable, proof_of
+from fedgraph.messages import (
+    CHALLENGE_KEY,
+    CLIENT_KEY,
+    EXPERIMENT_KEY,
+    Identity,
+    check_content,
+    error_of,
+    is_unreachable,
+    proof_of,
+)
 from fedgraph.support.errors import IdentityError, ReplyError
+from fedgraph.support.untrusted import in_short
 
 log = logging.getLogger("fedgraph")
 
@@ -23,6 +34,9 @@ _POLL_SECONDS = 0.5
 _REMIND_SECONDS = 10.0
 _ANSWER_SECONDS = 300.0
 """Seconds in which a connected node may load its libraries and data before it answers the opening query."""
+
+_LONGEST_TRACEBACK = 20_000
+"""Letters of an error of a node that are written to the log."""
 
 _ONCE_PER_NODE = frozenset({"shared", "arrays"})
 """Records that a node receives or sends once for all its clients; all other records have arrays per client."""
@@ -153,8 +167,10 @@ def split_replies(
 ) -> tuple[dict[int, SomeReply], dict[int, str]]:
     """Take in the replies of the nodes that were asked, and separate usable ones from problems.
 
-    This is the only place where replies are read: whatever is wrong with a reply is a problem of its node alone.
-    Replies of nodes that were not asked, and second replies of a node, are ignored.
+    This is the only place where replies are read: whatever is wrong with a reply is a problem of its node alone. The
+    structure of each is checked before anything is decoded (:func:`fedgraph.messages.check_content`). Replies of nodes
+    that were not asked, and second replies of a node, are ignored.
+    ignored.
 
     Parameters
     ----------
@@ -183,10 +199,11 @@ def split_replies(
             continue
         answered.add(node)
         if reply.has_error():
-            log.error("node %d: %s", node, reply.error.reason)
+            log.error("node %d: %s", node, in_short(reply.error.reason or "", _LONGEST_TRACEBACK))
         problem = error_of(reply)
         if problem is None:
             try:
+                check_content(reply.content)
                 found[node] = read(node, reply.content)
             except (ReplyError, IdentityError) as error:
                 problem = str(error)
@@ -194,7 +211,7 @@ def split_replies(
                 # Replies are untrusted: no exception that one of them causes may end the run.
                 problem = f"malformed reply ({type(error).__name__}: {error})"
         if problem is not None:
-            problems[node] = problem
+            problems[node] = in_short(problem)
     return found, {node: problem for node, problem in problems.items() if node not in found}
 
 
@@ -209,6 +226,7 @@ def identify(
     label_counts: bool,
     on_wait: Callable[[str], None] = lambda text: None,
     traffic: Traffic | None = None,
+    tolerate: bool = False,
 ) -> Federation:
     """Run the opening query: ask all nodes whom they host, and wait until all clients are there.
 
@@ -228,6 +246,8 @@ def identify(
         Called with a sentence about the clients that are missing, see :func:`ask_everybody`.
     traffic : Traffic, optional
         Counter that the exchange is added to.
+    tolerate : bool, default False
+        Continue without nodes whose answer is missing, unusable or contradicts the others, see :func:`ask_everybody`.
 
     Returns
     -------
@@ -243,8 +263,15 @@ def identify(
     """
     config = ConfigRecord({CLIENT_KEY: client, EXPERIMENT_KEY: experiment, "label-counts": label_counts})
     content = RecordDict({"config": config})
+
+    def read(content: RecordDict) -> Identity:
+        identity = Identity.unpack(content)
+        if tolerate:
+            identity.check_trains()
+        return identity
+
     identities = ask_everybody(
-        grid, content, "query.identify", Identity.unpack, roll_call, on_wait=on_wait, traffic=traffic
+        grid, content, "query.identify", read, roll_call, tolerate=tolerate, on_wait=on_wait, traffic=traffic
     )
     return Federation.of(identities)
 
@@ -280,7 +307,8 @@ def ask_everybody(
     timeout : float, default 300
         Seconds in which a node must answer; never less than ``roll_call.wait``.
     tolerate : bool, default False
-        Continue without nodes whose answer is missing or unusable, if at least ``min_clients`` clients remain. Where
+        Continue without nodes whose answer is missing or unusable, or contradicts those of most other nodes
+        (:func:`fedgraph.federation.agreement.contradictions`), if at least ``min_clients`` clients remain. Where
         clients are expected by name, an unusable answer does not end the run at once: the node is asked again every ten
         seconds while other clients are waited for.
     on_wait : callable, optional
@@ -300,8 +328,9 @@ def ask_everybody(
         When a node cannot name its clients (with the node's own message), does not prove that it may host them although
         the roll call has keys, or when clients are still missing after ``roll_call.wait`` seconds.
     """
-    answers: dict[int, SomeAnswer] = {}
+    heard_of: dict[int, SomeAnswer] = {}
     failed: dict[int, str] = {}
+    refused: dict[int, str] = {}
     asked_again = time.monotonic()
     traffic = Traffic() if traffic is None else traffic
     traffic.exchanges += 1
@@ -314,7 +343,7 @@ def ask_everybody(
     while True:
         again = roll_call.expect is not None and time.monotonic() - asked_again >= _REMIND_SECONDS
         asked_again = time.monotonic() if again else asked_again
-        known = set(answers) | (set() if again else set(failed))
+        known = set(heard_of) | (set() if again else set(failed))
         unknown = [node for node in grid.get_node_ids() if node not in known]
         silent = set(unknown)
         messages = [Message(content, node, message_type) for node in unknown]
@@ -327,7 +356,7 @@ def ask_everybody(
             sources = {reply.metadata.src_node_id for reply in heard}
             asked = [node for node in unknown if node in sources]
             admitted, problems = split_replies(heard, asked, partial(_admitted, read, roll_call, challenged))
-            answers |= admitted
+            heard_of |= admitted
             failed = {node: problem for node, problem in failed.items() if node not in admitted}
             for node, problem in problems.items():
                 if not tolerate and roll_call.expect is None:
@@ -335,6 +364,12 @@ def ask_everybody(
                 if failed.get(node) != problem:
                     log.warning("going on without node %d: %s", node, problem)
                 failed[node] = problem
+        told = refused
+        refused = contradictions(heard_of) if tolerate else {}
+        for node, problem in refused.items():
+            if told.get(node) != problem:
+                log.warning("going on without node %d: %s", node, problem)
+        answers = {node: answer for node, answer in heard_of.items() if node not in refused}
         missing = roll_call.missing(answers.values(), silent)
         if missing is None:
             return answers
@@ -343,7 +378,7 @@ def ask_everybody(
             if tolerate and sum(len(answer.clients) for answer in answers.values()) >= roll_call.min_clients:
                 log.warning("waited %.0f s for nodes, and go on although %s", wait, missing)
                 return answers
-            reasons = "".join(f"; node {node}: {problem}" for node, problem in failed.items())
+            reasons = "".join(f"; node {node}: {problem}" for node, problem in (failed | refused).items())
             raise IdentityError(f"waited {wait:.0f} s for nodes, but {missing}{reasons}")
         news.tell(missing, left)
         time.sleep(_POLL_SECONDS)

@@ -4,6 +4,7 @@ between.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,11 +12,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedgraph.data import SPLITS
+from fedgraph.data import SPLITS, SplitName
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import Identity
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError, IdentityError
+
+log = logging.getLogger("fedgraph")
 
 
 @dataclass
@@ -137,6 +140,37 @@ class Federation:
             groups=_groups([(identities[node].groups, row) for node, row in located]),
             moments=_stacked([(identities[node].moments, row) for node, row in located]),
         )
+
+    def room(self, split: SplitName, tolerant: bool) -> int:
+        """Return how many examples of a split tensors over all clients have room for, each client being padded to it.
+
+        As many as the largest client has, but no more than ten times as many as the median of clients: otherwise one
+        client that says that it has billions would fill the memory of all.
+
+        Parameters
+        ----------
+        split : str
+            The split.
+        tolerant : bool
+            Whether to go on where a client has more; its own tensors then do not fit, and it is absent.
+
+        Raises
+        ------
+        DataError
+            Naming a client that has more, unless ``tolerant``.
+        """
+        counts = self.num_examples[split]
+        most, bound = int(counts.max()), 10 * max(1, int(counts.median()))
+        if most <= bound:
+            return most
+        text = (
+            f"client '{self.names[int(counts.argmax())]}' has {most:,} examples ({split}), more than ten times as many "
+            "as most clients; all would be padded to that length"
+        )
+        if not tolerant:
+            raise DataError(f"{text}: leave it out, or give it less data")
+        log.warning("%s: going on as if it had %d", text, bound)
+        return bound
 
     def clients_of(self, node: int) -> tuple[str, ...]:
         """Return the names of the clients of a node."""

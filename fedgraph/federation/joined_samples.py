@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,6 +18,8 @@ from fedgraph.messages import EmbedReply
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError, IdentityError
 from fedgraph.support.files import State
+
+log = logging.getLogger("fedgraph")
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,8 @@ def join(
         Owners that get a column, in this order; the column of an owner that did not answer is empty, and other owners
         are ignored. By default all owners with usable answers, sorted by name.
     tolerant : bool, default False
-        Also leave out owners that contradict most of the owners that have a sample.
+        Also leave out owners that contradict most of the owners that have a sample; and samples on which owners
+        disagree and none has most on its side.
     embedded : bool, default True
         Whether embeddings were asked for, so that owners without any are left out.
 
@@ -156,8 +160,8 @@ def join(
     IdentityError
         When an owner is hosted twice, or no owner sent anything usable.
     DataError
-        When owners disagree on the classes, or on the split or label of a sample; if ``tolerant``, only where no value
-        is that of more than half of the owners that have the sample. When the embeddings would take more than 16 GiB.
+        When owners disagree on the classes or, unless ``tolerant``, on the split or label of a sample. When the
+        embeddings would take more than 16 GiB.
     """
     answers = {node: answer for node, answer in answers.items() if answer.clients}
     node_of = nodes_of({node: answer.clients for node, answer in answers.items()}, "owner")
@@ -181,9 +185,12 @@ def join(
     used = _rows_of(answers, set(names) - set(absent))
     # Splits and labels of samples that none of a node's owners in use has do not count.
     held_by = {node: answer.present[used[node]].any(0) for node, answer in answers.items()}
-    split, labels = (
+    (split, clear_split), (labels, clear_labels) = (
         _agreed(
-            {node: (places[node][there], said(answers[node])[there]) for node, there in held_by.items()}, keys, word
+            {node: (places[node][there], said(answers[node])[there]) for node, there in held_by.items()},
+            keys,
+            word,
+            tolerant,
         )
         for word, said in _SAID.items()
     )
@@ -233,8 +240,8 @@ def join(
         fingerprints=tuple(fingerprints[name] for name in names),
         absent=absent,
     )
-    held = present.any(1)
     # Samples that only owners without a column have are of no use.
+    held = present.any(1) & clear_split & clear_labels
     return joined if bool(held.all()) else joined.only(held)
 
 
@@ -254,23 +261,30 @@ def _common_classes(answers: Mapping[int, EmbedReply]) -> tuple[str, ...]:
     return first.classes
 
 
-def _agreed(parts: Mapping[int, tuple[Tensor, Tensor]], keys: Sequence[str], what: str) -> Tensor:
+def _agreed(
+    parts: Mapping[int, tuple[Tensor, Tensor]], keys: Sequence[str], what: str, tolerant: bool
+) -> tuple[Tensor, Tensor]:
     """Merge the values of all nodes to int64 ``[samples]``, given places and values by node; unknown labels agree with
     all.
 
-    Raises DataError naming a sample on which two nodes disagree.
+    Returns them and where nodes agree, bool ``[samples]``. Raises DataError naming a sample on which two nodes
+    disagree, unless ``tolerant``.
     """
     whole = torch.full((len(keys),), NO_LABEL, dtype=torch.int64)
+    clear = torch.ones(len(keys), dtype=torch.bool)
     for places, values in parts.values():
         before = whole[places]
         differs = (before != values) & (before != NO_LABEL) & (values != NO_LABEL)
-        if bool(differs.any()):
+        clear[places[differs]] = False
+        if bool(differs.any()) and not tolerant:
             sample = int(differs.nonzero()[0])
             raise DataError(
                 f"owners on different nodes disagree on the {what} of sample '{keys[int(places[sample])]}': {_ALIKE}"
             )
         whole[places] = torch.where(values != NO_LABEL, values, before)
-    return whole
+    if not bool(clear.all()):
+        log.warning("%d samples are left out, because owners disagree on their %s", int((~clear).sum()), what)
+    return whole, clear
 
 
 def _outvoted(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -50,6 +50,10 @@ class Answer(Protocol):
     @property
     def partition(self) -> tuple[int, int] | None:
         """``(partition-id, num-partitions)`` of a node that clients are assigned to by number, else None."""
+
+    @property
+    def alike(self) -> Hashable:
+        """What the answers of all nodes that host clients have in common."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +148,7 @@ class RollCall:
         expected = {part for count in counts for part in range(count)}
         idle = sorted(expected - {part for part, _ in dealt})
         if idle:
-            return f"'partition-id' {', '.join(map(str, idle))} of {len(expected)} is hosted by nobody"
+            return f"'partition-id' {_some(idle)} of {len(expected)} is hosted by nobody"
         clients = sum(len(answer.clients) for answer in known)
         if clients < self.min_clients:
             return f"only {clients} of at least {self.min_clients} clients are hosted"

@@ -8,6 +8,7 @@
 
 from fedgraph.messages.array_records import checked_arrays, from_record, to_record
 from fedgraph.messages.cohort import Identity, WorkReply, WorkRequest
+from fedgraph.messages.content import check_content
 from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
 from fedgraph.messages.envelope import (
     CHALLENGE_KEY,
@@ -42,6 +43,7 @@ __all__ = [
     "Request",
     "WorkReply",
     "WorkRequest",
+    "check_content",
     "checked_arrays",
     "error_content",
     "error_of",

@@ -13,13 +13,8 @@ import torch
 from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
+from fedgraph.messages.content import NUMPY, check_array
 from fedgraph.support.errors import ReplyError
-
-_NUMPY = "numpy.ndarray"
-"""Flower's name for arrays encoded as ``numpy.save`` writes them."""
-
-_NUMPY_HEADER = 4096
-"""Upper bound on the bytes of the header of a serialised array."""
 
 
 def to_record(tensors: Mapping[str, Tensor]) -> ArrayRecord:
@@ -40,8 +35,13 @@ def from_record(record: ArrayRecord) -> dict[str, Tensor]:
     -------
     dict of str to Tensor
         Writable tensors in memory that PyTorch allocated, so that their alignment is the same on every grid.
+
+    Raises
+    ------
+    ReplyError
+        For anything but plain numbers as ``numpy.save`` writes them.
     """
-    return {name: _decoded(array).clone() for name, array in record.items()}
+    return {name: _decoded(name, array).clone() for name, array in record.items()}
 
 
 def checked_arrays(
@@ -80,12 +80,7 @@ def _checked(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> Ten
         raise ReplyError(f"array '{name}' has the shape {tuple(array.shape)}, expected {shape}")
     if array.dtype != dtype:
         raise ReplyError(f"array '{name}' has the type {array.dtype}, expected {dtype}")
-    if len(array.data) > np.dtype(dtype).itemsize * math.prod(shape) + _NUMPY_HEADER:
-        raise ReplyError(f"array '{name}' takes {len(array.data)} bytes, more than its shape {shape} needs")
-    try:
-        return _decoded(array)
-    except Exception as error:
-        raise ReplyError(f"array '{name}' cannot be decoded ({error})") from None
+    return _decoded(name, array)
 
 
 @lru_cache(maxsize=1024)
@@ -101,20 +96,26 @@ def _encode(tensor: Tensor) -> Array:
     values = tensor.detach().cpu().contiguous().numpy()
     dtype, shape = str(values.dtype), tuple(values.shape)
     data = b"".join((_header(dtype, shape), values.reshape(-1).view(np.uint8).data))
-    return Array(dtype, shape, _NUMPY, data)
+    return Array(dtype, shape, NUMPY, data)
 
 
-def _decoded(array: Array) -> Tensor:
+def _decoded(name: str, array: Array) -> Tensor:
     """Return the numbers without a copy, not to be written to.
 
-    Raises ValueError for anything but plain numbers as ``numpy.save`` writes them.
+    Raises ReplyError for anything but plain numbers as ``numpy.save`` writes them.
     """
-    if array.stype != _NUMPY or np.dtype(array.dtype).kind not in "biuf":
-        raise ValueError(f"it holds {array.dtype} in the encoding {array.stype}, not plain numbers in {_NUMPY}")
+    check_array(name, array)
     shape, header = tuple(array.shape), _header(array.dtype, tuple(array.shape))
-    if not array.data.startswith(header):
-        raise ValueError(f"its encoding is not that of {array.dtype} {shape} in C order")
+    if not array.data.startswith(header) or len(array.data) < len(header) + np.dtype(array.dtype).itemsize * math.prod(
+        shape
+    ):
+        raise ReplyError(
+            f"array '{name}' cannot be decoded (its encoding is not that of {array.dtype} {shape} in C order)"
+        )
     flat = np.frombuffer(array.data, array.dtype, count=math.prod(shape), offset=len(header))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(flat.reshape(shape))
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.from_numpy(flat.reshape(shape))
+    except TypeError as error:
+        raise ReplyError(f"array '{name}' cannot be decoded ({error})") from None

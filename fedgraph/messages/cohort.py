@@ -7,7 +7,7 @@ and ``shared`` (tensors without a client axis). A reply has ``config`` (whose re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import index
 from typing import Any
@@ -20,8 +20,9 @@ from torch import Tensor
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.messages.array_records import checked_arrays, from_record, to_record
 from fedgraph.messages.envelope import KEEP_KEY, ROUND_KEY, Request, told_hosts, unpacking_reply, unpacking_request
-from fedgraph.models import TaskSpec, finite_rows
+from fedgraph.models import TaskSpec, usable_rows
 from fedgraph.support.errors import ReplyError
+from fedgraph.support.untrusted import LARGEST, in_short
 
 _TASK: TypeAdapter[TaskSpec | None] = TypeAdapter(TaskSpec | None)
 _LARGEST_MOMENT = 1e30
@@ -29,6 +30,11 @@ _LARGEST_MOMENT = 1e30
 
 _MOST_READINGS = 1e12
 """Bound on the number of readings of a client; larger numbers would let it alone determine the common scale."""
+
+_MOST_EXAMPLES = 1 << 40
+"""Bound on the number of examples of a client; sums of larger ones would overflow."""
+
+_LONGEST_DESCRIPTION = 500
 
 
 @dataclass(frozen=True)
@@ -86,17 +92,33 @@ class WorkRequest(Request):
         """Read the request that a node received. Raises ReplyError when a part is missing."""
         with unpacking_request():
             config: Any = content.config_records["config"]
+            clients = tuple(str(name) for name in config["clients"])
+            stacked = from_record(content.array_records["stacked"])
+            for name, tensor in stacked.items():
+                if tensor.shape[:1] != (len(clients),):
+                    raise ReplyError(f"'{name}' of the request has not a row for each of its {len(clients)} clients")
+            evaluate = list(config["evaluate"])
+            if not set(evaluate) <= set(SPLITS) or len(set(evaluate)) < len(evaluate):
+                told = in_short(", ".join(map(str, evaluate[:5])), 60)
+                raise ReplyError(f"the request is to evaluate on {told}, which are no splits, each named once")
             return cls(
                 **cls.header_of(config),
-                clients=tuple(config["clients"]),
+                clients=clients,
                 round=int(config[ROUND_KEY]),
-                stacked=from_record(content.array_records["stacked"]),
-                shared=from_record(content.array_records["shared"]),
-                evaluate=tuple(config["evaluate"]),
+                stacked=_Sent(stacked),
+                shared=_Sent(from_record(content.array_records["shared"])),
+                evaluate=tuple(evaluate),
                 train=bool(config["train"]),
                 keep_from=int(config[KEEP_KEY]),
                 predict=bool(config["predict"]),
             )
+
+
+class _Sent(dict[str, Tensor]):
+    """Tensors of a request; one that is missing is a ReplyError in place of a KeyError."""
+
+    def __missing__(self, name: str) -> Tensor:
+        raise ReplyError(f"the request lacks '{name}': server and node run different versions")
 
 
 @dataclass(frozen=True)
@@ -113,7 +135,7 @@ class WorkReply:
     stacked : mapping of str to Tensor
         Tensors ``[clients, ...]``.
     metrics : mapping of str to Tensor
-        Numbers per client, ``[clients]``.
+        Numbers per client, ``[clients]``; of an unpacked reply NaN where a number is not finite.
     """
 
     clients: tuple[str, ...]
@@ -162,31 +184,35 @@ class WorkReply:
         """
         try:
             config: Any = content.config_records["config"]
-            named = list(config["clients"])
+            named = config["clients"]
             record = content.array_records["stacked"]
             metric_record = content.metric_records["metrics"]
         except KeyError as error:
             raise ReplyError(f"the reply has no {error}") from None
         if named != list(clients):
-            raise ReplyError(f"the reply speaks for {_some(named)}, but {_some(clients)} were asked")
+            told = _some(named) if isinstance(named, list) else in_short(repr(named), 60)
+            raise ReplyError(f"the reply speaks for {told}, but {_some(clients)} were asked")
         count = len(clients)
         stacked = checked_arrays(record, {name: (count, *shape) for name, shape in expected.items()}, types)
         metrics = {}
         for name, values in metric_record.items():
             if not isinstance(values, list) or len(values) != count:
                 raise ReplyError(f"metric '{name}' is not one number for each of the {count} clients")
-            metrics[name] = torch.tensor(values, dtype=torch.float64)
+            found = torch.tensor(values, dtype=torch.float64)
+            # One infinite loss would make the mean over all clients infinite.
+            metrics[name] = found.where(found.isfinite(), torch.nan)
         return cls(tuple(clients), stacked, metrics)
 
     def unusable(self) -> dict[str, str]:
-        """Return the clients whose tensors contain NaN or infinite values, with the reason."""
+        """Return the clients whose tensors contain NaN, infinite or huge values, with the reason."""
         problems: dict[str, str] = {}
         for name, tensor in self.stacked.items():
-            for position in (~finite_rows(tensor)).nonzero().flatten().tolist():
+            for position in (~usable_rows(tensor)).nonzero().flatten().tolist():
+                finite = bool(tensor[position].isfinite().all())
                 problems.setdefault(
                     self.clients[position],
-                    f"array '{name}' holds NaN or infinite values; if training diverged, a smaller [train] "
-                    "learning-rate or a clip-norm helps",
+                    f"array '{name}' holds {f'values beyond {LARGEST:g}' if finite else 'NaN or infinite values'}; if "
+                    "training diverged, a smaller [train] learning-rate or a clip-norm helps",
                 )
         return problems
 
@@ -262,14 +288,20 @@ class Identity:
             }
             stacked = from_record(content.array_records["stacked"])
             label_counts, moments = stacked.get("label-counts"), stacked.get("moments")
-            data = str(config["data"])
+            data = in_short(str(config["data"]), _LONGEST_DESCRIPTION)
             groups, untrained = tuple(config["groups"]), tuple(config["untrained"])
         clients, partition = told_hosts(config)
-        if any(values.shape != (len(clients),) or bool((values < 0).any()) for values in num_examples.values()):
+        if any(values.shape != (len(clients),) or not _are_counts(values) for values in num_examples.values()):
             raise ReplyError("the answer to the opening query does not count the examples of each client")
         if (task is None) != (not clients):
             raise ReplyError("the answer to the opening query does not describe the task of its clients")
-        if label_counts is not None and (label_counts.ndim != 2 or label_counts.shape[0] != len(clients)):
+        if label_counts is not None and (
+            label_counts.dtype != torch.int64
+            or label_counts.ndim != 2
+            or len(label_counts) != len(clients)
+            or (task is not None and task.kind == "classification" and label_counts.shape[1:] != task.output_shape)
+            or not _are_counts(label_counts)
+        ):
             raise ReplyError("the answer to the opening query does not count the labels of each client")
         if groups and (len(groups) != len(clients) or not all(isinstance(group, str) and group for group in groups)):
             raise ReplyError("the answer to the opening query does not name the group of each client")
@@ -278,6 +310,22 @@ class Identity:
         if moments is not None and not _are_moments(moments, len(clients)):
             raise ReplyError("the answer to the opening query does not give the mean and deviation of each client")
         return cls(clients, task, data, num_examples, label_counts, partition, groups or None, untrained, moments)
+
+    @property
+    def alike(self) -> Hashable:
+        """What the answers of all nodes have in common: the task, and which numbers are told."""
+        return self.task, self.label_counts is not None, self.moments is not None
+
+    def check_trains(self) -> None:
+        """Raise ReplyError when a client has no training examples although it should."""
+        counts = zip(self.clients, self.num_examples["train"].tolist(), strict=True)
+        empty = [name for name, count in counts if count == 0 and name not in self.untrained]
+        if empty:
+            raise ReplyError(f"no training examples at client {_some(empty)}: leave it out or give it data")
+
+
+def _are_counts(values: Tensor) -> bool:
+    return bool(((values >= 0) & (values <= _MOST_EXAMPLES)).all())
 
 
 def _are_moments(moments: Tensor, clients: int) -> bool:
@@ -296,5 +344,5 @@ def _are_moments(moments: Tensor, clients: int) -> bool:
 
 
 def _some(names: Sequence[str], shown: int = 5) -> str:
-    listed = ", ".join(str(name) for name in names[:shown])
+    listed = ", ".join(in_short(str(name), 60) for name in names[:shown])
     return f"{listed}, ... ({len(names)} clients)" if len(names) > shown else listed or "nobody"

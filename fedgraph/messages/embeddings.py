@@ -6,7 +6,7 @@ samples that owners have and the predictions of their local models. It has no ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -19,6 +19,7 @@ from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
 from fedgraph.messages.array_records import checked_arrays, to_record
 from fedgraph.messages.envelope import Request, told_hosts, unpacking_reply, unpacking_request
 from fedgraph.support.errors import ReplyError
+from fedgraph.support.untrusted import LARGEST, in_short
 
 EMBED = "query.embed"
 """The message type of the request."""
@@ -27,8 +28,8 @@ _LARGEST_EMBEDDING = 1 << 20
 _LARGEST_PROBABILITY = 1 + 1e-4
 """1, up to rounding."""
 
-_LARGEST_VALUE = 1e30
-"""Embeddings beyond this would overflow in the fusion model."""
+_LONGEST_DESCRIPTION = 500
+_LONGEST_KEY = 1_000
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ class EmbedRequest(Request):
         """Read the request that a node received. Raises ReplyError when a part is missing."""
         with unpacking_request():
             config: Any = content.config_records["config"]
+            if not set(config["splits"]) <= set(SAMPLE_SPLITS):
+                raise ReplyError("the request asks for splits that there are not")
             return cls(
                 **cls.header_of(config),
                 splits=tuple(config["splits"]),
@@ -171,13 +174,18 @@ class EmbedReply:
             keys = tuple(str(key) for key in config["keys"])
             fingerprints = tuple(str(text) for text in config["fingerprints"])
             sizes = torch.tensor([int(size) for size in config["sizes"]], dtype=torch.int64)
-            data = str(config["data"])
+            data = in_short(str(config["data"]), _LONGEST_DESCRIPTION)
             predicted = len(classes) if config["predicts"] else 0
             records = content.array_records
             samples, stacked = records["samples"], records["stacked"]
         clients, partition = told_hosts(config, "owner")
         if clients and not classes:
             raise ReplyError("the answer names no classes")
+        if any(not key.isprintable() or len(key) > _LONGEST_KEY for key in (*keys, *classes, *fingerprints)):
+            raise ReplyError(
+                f"the answer has keys of samples, classes or fingerprints that are longer than {_LONGEST_KEY:,} "
+                "letters, or that cannot be shown"
+            )
         if len(sizes) != len(clients) or len(fingerprints) != len(clients):
             raise ReplyError("the answer does not give a size and a fingerprint for each of its owners")
         if any(later <= earlier for earlier, later in pairwise(keys)):
@@ -219,6 +227,11 @@ class EmbedReply:
             fingerprints=fingerprints,
         )
 
+    @property
+    def alike(self) -> Hashable:
+        """What the answers of all nodes have in common: the classes, and whether there are predictions."""
+        return self.classes, self.predictions.shape[2] > 0
+
     def unusable(self, embedded: bool = True) -> dict[str, str]:
         """Return the owners whose numbers cannot be used, with the reason.
 
@@ -230,7 +243,7 @@ class EmbedReply:
                 continue
             low, high = values.flatten(1).aminmax(dim=1)
             # aminmax propagates NaN and infinity, which lie outside the range.
-            fine = (low >= -_LARGEST_VALUE) & (high <= _LARGEST_VALUE)
+            fine = (low >= -LARGEST) & (high <= LARGEST)
             for position in (~fine).nonzero().flatten().tolist():
                 problems.setdefault(self.clients[position], f"its {name} hold NaN, infinite or huge values")
         if self.predictions.numel():

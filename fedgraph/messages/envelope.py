@@ -9,7 +9,9 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedgraph.support.errors import ReplyError
+from fedgraph.support.errors import FedgraphError, ReplyError
+from fedgraph.support.files import file_name
+from fedgraph.support.untrusted import check_name, in_short
 
 CLIENT_KEY = "fedgraph-client"
 EXPERIMENT_KEY = "fedgraph-experiment"
@@ -22,6 +24,7 @@ PROOF_KEY = "identity-proof"
 _UNREACHABLE = frozenset({3, 4, 5})
 """Flower's error codes for a message, a reply or a node that is unavailable."""
 
+_LONGEST_FILE_NAME = 200
 _MOST_PARTITIONS = 1 << 20
 
 
@@ -42,14 +45,15 @@ def error_of(message: Message) -> str | None:
     Returns
     -------
     str or None
-        The message of the client side, or the last line of Flower's; None for a usable reply.
+        The message of the client side, or the last line of Flower's, without control characters and at most 2,000
+        letters long; None for a usable reply.
     """
     if message.has_error():
         reason = (message.error.reason or f"error code {message.error.code}").strip()
-        return reason.splitlines()[-1] if reason else "no reason given"
+        return in_short(reason.splitlines()[-1]) if reason else "no reason given"
     config = message.content.config_records.get("config")
     if config is not None and "error" in config:
-        return str(config["error"])
+        return in_short(str(config["error"])) or "no reason given"
     return None
 
 
@@ -101,9 +105,13 @@ class Request:
 
     @staticmethod
     def header_of(config: Mapping[str, Any]) -> dict[str, str]:
-        """Read the fields from the entries of the record ``config``."""
+        """Read the fields from the entries of the record ``config``. Raises ReplyError for a name that is none."""
         known = {"client": CLIENT_KEY, "experiment": EXPERIMENT_KEY, "run": RUN_KEY}
-        return {field: str(config[key]) for field, key in known.items()}
+        found = {field: str(config[key]) for field, key in known.items()}
+        # Nodes keep state in a folder of this name.
+        if not 0 < len(file_name(found["run"])) <= _LONGEST_FILE_NAME:
+            raise ReplyError(f"the request is of a run with an impossible name: {in_short(found['run'], 60)}")
+        return found
 
 
 @contextmanager
@@ -113,12 +121,17 @@ def unpacking_request() -> Iterator[None]:
     Raises
     ------
     ReplyError
-        When the block raises KeyError: server and node run different versions.
+        When the block raises KeyError (server and node run different versions), or a part is of another kind than it
+        should be. Errors of this project pass.
     """
     try:
         yield
+    except FedgraphError:
+        raise
     except KeyError as error:
         raise ReplyError(f"the request lacks {error}; server and node run different versions of fedgraph") from None
+    except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise ReplyError(f"the request is malformed ({in_short(str(error), 300)})") from None
 
 
 @contextmanager
@@ -138,7 +151,7 @@ def unpacking_reply(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise ReplyError(f"{what} is malformed ({error})") from None
+        raise ReplyError(f"{what} is malformed ({in_short(str(error), 300)})") from None
 
 
 def told_hosts(config: Mapping[str, Any], who: str = "client") -> tuple[tuple[str, ...], tuple[int, int] | None]:
@@ -161,16 +174,24 @@ def told_hosts(config: Mapping[str, Any], who: str = "client") -> tuple[tuple[st
     Raises
     ------
     ReplyError
-        When the clients are not given or not unique, or the partition is out of range.
+        When the clients are not given or not unique, have names that cannot be shown, or the partition is out of range.
     """
     try:
-        clients = tuple(str(name) for name in config["clients"])
+        if not isinstance(config["clients"], list):
+            raise ReplyError(f"the answer is malformed: it gives no list of {who}s")
+        clients = tuple(config["clients"])
+        for name in clients:
+            check_name(name, "a client")
         dealt = [int(part) for part in config["partition"]]
         partition = (dealt[0], dealt[1]) if dealt else None
+    except ReplyError:
+        raise
     except Exception as error:
-        raise ReplyError(f"the answer is malformed: it does not say whom the node hosts ({error})") from None
-    if len(set(clients)) != len(clients) or not all(clients):
-        raise ReplyError(f"the answer names {'an' if who[0] in 'aeiou' else 'a'} {who} twice or without a name")
+        raise ReplyError(
+            f"the answer is malformed: it does not say whom the node hosts ({in_short(str(error), 300)})"
+        ) from None
+    if len(set(clients)) != len(clients):
+        raise ReplyError(f"the answer names {'an' if who[0] in 'aeiou' else 'a'} {who} twice")
     if partition is not None and not 0 <= partition[0] < partition[1] <= _MOST_PARTITIONS:
         raise ReplyError(f"the answer says that it is partition {partition[0]} of {partition[1]}")
     return clients, partition

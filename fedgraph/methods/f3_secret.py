@@ -6,7 +6,7 @@ without any (``EmbedRequest``); owners are then asked for shares, and aggregator
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +25,10 @@ from fedgraph.messages import (
     unpacking_request,
 )
 from fedgraph.methods.f3 import F3InferenceSettings
-from fedgraph.privacy.secret import OVERHEAD, PRIME, PUBLIC_BYTES, ShareSettings
+from fedgraph.privacy.secret import OVERHEAD, PRIME, PUBLIC_BYTES, ShareSettings, is_public_key
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.files import json_digest
+from fedgraph.support.untrusted import check_name
 
 STEP = "query"
 """The message type of both requests that follow the first."""
@@ -88,6 +89,11 @@ class Introduction:
         """``(partition-id, num-partitions)`` of a node that owners are assigned to by number, else None."""
         return self.owners.partition
 
+    @property
+    def alike(self) -> Hashable:
+        """What the answers of all nodes have in common."""
+        return self.owners.alike
+
     def pack(self) -> RecordDict:
         """Convert to Flower records."""
         content = self.owners.pack()
@@ -103,9 +109,11 @@ class Introduction:
         with unpacking_reply("what the answer says of an aggregator"):
             config: Any = content.config_records["aggregator"]
             name, public = str(config["name"]), config["public"]
-            usable = isinstance(public, bytes) and len(public) == (PUBLIC_BYTES if name else 0)
+            usable = isinstance(public, bytes) and (is_public_key(public) if name else not public)
+        if name:
+            check_name(name, "an aggregator")
         if not usable:
-            raise ReplyError(f"the public key of aggregator '{name}' has not {PUBLIC_BYTES} bytes")
+            raise ReplyError(f"the public key of aggregator '{name}' is none of {PUBLIC_BYTES} bytes")
         return cls(owners, name or None, public)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -30,9 +30,11 @@ from fedgraph.messages import (
     unpacking_reply,
     unpacking_request,
 )
-from fedgraph.models import finite_rows
+from fedgraph.models import usable_rows
+from fedgraph.privacy.secret import is_public_key
 from fedgraph.support.errors import GraphError, ReplyError
 from fedgraph.support.settings import Settings
+from fedgraph.support.untrusted import in_short, read_json
 
 
 class FedNGMScaling(ScalingSettings):
@@ -150,6 +152,8 @@ MESSAGE = "query"
 _PARAMETERS = "parameters"
 _SUMS = "sums"
 _MOST_ROWS = 1 << 40
+_MOST_SCORES = 10_000
+_LONGEST_DESCRIPTION = 500
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,7 @@ class PhaseRequest(Request):
                 round=int(config["round"]),
                 common=schema_from_json(str(config["common"])) if "common" in config else None,
                 scaling=Scaling.from_json(str(config["scaling"])) if "scaling" in config else None,
-                graph=FeatureGraph.from_json(json.loads(str(config["graph"]))) if "graph" in config else None,
+                graph=graph_from_text(str(config["graph"])) if "graph" in config else None,
                 parameters=shared.get(_PARAMETERS),
                 keys=keys_from_text(str(config["keys"])) if "keys" in config else None,
             )
@@ -290,7 +294,7 @@ class PhaseReply:
             config: Any = content.config_records["config"]
             texts = tuple(str(text) for text in config["texts"])
             num_rows = tuple(int(count) for count in config["num-rows"])
-            data = str(config["data"])
+            data = in_short(str(config["data"]), _LONGEST_DESCRIPTION)
             stacked: ArrayRecord = content.array_records["stacked"]
         clients, partition = told_hosts(config)
         if len(texts) != len(clients) or len(num_rows) != len(clients):
@@ -300,20 +304,24 @@ class PhaseReply:
         expected = {_PARAMETERS: (len(clients), width)} | ({_SUMS: (len(clients), sums)} if sums and clients else {})
         arrays = checked_arrays(stacked, expected, {_SUMS: "int64"})
         parameters = arrays[_PARAMETERS]
-        if not bool(finite_rows(parameters).all()):
-            raise ReplyError("the parameters of a model hold NaN or infinite values")
+        if not bool(usable_rows(parameters).all()):
+            raise ReplyError("the parameters of a model hold NaN, infinite or huge values")
         told = arrays[_SUMS].clone() if _SUMS in arrays else None
         return cls(clients, partition, data, num_rows, texts, parameters.clone(), told)
 
+    @property
+    def alike(self) -> Hashable:
+        """What the answers of all nodes have in common: nothing before schemas are compared."""
+        return None
 
-def graph_from_text(text: str, common: Schema) -> FeatureGraph:
-    """Read the feature graph that a client sent. Raises ReplyError unless it is a graph over the common features."""
-    check_length(text, "the feature graph")
+
+def graph_from_text(text: str, common: Schema | None = None) -> FeatureGraph:
+    """Read a feature graph that another party sent. Raises ReplyError unless it is one over the ``common`` features."""
     try:
-        graph = FeatureGraph.from_json(json.loads(text))
-    except (ValueError, GraphError) as error:
+        graph = FeatureGraph.from_json(_read(text, "the feature graph"))
+    except GraphError as error:
         raise ReplyError(f"the feature graph cannot be used: {ascii(str(error)[:300])[1:-1]}") from None
-    if set(graph.names) != set(common.names):
+    if common is not None and set(graph.names) != set(common.names):
         raise ReplyError("the feature graph is over other features than the common ones")
     return graph
 
@@ -326,10 +334,25 @@ def keys_from_text(text: str) -> dict[str, str]:
     return keys
 
 
+def key_from_text(text: str) -> str:
+    """Return the public key of a client, in hexadecimal digits. Raises ReplyError when no secrets follow from it."""
+    try:
+        usable = is_public_key(bytes.fromhex(text)) and text == text.lower()
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ReplyError("the public key of a client cannot be used")
+    return text
+
+
 def scores_from_text(text: str) -> dict[str, float]:
     """Read scores, ``<split>/<metric>`` -> value, NaN where undefined. Raises ReplyError for anything else."""
     table = _read(text, "the scores of a client")
-    if not isinstance(table, dict) or not all(_is_score(name, value) for name, value in table.items()):
+    if (
+        not isinstance(table, dict)
+        or len(table) > _MOST_SCORES
+        or not all(_is_score(name, value) for name, value in table.items())
+    ):
         raise ReplyError("the scores of a client are not numbers by name")
     return {name: math.nan if value is None else float(value) for name, value in table.items()}
 
@@ -337,10 +360,7 @@ def scores_from_text(text: str) -> dict[str, float]:
 def _read(text: str, what: str) -> Any:
     """Parse JSON of limited length."""
     check_length(text, what)
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ReplyError(f"{what} are malformed ({error})") from None
+    return read_json(text, what)
 
 
 def scores_as_text(scores: Mapping[str, float]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from flwr.app import ConfigRecord, RecordDict
 from pydantic import Field
 from torch import Tensor
@@ -26,7 +25,9 @@ from fedgraph.messages import (
     unpacking_reply,
     unpacking_request,
 )
+from fedgraph.models import usable_rows
 from fedgraph.support.errors import ReplyError
+from fedgraph.support.untrusted import in_short
 
 
 class VerticalSettings(FusionSettings, LocalModelSettings):
@@ -100,6 +101,9 @@ class StepRequest(Request):
         """Read the request that a node received. Raises ReplyError when a part is missing."""
         with unpacking_request():
             config: Any = content.config_records["config"]
+            for name in ("owners", "update", "embed"):
+                if len(set(config[name])) < len(config[name]):
+                    raise ReplyError(f"the request is malformed: '{name}' names something twice")
             return cls(
                 **cls.header_of(config),
                 owners=tuple(config["owners"]),
@@ -131,16 +135,17 @@ class StepReply:
         Raises
         ------
         ReplyError
-            For other owners, other arrays or shapes, and numbers that are not finite.
+            For other owners, other arrays or shapes, and numbers that are not finite or too large to compute with.
         """
         with unpacking_reply("the reply to a step"):
             config: Any = content.config_records["config"]
-            named, record = tuple(str(name) for name in config["owners"]), content.array_records["stacked"]
-        if named != owners:
-            raise ReplyError(f"the reply speaks for {', '.join(named)}, but {', '.join(owners)} were asked")
+            named, record = config["owners"], content.array_records["stacked"]
+        if named != list(owners):
+            told = in_short(repr(named), 100)
+            raise ReplyError(f"the reply speaks for {told}, but {', '.join(owners)} were asked")
         embeddings = checked_arrays(record, {"embeddings": shape})["embeddings"]
-        if not bool(torch.isfinite(embeddings).all()):
+        if not bool(usable_rows(embeddings).all()):
             raise ReplyError(
-                "the embeddings of the reply hold NaN or infinite values; a smaller learning-rate may help"
+                "the embeddings of the reply hold NaN, infinite or huge values; a smaller learning-rate may help"
             )
         return cls(owners, embeddings)

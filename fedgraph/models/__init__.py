@@ -11,7 +11,7 @@ from fedgraph.models.architectures import Architectures, initial_model
 from fedgraph.models.base import Batch, Differentiated, StackedModel, TaskSpec
 from fedgraph.models.choice import ModelChoice, ModelTable, VariantTable
 from fedgraph.models.frozen import FrozenLayers
-from fedgraph.models.parameters import Layout, finite_rows, flattened, weights_sha256
+from fedgraph.models.parameters import Layout, finite_rows, flattened, usable_rows, weights_sha256
 from fedgraph.models.personal_layers import PersonalLayers, PersonalLayersSettings
 from fedgraph.models.recurrent import ContextForecaster
 from fedgraph.models.registry import MODELS, ScikitSettings, build, parse_model
@@ -40,6 +40,7 @@ __all__ = [
     "initial_model",
     "last_linear",
     "parse_model",
+    "usable_rows",
     "weights_sha256",
     "with_input_of",
 ]

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedgraph.support.untrusted import LARGEST
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -120,6 +122,21 @@ def finite_rows(matrix: Tensor) -> Tensor:
     suspects = (~finite).nonzero().flatten()
     finite[suspects] = rows[suspects].isfinite().all(dim=1)
     return finite
+
+
+def usable_rows(tensor: Tensor) -> Tensor:
+    """Find the rows of ``[clients, ...]`` without NaN, infinite values, and values beyond ``LARGEST``.
+
+    Returns
+    -------
+    Tensor
+        bool ``[clients]``.
+    """
+    usable = finite_rows(tensor)
+    if tensor.is_floating_point() and tensor.numel():
+        low, high = tensor.flatten(1).aminmax(dim=1) if tensor.dim() > 1 else (tensor, tensor)
+        usable &= (low >= -LARGEST) & (high <= LARGEST)
+    return usable
 
 
 def weights_sha256(names: Sequence[str], matrix: Tensor) -> str:

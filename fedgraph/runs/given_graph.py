@@ -6,13 +6,14 @@ import csv
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from fedgraph.data import open_source
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation
 from fedgraph.graph import ClientGraph, from_labels, read_graph
 from fedgraph.runs.folder import RunFolder
-from fedgraph.support.errors import FedgraphError, GraphError, RunError
+from fedgraph.support.errors import FedgraphError, GraphError, RunError, quoted
 from fedgraph.support.randomness import generator
 
 log = logging.getLogger("fedgraph")
@@ -55,7 +56,7 @@ def given_graph(
         return None
     told: list[str] = []
     graph = _build(experiment, federation, data_dir, told)
-    graph = graph.reindex(federation.names, missing=table.missing, extra=table.extra)
+    graph = graph.reindex(federation.names, *_differing(experiment, graph, federation))
     if table.source in ("file", "data"):
         told += _about_isolated(graph)
     for note in told:
@@ -77,6 +78,25 @@ def _about_isolated(graph: ClientGraph) -> list[str]:
     if not alone or len(alone) == graph.num_clients:  # of a graph without edges the results say so anyway
         return []
     return [f"{len(alone):,} of {graph.num_clients:,} clients are isolated in the client graph: they have no edge"]
+
+
+def _differing(
+    experiment: Experiment, graph: ClientGraph, federation: Federation
+) -> tuple[Literal["error", "isolate"], Literal["error", "drop"]]:
+    """Return what is done about clients that only the federation, or only the graph has.
+
+    Where clients may be absent, neither ends the run: those of the graph are likely the absent ones, and a node that
+    brings clients of its own must not keep others from starting.
+    """
+    table = experiment.graph
+    if experiment.experiment.on_missing == "fail":
+        return table.missing, table.extra
+    here, known = set(federation.names), set(graph.names)
+    for names, what in ((here - known, "the client graph lacks %s, who get no edges"),
+                        (known - here, "the client graph has %s, who do not take part")):  # fmt: skip
+        if names:
+            log.warning(what, quoted(sorted(names)))
+    return "isolate", "drop"
 
 
 def _build(experiment: Experiment, federation: Federation, data_dir: Path, notes: list[str]) -> ClientGraph:

@@ -276,8 +276,8 @@ def _run_or_go_on(
         "set": shlex.quote(f"output.resume={folder.path}"),
         "data-dir": str(data_dir.resolve()) if data_dir else os.environ.get("FEDGRAPH_DATA", ""),
     }
-    # All nodes are on this machine: their errors need not be hidden.
-    places = {"FEDGRAPH_STATE": str(folder.path / "nodes"), "FEDGRAPH_FULL_ERRORS": "1"}
+    # All nodes are on this machine: their errors and files need not be hidden.
+    places = {"FEDGRAPH_STATE": str(folder.path / "nodes"), "FEDGRAPH_FULL_ERRORS": "1", "FEDGRAPH_ANY_FILES": "1"}
     if model_dir is not None:
         places["FEDGRAPH_MODELS"] = str(model_dir.resolve())
     if run_config["data-dir"]:
@@ -315,6 +315,7 @@ def _run_in_process(
         "FEDGRAPH_MODELS": "model_dir",
         "FEDGRAPH_DATA": "data_dir",
         "FEDGRAPH_FULL_ERRORS": "full_errors",
+        "FEDGRAPH_ANY_FILES": "any_files",
     }
     node_config = {keys[name]: value for name, value in places.items()}
     local = LocalGrid.of_partitions(client_app, nodes, run_config, **node_config)

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedgraph.support.errors import ExperimentError
+from fedgraph.support.untrusted import in_short
 
+_LONGEST_PATH = 500
 _OURS = ("strategies", "clients")
 _HANDED: dict[str, type] = {}
 """Classes that were handed over as such, by dotted path; for those that no module has, such as local ones."""
@@ -66,9 +68,12 @@ def load_object(path: str, key: str) -> Any:
     """
     if path in _HANDED:
         return _HANDED[path]
-    module_name, colon, attribute = path.partition(":")
-    if not colon or not module_name or not attribute:
-        raise ExperimentError(f"{key} = '{path}' is not a dotted path; write it as 'package.module:Class'")
+    module_name, _, attribute = path.partition(":")
+    # The path may come from a server: only a name is imported, and a long one is not repeated.
+    if len(path) > _LONGEST_PATH or not all(part.isidentifier() for part in (*module_name.split("."), attribute)):
+        raise ExperimentError(
+            f"{key} = '{in_short(path, 200)}' is not a dotted path; write it as 'package.module:Class'"
+        )
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:

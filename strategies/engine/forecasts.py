@@ -40,7 +40,7 @@ class ForecastStrategy(PhasedStrategy[S]):
         plan = self.plan
         federation = identify(
             grid, plan.client, plan.experiment, plan.roll_call, False,
-            on_wait=lambda text: log.info("waiting for nodes: %s", text), traffic=self.traffic,
+            on_wait=lambda text: log.info("waiting for nodes: %s", text), traffic=self.traffic, tolerate=plan.tolerant,
         )  # fmt: skip
         self.nodes = len(federation.hosts)
         if federation.task.kind != "forecast":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from itertools import combinations
+from typing import Literal, TypeVar
 
 import torch
 from flwr.app import Message, RecordDict
@@ -12,11 +13,12 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedgraph.data import SPLITS
-from fedgraph.data.schema import Schema, schema_from_json
+from fedgraph.data.schema import Schema, agree, schema_from_json
 from fedgraph.federation import Federation, OrderedGrid, Traffic, hosts_of, nodes_of, split_replies
 from fedgraph.methods.fedngm import MESSAGE, PhaseReply, PhaseRequest
 from fedgraph.models import TaskSpec
-from fedgraph.support.errors import ReplyError
+from fedgraph.support.errors import DataError, ReplyError
+from fedgraph.support.untrusted import in_short
 
 Answer = TypeVar("Answer")
 
@@ -80,8 +82,31 @@ class Members:
             names=names,
             hosts=hosts_of(names, node_of),
             num_rows=tuple(rows[name] for name in names),
+            schemas={name: self.schemas[name] for name in names},
             absent={**self.absent, **lost},
         )
+
+    def disagreeing(self, disputes: Literal["error", "private"]) -> dict[str, str]:
+        """Return the clients whose features fit fewer clients than those of others do, and why; {} if all fit equally.
+
+        For clients that cannot :func:`fedgraph.data.schema.agree`.
+        """
+        problems: dict[str, list[str]] = {name: [] for name in self.names}
+        for pair in combinations(self.names, 2):
+            try:
+                agree({name: self.schemas[name] for name in pair}, disputes)
+            except DataError as error:
+                for name in pair:
+                    problems[name].append(str(error))
+        counts = {name: len(found) for name, found in problems.items()}
+        if min(counts.values()) == max(counts.values()):
+            return {}
+        most = max(counts.values())
+        return {
+            name: f"its features do not go together with those of {most} others: {in_short(problems[name][0], 300)}"
+            for name, count in counts.items()
+            if count == most
+        }
 
     def federation(self) -> Federation:
         """Return the same clients as a :class:`Federation`, for code shared with other methods."""

@@ -95,7 +95,7 @@ class Nodes:
             )
             content = request.pack(None if more else shared_record)
             messages.append(Message(content, node, kind, group_id=str(server_round)))
-        return self.exchange(messages, self._federation.hosts, predictions or self._reader(shapes, types))[0]
+        return self.exchange(messages, self._federation.hosts, predictions or self._reader(shapes, types))
 
     def ask_one(
         self,
@@ -111,13 +111,21 @@ class Nodes:
         request = self._request(server_round, (name,), stacked, shared, splits, True)
         connected = node in set(self.grid.get_node_ids())
         sent = [Message(request.pack(), node, MessageType.TRAIN, group_id=str(server_round))] if connected else []
-        return self.exchange(sent, {node: torch.tensor([position])}, self._reader(shapes))[0]
+        return self.exchange(sent, {node: torch.tensor([position])}, self._reader(shapes))
 
-    def exchange(
-        self, messages: Iterable[Message], asked: Mapping[int, Tensor], read: Reader
+    def exchange(self, messages: Iterable[Message], asked: Mapping[int, Tensor], read: Reader) -> Replies:
+        """Send messages, and return the usable replies."""
+        return self.taken_in(self.send(messages), asked, read)[0]
+
+    def send(self, messages: Iterable[Message]) -> list[Message]:
+        """Send messages, and return whatever comes back in time."""
+        return self.grid.send_and_receive(messages, timeout=self._timeout)
+
+    def taken_in(
+        self, received: Iterable[Message], asked: Mapping[int, Tensor], read: Reader
     ) -> tuple[Replies, list[Message]]:
-        """Send messages; return the usable replies, and the messages they came in. See :func:`collect`."""
-        return collect(self._federation, asked, self.grid.send_and_receive(messages, timeout=self._timeout), read)
+        """Return the usable replies, and the messages they came in. See :func:`collect`."""
+        return collect(self._federation, asked, received, read)
 
     def _request(
         self,

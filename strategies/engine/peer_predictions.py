@@ -21,6 +21,7 @@ from fedgraph.support.errors import ExperimentError
 from strategies.engine.base import CohortStrategy
 from strategies.engine.global_model import GlobalModelStrategy
 from strategies.engine.nodes import Nodes
+from strategies.engine.replies import Replies
 from strategies.engine.stock import StockStrategy
 
 log = logging.getLogger("fedgraph")
@@ -75,15 +76,21 @@ def compare_peers(strategy: CohortStrategy[Any], nodes: Nodes) -> PeerComparison
         log.warning("peers are not compared: %d of them said what they predict", len(replies.names))
         return None
     targets = replies.tensors["targets"]
-    others = (targets != targets[0]).any(dim=1).nonzero().flatten().tolist()
-    if others:
-        listed = ", ".join(replies.names[row] for row in others)
+    usual = targets.mode(dim=0).values
+    alike = (targets == usual).all(dim=1)
+    listed = ", ".join(name for name, same in zip(replies.names, alike.tolist(), strict=True) if not same)
+    if listed and strategy.plan.on_missing != "fail" and int(alike.sum()) > 1:
+        log.warning("%s are left out of the comparison: their true classes are not those of most peers", listed)
+        replies = Replies.of(
+            federation, replies.positions[alike], {name: rows[alike] for name, rows in replies.tensors.items()}, {}, {}
+        )
+    elif listed:
         raise ExperimentError(
-            f"{_SHARED}; those of {listed} have other classes than those of {replies.names[0]}. To end this run "
+            f"{_SHARED}; those of {listed} have other classes than those of most. To end this run "
             "without a comparison, set compare-peers = false"
         )
     models = strategy.models[replies.positions, : strategy.layout.num_trainable]
-    return PeerComparison.of(replies.names, models, replies.tensors["predicted"], targets[0])
+    return PeerComparison.of(replies.names, models, replies.tensors["predicted"], usual)
 
 
 def read_predictions(

@@ -79,7 +79,9 @@ def execute_rounds(
     traffic = Traffic()
     federation, experiment_part = open_federation(grid, experiment, method, data_dir, folder, traffic)
     choice = ModelChoice.of(experiment.model)
-    choice.check_variants(federation.names)
+    if head.on_missing == "fail":
+        # Otherwise the clients of a variant may be among the absent.
+        choice.check_variants(federation.names)
     architectures = Architectures.of(choice, federation.task, federation.names)
     ordered = OrderedGrid(grid, federation, traffic)
     evaluation = experiment.evaluation
@@ -158,6 +160,7 @@ def open_federation(
         label_counts=experiment.graph.source == "labels",
         on_wait=lambda text: log.info("waiting for nodes: %s", text),
         traffic=traffic,
+        tolerate=experiment.experiment.on_missing != "fail",
     )
     log.info("%d clients on %d nodes; data: %s", len(federation.names), len(federation.hosts), federation.data)
     graph = given_graph(experiment, federation, data_dir, folder.notes)

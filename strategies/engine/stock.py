@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import json
+import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedProx, Strategy
 from torch import Tensor
 
@@ -25,15 +26,22 @@ from fedgraph.messages import (
     from_record,
     to_record,
 )
+from fedgraph.models import usable_rows
 from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError, ReplyError
 from fedgraph.support.files import State
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Settings
+from fedgraph.support.untrusted import in_short, read_json
 from strategies.engine.base import CohortStrategy
 from strategies.engine.loop import Progress
 from strategies.engine.nodes import Nodes
 from strategies.engine.replies import Replies
+
+Form = tuple[tuple[str, frozenset[str]], ...]
+
+_MOST_METRICS = 1_000
+_LONGEST_NAME = 200
 
 STOCK_CLIENT = "clients.engine.stock:StockClient"
 _NODE_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
@@ -83,7 +91,7 @@ class StockStrategy(CohortStrategy):
         config = self._config() | {KEEP_KEY: self.plan.keep_from(server_round)}
         with seeded(derive_seed(self.plan.seed, "stock-train", server_round)):
             messages = list(self.stock.configure_train(server_round, self._arrays, ConfigRecord(config), nodes.grid))
-        replies, self._usable = nodes.exchange(messages, self._asked(messages), partial(self._read, trains=True))
+        replies, self._usable = self._exchange(nodes, messages, trains=True)
         return replies
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
@@ -104,7 +112,7 @@ class StockStrategy(CohortStrategy):
         config = ConfigRecord(self._config())
         with seeded(derive_seed(self.plan.seed, "stock-evaluate", server_round)):
             messages = list(self.stock.configure_evaluate(server_round, self._arrays, config, nodes.grid))
-        replies, usable = nodes.exchange(messages, self._asked(messages), partial(self._read, trains=False))
+        replies, usable = self._exchange(nodes, messages, trains=False)
         self.stock.aggregate_evaluate(server_round, self._with_weight(usable))
         return replies
 
@@ -161,15 +169,40 @@ class StockStrategy(CohortStrategy):
         first, *others = [self.federation.names[position] for position in self.federation.hosts[node].tolist()]
         return f"{first} and {len(others)} others of its node" if others else first
 
-    def _read(self, content: RecordDict, clients: list[str], trains: bool) -> tuple[WorkReply, Mapping[str, str]]:
+    def _exchange(self, nodes: Nodes, messages: list[Message], trains: bool) -> tuple[Replies, list[Message]]:
+        """Run an exchange; return the usable replies, and the messages that a stock strategy can average.
+
+        Stock strategies end the run unless all replies have records and metrics of the same names: nodes that report
+        others than most nodes do are left out.
+        """
+        received = nodes.send(messages)
+        asked = self._asked(messages)
+        replies, usable = nodes.taken_in(received, asked, partial(self._read, trains=trains, names=None))
+        forms = Counter(map(_form, (message.content for message in usable)))
+        if len(forms) > 1:
+            ((names, _),) = forms.most_common(1)
+            replies, usable = nodes.taken_in(received, asked, partial(self._read, trains=trains, names=names))
+        return replies, usable
+
+    def _read(
+        self, content: RecordDict, clients: list[str], trains: bool, names: Form | None
+    ) -> tuple[WorkReply, Mapping[str, str]]:
         """Return what a node reports of its single clients, after checking that its answer can be averaged."""
         metrics, failed = _per_client(content, clients)
         self._check(content, clients, trains)
+        if names is not None and _form(content) != names:
+            raise ReplyError("its records or metrics have other names than those of most nodes")
         return WorkReply(tuple(clients), {}, metrics), failed
 
     def _check(self, content: RecordDict, clients: list[str], trains: bool) -> None:
         """Raise ReplyError unless a stock strategy can average this reply safely."""
-        metrics: Any = next(iter(content.metric_records.values()), {})
+        if len(content.metric_records) != 1 or len(content.array_records) != trains:
+            raise ReplyError(f"the reply has not one record of metrics{' and one of arrays' if trains else ' alone'}")
+        (metrics,) = content.metric_records.values()
+        for name, value in metrics.items():
+            # A metric of an evaluation may be undefined.
+            if isinstance(value, list) or (trains and not math.isfinite(value)):
+                raise ReplyError(f"metric '{name}' is no finite number")
         weight = metrics.get("num-examples", 0)
         positions = [self.federation.positions[name] for name in clients]
         hosted = int(self.federation.num_examples["train"][positions].sum())
@@ -178,27 +211,44 @@ class StockStrategy(CohortStrategy):
             raise ReplyError(f"its weight 'num-examples' is {weight}, its clients have {hosted} training examples")
         if not trains:
             return
-        record = next(iter(content.array_records.values()), ArrayRecord())
+        (record,) = content.array_records.values()
         layout = self.plan.layout
         tensors = checked_arrays(record, dict(zip(layout.names, layout.shapes, strict=True)))
         for name, tensor in tensors.items():
-            if not bool(torch.isfinite(tensor).all()):
-                raise ReplyError(f"array '{name}' holds NaN or infinite values")
+            if not bool(usable_rows(tensor[None]).all()):
+                raise ReplyError(f"array '{name}' holds NaN or infinite values, or values too large to compute with")
 
 
 def _per_client(content: RecordDict, clients: list[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read metrics ``[clients]`` and the clients that failed inside a node, from the record beside the stock reply."""
     config: Any = content.config_records.get("config", {})
     try:
-        named = list(config["clients"])
-        values = json.loads(config["per-client"])
-        failed = {str(name): str(reason) for name, reason in json.loads(config["failed"]).items()}
+        named = config["clients"]
+        values = read_json(config["per-client"], "what the clients measured")
+        told = read_json(config["failed"], "what failed")
+        failed = {str(name): in_short(str(reason)) for name, reason in told.items()}
         metrics = {name: torch.tensor(row, dtype=torch.float64) for name, row in values.items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ReplyError(f"the reply does not say what its clients measured ({error})") from None
+        # One infinite loss would make the mean over all clients infinite.
+        metrics = {name: row.where(row.isfinite(), torch.nan) for name, row in metrics.items()}
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise ReplyError(f"the reply does not say what its clients measured ({in_short(str(error), 300)})") from None
+    if (
+        not all(0 < len(name) <= _LONGEST_NAME and name.isprintable() for name in metrics)
+        or len(metrics) > _MOST_METRICS
+    ):
+        raise ReplyError(f"the reply has more than {_MOST_METRICS:,} metrics, or names that cannot be shown")
     if named != clients or any(row.shape != (len(clients),) for row in metrics.values()):
         raise ReplyError("the reply speaks for other clients than were asked")
     return metrics, {name: reason for name, reason in failed.items() if name in clients}
+
+
+def _form(content: RecordDict) -> Form:
+    """Return the names of the records that stock strategies average, and of the metrics."""
+    return tuple(
+        (name, frozenset(record) if isinstance(record, MetricRecord) else frozenset())
+        for name, record in sorted(content.items())
+        if isinstance(record, (ArrayRecord, MetricRecord))
+    )
 
 
 def check_absence_policy(on_missing: str) -> None:

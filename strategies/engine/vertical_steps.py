@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+
 import torch
 from flwr.app import Message, MessageType, RecordDict
 from torch import Tensor
 
 from fedgraph.data.owners import SAMPLE_SPLITS
-from fedgraph.federation import JoinedSamples, OrderedGrid, split_replies
+from fedgraph.federation import JoinedSamples, OrderedGrid, by_reason, split_replies
 from fedgraph.methods.vfl import StepReply, StepRequest
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import State
 from strategies.engine.phases import PhasesPlan
+
+log = logging.getLogger("fedgraph")
 
 
 class VerticalSteps:
@@ -28,6 +33,8 @@ class VerticalSteps:
 
     Attributes
     ----------
+    lost : dict of str to str
+        Owners that the run has gone on without, and why: from then on nobody has their embeddings.
     bytes_per_owner : int
         Bytes of embeddings and gradients so far, per owner.
     training_bytes_per_owner : int
@@ -41,6 +48,12 @@ class VerticalSteps:
         self._size = int(joined.sizes.max())
         self._gradient = torch.zeros(0, len(joined.owners), self._size)
         self.bytes_per_owner = self.training_bytes_per_owner = 0
+        self._here = torch.ones(len(joined.owners), dtype=torch.bool)
+        self.lost: dict[str, str] = {}
+
+    def present(self, rows: Tensor) -> Tensor:
+        """Return which owners have samples and still take part, bool ``[samples, owners]``."""
+        return self._joined.present[rows] & self._here
 
     def state(self) -> State:
         """Return what the next steps depend on, to be saved; owners keep what they need to continue from here."""
@@ -49,6 +62,7 @@ class VerticalSteps:
             "step": self._step,
             "update": list(self._update),
             "gradient": self._gradient,
+            "lost": self.lost,
             "bytes_per_owner": self.bytes_per_owner,
             "training_bytes_per_owner": self.training_bytes_per_owner,
         }
@@ -59,26 +73,31 @@ class VerticalSteps:
         self._update, self._gradient = tuple(state["update"]), state["gradient"]
         self.bytes_per_owner = state["bytes_per_owner"]
         self.training_bytes_per_owner = state["training_bytes_per_owner"]
+        self._leave(state.get("lost", {}))
 
     def send_back(self, rows: Tensor, gradient: Tensor) -> None:
         """Send the gradient ``[samples, owners, size]`` of ``rows``, embedded last, with the next request."""
         self._update = self._keys(rows)
-        self._gradient = gradient * self._joined.present[rows][..., None]
+        self._gradient = gradient * self.present(rows)[..., None]
 
     def embed(self, rows: Tensor, training: bool) -> Tensor:
         """Run one exchange: return embeddings ``[samples, owners, size]`` of some samples.
 
-        Owners first update their models, if a gradient is sent.
+        Owners first update their models, if a gradient is sent. An owner without a usable answer is left out from then
+        on, where the plan tolerates it: its embeddings are 0, and ``present`` is False.
 
         Raises
         ------
         RunError
-            When an owner has no usable answer: the others cannot continue without it.
+            When an owner has no usable answer and the plan is not tolerant, or too few are left.
         """
         self._step += 1
         keys, messages = self._keys(rows), []
+        hosts = {node: hosted for node, hosted in self._joined.hosts.items() if bool(self._here[hosted].all())}
         for node in self._grid.get_node_ids():
-            hosted = self._joined.hosts[node]
+            if node not in hosts:
+                continue
+            hosted = hosts[node]
             request = StepRequest(
                 client=self._plan.client,
                 experiment=self._plan.experiment,
@@ -92,7 +111,7 @@ class VerticalSteps:
                 keep_from=self._keep_from,
             )
             messages.append(Message(request.pack(), node, MessageType.TRAIN, group_id=str(self._step)))
-        hosts, sizes = self._joined.hosts, self._joined.sizes
+        sizes = self._joined.sizes
 
         def read(node: int, content: RecordDict) -> Tensor:
             shape = (len(hosts[node]), len(rows), int(sizes[hosts[node]].max()))
@@ -101,11 +120,8 @@ class VerticalSteps:
         replies = self._grid.send_and_receive(messages, timeout=self._plan.timeout)
         found, problems = split_replies(replies, hosts, read)
         if problems:
-            reasons = "; ".join(f"{', '.join(self._names(hosts[node]))}: {why}" for node, why in problems.items())
-            raise RunError(
-                f"step {self._step}: no usable embeddings from {reasons}. Vertical federated learning cannot go on "
-                "without an owner"
-            )
+            self._leave({name: why for node, why in problems.items() for name in self._names(hosts[node])})
+            self._check_present()
         result = torch.zeros(len(rows), len(self._joined.owners), self._size)
         for node, embeddings in found.items():
             result[:, hosts[node], : embeddings.shape[2]] = embeddings.transpose(0, 1)
@@ -113,7 +129,26 @@ class VerticalSteps:
         self.bytes_per_owner += 4 * self._size * (len(rows) + len(self._update))
         self.training_bytes_per_owner += 4 * self._size * (len(rows) - tested + len(self._update))
         self._update, self._gradient = (), self._gradient[:0]
-        return result * self._joined.present[rows][..., None]
+        return result * self.present(rows)[..., None]
+
+    def _leave(self, lost: Mapping[str, str]) -> None:
+        self.lost |= lost
+        self._here &= torch.tensor([name not in lost for name in self._joined.owners])
+
+    def _check_present(self) -> None:
+        """Raise RunError unless the run may go on without the owners that are lost."""
+        left, reasons = int(self._here.sum()), "; ".join(by_reason(self.lost))
+        if not self._plan.tolerant:
+            raise RunError(
+                f"step {self._step}: no usable embeddings from {reasons}. To go on without these owners, set "
+                '[experiment] on-missing = "skip"'
+            )
+        if left < max(1, self._plan.min_clients):
+            raise RunError(
+                f"step {self._step}: only {left} of at least {self._plan.min_clients} owners ([experiment] "
+                f"min-clients) are left ({reasons})"
+            )
+        log.warning("step %d: going on without %s", self._step, reasons)
 
     def _keys(self, rows: Tensor) -> tuple[str, ...]:
         return tuple(self._joined.keys[row] for row in rows.tolist())

@@ -196,7 +196,7 @@ def test_a_gradient_of_nan_is_told_with_the_next_step(make):
     node.open()
     keys = node.data.keys[:5]
     node.step(1, (), torch.zeros(2, 0, HIDDEN), keys)
-    with pytest.raises(ReplyError, match="NaN or infinite values"):
+    with pytest.raises(ReplyError, match="NaN, infinite or huge values"):
         node.step(2, keys, torch.full((2, 5, HIDDEN), torch.nan), keys)
     with pytest.raises(ExperimentError, match="or its training diverged"):
         node.step(3, keys, torch.zeros(2, 5, HIDDEN), keys)

@@ -12,7 +12,7 @@ from fedgraph.federation.joined_samples import JoinedSamples
 from fedgraph.fusion.model_file import FittedFusion
 from fedgraph.support.errors import DataError, ExperimentError, IdentityError, RunError
 from fedgraph.support.files import load_state
-from strategies.f3_inference import check_unchanged
+from strategies.f3_inference import unchanged
 
 NAMES = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")
 
@@ -126,21 +126,21 @@ def test_who_must_have_sent_embeddings_and_who_need_not(patches_tables, run_expe
     run = run_experiment(patches_tables, node_configs=nodes)
     fusion = FittedFusion.read(run.path / "fusion.safetensors")
     joined = JoinedSamples.of_state(load_state(run.checkpoint)["samples"])
-    check_unchanged(fusion, joined, sent=True)
+    unchanged(fusion, joined, sent=True)
     nothing = torch.tensor([6, 0, 6, 6])
     lacking = replace(joined, sizes=nothing, fingerprints=(joined.fingerprints[0], "", *joined.fingerprints[2:]))
-    check_unchanged(fusion, lacking)
+    unchanged(fusion, lacking)
     with pytest.raises(DataError, match="embeddings of patch-0-1 have another length"):
-        check_unchanged(fusion, lacking, sent=True)
+        unchanged(fusion, lacking, sent=True)
     absent = joined.present.clone()
     absent[:, 1] = False
-    check_unchanged(fusion, replace(lacking, present=absent), sent=True)
+    unchanged(fusion, replace(lacking, present=absent), sent=True)
     other = replace(joined, fingerprints=("x", joined.fingerprints[1], "y", joined.fingerprints[3]))
     for sent in (True, False):
         with pytest.raises(DataError, match="embeddings of patch-0-0, patch-1-0 are by other models"):
-            check_unchanged(fusion, other, sent)
+            unchanged(fusion, other, sent)
         with pytest.raises(DataError, match="embeddings of patch-1-1 have another length"):
-            check_unchanged(fusion, replace(joined, sizes=torch.tensor([6, 6, 6, 5])), sent)
+            unchanged(fusion, replace(joined, sizes=torch.tensor([6, 6, 6, 5])), sent)
 
 
 def test_what_it_cannot_work_with_is_told(patches_tables, run_experiment, nodes, later):

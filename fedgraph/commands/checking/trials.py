@@ -288,7 +288,7 @@ class Trials:
             "set": shlex.quote(f"output.resume={folder.path}"),
             "data-dir": os.environ.get("FEDGRAPH_DATA", ""),
         }
-        node = {"state_dir": str(folder.path / "nodes"), "full_errors": True}
+        node = {"state_dir": str(folder.path / "nodes"), "full_errors": True, "any_files": True}
         if run_config["data-dir"]:
             node["data_dir"] = run_config["data-dir"]
         local = grid.of_partitions(answer, nodes, run_config, **node)  # type: ignore[arg-type]

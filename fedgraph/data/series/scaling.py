@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated
 
@@ -22,6 +23,8 @@ Scale = tuple[_Mean, _Deviation]
 
 _ONE_STEP_IN = 24
 """At least one of this many of the last steps must have been read (an hour of a day), or they tell nothing."""
+
+log = logging.getLogger("fedgraph")
 
 
 def measured(values: Singles, valid: Mask) -> tuple[Doubles, Doubles]:
@@ -92,11 +95,15 @@ def replace_known(
     Raises
     ------
     DataError
-        For a known scale of somebody who is none of ``all_names``, the clients of the data set, whoever hosts them.
+        Where nobody of ``known`` is one of ``all_names``, the clients of the data set, whoever hosts them. A few that
+        are not are only logged: they may be names that another node made up.
     """
     unknown = sorted(set(known) - set(all_names))
     if unknown:
-        raise DataError(f"`scales` names {', '.join(unknown[:5])}, which is none of the {len(all_names)} clients")
+        text = f"`scales` names {', '.join(unknown[:5])}, which is none of the {len(all_names)} clients"
+        if len(unknown) == len(known):
+            raise DataError(text)
+        log.warning("%s", text)
     for row, name in enumerate(names):
         if name in known:
             mean[row], std[row] = known[name]

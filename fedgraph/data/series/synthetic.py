@@ -54,7 +54,7 @@ class SyntheticTrafficSettings(WindowSettings):
 
     set: Literal["synthetic-traffic"] = "synthetic-traffic"
     sensors: int = Field(30, ge=2, le=2_000)
-    days: int = Field(14, ge=1)
+    days: int = Field(14, ge=1, le=10_000)
     seed: int = 0
     missing_share: float = Field(0.02, ge=0.0, lt=0.9)
     step_minutes: float = Field(5.0, gt=0.0, le=60.0)

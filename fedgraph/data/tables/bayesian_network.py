@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from fedgraph.data.columns.files import Table
 from fedgraph.data.encoding.values import as_table
@@ -31,9 +31,9 @@ class BayesianNetworkSettings(ClientTableSettings):
 
     set: Literal["bayesian-network"] = "bayesian-network"
     path: str
-    clients: PositiveInt | tuple[str, ...] = 3
-    rows: PositiveInt = 1000
-    public_rows: int = Field(default=0, ge=0)
+    clients: Annotated[int, Field(ge=1, le=100_000)] | tuple[str, ...] = 3
+    rows: int = Field(default=1000, ge=1, le=10_000_000)
+    public_rows: int = Field(default=0, ge=0, le=10_000_000)
 
 
 class BayesianNetworkSource(TablesOfClients):

@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from fedgraph.data.columns.columns import as_category, read_column
@@ -47,7 +47,7 @@ class DealtTableSettings(ClientTableSettings):
     """
 
     path: str | None = None
-    clients: PositiveInt | tuple[str, ...] | None = None
+    clients: Annotated[int, Field(ge=1, le=100_000)] | tuple[str, ...] | None = None
     client_column: str | None = None
     segments: dict[str, dict[str, tuple[Value, ...]]] = Field(default_factory=dict)
     public_share: float = Field(default=0.0, ge=0, lt=1)

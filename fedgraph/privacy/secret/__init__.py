@@ -19,7 +19,16 @@ from fedgraph.privacy.secret.first_stage import (
     quantised,
 )
 from fedgraph.privacy.secret.masks import masked
-from fedgraph.privacy.secret.sealed import OVERHEAD, PUBLIC_BYTES, Context, KeyPair, fingerprint, open_sealed, seal
+from fedgraph.privacy.secret.sealed import (
+    OVERHEAD,
+    PUBLIC_BYTES,
+    Context,
+    KeyPair,
+    fingerprint,
+    is_public_key,
+    open_sealed,
+    seal,
+)
 from fedgraph.privacy.secret.shamir import ShareSettings, encode, reconstruct, split
 
 __all__ = [
@@ -36,6 +45,7 @@ __all__ = [
     "error_bound",
     "fingerprint",
     "folder_of",
+    "is_public_key",
     "masked",
     "on_shares",
     "open_sealed",

@@ -90,6 +90,21 @@ class KeyPair:
         return self.private.public_key().public_bytes_raw()
 
 
+def is_public_key(public: bytes) -> bool:
+    """Check that secrets can be agreed on with a public key that another party sent.
+
+    Returns
+    -------
+    bool
+        False for other than 32 bytes, and for the few keys with which every secret would be the same.
+    """
+    try:
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        return False
+    return True
+
+
 def fingerprint(public: bytes) -> str:
     """Return the SHA-256 of a public key, to compare or to pin in a node's configuration.
 

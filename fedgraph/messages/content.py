@@ -1,0 +1,86 @@
+"""What the content of any message keeps to, checked before a part of it is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+
+from fedgraph.support.errors import ReplyError
+from fedgraph.support.untrusted import check_name, in_short
+
+NUMPY = "numpy.ndarray"
+"""Flower's name for arrays encoded as ``numpy.save`` writes them."""
+
+_NUMPY_HEADER = 4096
+"""Upper bound on the bytes of the header of a serialised array."""
+
+_MOST_AXES = 16
+_LONGEST_AXIS = 1 << 40
+_MOST_RECORDS = 50
+_MOST_ARRAYS = 100_000
+_MOST_ENTRIES = 1_000
+_LONGEST_TEXT = 1 << 24
+
+
+def check_content(content: RecordDict) -> None:
+    """Check the structure of a message from another party, whatever it is about.
+
+    Names, numbers of entries, lengths of texts, and that every array has as many bytes as its shape and type say. No
+    array is decoded, and nothing is allocated.
+
+    Raises
+    ------
+    ReplyError
+        With the first part that cannot be accepted.
+    """
+    if len(content) > _MOST_RECORDS:
+        raise ReplyError(f"it has {len(content):,} records, and {_MOST_RECORDS} are the most")
+    for record_name, record in content.items():
+        check_name(record_name, "a record")
+        most = _MOST_ARRAYS if isinstance(record, ArrayRecord) else _MOST_ENTRIES
+        if len(record) > most:
+            raise ReplyError(f"its record '{record_name}' has {len(record):,} entries, and {most:,} are the most")
+        for name, value in record.items():
+            check_name(name, f"an entry of the record '{record_name}'")
+            if isinstance(value, Array):
+                check_array(name, value)
+            elif not isinstance(record, MetricRecord) and any(len(text) > _LONGEST_TEXT for text in _texts(value)):
+                raise ReplyError(f"the text '{name}' is longer than {_LONGEST_TEXT:,} letters")
+
+
+def check_array(name: str, array: Array) -> None:
+    """Check that an array has plain numbers, and the bytes that its shape and type need, before it is decoded.
+
+    Raises
+    ------
+    ReplyError
+        For another encoding or type, for a shape that is none, and for too few or too many bytes.
+    """
+    try:
+        kind = np.dtype(array.dtype)
+    except (TypeError, ValueError, SyntaxError):
+        raise ReplyError(f"array '{name}' is of the unknown type {in_short(str(array.dtype), 40)}") from None
+    if array.stype != NUMPY or kind.kind not in "biuf":
+        raise ReplyError(
+            f"array '{name}' holds {in_short(str(array.dtype), 40)} in the encoding {in_short(array.stype, 40)}, not "
+            f"plain numbers in {NUMPY}"
+        )
+    if not kind.isnative:
+        raise ReplyError(f"array '{name}' has its bytes in another order than this machine")
+    shape = tuple(array.shape)
+    if len(shape) > _MOST_AXES or any(not 0 <= length <= _LONGEST_AXIS for length in shape):
+        raise ReplyError(f"array '{name}' has the shape {in_short(str(shape), 100)}, which is none")
+    needed, there = kind.itemsize * math.prod(shape), len(array.data)
+    if there > needed + _NUMPY_HEADER:
+        raise ReplyError(f"array '{name}' takes {there} bytes, more than its shape {shape} needs")
+    if there < needed:
+        raise ReplyError(f"array '{name}' takes {there} bytes, fewer than its shape {shape} needs")
+
+
+def _texts(value: object) -> Iterator[str | bytes]:
+    for each in value if isinstance(value, list) else (value,):
+        if isinstance(each, (str, bytes)):
+            yield each

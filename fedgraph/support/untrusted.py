@@ -1,0 +1,63 @@
+"""Names, words and JSON of other parties, which are not trusted."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fedgraph.support.errors import ReplyError
+
+LONGEST_NAME = 200
+"""Most letters of the name of a client, of an array, of a metric."""
+
+LARGEST = 1e15
+"""Largest number of a client that is computed with: sums of squares of larger ones overflow in float32."""
+
+_DEEPEST = 40
+"""Levels of lists and tables within each other; an experiment has about five."""
+
+_LONGEST_WORDS = 2_000
+
+
+def check_name(name: Any, whose: str) -> None:
+    """Raise ReplyError unless a name that another party tells can be shown; ``whose`` says of what: "a client"."""
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+        raise ReplyError(
+            f"the name of {whose} is not text of 1 to {LONGEST_NAME} letters that can be shown: "
+            f"{in_short(repr(name), 60)}"
+        )
+
+
+def read_json(text: Any, what: str) -> Any:
+    """Parse JSON of another party; ``what`` names it in messages.
+
+    Raises
+    ------
+    ReplyError
+        When it is no JSON, or nested deeper than 40 levels, which code that walks through it could not take.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ReplyError(f"{what} is nested too deeply") from None
+    except (TypeError, ValueError) as error:
+        raise ReplyError(f"{what} is malformed ({in_short(str(error), 200)})") from None
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [inner for outer in level for inner in _within(outer)]
+        if not level:
+            return value
+    raise ReplyError(f"{what} is nested too deeply: lists and tables within each other on more than {_DEEPEST} levels")
+
+
+def in_short(text: str, most: int = _LONGEST_WORDS) -> str:
+    """Return the words of another party as they can be logged: without control characters, and cut to ``most`` letters.
+
+    Line breaks stay.
+    """
+    cut = text if len(text) <= most else f"{text[: most - 20]} ... ({len(text):,} letters)"
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in cut)
+
+
+def _within(value: Any) -> Any:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
