@@ -15,7 +15,7 @@ from fedgraph.defence import DefenceTable
 from fedgraph.federation import Federation
 from fedgraph.messages import from_record, to_record
 from fedgraph.models import TaskSpec
-from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.errors import ExperimentError
 from strategies.engine.defence import Defence
 
 ATTACKERS = ("client-1", "client-4")
@@ -33,7 +33,7 @@ class AbsurdOwner(F3Client):
 def absurd(names, sent):
     for place, name in enumerate(names):
         if name in ATTACKERS:
-            sent[place] = 1e30
+            sent[place] = 1e14
     return sent
 
 
@@ -53,7 +53,7 @@ class AbsurdStock(StockClient):
     def train(self):
         content = super().train()
         if set(self.clients) & set(ATTACKERS):
-            state = {name: torch.full_like(value, 1e30) for name, value in from_record(content["arrays"]).items()}
+            state = {name: torch.full_like(value, 1e14) for name, value in from_record(content["arrays"]).items()}
             content["arrays"] = to_record(state)
         return content
 
@@ -98,15 +98,12 @@ DEFENCES = [{"clip": 2.0}, {"krum": 0.2}, {"average": "median"}, {"average": "tr
 )
 def test_two_of_nine_clients_do_not_spoil_the_others(attacked, client, chosen, defence):
     chosen = {key: value for key, value in chosen.items() if value} | ({} if chosen["method"] else {"method": "fedavg"})
-    # Without a defence, what everybody gets back is so large that nobody's training is finite any more.
-    with pytest.raises(RunError, match="no usable reply from"):
-        attacked(client, **chosen)
+    assert honest(attacked(client, **chosen)) < 0.35
     assert honest(attacked(client, defence, **chosen)) > 0.7
 
 
 def test_a_stock_strategy_is_defended_node_by_node(attacked):
-    with pytest.raises(RunError, match="no usable reply from 9 clients"):
-        attacked(AbsurdStock, nodes=9, method="fedavg")
+    assert honest(attacked(AbsurdStock, nodes=9, method="fedavg")) < 0.35
     for defence in ({"clip": 2.0}, {"krum": 0.2}):
         folder = attacked(AbsurdStock, defence, nodes=9, method="fedavg")
         assert honest(folder) > 0.7
