@@ -61,8 +61,8 @@ class F3ForecastInference(ForecastStrategy[F3ForecastInferenceSettings]):
         FedgraphError
             If clients are missing, were not there in training, or lack what they kept; and if there is no network.
         """
-        federation, nodes = self.identified(grid)
         fitted = FittedForecasts.read(self._trained.fusion)
+        federation, nodes = self.identified(grid, tuple(fitted.owners))
         strangers = [name for name in federation.names if name not in fitted.owners]
         if strangers:
             raise DataError(

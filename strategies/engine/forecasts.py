@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -29,8 +30,11 @@ class ForecastStrategy(PhasedStrategy[S]):
     # Not their parameters, but tensors of one shape come from models of one architecture.
     mixes_models = True
 
-    def identified(self, grid: Grid) -> tuple[Federation, OrderedGrid]:
+    def identified(self, grid: Grid, known: tuple[str, ...] | None = None) -> tuple[Federation, OrderedGrid]:
         """Who takes part, and the grid that answers in the order of their names.
+
+        Where the plan tolerates absent clients and none are expected by name, a node that answers for others than the
+        ``known`` ones is left out.
 
         Raises
         ------
@@ -38,8 +42,11 @@ class ForecastStrategy(PhasedStrategy[S]):
             If clients are missing, or are no time series.
         """
         plan = self.plan
+        roll_call = plan.roll_call
+        if plan.tolerant and roll_call.expect is None:
+            roll_call = replace(roll_call, expect=known)
         federation = identify(
-            grid, plan.client, plan.experiment, plan.roll_call, False,
+            grid, plan.client, plan.experiment, roll_call, False,
             on_wait=lambda text: log.info("waiting for nodes: %s", text), traffic=self.traffic, tolerate=plan.tolerant,
         )  # fmt: skip
         self.nodes = len(federation.hosts)

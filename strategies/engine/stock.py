@@ -200,9 +200,9 @@ class StockStrategy(CohortStrategy):
             raise ReplyError(f"the reply has not one record of metrics{' and one of arrays' if trains else ' alone'}")
         (metrics,) = content.metric_records.values()
         for name, value in metrics.items():
-            # A metric of an evaluation may be undefined.
-            if isinstance(value, list) or (trains and not math.isfinite(value)):
-                raise ReplyError(f"metric '{name}' is no finite number")
+            # A metric may be undefined, such as the loss of no training at all.
+            if isinstance(value, list) or math.isinf(value):
+                raise ReplyError(f"metric '{name}' is no number, or infinite")
         weight = metrics.get("num-examples", 0)
         positions = [self.federation.positions[name] for name in clients]
         hosted = int(self.federation.num_examples["train"][positions].sum())

@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -114,33 +115,36 @@ def spoiling(name, key, values):
 def test_embeddings_by_another_model_are_refused_whatever_the_node_says(
     patches_tables, run_experiment, nodes, later, on_missing
 ):
-    run = run_experiment(patches_tables, node_configs=nodes)
+    run, client = run_experiment(patches_tables, node_configs=nodes), spoiling("patch-0-1", "fingerprints", ["0a1b"])
+    if on_missing == "skip":
+        folder = later(run, samples="test", experiment={"on-missing": on_missing}, client=client)
+        told = (folder.path / "logs" / "run.log").read_text()
+        assert "nothing usable from owner patch-0-1: its embeddings are by other models than those" in told
+        return
     with pytest.raises(DataError, match="embeddings of patch-0-1 are by other models than those.*model-dir"):
-        later(
-            run, samples="test", experiment={"on-missing": on_missing},
-            client=spoiling("patch-0-1", "fingerprints", ["0a1b"]),
-        )  # fmt: skip
+        later(run, samples="test", experiment={"on-missing": on_missing}, client=client)
 
 
 def test_who_must_have_sent_embeddings_and_who_need_not(patches_tables, run_experiment, nodes):
     run = run_experiment(patches_tables, node_configs=nodes)
     fusion = FittedFusion.read(run.path / "fusion.safetensors")
     joined = JoinedSamples.of_state(load_state(run.checkpoint)["samples"])
-    unchanged(fusion, joined, sent=True)
+    strict = SimpleNamespace(plan=SimpleNamespace(tolerant=False))
+    unchanged(strict, fusion, joined, sent=True)
     nothing = torch.tensor([6, 0, 6, 6])
     lacking = replace(joined, sizes=nothing, fingerprints=(joined.fingerprints[0], "", *joined.fingerprints[2:]))
-    unchanged(fusion, lacking)
+    unchanged(strict, fusion, lacking)
     with pytest.raises(DataError, match="embeddings of patch-0-1 have another length"):
-        unchanged(fusion, lacking, sent=True)
+        unchanged(strict, fusion, lacking, sent=True)
     absent = joined.present.clone()
     absent[:, 1] = False
-    unchanged(fusion, replace(lacking, present=absent), sent=True)
+    unchanged(strict, fusion, replace(lacking, present=absent), sent=True)
     other = replace(joined, fingerprints=("x", joined.fingerprints[1], "y", joined.fingerprints[3]))
     for sent in (True, False):
         with pytest.raises(DataError, match="embeddings of patch-0-0, patch-1-0 are by other models"):
-            unchanged(fusion, other, sent)
+            unchanged(strict, fusion, other, sent)
         with pytest.raises(DataError, match="embeddings of patch-1-1 have another length"):
-            unchanged(fusion, replace(joined, sizes=torch.tensor([6, 6, 6, 5])), sent)
+            unchanged(strict, fusion, replace(joined, sizes=torch.tensor([6, 6, 6, 5])), sent)
 
 
 def test_what_it_cannot_work_with_is_told(patches_tables, run_experiment, nodes, later):

@@ -102,6 +102,10 @@ def test_who_is_left_out_for_contradicting_the_others_is_told(patches_tables, ru
     run_experiment(patches_tables, node_configs=APART, client=spoiling("patch-0-1", with_other_label))
     assert "nothing usable from owner patch-0-1: contradicts most owners on the label of 1 samples" in caplog.text
     nodes = [{"clients": ",".join(NAMES[:2])}, {"clients": ",".join(NAMES[2:])}]
+    folder = run_experiment(patches_tables, node_configs=nodes, client=spoiling("patch-0-1", with_other_label))
+    assert "1 samples are left out, because owners disagree on their label" in caplog.text, "two against two"
+    assert "image-00003" not in (folder.path / "predictions.csv").read_text()
+    patches_tables["experiment"]["on-missing"] = "fail"
     with pytest.raises(DataError, match="disagree on the label of sample 'image-00003'"):
         run_experiment(patches_tables, node_configs=nodes, client=spoiling("patch-0-1", with_other_label))
 

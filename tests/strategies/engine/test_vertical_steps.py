@@ -13,7 +13,8 @@ from fedgraph.methods.vfl import StepReply, StepRequest
 from fedgraph.support.errors import RunError
 from strategies.engine.vertical_steps import VerticalSteps
 
-PLAN = SimpleNamespace(client="c:C", experiment="{}", folder=SimpleNamespace(name="run"), timeout=1.0)
+RUN = {"client": "c:C", "experiment": "{}", "folder": SimpleNamespace(name="run"), "timeout": 1.0, "min_clients": 1}
+PLAN = SimpleNamespace(**RUN, tolerant=False)
 SIZES = {"a": 2, "b": 3, "c": 1}
 PRESENT = torch.tensor([[True, True, True], [False, True, True], [True, True, False], [True, False, True]])
 
@@ -98,9 +99,30 @@ def test_a_node_that_is_gone_is_named_by_its_owners(served):
     del steps._grid._grid.contexts[1001]
     with pytest.raises(
         RunError,
-        match="step 1: no usable embeddings from a, c: no reply in time. Vertical federated learning cannot go",
+        match="step 1: no usable embeddings from a, c: no reply in time. To go on without these owners, set",
     ):
         steps.embed(torch.tensor([0]), training=True)
+
+
+def test_a_tolerant_run_goes_on_without_owners_that_are_gone_and_forgets_none_of_them(served):
+    steps, asked = served
+    steps._plan = SimpleNamespace(**RUN, tolerant=True)
+    del steps._grid._grid.contexts[1001]
+    rows = torch.tensor([0, 2])
+    found = steps.embed(rows, training=True)
+    assert steps.lost == dict.fromkeys(("a", "c"), "no reply in time")
+    assert steps.present(rows).tolist() == [[False, True, False], [False, True, False]]
+    assert not found[:, [0, 2]].any()
+    assert found[:, 1].all()
+    asked.clear()
+    other = VerticalSteps(steps._grid, steps._plan, joined())
+    other.load_state(steps.state())
+    other.embed(rows, training=True)
+    assert [request.owners for _, request in asked] == [("b",)]
+    steps._plan = SimpleNamespace(**{**RUN, "min_clients": 2}, tolerant=True)
+    del steps._grid._grid.contexts[1000]
+    with pytest.raises(RunError, match="only 0 of at least 2 owners"):
+        steps.embed(rows, training=True)
 
 
 def test_what_is_still_to_be_sent_survives_a_stop(served):

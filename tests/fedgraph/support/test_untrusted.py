@@ -1,0 +1,36 @@
+"""Names, words and JSON that come from others."""
+
+import pytest
+
+from fedgraph.support.errors import ReplyError
+from fedgraph.support.untrusted import check_name, in_short, read_json
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[" * 41 + "]" * 41])
+def test_json_nested_too_deeply_is_refused(text):
+    with pytest.raises(ReplyError, match="the graph is (nested too deeply|malformed)"):
+        read_json(text, "the graph")
+
+
+def test_json_as_deep_as_experiments_are_is_read():
+    assert read_json('{"a": [[1, {"b": 2}]]}', "x") == {"a": [[1, {"b": 2}]]}
+    with pytest.raises(ReplyError, match="x is malformed"):
+        read_json("{", "x")
+    with pytest.raises(ReplyError, match="x is malformed"):
+        read_json(5, "x")
+
+
+def test_words_are_cut_and_without_control_characters():
+    assert in_short("a\nb\x1b[2Jc") == "a\nb?[2Jc"
+    assert len(in_short("x" * 10**6)) < 2_020
+    assert in_short("x" * 10**6).endswith("(1,000,000 letters)")
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "\ud800", 5, None, b"a"])
+def test_names_that_are_none(name):
+    with pytest.raises(ReplyError, match="the name of a client is not text of 1 to 200 letters"):
+        check_name(name, "a client")
+
+
+def test_names_of_any_language_are_fine():
+    check_name("Klinik Süd, Zürich", "a client")
