@@ -45,11 +45,13 @@ def test_runs_by_dotted_path(plugin_folder):
     assert other["weights_sha256"] != summary["weights_sha256"]
 
 
+@pytest.mark.process
 def test_its_table_is_checked(plugin_folder):
     with pytest.raises(AssertionError, match="has no key 'trimm'; known keys: trim"):
         run(plugin_folder, "--json", "out.json", "--set", "TrimmedNeighbourMean.trimm=0.3")
 
 
+@pytest.mark.process
 def test_keeps_the_contract(plugin_folder, monkeypatch):
     from fedgraph.commands.checking import check_strategy
 
@@ -90,6 +92,7 @@ def test_the_trimmed_mean_is_a_trimmed_mean(plugin_folder, monkeypatch):
         np.testing.assert_allclose(got[client], rows[cut : len(rows) - cut].mean(axis=0), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.process
 def test_compared_with_a_built_in(plugin_folder):
     summaries = run(plugin_folder, "--json", "out.json", "--compare", "local", "--set", "experiment.rounds=1")
     assert [summary["method"] for summary in summaries] == ["TrimmedNeighbourMean", "local"]

@@ -15,6 +15,12 @@ REPLIES = json.loads((HERE / "replies.json").read_text())
 REQUESTS = json.loads((HERE / "requests.json").read_text())
 METHODS = ("sfl", "fedavg", "ipa", "f3", "vfl", "cnfgnn", "f3-forecast", "fedngm")
 A_FEW = {"fedngm": 4}
+FIRST = ("sfl", "fedavg", "f3")
+
+
+def by_method(names):
+    """Parameters of a test: the first methods in every run of the tests, the others where there is more time."""
+    return [pytest.param(name, marks=[pytest.mark.process] * (name not in FIRST)) for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +44,7 @@ def failures(method, cases):
     return {case: found for case, found in judged.items() if found.ended or found.broken}
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", by_method(METHODS))
 def test_one_bad_reply_neither_ends_a_run_nor_reaches_its_results(recorded, name):
     method, chance = recorded(name), random.Random(name)
     names = [*MUTATIONS, *DELIVERIES]
@@ -50,7 +56,7 @@ def test_one_bad_reply_neither_ends_a_run_nor_reaches_its_results(recorded, name
     assert failures(method, cases) == {}
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", by_method(METHODS))
 def test_one_bad_node_keeps_nobody_from_starting(recorded, name):
     method, chance = recorded(name), random.Random(f"opening {name}")
     cases = [
@@ -60,7 +66,7 @@ def test_one_bad_node_keeps_nobody_from_starting(recorded, name):
     assert failures(method, cases) == {}
 
 
-@pytest.mark.parametrize("name", sorted({case["method"] for case in REPLIES}))
+@pytest.mark.parametrize("name", by_method(sorted({case["method"] for case in REPLIES})))
 def test_replies_that_once_did(recorded, name):
     assert failures(recorded(name), [Case(**case) for case in REPLIES if case["method"] == name]) == {}
 
@@ -74,7 +80,7 @@ def answers(method, cases):
     return {case: failed for case, failed in found.items() if failed}
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", by_method(METHODS))
 def test_a_node_answers_a_malformed_request_in_time_and_in_foreseen_words(recorded, name):
     chance = random.Random(f"requests {name}")
     count = len(recorded_requests(recorded(name)))
@@ -86,7 +92,7 @@ def test_a_node_answers_a_malformed_request_in_time_and_in_foreseen_words(record
     assert answers(recorded(name), cases) == {}
 
 
-@pytest.mark.parametrize("name", sorted({case["method"] for case in REQUESTS}))
+@pytest.mark.parametrize("name", by_method(sorted({case["method"] for case in REQUESTS})))
 def test_requests_that_a_node_once_did_not(recorded, name):
     assert answers(recorded(name), [Case(**case) for case in REQUESTS if case["method"] == name]) == {}
 

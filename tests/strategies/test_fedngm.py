@@ -520,6 +520,7 @@ def test_who_is_lost_takes_its_masks_with_it_and_the_others_begin_again(summed, 
     assert ("height", "weight") in read_feature_graph(folder.path / "feature-graph.json").edges
 
 
+@pytest.mark.slow
 def test_questions_with_half_of_the_values_hidden_are_alike_for_all_models(table_tables, run_experiment):
     table_tables["fedngm"] |= {"hidden": 0.5, "yardsticks": True, "targets": ["weight", "ill"]}
     test = run_experiment(table_tables, nodes=1).summary()["metrics"]["test"]

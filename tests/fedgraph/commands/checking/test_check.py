@@ -11,6 +11,8 @@ from fedgraph.support.errors import ContractError, ExperimentError
 
 # Variants of others, and what takes longer.
 SLOW = {"vfl", "cnfgnn", "joint-forecast", "sfl-lg", "lg-fedavg", "fedavg-ft", "feddc", "sfl-ft"}
+# Of each kind of method one; the others are tried where there is more time.
+FIRST = {"sfl", "sfl-star", "fedavg", "scaffold", "ipa", "f3", "f3-forecast"}
 NEEDS_MORE = {
     "fedngm": "tables of clients, with which it is checked below",
     "f3-inference": "a run of f3",
@@ -21,7 +23,11 @@ NEEDS_MORE = {
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in built_ins() if name not in NEEDS_MORE],
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW) + [pytest.mark.process] * (name not in FIRST))
+        for name in built_ins()
+        if name not in NEEDS_MORE
+    ],
 )
 def test_a_built_in_method_keeps_the_contract(name):
     results = {result.name: result.status for result in check_strategy(name)}
