@@ -120,7 +120,9 @@ def _client_class(path: str) -> Any:
 
 def _work(message: Message, node: Node) -> RecordDict:
     path, experiment = _head(message)
-    threads = min(Assignment.of(experiment).train.threads, _MOST_THREADS)
+    assignment = Assignment.of(experiment)
+    node.check_allowed(path, assignment)
+    threads = min(assignment.train.threads, _MOST_THREADS)
     client_class = _client_class(path)
     with pinned_threads(threads):
         content: RecordDict = client_class.handle(message, node)
@@ -130,6 +132,7 @@ def _work(message: Message, node: Node) -> RecordDict:
 def _identity(message: Message, node: Node) -> Identity:
     path, experiment = _head(message)
     assignment = Assignment.of(experiment)
+    node.check_allowed(path, assignment)
     clients = tuple(sorted(node.hosted(assignment)))
     dealt = node.partition()
     if not clients:

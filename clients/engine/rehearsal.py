@@ -66,6 +66,7 @@ def rehearse(
     node = Node.of(Context(0, 0, dict(node_config), RecordDict(), {}))
     part = experiment.client_part(method)
     assignment = Assignment.of(part)
+    node.check_allowed(client, assignment)
     clients = tuple(sorted(node.hosted(assignment)))
     if not clients and node.aggregator is None:
         expected = ", ".join(assignment.expect or ())

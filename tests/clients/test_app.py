@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -17,6 +19,7 @@ from fedgraph.messages import (
     proof_of,
 )
 from fedgraph.support.errors import IdentityError
+from fedgraph.support.plugins import load_object
 
 COHORT_CLIENT = "clients.engine.base:CohortClient"
 
@@ -172,3 +175,26 @@ def test_a_private_key_that_cannot_be_read_is_told_without_its_place(part, tmp_p
 
 def test_a_partition_that_is_no_number_is_named(part):
     assert "partition-id" in error_of(identify(part, {"partition-id": "one", "num-partitions": 3}))
+
+
+@pytest.mark.parametrize(
+    ("allow", "message"),
+    [
+        ("clients.*", None),
+        ("clients.fedavg:*, clients.engine.base:CohortClient", None),
+        ("clients.sfl:SFLClient", "does not run [experiment] client = 'clients.engine.base:CohortClient'"),
+    ],
+)
+def test_a_node_runs_what_it_allows(part, allow, message, monkeypatch):
+    imported = []
+    monkeypatch.setattr("clients.app.load_object", lambda path, key: imported.append(path) or load_object(path, key))
+    found = identify(part, {"clients": "client-0", "allow": allow})
+    assert (message or "") in (error_of(found) or "")
+    assert (error_of(found) is None) == (message is None)
+    assert (not imported) == (message is not None), "what is refused is not imported either"
+
+
+def test_a_node_allows_models_too(part):
+    told = json.dumps({**json.loads(part), "model": {"name": "os:system"}})
+    found = identify(told, {"clients": "client-0", "allow": "clients.*"})
+    assert "does not run [model] name = 'os:system'" in error_of(found)
