@@ -17,7 +17,8 @@ import yaml
 from flwr.common.config import parse_config_args
 
 from fedgraph.commands.cli import app as fedgraph_app
-from fedgraph.experiment.experiment import apply_overrides, find_experiment
+from fedgraph.experiment.experiment import find_experiment
+from fedgraph.experiment.overrides import apply_overrides
 from fedgraph.federation.grids.local_flower import flower_environment, free_port, process, program
 from fedgraph.federation.identity import hosted_clients
 

@@ -8,13 +8,12 @@
 
 from fedgraph.experiment.experiment import (
     Experiment,
-    apply_overrides,
     find_experiment,
     load_experiment,
     parse_experiment,
     plugin_folders,
-    toml_value,
 )
+from fedgraph.experiment.overrides import apply_overrides, toml_value
 from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
 
 __all__ = [

@@ -15,6 +15,7 @@ import tomli_w
 
 from fedgraph.data import CLIENT, OF_ONES_OWN, parse_data
 from fedgraph.defence import DefenceTable
+from fedgraph.experiment.overrides import apply_overrides
 from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
 from fedgraph.federation import ClientsTable, RollCall
 from fedgraph.graph import GraphTable
@@ -261,8 +262,10 @@ def _checked(
     tables = apply_overrides(given, overrides)
     if method is not None:
         tables = _with_method(tables, method)
-        # What is set for this call is set for every method.
-        client = client or _table(apply_overrides({}, overrides), "experiment").get("client")
+        # A client class that is set for this call is one for every method, unless it goes with a method set beside it.
+        chosen = _table(apply_overrides({}, overrides), "experiment")
+        if not {"method", "strategy"} & set(chosen):
+            client = client or chosen.get("client")
     if client is not None:
         tables["experiment"] = {**_table(tables, "experiment"), "client": client}
     for table, key, is_there in _PATHS:
@@ -316,53 +319,6 @@ def plugin_folders(experiment: str | Path | Mapping[str, Any] | None) -> list[st
     """
     beside = [str(find_experiment(experiment).parent)] if isinstance(experiment, str | Path) else []
     return [*beside, str(Path.cwd())]
-
-
-def apply_overrides(tables: Mapping[str, Any], overrides: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``tables`` with each ``table.key=value`` applied; values are TOML, or plain text where they are not.
-
-    ``table={key = value}`` replaces a whole table. ``tables`` is not changed. Overrides may also be given as a mapping
-    from ``table.key`` to the value.
-
-    Raises
-    ------
-    ExperimentError
-        When an override has no ``=`` or goes through something that is not a table.
-    """
-    result = json.loads(json.dumps(tables, default=str))
-    named = isinstance(overrides, Mapping)
-    pairs = json.loads(json.dumps(overrides, default=str)).items() if named else map(_key_and_value, overrides)
-    for path, value in pairs:
-        override = f"{path}={value}"
-        keys = path.strip().split(".")
-        if not all(keys) or (len(keys) < 2 and not isinstance(value, dict)):
-            raise _no_override(override)
-        table = result
-        for key in keys[:-1]:
-            table = table.setdefault(key, {})
-            if not isinstance(table, dict):
-                raise ExperimentError(f"override '{override}': '{key}' is not a table")
-        table[keys[-1]] = value
-    return result
-
-
-def _key_and_value(override: str) -> tuple[str, Any]:
-    key, equals, text = override.partition("=")
-    if not equals:
-        raise _no_override(override)
-    return key, toml_value(text.strip())
-
-
-def _no_override(override: str) -> ExperimentError:
-    return ExperimentError(f"override '{override}' is not of the form table.key=value (or table={{...}})")
-
-
-def toml_value(text: str) -> Any:
-    """Return a value as TOML reads it, or the text itself where it is none."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -331,7 +331,7 @@ def test_a_client_that_fails_is_left_out_if_that_is_tolerated(table_tables, run_
     [
         ("schema", "[]", "the schema of client 'east' cannot be used: a schema has 1 to"),
         ("graph", '{"names": ["height"], "edges": []}', "over other features than the common ones"),
-        ("graph", "{", "the feature graph cannot be used"),
+        ("graph", "{", "the feature graph is malformed"),
         ("finish", '{"test/a": "b"}', "are not numbers by name"),
     ],
 )

@@ -246,7 +246,7 @@ def test_settings_take_the_number_of_clients_from_class_groups():
         ),
         ({"partition": "iid", "class-groups": [5, 5]}, "only used with partition"),
         ({"partition": "random"}, "partition: Input should be"),
-        ({"clients": 0}, "clients: Input should be greater than 0"),
+        ({"clients": 0}, "clients: Input should be greater than or equal to 1"),
         ({"alpah": 1}, "has no key 'alpah'; known keys: alpha, class-groups"),
     ],
 )

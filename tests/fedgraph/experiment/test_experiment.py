@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from fedgraph.experiment.experiment import apply_overrides, find_experiment, load_experiment, parse_experiment
+from fedgraph.experiment.experiment import find_experiment, load_experiment, parse_experiment
+from fedgraph.experiment.overrides import apply_overrides
 from fedgraph.support.errors import ExperimentError
 
 

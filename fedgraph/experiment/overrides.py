@@ -1,0 +1,57 @@
+"""Overrides of single keys of an experiment: ``train.learning-rate=0.05``."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fedgraph.support.errors import ExperimentError
+
+
+def apply_overrides(tables: Mapping[str, Any], overrides: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``tables`` with each ``table.key=value`` applied; values are TOML, or plain text where they are not.
+
+    ``table={key = value}`` replaces a whole table. ``tables`` is not changed. Overrides may also be given as a mapping
+    from ``table.key`` to the value.
+
+    Raises
+    ------
+    ExperimentError
+        When an override has no ``=`` or goes through something that is not a table.
+    """
+    result = json.loads(json.dumps(tables, default=str))
+    named = isinstance(overrides, Mapping)
+    pairs = json.loads(json.dumps(overrides, default=str)).items() if named else map(_key_and_value, overrides)
+    for path, value in pairs:
+        override = f"{path}={value}"
+        keys = path.strip().split(".")
+        if not all(keys) or (len(keys) < 2 and not isinstance(value, dict)):
+            raise _no_override(override)
+        table = result
+        for key in keys[:-1]:
+            table = table.setdefault(key, {})
+            if not isinstance(table, dict):
+                raise ExperimentError(f"override '{override}': '{key}' is not a table")
+        table[keys[-1]] = value
+    return result
+
+
+def _key_and_value(override: str) -> tuple[str, Any]:
+    key, equals, text = override.partition("=")
+    if not equals:
+        raise _no_override(override)
+    return key, toml_value(text.strip())
+
+
+def _no_override(override: str) -> ExperimentError:
+    return ExperimentError(f"override '{override}' is not of the form table.key=value (or table={{...}})")
+
+
+def toml_value(text: str) -> Any:
+    """Return a value as TOML reads it, or the text itself where it is none."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
