@@ -81,6 +81,10 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
         """
         federation, nodes = self.identified(grid)
         graph = self.plan.graph_of(federation)
+        if graph is not None and not self.settings.needs_given:
+            self.plan.folder.notes.append(
+                'the client graph of [graph] is not used; [f3-forecast] graph = "given" or controls = ["given"] use it'
+            )
         sent = self._embeddings(nodes, federation)
         windows = {str(split): self._windows(sent, split, federation.task) for split in SPLITS}
         given = graph.subgraph(sent.names).dense().float() if graph is not None and self.settings.needs_given else None

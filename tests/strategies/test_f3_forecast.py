@@ -64,6 +64,9 @@ def test_with_a_given_graph_neighbours_alone_are_mixed(tables, run_experiment, t
     test = folder.summary()["metrics"]["test"]
     assert test["mae"]["mean"] < 0.8 * test["mae-local"]["mean"]
     assert not (folder.path / "learned-graph.npz").exists()
+    assert "is not used" not in str(folder.summary().get("notes"))
+    tables["f3-forecast"] |= {"graph": "none", "steps": 2}
+    assert "the client graph of [graph] is not used" in str(run_experiment(tables).summary()["notes"])
 
 
 def test_private_targets_stay_with_their_client(tables, run_experiment):
