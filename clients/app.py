@@ -61,8 +61,8 @@ def work(message: Message, context: Context) -> Message:
 def _answered(message: Message, context: Context, answer: Callable[[Node], RecordDict]) -> Message:
     """Return the reply to a message, or an error that reveals nothing about this node."""
     node = Node.of(context)
-    _find_plugins(context)
     try:
+        _find_plugins(context)
         check_content(message.content)
         content = answer(node)
         _add_proof(message, content, node)

@@ -74,7 +74,9 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
         return {"parameters": result.parameters}, {"loss": result.loss}
 
     def _with_context(self, splits: Iterable[SplitName]) -> Cohort:
-        windows, contexts = ({split: self.sent(f"{kind}/{split}") for split in splits} for kind in ("windows", "graph"))
+        windows, contexts = (
+            {split: self.request.stacked[f"{kind}/{split}"] for split in splits} for kind in ("windows", "graph")
+        )
         return cohort_with_context(self.uniform_cohort, self.model, windows, contexts)
 
     def _starts(self) -> dict[str, Tensor]:
@@ -93,7 +95,7 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
             self.remember(_PURPOSE, {"parameters": self.models})
         return {
             f"hidden/{split}": hidden_states(
-                self.uniform_cohort, self.model, self.models, split, self.sent(f"windows/{split}")
+                self.uniform_cohort, self.model, self.models, split, self.request.stacked[f"windows/{split}"]
             )
             for split in splits
         }
@@ -106,5 +108,5 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
         models = state.load(request.clients, request.round + 1, {"parameters": nothing})["parameters"]
         if bool(models.isnan().any()):
             raise ReplyError("this node does not have the models of this round: was its state folder removed?")
-        windows, contexts = self.sent("windows/train"), self.sent("graph/train")
+        windows, contexts = self.request.stacked["windows/train"], self.request.stacked["graph/train"]
         return context_gradients(self.uniform_cohort, self.model, models, windows, contexts)

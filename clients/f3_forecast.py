@@ -73,7 +73,7 @@ class _ForecastClient(CohortClient[Kept]):
 
     def forecasters(self, embeddings: Mapping[SplitName, Tensor], suffix: str) -> Cohort:
         """Return the clients with forecasters from a window's own embedding and that of a later one, which was sent."""
-        sent = {split: self.sent(f"embeddings{suffix}/{split}").float() for split in embeddings}
+        sent = {split: self.request.stacked[f"embeddings{suffix}/{split}"].float() for split in embeddings}
         if any(sent[split].shape[:2] != own.shape[:2] or sent[split].dim() != 3 for split, own in embeddings.items()):
             raise ReplyError("the request does not bring an embedding of each window")
         inputs = {split: torch.cat([own, sent[split]], 2) for split, own in embeddings.items()}
@@ -174,7 +174,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
             if self.settings.targets == "private":
                 metrics |= self._forecast(suffix)
                 continue
-            sent = {split: self.sent(f"{kind}{suffix}/{split}") for split in self.request.evaluate}
+            sent = {split: self.request.stacked[f"{kind}{suffix}/{split}"] for split in self.request.evaluate}
             found = evaluate_forecasts(self.assignment, cohort, sent)
             metrics |= {f"{name}{suffix}": values for name, values in found.items()}
         return WorkReply(self.request.clients, {}, metrics)
@@ -235,7 +235,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
         """Write forecasts of the windows, and measure those whose readings are there."""
         cohort = self.uniform_cohort
         if self.settings.targets == "shared":
-            found = self.sent("forecasts/test")
+            found = self.request.stacked["forecasts/test"]
         else:
             forecasters = self.forecasters({"test": self._embeddings()}, "")
             mean, std = (values[:, None, None] for values in (cohort.data.mean, cohort.data.std))

@@ -59,7 +59,7 @@ class IPAClient(CohortClient[IPASettings]):
         shared, width = self.request.shared, self.uniform_cohort.model.layout.num_parameters
         at_once = "peers" in shared
         peers = shared["peers"] if at_once else shared["others"]
-        weights = self.sent("weights") if at_once else shared["weights"]
+        weights = self.request.stacked["weights"] if at_once else shared["weights"]
         expected = (len(self.request.clients), len(peers)) if at_once else (len(peers),)
         aligned = at_once or int((shared["there"] > 0).sum()) == len(peers)
         if peers.shape[1:] != (width,) or weights.shape != expected or not aligned:

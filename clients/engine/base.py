@@ -171,16 +171,6 @@ class CohortClient(Configured[S]):
             raise ReplyError(f"'parameters' of the request are {found.dtype} {list(found.shape)}, which is no model")
         return found if own else found.expand(len(self.request.clients), -1)
 
-    def sent(self, name: str) -> Tensor:
-        """Return a tensor of the request, ``[clients, ...]``.
-
-        Raises
-        ------
-        ReplyError
-            When it has none of this name.
-        """
-        return self.request.stacked[name]
-
     def room(self) -> dict[SplitName, int]:
         """Return how many examples of each split tensors that are sent back have room for, as the request says.
 

@@ -9,13 +9,18 @@ from torch import Tensor
 
 _BLOCK = 1 << 24
 """Numbers that a robust average handles at a time: it needs ``[targets, clients]`` of them for each parameter."""
+_ROWS = 1 << 17
+"""Numbers whose lengths are computed at a time."""
 _MIDDLE = 0.5 - 1e-6
 """A trimmed mean that drops nearly all is a weighted median: the middle value, or the mean of the two in the middle."""
 
 
 def lengths(rows: Tensor) -> Tensor:
     """Return the Euclidean length of each row of ``[clients, ...]``, float64 ``[clients]``; 1e30 does not overflow."""
-    return torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=torch.float64)
+    rows = rows.flatten(1)
+    # A few rows at a time: the copy in double precision then stays in the cache.
+    blocks = rows.split(max(1, _ROWS // max(1, rows.shape[1])))
+    return torch.cat([torch.linalg.vector_norm(block, dim=1, dtype=torch.float64) for block in blocks])
 
 
 def bounded(rows: Tensor, bound: float | Tensor) -> Tensor:

@@ -259,6 +259,8 @@ def _checked(
     beside: Path,
 ) -> Experiment:
     """Validate tables after overrides, with paths looked for in the folder ``beside`` first."""
+    # They are read twice, and may be an iterator.
+    overrides = overrides if isinstance(overrides, Mapping) else list(overrides)
     tables = apply_overrides(given, overrides)
     if method is not None:
         tables = _with_method(tables, method)

@@ -22,7 +22,7 @@ from fedgraph.messages.array_records import checked_arrays, from_record, to_reco
 from fedgraph.messages.envelope import KEEP_KEY, ROUND_KEY, Request, told_hosts, unpacking_reply, unpacking_request
 from fedgraph.models import TaskSpec, usable_rows
 from fedgraph.support.errors import ReplyError
-from fedgraph.support.untrusted import LARGEST, in_short
+from fedgraph.support.untrusted import LARGEST, LONGEST_DESCRIPTION, in_short
 
 _TASK: TypeAdapter[TaskSpec | None] = TypeAdapter(TaskSpec | None)
 _LARGEST_MOMENT = 1e30
@@ -33,8 +33,6 @@ _MOST_READINGS = 1e12
 
 _MOST_EXAMPLES = 1 << 40
 """Bound on the number of examples of a client; sums of larger ones would overflow."""
-
-_LONGEST_DESCRIPTION = 500
 
 
 @dataclass(frozen=True)
@@ -288,7 +286,7 @@ class Identity:
             }
             stacked = from_record(content.array_records["stacked"])
             label_counts, moments = stacked.get("label-counts"), stacked.get("moments")
-            data = in_short(str(config["data"]), _LONGEST_DESCRIPTION)
+            data = in_short(str(config["data"]), LONGEST_DESCRIPTION)
             groups, untrained = tuple(config["groups"]), tuple(config["untrained"])
         clients, partition = told_hosts(config)
         if any(values.shape != (len(clients),) or not _are_counts(values) for values in num_examples.values()):

@@ -19,7 +19,7 @@ from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
 from fedgraph.messages.array_records import checked_arrays, to_record
 from fedgraph.messages.envelope import Request, told_hosts, unpacking_reply, unpacking_request
 from fedgraph.support.errors import ReplyError
-from fedgraph.support.untrusted import LARGEST, in_short
+from fedgraph.support.untrusted import LARGEST, LONGEST_DESCRIPTION, in_short
 
 EMBED = "query.embed"
 """The message type of the request."""
@@ -28,7 +28,6 @@ _LARGEST_EMBEDDING = 1 << 20
 _LARGEST_PROBABILITY = 1 + 1e-4
 """1, up to rounding."""
 
-_LONGEST_DESCRIPTION = 500
 _LONGEST_KEY = 1_000
 
 
@@ -174,7 +173,7 @@ class EmbedReply:
             keys = tuple(str(key) for key in config["keys"])
             fingerprints = tuple(str(text) for text in config["fingerprints"])
             sizes = torch.tensor([int(size) for size in config["sizes"]], dtype=torch.int64)
-            data = in_short(str(config["data"]), _LONGEST_DESCRIPTION)
+            data = in_short(str(config["data"]), LONGEST_DESCRIPTION)
             predicted = len(classes) if config["predicts"] else 0
             records = content.array_records
             samples, stacked = records["samples"], records["stacked"]

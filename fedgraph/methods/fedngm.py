@@ -34,7 +34,7 @@ from fedgraph.models import usable_rows
 from fedgraph.privacy.secret import is_public_key
 from fedgraph.support.errors import GraphError, ReplyError
 from fedgraph.support.settings import Settings
-from fedgraph.support.untrusted import in_short, read_json
+from fedgraph.support.untrusted import LONGEST_DESCRIPTION, in_short, read_json
 
 
 class FedNGMScaling(ScalingSettings):
@@ -153,7 +153,6 @@ _PARAMETERS = "parameters"
 _SUMS = "sums"
 _MOST_ROWS = 1 << 40
 _MOST_SCORES = 10_000
-_LONGEST_DESCRIPTION = 500
 
 
 @dataclass(frozen=True)
@@ -294,7 +293,7 @@ class PhaseReply:
             config: Any = content.config_records["config"]
             texts = tuple(str(text) for text in config["texts"])
             num_rows = tuple(int(count) for count in config["num-rows"])
-            data = in_short(str(config["data"]), _LONGEST_DESCRIPTION)
+            data = in_short(str(config["data"]), LONGEST_DESCRIPTION)
             stacked: ArrayRecord = content.array_records["stacked"]
         clients, partition = told_hosts(config)
         if len(texts) != len(clients) or len(num_rows) != len(clients):

@@ -10,6 +10,9 @@ from fedgraph.support.errors import ReplyError
 LONGEST_NAME = 200
 """Most letters of the name of a client, of an array, of a metric."""
 
+LONGEST_DESCRIPTION = 500
+"""Most letters of a description of data that are kept."""
+
 LARGEST = 1e15
 """Largest number of a client that is computed with: sums of squares of larger ones overflow in float32."""
 

@@ -117,7 +117,8 @@ class CohortStrategy(MethodStrategy[S]):
 
     def starts(self, positions: Tensor) -> Tensor:
         """Return the models from which the clients at ``positions`` trained, ``[present, parameters]``."""
-        return self.models[positions]
+        everybody = len(positions) == len(self.federation.names)
+        return self.models if everybody else self.models[positions]
 
     def shared_with(self, positions: Tensor, measures: bool) -> dict[str, Tensor]:
         """Return further shared tensors for the node of the clients at ``positions``.
