@@ -13,12 +13,12 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedgraph.data import data_folder
 from fedgraph.experiment import Experiment, load_experiment, plugin_folders
 from fedgraph.runs import Callback, Run, RunFolder
 from fedgraph.runs.reports import as_text
 from fedgraph.runs.reports.page import leave_report
 from fedgraph.runs.tracking import tracked
+from fedgraph.support.catalogue import data_folder
 from fedgraph.support.plugins import add_plugin_paths
 from fedgraph.support.threads import pinned_threads
 from strategies.engine.chosen import ChosenMethod

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 
 from flwr.app import Context
 
-from fedgraph.data import CLIENT, DataSource, OwnData, data_folder, open_source, parse_data
+from fedgraph.data import CLIENT, DataSource, OwnData, open_source, parse_data
 from fedgraph.federation import hosted_clients, listed, named_clients, prove
 from fedgraph.messages import unpacking_request
 from fedgraph.models import ModelChoice, TaskSpec
+from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError
 from fedgraph.support.settings import S, Settings, parse, part_of
 from fedgraph.support.untrusted import in_short, read_json

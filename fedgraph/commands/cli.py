@@ -28,6 +28,8 @@ from fedgraph.commands.run import run
 from fedgraph.commands.runs import compare, report, runs
 from fedgraph.commands.sweep import sweep
 from fedgraph.commands.tour import tour
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.remembered import remembered
 from fedgraph.support.terminal import messages_for_people
 
 if TYPE_CHECKING:
@@ -98,14 +100,11 @@ def _main(
 
 def methods() -> None:
     """List the built-in methods and what they need."""
-    from fedgraph.methods import built_ins
-
     table = Table()
     for column in ("method", "what it is", "needs", "paper"):
         table.add_column(column, overflow="fold")
     # Methods for graphs first, then the baselines.
-    for name, found in sorted(built_ins().items(), key=lambda item: item[0].split("-")[0] not in _OURS):
-        told: list[str] = [getattr(found, key) for key in ("title", "needs", "paper")]
+    for name, *told in sorted(remembered("methods", _described), key=lambda row: row[0].split("-")[0] not in _OURS):
         table.add_row(name, *map(escape, told))
     console = Console()
     console.print(table)
@@ -116,6 +115,14 @@ def methods() -> None:
     )
 
 
+def _described() -> list[tuple[str, ...]]:
+    from fedgraph.methods import built_ins
+
+    return [
+        (name, *(getattr(found, key) for key in ("title", "needs", "paper"))) for name, found in built_ins().items()
+    ]
+
+
 def keys(
     table: Annotated[str | None, typer.Argument(help="experiment, data, metr-la, model, gru, sfl, fedavg, ...")] = None,
 ) -> None:
@@ -123,14 +130,23 @@ def keys(
 
     Those of the files of `fedgraph reproduce` are listed too.
     """
-    from fedgraph.commands.keys import explanations
-
     console = Console(soft_wrap=True, highlight=False)
     with messages_for_people():
-        for heading, lines in explanations(table):
+        known = remembered("keys", _explained)
+        wanted = [(heading, lines) for name, heading, lines in known if table in (None, name)]
+        if not wanted:
+            names = ", ".join(dict.fromkeys(name for name, *_ in known))
+            raise ExperimentError(f"there is no table '{table}'; known: {names}")
+        for heading, lines in wanted:
             console.print(f"[bold]{escape(heading)}[/bold]")
             for line in lines:
                 console.print(f"    {line}", markup=False)
+
+
+def _explained() -> list[tuple[str, str, list[str]]]:
+    from fedgraph.commands.keys import explanations
+
+    return explanations()
 
 
 _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
+from pydantic import TypeAdapter
 from rich.console import Console
 from rich.markup import escape
 
+from fedgraph.support.catalogue import CatalogueEntry, data_folder, downloads, find
 from fedgraph.support.errors import ExperimentError
+from fedgraph.support.remembered import remembered
 from fedgraph.support.terminal import messages_for_people
 
-if TYPE_CHECKING:
-    from fedgraph.data import CatalogueEntry
+_ENTRIES = TypeAdapter(tuple[CatalogueEntry, ...])
 
 
 def data(
@@ -23,16 +25,15 @@ def data(
     download: Annotated[str | None, typer.Option(help="Fetch the files of this data set.")] = None,
 ) -> None:
     """List the data sets and which are here, or show one."""
-    from fedgraph.data import OF_ONES_OWN, catalogue_entries, data_folder, find, settings_by_set
-
     console = Console()
     folder = data_folder(str(data_dir) if data_dir else os.environ.get("FEDGRAPH_DATA"))
-    entries = {entry.name: entry for entry in catalogue_entries()}
+    known = remembered("data", _known)
+    entries = {entry.name: entry for entry in _ENTRIES.validate_python(known["entries"])}
     with messages_for_people():
         if name is not None and download is not None:
             raise ExperimentError("give a name for its details, or --download and a name to fetch it; not both")
         wanted = download or name
-        if wanted in settings_by_set() and wanted not in entries:
+        if wanted in known["sets"] and wanted not in entries:
             console.print(f"{wanted} has no files of its own to look for or fetch: see `fedgraph keys {wanted}`.")
             return
         if wanted is not None and wanted not in entries:
@@ -51,12 +52,20 @@ def data(
         console.print(line, markup=False, soft_wrap=True, highlight=False)
     console.print(
         "\nLicence, files and where to get them: `fedgraph data NAME`; fetch them: `fedgraph data --download NAME`.\n"
-        f"Data of your own: {', '.join(OF_ONES_OWN)}, from what [data] path names, or at each node from a file of "
-        "its own (node config key data); `fedgraph keys series` and so on have the details.",
+        f"Data of your own: {', '.join(known['of-ones-own'])}, from what [data] path names, or at each node from "
+        "a file of its own (node config key data); `fedgraph keys series` and so on have the details.",
         soft_wrap=True,
         markup=False,
         highlight=False,
     )
+
+
+def _known() -> dict[str, Any]:
+    """Return the data sets of the catalogue, and the names of all sets and of those that read one's own files."""
+    from fedgraph.data import OF_ONES_OWN, catalogue_entries, settings_by_set
+
+    entries = _ENTRIES.dump_python(catalogue_entries(), mode="json")
+    return {"entries": entries, "sets": list(settings_by_set()), "of-ones-own": OF_ONES_OWN}
 
 
 def _tell(entry: CatalogueEntry, folder: Path, console: Console) -> None:
@@ -69,8 +78,6 @@ def _tell(entry: CatalogueEntry, folder: Path, console: Console) -> None:
 
 def _where(entry: CatalogueEntry, folder: Path) -> list[str]:
     """Return where the files of a data set are, or where they are looked for and how to get them."""
-    from fedgraph.data import downloads, find
-
     if not entry.alternatives:
         return ["needs no files"]
     found = find(entry, folder)
@@ -88,7 +95,7 @@ def _where(entry: CatalogueEntry, folder: Path) -> list[str]:
 def _download(entry: CatalogueEntry, folder: Path, console: Console) -> None:
     from rich.progress import Progress
 
-    from fedgraph.data import downloads, fetch
+    from fedgraph.support.download import fetch
 
     if not entry.alternatives:
         console.print(f"{entry.name} needs no download.")

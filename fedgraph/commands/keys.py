@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -16,10 +15,9 @@ from fedgraph.defence import DefenceTable
 from fedgraph.experiment import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
 from fedgraph.federation import ClientsTable
 from fedgraph.graph import GraphTable
-from fedgraph.methods import built_in, built_ins
+from fedgraph.methods import built_ins
 from fedgraph.models import MODELS, ModelTable, ModuleSettings, VariantTable
 from fedgraph.reproduce import EXPLAINED, STUDY_EXPLAINED
-from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 from fedgraph.training import TrainSettings
 from strategies.engine.stock import stock_keys
@@ -51,46 +49,29 @@ def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
     return tables | EXPLAINED | STUDY_EXPLAINED
 
 
-def explanations(table: str | None) -> Iterator[tuple[str, list[str]]]:
-    """Yield the heading and the explanation of a table, of those that one of its keys chooses by name, or of all.
+def explanations() -> list[tuple[str, str, list[str]]]:
+    """Return name, heading and explanation of every table, and of what keys of ``[data]`` and ``[model]`` choose from.
 
-    Parameters
-    ----------
-    table : str or None
-        Short name, such as ``graph``, ``metr-la`` or ``sfl``; ``data`` has the names of the data sets.
-
-    Raises
-    ------
-    ExperimentError
-        For an unknown table; the message lists the known ones.
+    A name such as ``metr-la`` or ``sfl`` may have several headings. Built-in methods without a settings class are told
+    with the arguments of their strategy in Flower.
     """
     tables = setting_tables()
-    choices = _chosen_by(tables, table) if table is not None else {}
-    if table is not None and table not in tables and not choices:
-        strategy = built_in(table)
-        if strategy is None:
-            raise ExperimentError(f"there is no table '{table}'; known: {', '.join(tables)}")
-        yield f"[{table}]", _of_constructor(strategy)
-    for name, (heading, kind) in tables.items():
-        if table is None or name == table:
-            yield heading, describe(kind, name)
-    for key, names in choices.items():
-        yield f"[{table}] {key}", [f"chooses one of these, whose keys `fedgraph keys NAME` lists: {', '.join(names)}"]
-
-
-def _chosen_by(tables: dict[str, tuple[str, type[Settings]]], table: str) -> dict[str, list[str]]:
-    """Return the tables that a key of ``table`` chooses by name, by that key: ``{"set": [...]}`` for ``data``."""
-    found: dict[str, list[str]] = {}
+    found = [(name, heading, describe(kind, name)) for name, (heading, kind) in tables.items()]
+    choices: dict[tuple[str, str], list[str]] = {}
     for name, (heading, _) in tables.items():
-        chosen = re.fullmatch(rf'\[{re.escape(table)}\] (\w+) = ".*"', heading)
+        chosen = re.fullmatch(r'\[(\w+)\] (\w+) = ".*"', heading)
         if chosen is not None:
-            found.setdefault(chosen[1], []).append(name)
-    return found
+            choices.setdefault((chosen[1], chosen[2]), []).append(name)
+    for (table, key), names in choices.items():
+        told = f"chooses one of these, whose keys `fedgraph keys NAME` lists: {', '.join(names)}"
+        found.append((table, f"[{table}] {key}", [told, ""]))
+    others = {name: strategy for name, strategy in built_ins().items() if name not in tables}
+    return found + [(name, f"[{name}]", _of_constructor(strategy)) for name, strategy in others.items()]
 
 
 def _of_constructor(strategy: type) -> list[str]:
     if not issubclass(strategy, Strategy) or hasattr(strategy, "settings_type"):
-        return ["has no keys of its own; [experiment] and [train] are for all methods"]
+        return ["has no keys of its own; [experiment] and [train] are for all methods", ""]
     keys = [f"{key} = {default!r}" for key, default in stock_keys(strategy).items() if not callable(default)]
     base = next(base for base in strategy.__mro__ if base.__module__.startswith("flwr."))
     return [*keys, "", f"Arguments of {base.__module__.rpartition('.')[0]}.{base.__name__}.", ""]

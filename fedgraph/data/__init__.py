@@ -10,29 +10,22 @@ and ``encoding`` are for tables with columns of many kinds.
     [432, 431, 431]
 """
 
-from fedgraph.data.base import SPLITS, Augment, CatalogueEntry, CohortData, DataSource, Split, SplitName
-from fedgraph.data.catalogue import downloads, find
-from fedgraph.data.download import fetch
+from fedgraph.data.base import SPLITS, Augment, CohortData, DataSource, Split, SplitName
 from fedgraph.data.own import CLIENT, OwnData
 from fedgraph.data.pooled import pooled
-from fedgraph.data.registry import OF_ONES_OWN, catalogue_entries, data_folder, open_source, parse_data, settings_by_set
+from fedgraph.data.registry import OF_ONES_OWN, catalogue_entries, open_source, parse_data, settings_by_set
 
 __all__ = [
     "CLIENT",
     "OF_ONES_OWN",
     "SPLITS",
     "Augment",
-    "CatalogueEntry",
     "CohortData",
     "DataSource",
     "OwnData",
     "Split",
     "SplitName",
     "catalogue_entries",
-    "data_folder",
-    "downloads",
-    "fetch",
-    "find",
     "open_source",
     "parse_data",
     "pooled",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 import torch
@@ -143,50 +142,3 @@ class DataSource(Protocol):
 
         For example ``METR-LA, 29 of 207 sensors, 34,272 five-minute steps``.
         """
-
-
-@dataclass(frozen=True)
-class DataFile:
-    """A file from which a data set can be read.
-
-    Attributes
-    ----------
-    path : Path
-        Where the file is looked for, relative to the data folder.
-    url : str
-        Where the file is published; empty if it is not published on its own.
-    download : bool
-        Whether ``url`` serves the file itself.
-    sha256 : str or None
-        Checksum of the published file; None if it is unknown.
-    size_bytes : int or None
-        Size of the published file, if known.
-    """
-
-    path: Path
-    url: str
-    download: bool = False
-    sha256: str | None = None
-    size_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class CatalogueEntry:
-    """A named data set as ``fedgraph data`` prints it.
-
-    Attributes
-    ----------
-    name : str
-        The value of ``[data] set``.
-    title, licence, size, notes : str
-        Descriptions to print.
-    alternatives : tuple of tuple of DataFile
-        Each is a complete set of files from which the data can be read, in the order in which they are looked for.
-    """
-
-    name: str
-    title: str
-    licence: str
-    size: str
-    alternatives: tuple[tuple[DataFile, ...], ...] = ()
-    notes: str = ""

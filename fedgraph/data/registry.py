@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedgraph.data.base import CatalogueEntry, DataSource
+from fedgraph.data.base import DataSource
 from fedgraph.data.own import OwnData
+from fedgraph.support.catalogue import CatalogueEntry
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import Settings, parse
-
-_DEFAULT_FOLDER = Path.home() / ".cache" / "fedgraph" / "data"
 
 # set name -> (settings class, source class); dotted paths so that reading one kind of data never imports the others.
 _IMAGES = ("fedgraph.data.images.images:ImageSettings", "fedgraph.data.images.images:ImageSource")
@@ -92,17 +91,6 @@ def settings_by_set() -> dict[str, type[Settings]]:
         By the value of ``[data] set``.
     """
     return {name: load_object(path, "[data] set") for name, (path, _) in _SETS.items()}
-
-
-def data_folder(given: str | None) -> Path:
-    """Return the folder in which data sets are looked for.
-
-    Returns
-    -------
-    Path
-        ``given``, with ``~`` expanded; ``~/.cache/fedgraph/data`` if it is None or empty.
-    """
-    return Path(given).expanduser() if given else _DEFAULT_FOLDER
 
 
 def parse_data(table: Mapping[str, Any]) -> Settings:

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedgraph.data import data_folder
 from fedgraph.reproduce.cells import Cell, CellMaker, overrides_that_count, text_digest
 from fedgraph.reproduce.choosing import plan_cells, plan_choices, trials_csv
 from fedgraph.reproduce.execution import Execution, run_cells
@@ -25,6 +24,7 @@ from fedgraph.reproduce.study import parse_study
 from fedgraph.reproduce.study_command import StudyCall, reproduce_study
 from fedgraph.reproduce.table import load_table
 from fedgraph.reproduce.text import markdown, terminal_tables
+from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import write_atomically
 from fedgraph.support.plugins import add_plugin_paths

@@ -15,11 +15,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from clients.engine.node import forget_cohorts
-from fedgraph.data import catalogue_entries, find, open_source
+from fedgraph.data import catalogue_entries, open_source
 from fedgraph.experiment import Experiment
 from fedgraph.reproduce.cells import Cell
 from fedgraph.runs import Callback, RunFolder, environment
 from fedgraph.runs.running import run_one
+from fedgraph.support.catalogue import find
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import locked, write_atomically
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clients.app import app as client_app
-from fedgraph.data import data_folder, open_source
+from fedgraph.data import open_source
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.federation.grids import LocalGrid, run_app_on_flower, run_on_flower
 from fedgraph.runs import Callback, RunFolder, Training
+from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import ExperimentError, RunError
 from simulations.benchmarks.measure import Timing
 from simulations.benchmarks.processes import ProcessWatch

@@ -19,11 +19,11 @@ from pydantic import Field
 from scipy.sparse.csgraph import dijkstra, minimum_spanning_tree
 from scipy.spatial import Delaunay, distance_matrix
 
-from fedgraph.data.base import CatalogueEntry
 from fedgraph.data.series.files import SeriesTable, regular_times
 from fedgraph.data.series.series import WindowedSource
 from fedgraph.data.series.windows import WindowSettings
 from fedgraph.graph import ClientGraph, from_distances
+from fedgraph.support.catalogue import CatalogueEntry
 from fedgraph.support.randomness import derive_seed
 
 Array = NDArray[np.float64]

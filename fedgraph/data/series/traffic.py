@@ -12,12 +12,11 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from fedgraph.data.base import CatalogueEntry, DataFile
-from fedgraph.data.catalogue import missing_message
 from fedgraph.data.series.files import SeriesTable, read_series
 from fedgraph.data.series.series import WindowedSource
 from fedgraph.data.series.windows import WindowSettings
 from fedgraph.graph import ClientGraph, read_graph
+from fedgraph.support.catalogue import CatalogueEntry, DataFile, missing_message
 from fedgraph.support.errors import DataError
 
 _DCRNN = "https://raw.githubusercontent.com/liyaguang/DCRNN/602afd9d767d3aa1c9b3eac51710d6aeee12c227/data/sensor_graph"

@@ -25,9 +25,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from fedgraph.data.base import CatalogueEntry, DataFile
 from fedgraph.data.columns.files import Table
 from fedgraph.data.tables.dealt import DealtTableSettings, DealtTableSource
+from fedgraph.support.catalogue import CatalogueEntry, DataFile
 from fedgraph.support.errors import DataError
 
 _FOLDER = Path("cdc-infant")

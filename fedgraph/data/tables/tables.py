@@ -13,13 +13,14 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
-from fedgraph.data.base import SPLITS, CatalogueEntry, CohortData, Shares
+from fedgraph.data.base import SPLITS, CohortData, Shares
 from fedgraph.data.columns.columns import is_number, read_column, some
 from fedgraph.data.columns.files import Table, read_table
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.own import OwnData, place_of, title_of
 from fedgraph.data.partition import Indices, Method, PartitionSettings, client_names, describe, partition, split
 from fedgraph.models import TaskSpec
+from fedgraph.support.catalogue import CatalogueEntry
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 

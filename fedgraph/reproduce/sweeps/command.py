@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from fedgraph.data import data_folder
 from fedgraph.experiment import Experiment, find_experiment, plugin_folders
 from fedgraph.reproduce.cells import digest, text_digest
 from fedgraph.reproduce.client_values import value_of
@@ -22,6 +21,7 @@ from fedgraph.reproduce.execution import Execution, missing_data
 from fedgraph.reproduce.quantity import Quantity
 from fedgraph.reproduce.sweeps.axes import Axis
 from fedgraph.runs import RunFolder
+from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import locked, write_atomically
 from fedgraph.support.plugins import add_plugin_paths

@@ -396,8 +396,10 @@ def test_version():
     assert second == known
 
 
-def test_help_version_and_a_list_of_runs_load_nothing_heavy(tmp_path):
+def test_help_version_and_lists_load_nothing_heavy(tmp_path):
     """In a process of its own, as this one has loaded everything."""
+    for name in ("methods", "keys", "data"):
+        assert call(name).exit_code == 0
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "experiment.toml").write_text(
         tomli_w.dumps({"experiment": {"method": "sfl"}, "data": {"set": "a"}})
@@ -405,7 +407,8 @@ def test_help_version_and_a_list_of_runs_load_nothing_heavy(tmp_path):
     program = """
 import sys
 from fedgraph.commands import cli
-wanted = [["--help"], ["--version"], ["runs", sys.argv[1]]]
+lists = [["methods"], ["keys", "sfl"], ["data"], ["data", "metr-la"]]
+wanted = [["--help"], ["--version"], ["runs", sys.argv[1]], *lists]
 for command in [*wanted, *([info.name, "--help"] for info in cli.app.registered_commands)]:
     cli.app(command, standalone_mode=False)
     print("LOADED", *command, *{"torch", "flwr", "ray", "sklearn", "scipy", "numpy", "matplotlib"} & set(sys.modules))
@@ -414,9 +417,10 @@ for command in [*wanted, *([info.name, "--help"] for info in cli.app.registered_
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
     loaded = [line.split()[1:] for line in found.stdout.splitlines() if line.startswith("LOADED")]
-    assert loaded[:3] == [["--help"], ["--version"], ["runs", str(tmp_path)]]
-    assert all(len(line) == 2 and line[1] == "--help" for line in loaded[3:]), loaded
-    assert len(loaded) == 20
+    lists = [["methods"], ["keys", "sfl"], ["data"], ["data", "metr-la"]]
+    assert loaded[:7] == [["--help"], ["--version"], ["runs", str(tmp_path)], *lists]
+    assert all(len(line) == 2 and line[1] == "--help" for line in loaded[7:]), loaded
+    assert len(loaded) == 24
 
 
 @pytest.mark.process

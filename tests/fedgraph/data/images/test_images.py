@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from fedgraph.data.base import SPLITS
-from fedgraph.data.catalogue import find
 from fedgraph.data.images import sets as image_sets
 from fedgraph.data.images.images import IMAGES, ImageSettings, ImageSource, _digits
+from fedgraph.support.catalogue import find
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.settings import parse
 

@@ -1,11 +1,71 @@
-"""Find the files of a named data set in a data folder, or explain where to put those that are missing."""
+"""The files of named data sets: where they are published, and which of them are in a data folder."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from fedgraph.data.base import CatalogueEntry, DataFile
 from fedgraph.support.errors import DataError
+
+_DEFAULT_FOLDER = Path.home() / ".cache" / "fedgraph" / "data"
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file from which a data set can be read.
+
+    Attributes
+    ----------
+    path : Path
+        Where the file is looked for, relative to the data folder.
+    url : str
+        Where the file is published; empty if it is not published on its own.
+    download : bool
+        Whether ``url`` serves the file itself.
+    sha256 : str or None
+        Checksum of the published file; None if it is unknown.
+    size_bytes : int or None
+        Size of the published file, if known.
+    """
+
+    path: Path
+    url: str
+    download: bool = False
+    sha256: str | None = None
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class CatalogueEntry:
+    """A named data set as ``fedgraph data`` prints it.
+
+    Attributes
+    ----------
+    name : str
+        The value of ``[data] set``.
+    title, licence, size, notes : str
+        Descriptions to print.
+    alternatives : tuple of tuple of DataFile
+        Each is a complete set of files from which the data can be read, in the order in which they are looked for.
+    """
+
+    name: str
+    title: str
+    licence: str
+    size: str
+    alternatives: tuple[tuple[DataFile, ...], ...] = ()
+    notes: str = ""
+
+
+def data_folder(given: str | None) -> Path:
+    """Return the folder in which data sets are looked for.
+
+    Returns
+    -------
+    Path
+        ``given``, with ``~`` expanded; ``~/.cache/fedgraph/data`` if it is None or empty.
+    """
+    return Path(given).expanduser() if given else _DEFAULT_FOLDER
 
 
 def find(entry: CatalogueEntry, data_dir: Path) -> tuple[Path, ...] | None:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgraph.data.base import CatalogueEntry, DataFile
-from fedgraph.data.catalogue import downloads, find, missing_message, require
+from fedgraph.support.catalogue import CatalogueEntry, DataFile, downloads, find, missing_message, require
 from fedgraph.support.errors import DataError
 
 READINGS = DataFile(Path("toy/toy.h5"), "https://example.org/folder")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgraph.data.download import fetch
+from fedgraph.support.download import fetch
 from fedgraph.support.errors import DataError
 
 CONTENT = bytes(range(256)) * 4000
