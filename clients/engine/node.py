@@ -295,8 +295,10 @@ class Node:
                 "node config 'partition-id' deals out the clients of one data set, and 'data' gives this node data of "
                 "its own: name its clients by 'clients' in place of 'partition-id' and 'num-partitions'"
             )
-        if self.own is None and not (self.config.get("any-files") or os.environ.get(_ANY_FILES)):
-            self._check_within(assignment.data.model_dump(mode="json"))
+        if not (self.config.get("any-files") or os.environ.get(_ANY_FILES)):
+            named = assignment.data.model_dump(mode="json")
+            # Data of the node's own is opened in place of the experiment's, and a test set that all share beside it.
+            self._check_within(named if self.own is None else named.get("test_path"))
         return _source(assignment.data.model_dump_json(), self.data_dir, self.own)
 
     def _check_within(self, value: Any) -> None:

@@ -15,12 +15,12 @@ from fedgraph.support.settings import Settings, parse
 
 # set name -> (settings class, source class); dotted paths so that reading one kind of data never imports the others.
 _IMAGES = ("fedgraph.data.images.images:ImageSettings", "fedgraph.data.images.images:ImageSource")
-_BUNDLED = ("fedgraph.data.tables.tables:BundledTableSettings", "fedgraph.data.tables.tables:TableSource")
+_BUNDLED = ("fedgraph.data.tables.options:BundledTableSettings", "fedgraph.data.tables.tables:TableSource")
 _SETS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("digits", "mnist", "fashion-mnist", "cifar10", "cifar100"), _IMAGES),
     "images": ("fedgraph.data.images.own_images:OwnImageSettings", "fedgraph.data.images.own_images:OwnImageSource"),
     **dict.fromkeys(("iris", "wine", "breast-cancer", "diabetes"), _BUNDLED),
-    "table": ("fedgraph.data.tables.tables:TableSettings", "fedgraph.data.tables.tables:TableSource"),
+    "table": ("fedgraph.data.tables.options:TableSettings", "fedgraph.data.tables.tables:TableSource"),
     "series": ("fedgraph.data.series.series:SeriesSettings", "fedgraph.data.series.series:SeriesSource"),
     "metr-la": ("fedgraph.data.series.traffic:MetrLaSettings", "fedgraph.data.series.traffic:TrafficSource"),
     "pems-bay": ("fedgraph.data.series.traffic:PemsBaySettings", "fedgraph.data.series.traffic:TrafficSource"),

@@ -37,6 +37,7 @@ def _is_data(path: Path) -> bool:
 
 _PATHS = (
     ("data", "path", _is_data),
+    ("data", "test-path", Path.exists),
     ("data", "graph", Path.is_file),
     ("graph", "path", Path.exists),
     ("graph", "coordinates", Path.is_file),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,7 +64,9 @@ class RunFolder:
         RunError
             When the folder cannot be created.
         """
-        stem = f"{experiment.experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        name, method = experiment.experiment.name, experiment.method.name
+        named = name if name == method or name.startswith(f"{method}-") else f"{name}-{method}"
+        stem = f"{named}-{time.strftime('%Y%m%d-%H%M%S')}"
         for attempt in range(1000):
             path = (under / (stem if attempt == 0 else f"{stem}-{attempt + 1}")).resolve()
             try:
@@ -95,6 +98,14 @@ class RunFolder:
         if not (folder / "experiment.toml").is_file():
             raise RunError(f"{folder} is no run folder: it has no experiment.toml")
         return cls(folder)
+
+    def remove_unless_begun(self) -> bool:
+        """Remove the folder, and return True, if nothing has been written to it but what it was made with."""
+        written = {str(path.relative_to(self.path)) for path in self.path.rglob("*")}
+        if written - {"experiment.toml", "environment.json", ".lock", "logs", "logs/run.log"}:
+            return False
+        shutil.rmtree(self.path)
+        return True
 
     @property
     def plugins(self) -> list[str]:

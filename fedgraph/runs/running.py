@@ -79,7 +79,8 @@ def run(
     ExperimentError
         When something in the experiment is unknown or does not fit, before anything is run.
     RunError
-        When the run does not finish; the message names the folder to continue with.
+        When the run does not finish; the message names the folder to continue with. What ends a run before anything is
+        computed, such as a missing file, leaves no folder.
 
     Examples
     --------
@@ -158,7 +159,7 @@ def resume(
     folder = RunFolder.open(path)
     folder.check_unfinished()
     add_plugin_paths(folder.plugins)
-    return _run_all([folder], grid, nodes, data_dir, progress)[0]
+    return _run_all([folder], grid, nodes, data_dir, progress, new=False)[0]
 
 
 def _check_grid(grid: str) -> None:
@@ -195,12 +196,27 @@ def _new_folders(
 
 
 def _run_all(
-    folders: Sequence[RunFolder], grid: str, nodes: int, data_dir: str | Path | None, progress: bool
+    folders: Sequence[RunFolder],
+    grid: str,
+    nodes: int,
+    data_dir: str | Path | None,
+    progress: bool,
+    new: bool = True,
 ) -> list[Run]:
-    """Run the experiments of run folders, and write a report into each, and one of all into the first."""
+    """Run the experiments of run folders, and write a report into each, and one of all into the first.
+
+    An error ends all of them. Of ``new`` folders those are removed then whose runs have computed nothing, as after a
+    wrong name of a file.
+    """
     finished = []
     for folder in folders:
-        run_one(folder, grid, nodes, None if data_dir is None else Path(data_dir), Console(quiet=not progress))
+        try:
+            run_one(folder, grid, nodes, None if data_dir is None else Path(data_dir), Console(quiet=not progress))
+        except RunError as error:
+            removed = [each for each in folders if new and each.remove_unless_begun()]
+            if folder in removed and error.__cause__ is not None:
+                raise error.__cause__ from None
+            raise
         finished.append(Run(folder))
         leave_report(finished[-1:])
     if len(finished) > 1:

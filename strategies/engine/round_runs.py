@@ -245,6 +245,9 @@ def _write_results(
     graph = federation.graph
     if strategy.needs_graph and graph is not None and graph.without_self_loops().num_edges == 0:
         noted["notes"] = ["the client graph has no edges, so that nothing is shared along it: see [graph]"]
+    if getattr(experiment.data, "test", None) == "shared" and "test" in experiment.evaluation.splits:
+        count = len(federation.names)
+        noted["measured"] = f"{count} clients, all measured on the same test data with the model each holds at the end"
     noted["task"] = asdict(federation.task)
     noted["models_per_round"] = _models_per_round(folder, strategy)
     noted |= strategy.defence.facts() | strategy.facts() | ({} if peers is None else {"peers": peers.summary()})

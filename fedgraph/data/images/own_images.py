@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from fedgraph.data.base import SPLITS, CohortData, Shares
+from fedgraph.data.base import SPLITS, CohortData
 from fedgraph.data.images.files import Images
 from fedgraph.data.images.labelled import read_labelled
 from fedgraph.data.images.options import ImageOptions, image_cohort
 from fedgraph.data.images.sets import ImageSet
 from fedgraph.data.own import OwnData, place_of, title_of
 from fedgraph.data.partition import Indices, Method, client_names, describe, partition, split
+from fedgraph.data.shared_test import SplitSettings, set_aside, shared_test_file
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from fedgraph.graph import ClientGraph
 
 
-class OwnImageSettings(ImageOptions):
+class OwnImageSettings(ImageOptions, SplitSettings):
     """The ``[data]`` table with ``set = "images"``: the user's own images.
 
     The partition keys divide the images of one folder or file among clients.
@@ -36,22 +37,23 @@ class OwnImageSettings(ImageOptions):
                 (names of classes, or their numbers); looked for beside the experiment, in the current folder, and in
                 the data folder. Not needed where every node has images of its own (node config ``data``), which all
                 belong to the one client that it names.
+    test_path : with ``test = "shared"``, another folder or file of the same form, whose images all clients are tested
+                on; looked for as ``path`` is.
     classes   : the names of all classes, the same for all nodes; a node need not have images of each.
     size      : height and width in pixels, or one number for both. Images in files are scaled to it.
     channels  : 1 = grey, 3 = colours.
     mean, deviation : for ``normalise = "standard"``, of each channel of all training pixels in [0, 1]. They must be
                 known in advance, as no node has all pixels.
-    shares    : fractions of each client's images for training, validation and test, drawn at random.
     """
 
     set: Literal["images"] = "images"
     path: str | None = None
+    test_path: str | None = None
     classes: tuple[str, ...] = Field(min_length=2)
     size: PositiveInt | tuple[PositiveInt, PositiveInt]
     channels: Literal[1, 3] = 3
     mean: tuple[float, ...] | None = None
     deviation: tuple[PositiveFloat, ...] | None = None
-    shares: Shares = (0.7, 0.1, 0.2)
     partition: Method = "iid"
 
     @field_validator("classes")
@@ -102,8 +104,10 @@ class OwnImageSource:
         for name in names:
             own = self._parts[known.index(name)]
             draws = generator(settings.partition_seed, "split", name)
-            parts = split(len(own), settings.shares, draws, f"client '{name}'")
+            parts = split(len(own), settings.own_shares, draws, f"client '{name}'")
             rows.append({kind: own[part] for kind, part in zip(SPLITS, parts, strict=True)})
+            if settings.test == "shared":
+                rows[-1]["test"] = self._shared
         spec = ImageSet(
             self.title, len(self._images.labels), 0, settings.shape, settings.classes,
             settings.mean or (), settings.deviation or (),
@@ -117,17 +121,38 @@ class OwnImageSource:
     def describe(self) -> str:
         """Describe the data, e.g. ``scans, 1,200 images 64x64 of 3 classes, 4 clients, 2 shards each``."""
         _, height, width = self.settings.shape
-        count = f"{len(self._images.labels):,} images {height}x{width} of {len(self.settings.classes)} classes"
-        return f"{self.title}, {count}, {'1 client' if self.own is not None else describe(self.settings)}"
+        count = f"{self._images.num_train:,} images {height}x{width} of {len(self.settings.classes)} classes"
+        dealt = "1 client" if self.own is not None else describe(self.settings)
+        tested = f", tested on the same {len(self._shared):,} images" if self.settings.test == "shared" else ""
+        return f"{self.title}, {count}, {dealt}{tested}"
 
     @cached_property
     def _images(self) -> Images:
-        place = place_of(self.settings.path, self.data_dir, self.own)
-        return read_labelled(place, self.settings.classes, self.settings.shape)
+        """All images, those of a file that all clients are tested on last."""
+        settings = self.settings
+        images = read_labelled(place_of(settings.path, self.data_dir, self.own), settings.classes, settings.shape)
+        tested = shared_test_file(settings.test, settings.test_path, self.data_dir, self.own)
+        if tested is None:
+            return images
+        more = read_labelled(tested, settings.classes, settings.shape)
+        pixels, labels = np.concatenate([images.pixels, more.pixels]), np.concatenate([images.labels, more.labels])
+        return Images(pixels, labels, len(images.labels))
+
+    @cached_property
+    def _shared(self) -> Indices:
+        """The images that all clients are tested on, if they are not of their own."""
+        labels, num_train = self._images.labels, self._images.num_train
+        if num_train < len(labels):
+            return np.arange(num_train, len(labels))
+        return set_aside(labels, self.settings.shares[2], self.settings.partition_seed)
 
     @cached_property
     def _parts(self) -> list[Indices]:
         """Images of each client."""
+        labels = self._images.labels
+        used = np.arange(len(labels))
+        if self.settings.test == "shared":
+            used = np.setdiff1d(used, self._shared)
         if self.own is not None:
-            return [np.arange(len(self._images.labels))]
-        return partition(self.settings, self._images.labels, self.settings.partition_seed)
+            return [used]
+        return [used[part] for part in partition(self.settings, labels[used], self.settings.partition_seed)]

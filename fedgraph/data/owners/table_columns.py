@@ -16,7 +16,9 @@ from pydantic import Field, PositiveInt, model_validator
 from fedgraph.data.columns.files import Table, read_table
 from fedgraph.data.own import OwnData, place_of, title_of
 from fedgraph.data.owners.shared_samples import Holdings, SharedSampleSettings, SharedSampleSource
-from fedgraph.data.tables.tables import TableSettings, bundled_table, check_declared, encoded_inputs, encoded_targets
+from fedgraph.data.tables.encoded import check_declared, encoded_inputs, encoded_targets
+from fedgraph.data.tables.options import TableSettings
+from fedgraph.data.tables.tables import bundled_table
 from fedgraph.support.errors import DataError
 
 _BUNDLED_LABEL = "label"

@@ -279,3 +279,12 @@ def test_an_experiment_names_no_file_outside_of_the_data_folder(tmp_path, monkey
     node(**{"any-files": 1}).source(assignment)
     inside = {**tables, "data": {**tables["data"], "path": str(tmp_path / "data" / "inside.csv")}}
     node().source(Assignment.of(json.dumps(inside)))
+    # The test set that all share is named by the experiment, whatever data the node has of its own.
+    own = {"data": "own.csv", "clients": "mercy"}
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "own.csv").touch()
+    shared = {"set": "table", "label": "y", "test": "shared", "test-path": path}
+    with pytest.raises(IdentityError, match="not in the data folder of this node"):
+        node(**own).source(Assignment.of(json.dumps({**tables, "data": shared})))
+    node(**own).source(Assignment.of(json.dumps({**tables, "data": {**shared, "test-path": "test.csv"}})))
+    node(**own).source(Assignment.of(json.dumps(tables)))

@@ -15,6 +15,7 @@ import fedgraph
 from fedgraph.commands import cli
 from fedgraph.runs import running
 from fedgraph.runs.folder import RunFolder
+from fedgraph.support.errors import ExperimentError, RunError
 
 pytestmark = pytest.mark.usefixtures("leave_no_trace")
 
@@ -160,8 +161,36 @@ def test_resume_refuses_what_it_would_ignore(file, tmp_path):
 
 
 def test_a_run_that_stopped_names_its_folder(file, tmp_path):
+    wild = ("--set", "train.learning-rate=1e30", "--set", "experiment.rounds=3")
+    message = refused("run", file, "--out", tmp_path / "out", *wild)
+    (folder,) = (tmp_path / "out").iterdir()
+    assert f"Run folder: {folder}; once its experiment.toml is mended, go on with --resume" in message
+
+
+def test_a_run_that_never_began_leaves_no_folder(file, tmp_path):
     too_many = ("--set", "experiment.min-clients=7", "--set", "experiment.wait=0")
-    assert str(tmp_path / "out") in refused("run", file, "--out", tmp_path / "out", *too_many)
+    message = refused("run", file, "--out", tmp_path / "out", "--compare", "fedavg", *too_many)
+    assert "Run folder" not in message
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_comparison_keeps_the_runs_that_were_finished(file, tmp_path, monkeypatch):
+    run_one = running.run_one
+
+    def fails(folder, *given, **named):
+        if "fedavg" in folder.name:
+            try:
+                raise ExperimentError("no such thing")
+            except ExperimentError as error:
+                raise RunError(f"{error}\nRun folder: {folder.path}") from error
+        return run_one(folder, *given, **named)
+
+    monkeypatch.setattr(running, "run_one", fails)
+    others = ("--compare", "fedavg", "--compare", "local")
+    assert refused("run", file, "--out", tmp_path / "out", *others) == "Error: no such thing\n"
+    (folder,) = (tmp_path / "out").iterdir()
+    assert folder.name.startswith("small-sfl-20")
+    assert (folder / "report.html").exists()
 
 
 def test_a_strategy_beside_the_experiment_file_is_found(file, digits_tables, tmp_path):

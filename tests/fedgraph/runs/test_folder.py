@@ -59,7 +59,7 @@ def rounds(recorder, first, last):
 
 def test_a_new_folder_holds_the_resolved_experiment_and_the_environment(folder, digits_tables):
     assert sorted(path.name for path in folder.path.iterdir()) == ["environment.json", "experiment.toml"]
-    assert folder.name.startswith("small-20")
+    assert folder.name.startswith("small-sfl-20")
     assert "on-missing" in (folder.path / "experiment.toml").read_text()
     environment = json.loads((folder.path / "environment.json").read_text())
     assert environment["packages"]["torch"] == torch.__version__.partition("+")[0] or environment["packages"]["torch"]
@@ -70,7 +70,25 @@ def test_a_new_folder_holds_the_resolved_experiment_and_the_environment(folder, 
 def test_runs_of_the_same_second_get_folders_of_their_own(digits_tables, tmp_path, monkeypatch):
     monkeypatch.setattr("fedgraph.runs.folder.time.strftime", lambda form: "20300101-120000")
     names = [RunFolder.create(parse_experiment(digits_tables), tmp_path).name for _ in range(3)]
-    assert names == ["small-20300101-120000", "small-20300101-120000-2", "small-20300101-120000-3"]
+    assert names == [f"small-sfl-20300101-120000{end}" for end in ("", "-2", "-3")]
+
+
+@pytest.mark.parametrize(("name", "kept"), [("sfl", "sfl"), ("sfl-here", "sfl-here"), ("sflower", "sflower-sfl")])
+def test_a_method_that_the_name_begins_with_is_not_named_twice(name, kept, digits_tables, tmp_path):
+    digits_tables["experiment"]["name"] = name
+    assert RunFolder.create(parse_experiment(digits_tables), tmp_path).name.startswith(f"{kept}-20")
+
+
+def test_what_a_run_has_written_keeps_its_folder(folder, digits_tables, tmp_path):
+    (folder.path / "logs").mkdir()
+    (folder.path / "logs" / "run.log").touch()
+    (folder.path / ".lock").touch()
+    graph = folder.path / "graph.npz"
+    graph.touch()
+    assert not folder.remove_unless_begun()
+    graph.unlink()
+    assert folder.remove_unless_begun()
+    assert not folder.path.exists()
 
 
 def test_a_folder_that_cannot_be_made(digits_tables, tmp_path):

@@ -184,3 +184,17 @@ def test_going_on_from_python(tables, monkeypatch):
 def test_the_grid_has_a_known_name(tables, start):
     with pytest.raises(ExperimentError, match="the grid is 'local' or 'flower', not 'cloud'"):
         start(tables, grid="cloud")
+
+
+def test_a_test_set_that_all_share_is_said_to_be_shared(tmp_path):
+    tables = {
+        "experiment": {"method": "ipa", "rounds": 1},
+        "data": {"set": "wine", "clients": 3, "partition": "classes", "test": "shared"},
+        "model": {"name": "mlp"},
+        "evaluation": {"compare-peers": True},
+    }
+    finished = running.run(tables, out=tmp_path, progress=False)
+    assert finished.folder.name.startswith("experiment-ipa-")
+    assert finished.summary["measured"].startswith("3 clients, all measured on the same test data with the model each")
+    assert finished.summary["data"].endswith("disjoint classes in equal parts, tested on the same 36 rows")
+    assert "peers" in finished.summary

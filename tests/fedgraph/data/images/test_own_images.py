@@ -69,6 +69,38 @@ def test_pixels_are_scaled_as_the_settings_say(folder):
     assert flat.task.input_shape == (48,)
 
 
+def test_all_clients_are_tested_on_images_that_are_put_aside(folder):
+    table = {**TABLE, "partition": "classes", "clients": 2, "test": "shared"}
+    source = open_source(parse_data(table), folder)
+    data = source.load(source.client_names())
+    test = data.splits["test"]
+    assert test.num_examples.tolist() == [12, 12]
+    assert torch.equal(test.rows[0], test.rows[1])
+    labels = test.batch(torch.arange(12)[None].expand(2, -1)).targets[0]
+    assert set(labels.tolist()) == {0, 1}
+    own = {row for kind in ("train", "validation") for row in data.splits[kind].rows.flatten().tolist() if row >= 0}
+    assert own == set(range(60)) - set(test.rows[0].tolist())
+    assert source.describe().endswith("2 clients, disjoint classes in equal parts, tested on the same 12 images")
+
+
+def test_all_clients_are_tested_on_images_of_another_file(folder):
+    images = np.random.default_rng(1).integers(0, 256, (5, 4, 4, 3), dtype=np.uint8)
+    np.savez(folder / "test.npz", images=images, labels=[0, 1, 1, 0, 1])
+    table = {**TABLE, "test": "shared", "test-path": "test.npz"}
+    own = OwnData(folder / "x.npz", ("mercy",))
+    for source in (open_source(parse_data(table), folder), open_source(parse_data(table), folder, own)):
+        data = source.load(source.client_names())
+        batch = data.splits["test"].batch(torch.arange(5)[None].expand(len(data.names), -1))
+        torch.testing.assert_close(batch.inputs[0], torch.from_numpy(images).permute(0, 3, 1, 2) / 255)
+        assert batch.targets[0].tolist() == [0, 1, 1, 0, 1]
+        parts = data.splits["train"].num_examples + data.splits["validation"].num_examples
+        assert parts.sum().item() == 60
+        assert "60 images 4x4" in source.describe()
+        assert source.describe().endswith("tested on the same 5 images")
+    with pytest.raises(DataError, match="needs test-path"):
+        open_source(parse_data({**TABLE, "test": "shared"}), folder, own).load(["mercy"])
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

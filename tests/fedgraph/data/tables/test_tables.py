@@ -12,7 +12,9 @@ import torch
 
 from fedgraph.data.base import SPLITS
 from fedgraph.data.columns.files import read_table
-from fedgraph.data.tables.tables import TABLES, BundledTableSettings, TableSettings, TableSource
+from fedgraph.data.own import OwnData
+from fedgraph.data.tables.options import BundledTableSettings, TableSettings
+from fedgraph.data.tables.tables import TABLES, TableSource
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.settings import parse
 
@@ -335,3 +337,75 @@ def test_other_separators_and_decimal_commas(folder, separator):
         load_all(source(folder, path="comma.csv"))
     (folder / "words.csv").write_text(f"x{separator}sick\n" + f"1,5{separator}a\nx{separator}b\n" * 30)
     assert load_all(source(folder, path="words.csv")).task.features == ("x=1,5", "x=x")
+
+
+def test_a_shared_test_set_is_put_aside_before_the_rows_are_divided(folder):
+    opened = source(folder, partition="classes", clients=2, test="shared", shares=(0.6, 0.2, 0.2), scaling="none")
+    cohort = load_all(opened)
+    assert opened.describe() == (
+        "people.csv, 60 rows, 8 features, 2 clients, disjoint classes in equal parts, tested on the same 12 rows"
+    )
+    assert cohort.splits["test"].num_examples.tolist() == [12, 12]
+    batch = everything(cohort, "test")
+    assert torch.equal(batch.inputs[0], batch.inputs[1])
+    assert torch.bincount(batch.targets[0]).tolist() == [6, 6]
+    weights = batch.inputs[0, :, -1].tolist()
+    for kind, counts in (("train", [18, 18]), ("validation", [6, 6])):
+        split = cohort.splits[kind]
+        assert split.num_examples.tolist() == counts
+        own = everything(cohort, kind)
+        assert [set(targets.tolist()) for targets in own.targets] == [{0}, {1}]
+        assert not set(own.inputs[:, :, -1].flatten().tolist()) & set(weights)
+    # Each client sees the same rows as it scales them.
+    scaled = load_all(source(folder, client_column="site", test="shared"))
+    first, second = everything(scaled, "test").inputs
+    assert first.shape == second.shape
+    assert not torch.equal(first, second)
+    torch.testing.assert_close(
+        (first[:, -1] - first[0, -1]) / (first[1, -1] - first[0, -1]),
+        (second[:, -1] - second[0, -1]) / (second[1, -1] - second[0, -1]),
+        rtol=1e-3,
+        atol=1e-4,
+    )
+
+
+def test_a_test_file_is_encoded_as_the_table_is(folder):
+    (folder / "test.csv").write_text("weight,age,sick,colour,code\n51,20,no,red,3\n55,?,yes,green,1\n60,40,,blue,2\n")
+    table = {"client_column": "site", "test": "shared", "test_path": "test.csv", "scaling": "none"}
+    opened = source(folder, **table)
+    cohort = load_all(opened)
+    assert opened.describe().endswith("60 rows, 6 features, 2 clients by column 'site', tested on the same 2 rows")
+    batch = everything(cohort, "test")
+    assert batch.inputs[0].tolist() == [[20, 0, 0, 1, 3, 51], [0, 0, 1, 0, 1, 55]]
+    assert batch.targets.tolist() == [[0, 1], [0, 1]]
+    assert (cohort.splits["train"].num_examples + cohort.splits["validation"].num_examples).tolist() == [40, 20]
+    listed = {"sick": ("no", "yes"), "colour": ("blue", "green", "red")}
+    alike = {"client_column": None, "categories": listed, "features": ("age", "colour", "code", "weight")}
+    node = TableSource(opened.settings.model_copy(update=alike), folder, OwnData(folder / "people.csv", ("mercy",)))
+    assert torch.equal(everything(node.load(["mercy"]), "test").inputs[0], batch.inputs[0])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("weight,age,sick,colour\n51,20,no,red\n", "test.csv has no column 'code'"),
+        ("weight,age,sick,colour,code\n51,20,perhaps,red,3\n", "column 'sick' of .*test.csv holds 'perhaps'"),
+        ("weight,age,sick,colour,code\n51,20,no,pink,3\n", "column 'colour' of .*test.csv holds 'pink'"),
+        ("weight,age,sick,colour,code\n51,20,,red,3\n", "test.csv has no row with a label"),
+        ("weight,age,sick,colour,code\nold,20,no,red,3\n", "column 'weight' holds words in .*test.csv and numbers in"),
+    ],
+)
+def test_a_test_file_that_does_not_fit(folder, content, message):
+    (folder / "test.csv").write_text(content)
+    with pytest.raises(DataError, match=message):
+        load_all(source(folder, client_column="site", test="shared", test_path="test.csv"))
+
+
+def test_shared_test_sets_that_cannot_be(folder):
+    with pytest.raises(ExperimentError, match='set test = "shared" beside it'):
+        parse(TableSettings, {"label": "sick", "test-path": "test.csv"}, "[data]")
+    with pytest.raises(ExperimentError, match="puts the third of shares aside, and that is 0"):
+        parse(TableSettings, {"label": "sick", "test": "shared", "shares": [0.8, 0.2, 0]}, "[data]")
+    settings = TableSettings(label="sick", test="shared", categories={"sick": ("no", "yes"), "colour": ("red",)})
+    with pytest.raises(DataError, match="needs test-path"):
+        TableSource(settings, folder, OwnData(folder / "people.csv", ("mercy",))).load(["mercy"])

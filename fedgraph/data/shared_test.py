@@ -1,0 +1,90 @@
+"""Which examples a client is tested on: its own, or a test set that all clients share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import model_validator
+
+from fedgraph.data.base import Shares
+from fedgraph.data.own import OwnData
+from fedgraph.data.partition import Indices, PartitionSettings
+from fedgraph.support.errors import DataError
+from fedgraph.support.randomness import generator
+
+
+class SplitSettings(PartitionSettings):
+    """The keys of ``[data]`` that split what a user's own file, or a table of scikit-learn, gives to each client.
+
+    Attributes
+    ----------
+    shares : fractions of each client's examples for training, validation and test, drawn at random.
+    test   : ``own`` = a client is tested on examples of its own; ``shared`` = all clients are tested on the same: the
+             third share of the examples of each class, put aside before the others are divided among clients. Where
+             clients have different classes, their own test examples cannot show what they learn from each other.
+    """
+
+    shares: Shares = (0.7, 0.1, 0.2)
+    test: Literal["own", "shared"] = "own"
+
+    @model_validator(mode="after")
+    def _test_examples_from_somewhere(self) -> SplitSettings:
+        file = getattr(self, "test_path", None)
+        if self.test == "own" and file is not None:
+            raise ValueError('test-path names a test set that all clients share: set test = "shared" beside it')
+        if self.test == "shared" and file is None and self.shares[2] == 0:
+            raise ValueError('test = "shared" puts the third of shares aside, and that is 0')
+        return self
+
+    @property
+    def own_shares(self) -> tuple[float, float, float]:
+        """Fractions for training, validation and test of the examples that a client has to itself."""
+        train, validation, test = self.shares
+        return self.shares if self.test == "own" else (train / (1 - test), validation / (1 - test), 0.0)
+
+
+def set_aside(labels: Indices, share: float, seed: int) -> Indices:
+    """Draw a test set that all clients share: a share of the examples of each class.
+
+    Parameters
+    ----------
+    labels : ndarray
+        Class of each example, ``[examples]``.
+    share : float
+        Of the examples of each class; one example at least, and none of a class that has no other.
+    seed : int
+        Of the draw.
+
+    Returns
+    -------
+    ndarray
+        Sorted positions of the test examples.
+    """
+    draws = generator(seed, "shared test set")
+    chosen = []
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        order = torch.randperm(len(rows), generator=draws).numpy()
+        chosen.append(rows[order[: min(len(rows) - 1, max(1, round(share * len(rows))))]])
+    return np.sort(np.concatenate(chosen))
+
+
+def shared_test_file(test: str, path: str | None, data_dir: Path, own: OwnData | None) -> Path | None:
+    """Return the file or folder of the test set that all clients share; None where there is none.
+
+    Raises
+    ------
+    DataError
+        For a node's own data without such a file, since a part of it would be another test set than that of the others.
+    """
+    if path is not None:
+        return data_dir / Path(path).expanduser()
+    if test == "shared" and own is not None:
+        raise DataError(
+            'nodes with data of their own share a test set only by a file that every node has: [data] test = "shared" '
+            "needs test-path, looked for in the data folder of the node"
+        )
+    return None

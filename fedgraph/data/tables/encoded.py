@@ -1,0 +1,189 @@
+"""Tables as numbers: labels as classes or targets, columns as features, and which rows belong to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgraph.data.columns.columns import is_number, read_column, some
+from fedgraph.data.columns.files import Table
+from fedgraph.data.own import OwnData
+from fedgraph.data.partition import Indices, client_names, partition
+from fedgraph.data.shared_test import set_aside
+from fedgraph.data.tables.options import TableSettings
+from fedgraph.support.errors import DataError
+
+Floats = NDArray[np.float64]
+
+
+class Encoded(NamedTuple):
+    """Rows to divide: inputs ``[rows, features]`` with NaN for missing numbers, ``numeric`` ``[features]``.
+
+    ``shared`` are the rows that all clients are tested on, which belong to none of them.
+    """
+
+    inputs: Floats
+    features: tuple[str, ...]
+    numeric: NDArray[np.bool_]
+    targets: Floats
+    classes: tuple[str, ...]
+    clients: dict[str, Indices]
+    shared: Indices
+
+
+@lru_cache(maxsize=4)
+def encode(table: Table, tested: Table | None, settings_json: str, own: OwnData | None) -> Encoded:
+    """Encode a table, and the rows of ``tested`` after its own.
+
+    Cached, as many nodes load different clients of one table, hence settings that can be hashed.
+    """
+    settings = TableSettings.model_validate_json(settings_json)
+    for name in settings.categories:
+        table.column(name)
+    if own is not None:
+        check_declared(table, settings)
+    targets, classes = encoded_targets(table, settings)
+    kept = np.isfinite(targets)
+    owners: tuple[str, ...] = ()
+    if settings.client_column is not None:
+        codes, owners = table.categories(settings.client_column)
+        kept &= codes >= 0
+    if not kept.any():
+        raise DataError(f"{table.where} has no row with a label in column '{settings.label}' (and a client)")
+    inputs, features, numeric = encoded_inputs(table, settings, np.flatnonzero(kept))
+    targets = targets[kept]
+    labels = targets.astype(np.int64) if classes else np.zeros(len(targets), dtype=np.int64)
+    whole, shared = np.arange(len(targets)), np.arange(0)
+    if tested is not None:
+        more_inputs, more_targets = _encoded_alike(tested, table, settings, features)
+        shared = len(targets) + np.arange(len(more_targets))
+        inputs, targets = np.concatenate([inputs, more_inputs]), np.concatenate([targets, more_targets])
+    elif settings.test == "shared":
+        shared = set_aside(labels, settings.shares[2], settings.partition_seed)
+        whole = np.setdiff1d(whole, shared)
+    if settings.client_column is not None:
+        parts = [whole[codes[kept][whole] == code] for code in range(len(owners))]
+        clients = {owner: rows for owner, rows in zip(owners, parts, strict=True) if len(rows)}
+    elif own is not None:
+        clients = {own.only_client(): whole}
+    else:
+        if not classes and settings.partition not in ("iid", "power-law"):
+            raise DataError(
+                f'partition = "{settings.partition}" deals out classes, and a regression has none: '
+                f'use "iid", "power-law" or client-column'
+            )
+        parts = [whole[part] for part in partition(settings, labels[whole], settings.partition_seed)]
+        clients = dict(zip(client_names(len(parts)), parts, strict=True))
+    return Encoded(inputs, features, numeric, targets, classes, clients, shared)
+
+
+def _encoded_alike(
+    tested: Table, table: Table, settings: TableSettings, features: tuple[str, ...]
+) -> tuple[Floats, Floats]:
+    """Return inputs and targets of the rows of ``tested`` that have a label, with the features of ``table``."""
+    columns = tuple(_features(table, settings))
+    texts = [name for name in columns if name in settings.categories or _numbers(table, name) is None]
+    if settings.task == "classification":
+        texts.append(settings.label)
+    listed = {name: table.categories(name, settings.categories.get(name))[1] for name in texts}
+    alike = settings.model_copy(update={"features": columns, "categories": listed})
+    targets, _ = encoded_targets(tested, alike)
+    kept = np.isfinite(targets)
+    if not kept.any():
+        raise DataError(f"{tested.where} has no row with a label in column '{settings.label}' to test on")
+    inputs, found, _ = encoded_inputs(tested, alike, np.flatnonzero(kept))
+    if found != features:
+        odd = next(name for name, known in zip(found, features, strict=False) if name != known)
+        raise DataError(
+            f"column '{odd.partition('=')[0]}' holds words in {tested.where} and numbers in {table.where}: add what "
+            "means missing to [data] missing, or list all values, [data.categories]"
+        )
+    return inputs, targets[kept]
+
+
+def encoded_targets(table: Table, settings: TableSettings) -> tuple[Floats, tuple[str, ...]]:
+    """Return class indices, or numbers, ``[rows]`` with NaN where the label is missing; and the class names."""
+    if settings.task == "regression":
+        values = table.numbers(settings.label)
+        if values is None:
+            column = read_column(table, settings.label)
+            words = [text for text in column.texts.to_pylist() if not is_number(text)]
+            raise DataError(
+                f"column '{settings.label}' of {table.where} holds more than numbers, {some(words)} (the first in row "
+                f"{column.row_of(words)}): a regression needs numbers, add what means missing to [data] missing, or "
+                'use task = "classification"',
+                quoted=some(words),
+            )
+        return values, ()
+    codes, classes = table.categories(settings.label, settings.categories.get(settings.label))
+    if len(classes) < 2:
+        raise DataError(
+            f"column '{settings.label}' of {table.where} must hold two classes or more, and holds {len(classes)}"
+        )
+    return np.where(codes >= 0, codes, np.nan), classes
+
+
+def check_declared(table: Table, settings: TableSettings) -> None:
+    """Raise DataError when a node's own table has categorical columns whose values the settings do not list."""
+    undeclared = [
+        name for name in _features(table, settings) if name not in settings.categories and _numbers(table, name) is None
+    ]
+    table.column(settings.label)
+    if settings.task == "classification" and settings.label not in settings.categories:
+        undeclared.append(settings.label)
+    if undeclared:
+        raise DataError(
+            f"nodes with data of their own must agree on the values of categorical columns, and the experiment does "
+            f"not list those of {', '.join(repr(name) for name in undeclared)} of {table.where}: list all values that "
+            f"any node may have, [data.categories] {undeclared[0]} = [...]"
+        )
+
+
+def _features(table: Table, settings: TableSettings) -> Sequence[str]:
+    """Return the columns to predict from."""
+    reserved = (settings.label, settings.client_column)
+    chosen = settings.features or [name for name in table.names if name not in reserved]
+    if not chosen or any(name in reserved for name in chosen):
+        raise DataError(f"[data] features of {table.where} must be other columns than the label and client-column")
+    return chosen
+
+
+def _numbers(table: Table, name: str) -> Floats | None:
+    """Return a column as numbers, None if it is categorical. Raises DataError for a few words among numbers."""
+    values = table.numbers(name)
+    if values is None:
+        read_column(table, name).check_words(
+            f"add what means missing to [data] missing, or list all values of a categorical column, [data.categories] "
+            f"{name} = [...]"
+        )
+    return values
+
+
+def encoded_inputs(
+    table: Table, settings: TableSettings, rows: Indices
+) -> tuple[Floats, tuple[str, ...], NDArray[np.bool_]]:
+    """Return the features of ``rows``, their names, and which are numbers rather than one-hot."""
+    blocks: list[Floats] = []
+    names: list[str] = []
+    numeric: list[bool] = []
+    for name in _features(table, settings):
+        values = None if name in settings.categories else _numbers(table, name)
+        if values is not None:
+            blocks.append(values[rows, None])
+            names.append(name)
+            numeric.append(True)
+            continue
+        codes, listed = table.categories(name, settings.categories.get(name))
+        if len(listed) > settings.max_categories:
+            raise DataError(
+                f"column '{name}' of {table.where} has {len(listed):,} different values, too many for one-hot "
+                f"(max-categories = {settings.max_categories}): leave it out with features, or raise max-categories"
+            )
+        blocks.append((codes[rows, None] == np.arange(len(listed))).astype(np.float64))
+        names += [f"{name}={value}" for value in listed]
+        numeric += [False] * len(listed)
+    return np.concatenate(blocks, axis=1), tuple(names), np.array(numeric)
