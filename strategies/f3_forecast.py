@@ -117,7 +117,8 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
             "client's own encoder alone" + "".join(f", with {suffix} {_told(suffix)}" for suffix in fits if suffix)
         )
         facts["parameters_at_server"] = len(parameters)
-        return Outcome(names, federation.data, told, metrics, parameters, 1, lost, facts), to_record(state)
+        outcome = Outcome(names, federation.data, told, metrics, parameters, 1, lost, facts, federation.task)
+        return outcome, to_record(state)
 
     def _graphs(self) -> dict[str, OwnerGraph]:
         """The graphs over which networks are fitted, by what the names of their errors end with."""

@@ -87,7 +87,7 @@ class F3ForecastInference(ForecastStrategy[F3ForecastInferenceSettings]):
         told = f"the latest windows of {len(measured.names)} clients, by network and encoders of {self._trained.name}"
         return Outcome(
             measured.names, federation.data, told, measured.metrics, flattened(state), 0,
-            {**sent.absent, **measured.absent}, {"windows": len(windows)},
+            {**sent.absent, **measured.absent}, {"windows": len(windows)}, federation.task,
         ), to_record(state)  # fmt: skip
 
     @property

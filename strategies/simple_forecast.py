@@ -27,5 +27,14 @@ class SimpleForecast(ForecastStrategy[SimpleForecastSettings]):
 
         replies = self.exchanged(nodes, federation, federation.hosts, requests)
         told = f"{len(replies.names)} clients, each forecast by itself: {self.settings.forecaster}"
-        outcome = Outcome(replies.names, federation.data, told, replies.metrics, torch.zeros(0), 0, replies.absent)
+        outcome = Outcome(
+            replies.names,
+            federation.data,
+            told,
+            replies.metrics,
+            torch.zeros(0),
+            0,
+            replies.absent,
+            task=federation.task,
+        )
         return outcome, ArrayRecord()

@@ -24,7 +24,7 @@ def run(
         list[str] | None, typer.Option(help="Also run this method (name or path), for one table.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for run folders, instead of [output] dir.")] = None,
-    json_: Annotated[Path | None, typer.Option("--json", help="Write the summaries to this file.")] = None,
+    json_: Annotated[Path | None, typer.Option("--json", help="Write the summaries to this file, a list.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw graph and learning curves into this file.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run folder.")] = None,
@@ -71,7 +71,7 @@ def run(
     if report.is_file():
         console.print(f"Report: {report}", markup=False, soft_wrap=True)
     if json_ is not None:
-        json_.write_text(json.dumps(summaries if len(summaries) > 1 else summaries[0], indent=2) + "\n")
+        json_.write_text(json.dumps(summaries, indent=2) + "\n")
     if plot is not None:
         with messages_for_people():
             plot_runs(folders, plot)

@@ -62,5 +62,6 @@ def _measure(experiment: str, grid: str, nodes: int, overrides: list[str]) -> tu
         began = time.monotonic()
         subprocess.run(command, check=True)
         whole = time.monotonic() - began
-        summary: dict[str, Any] = json.loads(result.read_text())
+        summary: dict[str, Any]
+        (summary,) = json.loads(result.read_text())
         return summary, whole

@@ -117,7 +117,8 @@ def outcome_of(
         f"{len(joined.owners)} owners, one prediction per sample from all of them together; what ends with -local is "
         "measured of the owners' own models"
     )
-    return Outcome(joined.owners, joined.data, measured, metrics, parameters, rounds, joined.absent, facts)
+    task = joined.federation().task
+    return Outcome(joined.owners, joined.data, measured, metrics, parameters, rounds, joined.absent, facts, task)
 
 
 def _digest(request: EmbedRequest) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -111,6 +112,7 @@ def execute_phases(
                 nodes=strategy.nodes,
             ),
             "measured": outcome.measured,
+            **({} if outcome.task is None else {"task": asdict(outcome.task)}),
             **outcome.facts,
         }
     )

@@ -19,6 +19,7 @@ from fedgraph.defence import DefenceTable
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation, RollCall, SomeAnswer, Traffic, ask_everybody, by_reason
 from fedgraph.graph import ClientGraph
+from fedgraph.models import TaskSpec
 from fedgraph.runs import Callback, RunFolder
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import State
@@ -111,6 +112,8 @@ class Outcome:
         Reasons why other clients are missing, by name.
     facts : mapping
         Further entries of ``summary.json``.
+    task : TaskSpec or None
+        The learning task; None where there is no single one.
     """
 
     names: tuple[str, ...]
@@ -121,6 +124,7 @@ class Outcome:
     rounds: int = 1
     absent: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    task: TaskSpec | None = None
 
 
 class PhasedStrategy(MethodStrategy[S]):

@@ -181,10 +181,13 @@ def _column_per_run(title: str, runs: Sequence[str], *parts: Mapping[str, Sequen
 
 
 def _row_per_run(title: str, runs: Sequence[str], columns: Mapping[str, Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("mean of clients", no_wrap=True)
-    for label in columns:
-        table.add_column(escape(label.replace(", ", "\n")), justify="right", no_wrap=True)
+    """Return a table whose first column gives way where the terminal is narrow, and whose numbers are never cut."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    table.add_column("mean of clients", overflow="fold")
+    for label, values in columns.items():
+        lines = label.replace(", ", "\n")
+        width = max(map(len, [*lines.splitlines(), *values]))
+        table.add_column(escape(lines), justify="right", no_wrap=True, min_width=width)
     for run, *values in zip(runs, *columns.values(), strict=True):
         table.add_row(run, *values)
     return table
@@ -215,7 +218,27 @@ def sentence(summaries: Sequence[Mapping[str, Any]]) -> str:
         f"{summaries[0]['clients']} clients, each measured on its own {split} data with the model it holds at the end"
     )
     measured = dict.fromkeys(summary.get("measured", usual) for summary in summaries)
-    return f"{'; '.join(measured)}. Data: {data}.{_about_bytes(summaries)}"
+    return f"{'; '.join(measured)}. Data: {data}.{_about_metrics(summaries, split)}{_about_bytes(summaries)}"
+
+
+def _about_metrics(summaries: Sequence[Mapping[str, Any]], split: str) -> str:
+    """Say what F1 and the area under the curve are of, and the unit of errors, where the runs have one task."""
+    tasks = [summary["task"] for summary in summaries if summary.get("task")]
+    if not tasks or any(task != tasks[0] for task in tasks):
+        return ""
+    task, names = tasks[0], [name for summary in summaries for name in summary["metrics"].get(split, {})]
+    found = {part for name in names for part in name.split("-")}
+    classes, two = task["classes"], task["output_shape"][:1] == [2]
+    said = []
+    if "f1" in found:
+        of_one = f"that of the class '{classes[1] if classes else 1}'"
+        said.append(f"f1 is {of_one if two else 'the mean over the classes'}")
+    if "auc" in found:
+        said.append(f"auc is the area under the ROC curve{'' if two else ', the mean over pairs of classes'}")
+    errors = [name for name in ("mae", "rmse") if name in found]
+    if errors and task["unit"]:
+        said.append(f"{' and '.join(errors)} {'is' if len(errors) == 1 else 'are'} in {task['unit']}")
+    return f" {'; '.join(said)}." if said else ""
 
 
 def _about_bytes(summaries: Sequence[Mapping[str, Any]]) -> str:

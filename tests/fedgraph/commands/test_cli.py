@@ -51,7 +51,7 @@ def test_run_with_overrides(file, tmp_path):
     assert result.exit_code == 0, result.output
     (folder,) = (tmp_path / "here").iterdir()
     assert folder.name.startswith("other-")
-    summary = json.loads((tmp_path / "r.json").read_text())
+    (summary,) = json.loads((tmp_path / "r.json").read_text())
     assert summary == json.loads((folder / "summary.json").read_text())
     assert (summary["rounds"], summary["clients"], summary["method"]) == (2, 6, "sfl")
     assert "learning-rate = 0.05" in (folder / "experiment.toml").read_text()
@@ -102,7 +102,7 @@ def test_resume_of_a_run_that_lost_its_end(file, tmp_path):
     (folder / "summary.json").unlink()
     result = call("run", "--resume", folder, "--json", tmp_path / "second.json")
     assert result.exit_code == 0, result.output
-    first, second = (json.loads((tmp_path / name).read_text()) for name in ("first.json", "second.json"))
+    first, second = (json.loads((tmp_path / name).read_text())[0] for name in ("first.json", "second.json"))
     for key in ("weights_sha256", "metrics", "per_client", "rounds"):
         assert first[key] == second[key]
 
@@ -206,7 +206,7 @@ def test_a_strategy_beside_the_experiment_file_is_found(file, digits_tables, tmp
         "--set", "experiment.rounds=0",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert json.loads((elsewhere / "r.json").read_text())["method"] == "Mine"
+    assert json.loads((elsewhere / "r.json").read_text())[0]["method"] == "Mine"
 
 
 def test_plot_is_written(file, tmp_path):

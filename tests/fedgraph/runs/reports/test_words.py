@@ -158,3 +158,32 @@ def test_many_runs_become_rows_that_fit_a_terminal():
 def test_a_method_that_is_another_one_with_its_settings_says_so():
     shown = text(results_table([summary("fedprox", {}, remark="mu 0: the same as fedavg"), summary("fedavg", {})]))
     assert "(mu 0: the same as fedavg)" in shown
+
+
+def test_f1_auc_and_units_are_explained():
+    task = {"classes": ["no", "yes"], "output_shape": [2], "unit": ""}
+    metrics = {"test": {"f1": spread(0.5), "auc": spread(0.5), "accuracy": spread(0.5)}}
+    two = sentence([summary("f3", metrics, task=task)])
+    assert " f1 is that of the class 'yes'; auc is the area under the ROC curve." in two
+    many = sentence([summary("f3", metrics, task={**task, "classes": ["a", "b", "c"], "output_shape": [3]})])
+    assert (
+        " f1 is the mean over the classes; auc is the area under the ROC curve, the mean over pairs of classes." in many
+    )
+    forecast = {"test": {"mae-60min": spread(0.5), "rmse-60min": spread(0.5), "mape-60min": spread(0.5)}}
+    miles = {"classes": [], "output_shape": [12], "unit": "mph"}
+    assert " mae and rmse are in mph." in sentence([summary("sfl", forecast, task=miles)])
+    assert "mae and rmse" not in sentence([summary("sfl", forecast, task={**miles, "unit": ""})])
+    assert "f1 is" not in sentence([summary("f3", metrics, task=task), summary("sfl", metrics, task=miles)])
+
+
+def test_six_runs_fit_into_eighty_columns_without_a_number_cut():
+    metrics = {"test": {name: spread(0.123) for name in ("mae-60min", "rmse-60min", "mape-60min")}}
+    names = [f"a method with quite a long name, number {number}" for number in range(6)]
+    table = results_table([summary(name, metrics, seconds=1234.5) for name in names])
+    console = Console(file=io.StringIO(), width=80)
+    console.print(table)
+    shown = console.file.getvalue()
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.count("1234.5") == 6
+    assert shown.count("0.123") == 18
