@@ -6,7 +6,8 @@ Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from fedgraph.data.columns import Floats
 from fedgraph.data.encoding import Encoding, Scaling, agreed_scaling, read_values
 from fedgraph.data.schema import Agreement, Schema, agree, check_used, schema_as_json
-from fedgraph.data.tables import ClientTableSource, client_table_source, schema_settings
+from fedgraph.data.tables import BayesianNetwork, ClientTableSource, client_table_source, schema_settings
 from fedgraph.federation import Traffic
 from fedgraph.graph import FeatureGraph, client_similarity, write_feature_graph, write_graph
 from fedgraph.graphical import GraphicalModel, SharedStatistics
@@ -37,7 +38,6 @@ from fedgraph.graphical.recovery import UnitSums, recover_from_sums
 from fedgraph.messages import to_record
 from fedgraph.methods.fedngm import (
     MESSAGE,
-    FedNGMRecovery,
     FedNGMSettings,
     Phase,
     PhaseReply,
@@ -48,6 +48,7 @@ from fedgraph.methods.fedngm import (
 )
 from fedgraph.support.errors import DataError, ExperimentError, IdentityError, ReplyError, RunError
 from fedgraph.support.files import State, json_digest, load_state, save_state
+from strategies.engine.graphical_results import against_truth, metrics_of, without_neighbours
 from strategies.engine.members import Answer, Members
 from strategies.engine.phases import Outcome, PhasedStrategy
 
@@ -119,15 +120,20 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
         )
         private = {name: list(own) for name, own in agreement.private.items() if own}
         facts = {"features": len(self._common.features), "private_features": private, "graph_edges": len(graph.edges)}
+        truth = self._true_graph()
+        if truth is not None:
+            facts["graph_score"] = asdict(graph.score(truth))
         facts |= {
             **written,
             "notes": [
-                *_lonely(graph, self.settings.targets or self._common.names, self.settings.recovery),
+                *without_neighbours(graph, self._targets, self.settings.recovery),
+                *([] if truth is None else [against_truth(graph, truth)]),
                 *written.get("notes", ()),
             ],
         }
         outcome = Outcome(
-            self._members.names, self._members.data, measured, _stacked([scores[name] for name in self._members.names]),
+            self._members.names, self._members.data, measured,
+            metrics_of([scores[name] for name in self._members.names], self._targets),
             parameters[0], rounds=self.settings.rounds, absent=self._members.absent, facts=facts,
         )  # fmt: skip
         return outcome, to_record({name: values[0] for name, values in network.state(parameters).items()})
@@ -303,6 +309,16 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
     def _source(self) -> ClientTableSource:
         return client_table_source(self.plan.source(), "fedngm")
 
+    @property
+    def _targets(self) -> tuple[str, ...]:
+        """Features that models are evaluated by."""
+        return self.settings.targets or self._common.names
+
+    def _true_graph(self) -> FeatureGraph | None:
+        """Return the moral graph of the network that rows were drawn from, over the common features; None for data."""
+        network = getattr(self._source, "network", None)
+        return network.moral_graph.subgraph(self._common.names) if isinstance(network, BayesianNetwork) else None
+
     def _public_values(self, what: str) -> Floats:
         table = self._source.public_table()
         if table is None:
@@ -352,28 +368,3 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
     def _keep(self, found: State) -> None:
         self._kept |= found
         save_state(self.plan.folder.checkpoint, {**self._kept, **self.counters()})
-
-
-def _lonely(graph: FeatureGraph, targets: Sequence[str], settings: FedNGMRecovery) -> list[str]:
-    """Return notes about a graph in which targets, or all features, have no neighbour."""
-    if settings.method in ("graphical-lasso", "uglad"):
-        advice = (
-            'lower deviations or threshold of [fedngm.recovery], set source = "summed-statistics", or give them '
-            "target-neighbours"
-        )
-    else:
-        advice = 'take method = "graphical-lasso" in [fedngm.recovery], which can give them target-neighbours'
-    if not graph.edges:
-        return [f"the consensus graph has no edge, so that every feature is predicted by its mean alone: {advice}"]
-    alone = [name for name in targets if not any(name in edge for edge in graph.edges)]
-    if not alone:
-        return []
-    return [f"{', '.join(alone)} has no neighbour in the consensus graph, and is predicted by its mean alone: {advice}"]
-
-
-def _stacked(scores: Sequence[Mapping[str, float]]) -> dict[str, Tensor]:
-    """Stack to ``<split>/<metric>`` -> float64 ``[clients]``, NaN for clients without it."""
-    names = dict.fromkeys(name for one in scores for name in one)
-    return {
-        name: torch.tensor([one.get(name, torch.nan) for one in scores], dtype=torch.float64) for name in sorted(names)
-    }

@@ -27,12 +27,16 @@ SERVER = "server"
 """Name of the global model among clients."""
 
 
+_SAMPLES_OF_ROW, _FEWEST_SAMPLES, _MOST_SAMPLES = 100, 10_000, 100_000
+
+
 class DistillationSettings(Settings):
     """The samples on which the global model is trained.
 
     Attributes
     ----------
-    samples       : drawn from all clients' models together; in the paper 100,000 from each.
+    samples       : drawn from all clients' models together; in the paper 100,000 from each. By default 100 for each row
+                    that the clients have together, 10,000 at least and 100,000 at most.
     shares        : of the samples that each client's model contributes: ``equal`` ones, or in proportion to its
                     ``examples``.
     public_weight : of a public row, in samples; 0: public rows are not learned from. Each is copied as often as the
@@ -44,7 +48,7 @@ class DistillationSettings(Settings):
     held_out      : share of the samples, and of the public rows, by which the best epochs are chosen.
     """
 
-    samples: int = Field(default=100_000, ge=2)
+    samples: int | None = Field(default=None, ge=2)
     shares: Literal["equal", "examples"] = "equal"
     public_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     targets: Literal["ensemble", "predictions", "samples"] = "ensemble"
@@ -52,7 +56,8 @@ class DistillationSettings(Settings):
 
     def counts(self, num_examples: Sequence[int]) -> list[int]:
         """Return how many samples each client's model contributes, from the clients' numbers of examples."""
-        return apportion(self.samples, [1] * len(num_examples) if self.shares == "equal" else num_examples)
+        total = self.samples or min(max(_SAMPLES_OF_ROW * sum(num_examples), _FEWEST_SAMPLES), _MOST_SAMPLES)
+        return apportion(total, [1] * len(num_examples) if self.shares == "equal" else num_examples)
 
 
 def apportion(total: int, weights: Sequence[int]) -> list[int]:

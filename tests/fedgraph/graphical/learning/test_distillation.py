@@ -29,6 +29,8 @@ def test_largest_remainders_are_rounded_up():
     assert apportion(10, [1, 1, 1]) == [4, 3, 3]
     assert apportion(7, [10, 25, 65]) == [1, 2, 4]
     assert DistillationSettings(samples=8).counts([10, 30]) == [4, 4]
+    # By default as many as the clients' rows can tell.
+    assert [sum(DistillationSettings().counts([rows, rows])) for rows in (30, 100, 5000)] == [10_000, 20_000, 100_000]
     assert DistillationSettings(samples=8, shares="examples").counts([10, 30]) == [2, 6]
     for weights in ([], [0, 0], [-1, 3], [0.5, 1]):
         with pytest.raises(DataError, match="cannot be shared out"):
