@@ -206,6 +206,9 @@ def test_categories_alone_need_no_ranges(run_experiment):
     folder = run_experiment(tables)
     summary = folder.summary()
     assert not any("range" in note for note in summary["notes"])
+    assert summary["graph_score"]["f1"] > 0.5
+    assert any(f"F1 {summary['graph_score']['f1']:.2f}" in note for note in summary["notes"])
+    assert next(iter(summary["metrics"]["test"])) == "mean-auc"
     model = GraphicalModel.load(folder.path / summary["model_file"])
     breathless, other = (model.predict_proba({"dysp": answer}, "bronc") for answer in ("yes", "no"))
     yes = model.encoding.schema["bronc"].categories.index("yes")
