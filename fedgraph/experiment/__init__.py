@@ -15,6 +15,7 @@ from fedgraph.experiment.experiment import (
 )
 from fedgraph.experiment.overrides import apply_overrides, toml_value
 from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
+from fedgraph.experiment.yardsticks import yardsticks
 
 __all__ = [
     "EvaluationTable",
@@ -28,4 +29,5 @@ __all__ = [
     "parse_experiment",
     "plugin_folders",
     "toml_value",
+    "yardsticks",
 ]

@@ -65,6 +65,9 @@ class EvaluationTable(Settings):
                they predict for the test examples, which must be the same for all clients (``[data] test = "shared"``)
                and whose true classes go to the server. Makes ``peers.npz``, ``peers.csv``, and means in
                ``summary.json``; for classification by methods whose clients have whole models of their own.
+    yardsticks : of a forecast: beside each method, ``fedgraph run`` also runs what it has to beat, each client's last
+               reading, its usual week and a ridge regression (``simple-forecast``), and the same method over a permuted
+               client graph. ``flwr run`` runs the method alone.
     """
 
     splits: tuple[SplitName, ...] = ("validation", "test")
@@ -78,6 +81,7 @@ class EvaluationTable(Settings):
     targets: dict[str, float] = Field(default_factory=dict)
     stop_at_targets: Literal["mean", "first"] | None = None
     compare_peers: bool = False
+    yardsticks: bool = False
 
     @model_validator(mode="after")
     def _watched(self) -> EvaluationTable:

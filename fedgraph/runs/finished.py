@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +15,7 @@ from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.graphical import GraphicalModel
 from fedgraph.models import ModelChoice, TaskSpec, build
 from fedgraph.runs.folder import RunFolder
+from fedgraph.runs.labels import labels
 from fedgraph.runs.reports.words import results_table, sentence
 from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import RunError
@@ -230,7 +230,7 @@ class Comparison(Sequence[Run]):
     Attributes
     ----------
     labels : list of str
-        Name of each run: its method, with a number where methods repeat.
+        Name of each run, see :func:`fedgraph.runs.labels.labels`.
 
     Raises
     ------
@@ -248,11 +248,7 @@ class Comparison(Sequence[Run]):
         for run in self.runs[1:]:
             where = f"numbers on other data than those of {first.folder.name} cannot be compared"
             run.folder.check_same_data(first.folder.data, where)
-        counts = Counter(run.method for run in self.runs)
-        self.labels = [
-            run.method if counts[run.method] == 1 else f"{run.method} #{number}"
-            for number, run in enumerate(self.runs, 1)
-        ]
+        self.labels = labels([run.method for run in self.runs], [run.folder.tables for run in self.runs])
 
     def __len__(self) -> int:
         return len(self.runs)

@@ -134,9 +134,14 @@ class RunFolder:
         return (self.path / "summary.json").is_file()
 
     @property
+    def tables(self) -> dict[str, Any]:
+        """The run's experiment as it was resolved, before it is checked."""
+        return tomllib.loads((self.path / "experiment.toml").read_text(encoding="utf-8"))
+
+    @property
     def data(self) -> Settings:
         """The run's table ``[data]``."""
-        return parse_data(tomllib.loads((self.path / "experiment.toml").read_text(encoding="utf-8"))["data"])
+        return parse_data(self.tables["data"])
 
     def other_data(self, data: Settings) -> dict[str, str]:
         """Return the keys in which the run's ``[data]`` differs from ``data``, and in words how."""

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from clients.app import app as client_app
-from fedgraph.experiment import Experiment, load_experiment, plugin_folders
+from fedgraph.experiment import Experiment, load_experiment, plugin_folders, yardsticks
 from fedgraph.federation.grids import LocalGrid, run_on_flower
 from fedgraph.runs.callbacks import Callback
 from fedgraph.runs.finished import Comparison, Run
@@ -182,6 +182,7 @@ def _new_folders(
     paths = [None if method is None else path_of(method) for method in methods]
     client_path = None if client is None else path_of(client)
     experiments = [load_experiment(experiment, overrides, path, client_path) for path in paths]
+    experiments += yardsticks(experiments[0])
     if out is not None:
         experiments = [replace(each, output=each.output.model_copy(update={"dir": str(out)})) for each in experiments]
     for each in experiments:

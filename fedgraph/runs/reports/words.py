@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markup import escape
 from rich.table import Table
 
@@ -30,7 +31,7 @@ def shown_split(summaries: Sequence[Mapping[str, Any]]) -> str:
     return "test" if "test" in measured or not measured else measured[-1]
 
 
-def results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
+def results_table(summaries: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Build a table of results: mean and standard deviation over clients of each metric, then the cost of the run.
 
     Up to four runs are columns. More runs become rows, with the means of the last metrics, those of the longest
@@ -43,8 +44,8 @@ def results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
 
     Returns
     -------
-    Table
-        Table to print on a rich console.
+    RenderableType
+        To print on a rich console.
     """
     split = shown_split(summaries)
     title = (
@@ -54,7 +55,7 @@ def results_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     took = costs(summaries)
     if len(summaries) > _MOST_COLUMNS:
         results = _results(summaries, split, _mean, most=_METRICS_OF_MANY)
-        return _row_per_run(title, runs, {**results, _UP: took[_UP], "seconds": took["seconds"]})
+        return _RowPerRun(title, runs, {**results, _UP: took[_UP], "seconds": took["seconds"]})
     return _column_per_run(title, runs, _results(summaries, split, _spread), _targets(summaries), took)
 
 
@@ -180,17 +181,47 @@ def _column_per_run(title: str, runs: Sequence[str], *parts: Mapping[str, Sequen
     return table
 
 
-def _row_per_run(title: str, runs: Sequence[str], columns: Mapping[str, Sequence[str]]) -> Table:
-    """Return a table whose first column gives way where the terminal is narrow, and whose numbers are never cut."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
-    table.add_column("mean of clients", overflow="fold")
-    for label, values in columns.items():
-        lines = label.replace(", ", "\n")
-        width = max(map(len, [*lines.splitlines(), *values]))
-        table.add_column(escape(lines), justify="right", no_wrap=True, min_width=width)
-    for run, *values in zip(runs, *columns.values(), strict=True):
-        table.add_row(run, *values)
-    return table
+@dataclass(frozen=True)
+class _RowPerRun:
+    """A table with a row for each run, as wide as the terminal: what is less important is left out where it is narrow.
+
+    Numbers are never cut, and names are broken between words alone.
+    """
+
+    title: str
+    runs: Sequence[str]
+    columns: Mapping[str, Sequence[str]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table."""
+        names = max(len(word) for run in [*self.runs, _OF_RUNS] for word in run.split())
+        widths = {label: max(map(len, [*_lines(label).splitlines(), *of])) for label, of in self.columns.items()}
+        kept = list(self.columns)
+        for label in sorted(kept[1:], key=_importance):
+            if names + sum(1 + widths[each] for each in kept) <= options.max_width:
+                break
+            kept.remove(label)
+        table = Table(title=self.title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+        table.add_column(_OF_RUNS, min_width=names)
+        for label in kept:
+            table.add_column(escape(_lines(label)), justify="right", no_wrap=True, min_width=widths[label])
+        for place, run in enumerate(self.runs):
+            table.add_row(run, *(self.columns[label][place] for label in kept))
+        yield table
+
+
+_OF_RUNS = "mean of clients"
+
+
+def _lines(label: str) -> str:
+    return label.replace(", ", "\n")
+
+
+def _importance(label: str) -> int:
+    """Return 0 for what is left out first: best clients, then time, traffic and worst clients, then metrics."""
+    if EXTREMES["best5"] in label:
+        return 0
+    return {"seconds": 1, _UP: 2}.get(label, 3 if EXTREMES["worst5"] in label else 4)
 
 
 def _groups(summaries: Sequence[Mapping[str, Any]], split: str) -> list[str]:

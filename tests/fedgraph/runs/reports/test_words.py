@@ -1,10 +1,12 @@
 import io
 
+import pytest
 from rich.console import Console
 
 from fedgraph.runs.reports.words import as_text, results_table, sentence
 
 NAMES = ("a", "b")
+_LEFT_OUT = ["best 5 %", "seconds", "MB up", "worst 5 %"]
 
 
 def summary(method, metrics, **changes):
@@ -176,14 +178,19 @@ def test_f1_auc_and_units_are_explained():
     assert "f1 is" not in sentence([summary("f3", metrics, task=task), summary("sfl", metrics, task=miles)])
 
 
-def test_six_runs_fit_into_eighty_columns_without_a_number_cut():
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [(120, []), (80, ["best 5 %"]), (60, ["best 5 %", "seconds", "MB up"]), (50, _LEFT_OUT)],
+)
+def test_a_narrow_table_of_many_runs_leaves_columns_out_and_cuts_no_number(width, left_out):
     metrics = {"test": {name: spread(0.123) for name in ("mae-60min", "rmse-60min", "mape-60min")}}
-    names = [f"a method with quite a long name, number {number}" for number in range(6)]
-    table = results_table([summary(name, metrics, seconds=1234.5) for name in names])
-    console = Console(file=io.StringIO(), width=80)
-    console.print(table)
+    names = [f"a method with a name of {number} long-winded-words" for number in range(6)]
+    console = Console(file=io.StringIO(), width=width)
+    console.print(results_table([summary(name, metrics, seconds=1234.5) for name in names]))
     shown = console.file.getvalue()
     assert "…" not in shown
-    assert max(map(len, shown.splitlines())) <= 80
-    assert shown.count("1234.5") == 6
+    assert max(map(len, shown.splitlines())) <= width
     assert shown.count("0.123") == 18
+    assert shown.count("long-winded-words") == 6
+    for label in _LEFT_OUT:
+        assert (label in shown) == (label not in left_out)

@@ -1,0 +1,54 @@
+"""What a forecast has to beat: simple forecasters, and the same method over a permuted client graph."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from fedgraph.experiment.experiment import Experiment, load_experiment
+from fedgraph.support.errors import ExperimentError
+
+_FORECASTERS = ("last-reading", "weekly-profile", "ridge")
+_HEAD = ("name", "seed", "min-clients", "on-missing", "wait", "timeout")
+_MEASURED = ("splits", "horizons", "missing-as")
+
+
+def yardsticks(experiment: Experiment) -> list[Experiment]:
+    """Return the experiments that ``[evaluation] yardsticks`` puts beside one.
+
+    Returns
+    -------
+    list of Experiment
+        Each client's last reading, its usual week and a ridge regression, with the same data and covariates; and, where
+        the client graph is from the data, a file or another run, the same method with its clients permuted over the
+        vertices. Empty where the key is false.
+
+    Raises
+    ------
+    ExperimentError
+        When the data set is no time series.
+    """
+    if not experiment.evaluation.yardsticks:
+        return []
+    if "output_steps" not in type(experiment.data).model_fields:
+        raise ExperimentError("[evaluation] yardsticks are for forecasts, and this data set has none: leave it out")
+    tables = tomllib.loads(experiment.as_toml())
+    found = [
+        {
+            "experiment": {**_only(tables["experiment"], _HEAD), "method": "simple-forecast"},
+            "simple-forecast": {"forecaster": forecaster},
+            "evaluation": _only(tables["evaluation"], _MEASURED),
+            **_only(tables, ("data", "clients", "model", "output")),
+        }
+        for forecaster in _FORECASTERS
+    ]
+    graph = experiment.graph
+    if graph.source not in ("none", "complete") and graph.permute_seed is None:
+        evaluation = {**tables["evaluation"], "yardsticks": False}
+        found.append({**tables, "evaluation": evaluation, "graph": {**tables["graph"], "permute-seed": 0}})
+    return [load_experiment(each) for each in found]
+
+
+def _only(table: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    return {key: table[key] for key in keys if key in table}

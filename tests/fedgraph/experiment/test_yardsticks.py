@@ -1,0 +1,57 @@
+import pytest
+
+import fedgraph
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.experiment.yardsticks import yardsticks
+from fedgraph.support.errors import ExperimentError
+
+TABLES = {
+    "experiment": {"name": "small", "method": "sfl", "rounds": 1, "seed": 3, "on-missing": "skip"},
+    "data": {"set": "synthetic-traffic", "sensors": 4, "days": 3, "covariates": ["time-of-day"]},
+    "model": {"name": "gru", "hidden": 4},
+    "train": {"local-steps": 2},
+    "graph": {"source": "data"},
+    "sfl": {"alpha": 0.5},
+    "evaluation": {"splits": ["test"], "horizons": [3], "yardsticks": True, "every": 5},
+}
+
+
+def changed(**tables):
+    return parse_experiment({**TABLES, **{name: {**TABLES[name], **table} for name, table in tables.items()}})
+
+
+def test_what_a_forecast_has_to_beat():
+    experiment = changed()
+    *simple, permuted = yardsticks(experiment)
+    forecasters = [each.method_table["forecaster"] for each in simple]
+    assert forecasters == ["last-reading", "weekly-profile", "ridge"]
+    for each in [*simple, permuted]:
+        assert each.data == experiment.data
+        assert not each.evaluation.yardsticks
+        assert (each.evaluation.splits, each.evaluation.horizons) == (("test",), (3,))
+        assert (each.experiment.seed, each.experiment.on_missing, each.experiment.name) == (3, "skip", "small")
+    assert (permuted.method.name, permuted.graph.permute_seed, permuted.method_table) == ("sfl", 0, {"alpha": 0.5})
+
+
+@pytest.mark.parametrize("graph", [{"source": "complete"}, {"permute-seed": 1}])
+def test_a_graph_that_cannot_be_permuted_anew_has_no_control(graph):
+    assert [each.method.name for each in yardsticks(changed(graph=graph))] == ["simple-forecast"] * 3
+
+
+def test_none_by_default_and_none_without_forecasts():
+    assert yardsticks(changed(evaluation={"yardsticks": False})) == []
+    digits = {**TABLES, "data": {"set": "digits"}, "graph": {}, "model": {"name": "mlp"}}
+    digits["evaluation"] = {"yardsticks": True}
+    with pytest.raises(ExperimentError, match="yardsticks are for forecasts, and this data set has none"):
+        yardsticks(parse_experiment(digits))
+
+
+def test_they_stand_beside_the_methods_of_a_comparison(tmp_path):
+    compared = fedgraph.run_methods(TABLES, [None, "local"], out=tmp_path, progress=False)
+    assert compared.labels == [
+        "sfl", "local", "simple-forecast (last-reading)", "simple-forecast (weekly-profile)",
+        "simple-forecast (ridge)", "sfl (permute-seed=0)",
+    ]  # fmt: skip
+    assert compared.metrics.loc["test/mae-15min"].notna().all()
+    alone = fedgraph.run(TABLES, out=tmp_path, progress=False)
+    assert (alone.method, (alone.path / "comparison.html").is_file()) == ("sfl", True)
