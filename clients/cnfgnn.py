@@ -66,7 +66,12 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
     def evaluate(self) -> dict[str, Tensor]:
         """Return metrics of the models with what the server made of the windows."""
         splits = self.request.evaluate
-        return evaluate_splits(self.assignment, self._with_context(splits), self.models, splits) if splits else {}
+        if not splits:
+            return {}
+        cohort = self._with_context(splits)
+        if self.leaves_forecasts:
+            self.leave_forecasts(cohort.predict(self.models, "test"))
+        return evaluate_splits(self.assignment, cohort, self.models, splits)
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Train on the windows of this round."""

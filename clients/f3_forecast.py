@@ -24,13 +24,12 @@ from fedgraph.messages import WorkReply
 from fedgraph.methods.f3_forecast import FITTED_ON, EncoderSettings, LaterWindowsSettings
 from fedgraph.models import ModelChoice, build, finite_rows, initial_model
 from fedgraph.support.errors import DataError, ReplyError
-from fedgraph.support.files import file_name
 from fedgraph.training import ClientState, Cohort
 from fedgraph.training.forecasting import (
     cohort_of_embeddings,
     embeddings_of,
+    in_unit,
     targets_of,
-    write_forecasts,
 )
 
 _ROUND = 1
@@ -162,6 +161,9 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
         models = self._trained(forecasters)
         if not suffix:
             self.keep("forecaster", {"parameters": models})
+        # Networks over control graphs have suffixes; what a run forecasts is of the one without.
+        if self.leaves_forecasts and not suffix:
+            self.leave_forecasts(forecasters.predict(models, "test"))
         metrics = evaluate_splits(self.assignment, forecasters, models, self.request.evaluate)
         return {f"{name}{suffix}": values for name, values in metrics.items()}
 
@@ -175,6 +177,8 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
                 metrics |= self._forecast(suffix)
                 continue
             sent = {split: self.request.stacked[f"{kind}{suffix}/{split}"] for split in self.request.evaluate}
+            if self.leaves_forecasts and not suffix:
+                self.leave_forecasts(in_unit(cohort, sent["test"]))
             found = evaluate_forecasts(self.assignment, cohort, sent)
             metrics |= {f"{name}{suffix}": values for name, values in found.items()}
         return WorkReply(self.request.clients, {}, metrics)
@@ -240,7 +244,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
             forecasters = self.forecasters({"test": self._embeddings()}, "")
             mean, std = (values[:, None, None] for values in (cohort.data.mean, cohort.data.std))
             found = (forecasters.predict(self.kept_parameters("forecaster", forecasters), "test") - mean) / std
-        write_forecasts(cohort, found, "test", self.node.state_dir / "forecasts" / file_name(self.request.run))
+        self.leave_forecasts(in_unit(cohort, found))
         errors = evaluate_forecasts(self.assignment, cohort, {"test": found})
         metrics = {name.replace("test/", "later/", 1): values for name, values in errors.items()}
         return WorkReply(self.request.clients, {}, metrics)

@@ -12,7 +12,7 @@ from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import starts_of
 from fedgraph.fusion.forecasting import JointForecastSettings, OwnerWindows, fit_joint, forecasts
 from fedgraph.messages import WorkReply
-from fedgraph.training.forecasting import batches, targets_of
+from fedgraph.training.forecasting import batches, in_unit, targets_of
 
 log = logging.getLogger("fedgraph")
 
@@ -37,6 +37,8 @@ class JointForecastClient(CohortClient[JointForecastSettings]):
             )
             for split in splits
         }
+        if self.leaves_forecasts:
+            self.leave_forecasts(in_unit(cohort, found["test"]))
         return WorkReply(self.request.clients, {}, evaluate_forecasts(self.assignment, cohort, found))
 
     def _windows(self, split: SplitName) -> OwnerWindows:

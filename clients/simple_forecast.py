@@ -7,7 +7,7 @@ from typing import ClassVar
 from clients.engine.base import CohortClient, evaluate_forecasts
 from fedgraph.messages import WorkReply
 from fedgraph.methods.baselines import SimpleForecastSettings
-from fedgraph.training.forecasting import simple_forecasts
+from fedgraph.training.forecasting import in_unit, simple_forecasts
 
 
 class SimpleForecastClient(CohortClient[SimpleForecastSettings]):
@@ -20,4 +20,6 @@ class SimpleForecastClient(CohortClient[SimpleForecastSettings]):
         """Fit, and measure the splits asked for."""
         cohort, splits = self.uniform_cohort, self.request.evaluate
         found = simple_forecasts(self.settings.forecaster, cohort, splits)
+        if self.leaves_forecasts:
+            self.leave_forecasts(in_unit(cohort, found["test"]))
         return WorkReply(self.request.clients, {}, evaluate_forecasts(self.assignment, cohort, found))

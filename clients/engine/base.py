@@ -18,7 +18,7 @@ from fedgraph.models import finite_rows
 from fedgraph.support.errors import ReplyError, quoted
 from fedgraph.support.settings import Configured, S
 from fedgraph.training import AnyCohort, Cohort, GradientTerm, TrainResult, TrainSettings, fresh_state
-from fedgraph.training.forecasting import forecast_errors
+from fedgraph.training.forecasting import forecast_errors, write_forecasts
 
 _TYPES = (torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8)
 _MOST = 1 << 22
@@ -188,7 +188,20 @@ class CohortClient(Configured[S]):
         """Return metrics of the models as ``<split>/<metric>``, each ``[clients]``."""
         if not self.request.evaluate:
             return {}
-        return evaluate_splits(self.assignment, self.cohort, self.measured(), self.request.evaluate)
+        models = self.measured()
+        if self.leaves_forecasts:
+            self.leave_forecasts(self.uniform_cohort.predict(models, "test"))
+        return evaluate_splits(self.assignment, self.cohort, models, self.request.evaluate)
+
+    @property
+    def leaves_forecasts(self) -> bool:
+        """Whether forecasts of the test windows are to be written on this node."""
+        return self.assignment.forecasts is not None and "test" in self.request.evaluate
+
+    def leave_forecasts(self, forecasts: Tensor) -> None:
+        """Write forecasts ``[clients, windows, steps]`` of the test windows, in the unit of readings, on this node."""
+        folder = self.node.forecast_folder(self.request.run)
+        write_forecasts(self.uniform_cohort, forecasts, "test", folder, self.assignment.forecasts or "csv")
 
     def measured(self) -> Tensor:
         """Return the models to evaluate, ``[clients, parameters]``; by default the current ones."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flwr.app import Context
+from pydantic import TypeAdapter
 
 from fedgraph.data import CLIENT, DataSource, OwnData, open_source, parse_data
 from fedgraph.federation import hosted_clients, listed, named_clients, prove
@@ -20,9 +21,11 @@ from fedgraph.messages import unpacking_request
 from fedgraph.models import ModelChoice, TaskSpec
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError
+from fedgraph.support.files import file_name
 from fedgraph.support.settings import S, Settings, parse, part_of
 from fedgraph.support.untrusted import in_short, read_json
 from fedgraph.training import AnyCohort, ClientState, TrainSettings, load_cohort
+from fedgraph.training.forecasting import FileForm
 
 Prepared = TypeVar("Prepared")
 
@@ -59,6 +62,8 @@ class Assignment:
         Value that missing targets count as in further errors of forecasts.
     expect : tuple of str or None
         Clients that the run is for; None for whichever clients nodes host.
+    forecasts : {"csv", "parquet"} or None
+        In which form forecasts of the models that are measured are written on the node; None: not at all.
     """
 
     seed: int
@@ -69,6 +74,7 @@ class Assignment:
     horizons: tuple[int, ...] | None
     missing_as: float | None = None
     expect: tuple[str, ...] | None = None
+    forecasts: FileForm | None = None
 
     def method_as(self, kind: type[S]) -> S:
         """Return the settings of the method that ``kind`` defines; settings that only the server needs are left out."""
@@ -93,6 +99,7 @@ class Assignment:
                 horizons=None if tables["horizons"] is None else tuple(int(step) for step in tables["horizons"]),
                 missing_as=None if tables.get("missing-as") is None else float(tables["missing-as"]),
                 expect=None if expect is None else tuple(str(name) for name in expect),
+                forecasts=TypeAdapter(FileForm | None).validate_python(tables.get("forecasts")),
             )
 
     def horizons_of(self, task: TaskSpec) -> tuple[int, ...]:
@@ -164,6 +171,10 @@ class Node:
     def released_dir(self) -> Path:
         """Folder of what clients have released of their samples, beside the frozen models that computed it."""
         return self.model_dir / "released"
+
+    def forecast_folder(self, run: str) -> Path:
+        """Return the folder of forecasts of the models of a run."""
+        return self.state_dir / "forecasts" / file_name(run)
 
     @property
     def aggregator(self) -> str | None:
@@ -320,7 +331,7 @@ class Node:
 
     def cohort(self, experiment: str, clients: tuple[str, ...]) -> AnyCohort:
         """Return the named clients, ready to train; built once per process."""
-        return _cohort(experiment, clients, self.data_dir, self.own)
+        return _cohort(_without_forecasts(experiment), clients, self.data_dir, self.own)
 
     def prepared(self, key: Hashable, build: Callable[[], Prepared]) -> Prepared:
         """Return what ``build`` makes, cached per ``key`` and node for later messages to this process."""
@@ -349,6 +360,13 @@ def forget_cohorts() -> None:
 @lru_cache(maxsize=32)
 def _source(data: str, data_dir: Path, own: OwnData | None) -> DataSource:
     return open_source(parse_data(json.loads(data)), data_dir, own)
+
+
+@lru_cache(maxsize=64)
+def _without_forecasts(experiment: str) -> str:
+    """Return the experiment without the key that the last exchange adds: the cohort is the same."""
+    tables = read_json(experiment, "the experiment of the request")
+    return json.dumps({name: table for name, table in tables.items() if name != "forecasts"}, sort_keys=True)
 
 
 @lru_cache(maxsize=_COHORTS_KEPT)

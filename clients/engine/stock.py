@@ -20,7 +20,8 @@ from fedgraph.data import SPLITS
 from fedgraph.messages import EXPERIMENT_KEY, KEEP_KEY, ROUND_KEY, RUN_KEY, from_record, to_record, unpacking_request
 from fedgraph.models import finite_rows
 from fedgraph.support.errors import ReplyError
-from fedgraph.training import GradientTerm
+from fedgraph.training import Cohort, GradientTerm
+from fedgraph.training.forecasting import write_forecasts
 
 
 class StockClient:
@@ -108,6 +109,9 @@ class StockClient:
     def evaluate(self) -> RecordDict:
         """Evaluate the global model on every client."""
         models = self.model.expand(len(self.clients), -1)
+        if self.assignment.forecasts is not None and "test" in self.splits and isinstance(self.cohort, Cohort):
+            found, folder = self.cohort.predict(models, "test"), self.node.forecast_folder(self.run)
+            write_forecasts(self.cohort, found, "test", folder, self.assignment.forecasts)
         metrics = evaluate_splits(self.assignment, self.cohort, models, self.splits)
         return RecordDict({"metrics": self._means(metrics, self.weights), "config": self._per_client(metrics, {})})
 

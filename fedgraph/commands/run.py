@@ -66,6 +66,8 @@ def run(
             console.print(f"Note: {note}.", markup=False, soft_wrap=True)
         if "model_file" in summary:
             console.print(f"Model: {folder.path / summary['model_file']}", markup=False, soft_wrap=True)
+        if (folder.path / "nodes" / "forecasts").is_dir():
+            console.print(f"Forecasts: {folder.path / 'nodes' / 'forecasts'}", markup=False, soft_wrap=True)
         console.print(f"Run folder: {folder.path}", soft_wrap=True)
     report = place_of_report(runs)
     if report.is_file():

@@ -124,16 +124,25 @@ class Experiment:
         """Return the resolved experiment as TOML text."""
         return tomli_w.dumps(self.as_dict())
 
-    def client_part(self, method_settings: Mapping[str, Any]) -> str:
+    def client_part(self, method_settings: Mapping[str, Any], final: bool = True) -> str:
         """Return the part that nodes need, as JSON: no output folders, no graph, nothing about other clients.
 
         The exceptions are the names in ``[clients] expect``, the names and patterns in ``[[model.variants]]``, and the
         names and scales in ``[data]``, which every node sees.
+
+        Parameters
+        ----------
+        method_settings : mapping
+            Settings of the method.
+        final : bool
+            Whether models are final when they are measured, so that their forecasts are written.
         """
         expected = {} if self.clients.expect is None else {"expect": self.clients.expect}
+        forecasts = {"forecasts": self.evaluation.forecasts} if final and self.evaluation.forecasts else {}
         return json.dumps(
             {
                 **expected,
+                **forecasts,
                 "seed": self.experiment.seed,
                 "data": self.data.as_table(),
                 "model": self.model,
@@ -174,9 +183,15 @@ def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
             f"method '{method.name}' has models of its own, which [{method.name}] describes: leave out [model]"
         )
     evaluation = parse(EvaluationTable, _table(tables, "evaluation"), "[evaluation]")
+    data = parse_data(_table(tables, "data"))
+    for key in ("forecasts", "yardsticks"):
+        if getattr(evaluation, key) and "output_steps" not in type(data).model_fields:
+            raise ExperimentError(f"[evaluation] {key} is about time series, which this data set has not: leave it out")
+    if evaluation.forecasts and _table(tables, "model").get("variants"):
+        raise ExperimentError("[evaluation] forecasts are of models of one architecture: leave out [[model.variants]]")
     return Experiment(
         experiment=head,
-        data=parse_data(_table(tables, "data")),
+        data=data,
         model=dict(_table(tables, "model")),
         train=parse(TrainSettings, _table(tables, "train"), "[train]"),
         graph=parse(GraphTable, _table(tables, "graph"), "[graph]"),

@@ -65,6 +65,10 @@ class EvaluationTable(Settings):
                they predict for the test examples, which must be the same for all clients (``[data] test = "shared"``)
                and whose true classes go to the server. Makes ``peers.npz``, ``peers.csv``, and means in
                ``summary.json``; for classification by methods whose clients have whole models of their own.
+    forecasts : also write what the final models forecast for the test windows, as ``csv`` or ``parquet``: a file for
+               each client with the time of each step, the forecast, and the reading where there is one, in their unit.
+               Files stay on the client's node, in ``<state-dir>/forecasts/<run>``; those of ``fedgraph run`` are in the
+               run folder (``Run.forecasts``).
     yardsticks : of a forecast: beside each method, ``fedgraph run`` also runs what it has to beat, each client's last
                reading, its usual week and a ridge regression (``simple-forecast``), and the same method over a permuted
                client graph. ``flwr run`` runs the method alone.
@@ -81,6 +85,7 @@ class EvaluationTable(Settings):
     targets: dict[str, float] = Field(default_factory=dict)
     stop_at_targets: Literal["mean", "first"] | None = None
     compare_peers: bool = False
+    forecasts: Literal["csv", "parquet"] | None = None
     yardsticks: bool = False
 
     @model_validator(mode="after")

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedgraph.experiment.experiment import Experiment, load_experiment
-from fedgraph.support.errors import ExperimentError
 
 _FORECASTERS = ("last-reading", "weekly-profile", "ridge")
 _HEAD = ("name", "seed", "min-clients", "on-missing", "wait", "timeout")
@@ -23,16 +22,9 @@ def yardsticks(experiment: Experiment) -> list[Experiment]:
         Each client's last reading, its usual week and a ridge regression, with the same data and covariates; and, where
         the client graph is from the data, a file or another run, the same method with its clients permuted over the
         vertices. Empty where the key is false.
-
-    Raises
-    ------
-    ExperimentError
-        When the data set is no time series.
     """
     if not experiment.evaluation.yardsticks:
         return []
-    if "output_steps" not in type(experiment.data).model_fields:
-        raise ExperimentError("[evaluation] yardsticks are for forecasts, and this data set has none: leave it out")
     tables = tomllib.loads(experiment.as_toml())
     found = [
         {

@@ -19,6 +19,7 @@ from fedgraph.runs.labels import labels
 from fedgraph.runs.reports.words import results_table, sentence
 from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import RunError
+from fedgraph.support.files import file_name
 from fedgraph.support.plugins import add_plugin_paths
 
 if TYPE_CHECKING:
@@ -124,6 +125,28 @@ class Run:
         if "groups" in self.summary:
             frame.insert(0, "group", pd.Series(self.summary["groups"]))
         return frame
+
+    @cached_property
+    def forecasts(self) -> pd.DataFrame:
+        """Forecasts of the test windows, with columns ``client``, ``window``, ``time``, ``forecast`` and ``reading``.
+
+        Raises
+        ------
+        RunError
+            When the run has none here: they are written where ``[evaluation] forecasts`` asks for them, by the nodes.
+        """
+        import pandas as pd
+
+        files = sorted((self.path / "nodes" / "forecasts" / file_name(self.folder.name)).glob("*.*"))
+        if not files:
+            raise RunError(
+                f'{self.path} has no forecasts: run with [evaluation] forecasts = "csv" or "parquet"; nodes on other '
+                "machines keep theirs"
+            )
+        names = {file_name(name): name for name in self.clients.index}
+        read = {"csv": pd.read_csv, "parquet": pd.read_parquet}
+        parts = {names[file.stem]: read[file.suffix[1:]](file) for file in files}
+        return pd.concat(parts, names=["client"]).reset_index(level=0).reset_index(drop=True)
 
     @cached_property
     def absences(self) -> pd.DataFrame:

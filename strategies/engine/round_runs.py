@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -126,10 +127,25 @@ def execute_rounds(
         num_rounds=head.rounds,
         timeout=head.timeout,
     )
+    if evaluation.forecasts is not None:
+        _have_forecasts_written(strategy, ordered, experiment, folder)
     peers = (
         compare_peers(strategy, Nodes(ordered, federation, plan, head.timeout)) if evaluation.compare_peers else None
     )
     _write_results(experiment, folder, federation, strategy, recorder, peers)
+
+
+def _have_forecasts_written(
+    strategy: CohortStrategy, grid: OrderedGrid, experiment: Experiment, folder: RunFolder
+) -> None:
+    """Measure the final models once more, by an experiment that has nodes write what they forecast."""
+    part = {**json.loads(strategy.plan.experiment), "forecasts": experiment.evaluation.forecasts}
+    strategy.plan = replace(strategy.plan, experiment=json.dumps(part, sort_keys=True), splits=("test",))
+    nodes = Nodes(grid, strategy.federation, strategy.plan, experiment.experiment.timeout)
+    lost = strategy.measure(strategy.progress.rounds, nodes).absent
+    if lost:
+        name, reason = next(iter(lost.items()))
+        folder.notes.append(f"{len(lost)} clients have written no forecasts, such as {name}: {reason}")
 
 
 def open_federation(
@@ -155,7 +171,7 @@ def open_federation(
     federation = identify(
         grid,
         method.client,
-        experiment.client_part(settings),
+        experiment.client_part(settings, final=False),
         experiment.roll_call(),
         label_counts=experiment.graph.source == "labels",
         on_wait=lambda text: log.info("waiting for nodes: %s", text),
@@ -169,7 +185,7 @@ def open_federation(
         write_graph(graph, folder.path / "graph.npz")
         log.info("client graph: %s", graph.describe())
     federation = replace(federation, graph=graph)
-    return federation, with_shared_scales(experiment, federation, folder.path).client_part(settings)
+    return federation, with_shared_scales(experiment, federation, folder.path).client_part(settings, final=False)
 
 
 def _watched(

@@ -34,8 +34,8 @@ def steps_of(split: Split) -> int:
     return _windows(split).series.shape[1]
 
 
-def times_ahead(split: Split) -> list[list[str]]:
-    """Return the times of the steps that the windows of one client forecast.
+def times_ahead(split: Split, client: int = 0) -> list[list[str]]:
+    """Return the times of the steps that the windows of one client forecast, the first one by default.
 
     Returns
     -------
@@ -48,8 +48,8 @@ def times_ahead(split: Split) -> list[list[str]]:
         If the data has no windows of time series.
     """
     windows = _windows(split)
-    steps, _ = windows.first_steps()
-    ahead = steps[0, :, None] + windows.input_steps + torch.arange(windows.output_steps)
+    steps, present = windows.first_steps()
+    ahead = steps[client, present[client], None] + windows.input_steps + torch.arange(windows.output_steps)
     if windows.times is None:
         return [[str(step) for step in row] for row in ahead.tolist()]
     times = windows.times.cpu().numpy()[ahead.numpy()] + MONDAY

@@ -7,10 +7,12 @@
 
 from fedgraph.training.forecasting.context import cohort_with_context, context_gradients, hidden_states
 from fedgraph.training.forecasting.examples import (
+    FileForm,
     batches,
     cohort_of_embeddings,
     embeddings_of,
     forecast_errors,
+    in_unit,
     targets_of,
     write_forecasts,
 )
@@ -18,6 +20,7 @@ from fedgraph.training.forecasting.simple import SIMPLE, SimpleForecaster, simpl
 
 __all__ = [
     "SIMPLE",
+    "FileForm",
     "SimpleForecaster",
     "batches",
     "cohort_of_embeddings",
@@ -26,6 +29,7 @@ __all__ = [
     "embeddings_of",
     "forecast_errors",
     "hidden_states",
+    "in_unit",
     "simple_forecasts",
     "targets_of",
     "write_forecasts",

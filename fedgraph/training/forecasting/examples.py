@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 import torch
 from torch import Tensor
 
 from fedgraph.data import SPLITS, Split, SplitName
 from fedgraph.data.series import times_ahead
 from fedgraph.models import Batch, build
-from fedgraph.support.files import as_csv, file_name, write_atomically
+from fedgraph.support.files import file_name, replacing
 from fedgraph.support.randomness import derive_seed
 from fedgraph.training.cohort import Cohort
 from fedgraph.training.metrics import tally
@@ -104,8 +109,17 @@ def forecast_errors(
     return sums.result()
 
 
-def write_forecasts(cohort: Cohort, forecasts: Tensor, split: SplitName, folder: Path) -> None:
-    """Write forecasts as CSV, a file for each client, in the unit of its readings.
+def in_unit(cohort: Cohort, scaled: Tensor) -> Tensor:
+    """Return readings or forecasts ``[clients, examples, steps]``, scaled as targets are, in their unit."""
+    mean, std = (values[:, None, None] for values in (cohort.data.mean, cohort.data.std))
+    return scaled * std + mean
+
+
+FileForm = Literal["csv", "parquet"]
+
+
+def write_forecasts(cohort: Cohort, forecasts: Tensor, split: SplitName, folder: Path, form: FileForm = "csv") -> None:
+    """Write forecasts, a file for each client.
 
     The columns are the window, counted from 0, the time of the step that is forecast, the forecast, and the reading
     where there is one.
@@ -113,29 +127,35 @@ def write_forecasts(cohort: Cohort, forecasts: Tensor, split: SplitName, folder:
     Parameters
     ----------
     cohort : Cohort
-        The clients, all with as many examples.
+        The clients.
     forecasts : Tensor
-        ``[clients, examples, steps]``, scaled as targets are.
+        ``[clients, examples, steps]``, in the unit of the clients' readings.
     split : str
         Whose examples are forecast.
     folder : Path
         Where files are written, named after the clients.
+    form : {"csv", "parquet"}
+        Kind of the files.
     """
     targets, known = targets_of(cohort, split)
-    times = [time for window in times_ahead(cohort.data.splits[split]) for time in window]
-    mean, std = (values[:, None, None] for values in (cohort.data.mean, cohort.data.std))
-    steps = forecasts.shape[2]
-    rows = zip(cohort.data.names, forecasts * std + mean, targets * std + mean, known, strict=True)
-    for name, found, readings, there in rows:
-        values = zip(
-            times, found.flatten().tolist(), readings.flatten().tolist(), there.flatten().tolist(), strict=True
+    windows, steps = cohort.data.splits[split], forecasts.shape[2]
+    readings = in_unit(cohort, targets)
+    for row, name in enumerate(cohort.data.names):
+        count = int(windows.num_examples[row])
+        there = known[row, :count].flatten().numpy()
+        table = pa.table(
+            {
+                "window": np.repeat(np.arange(count), steps),
+                "time": [time for window in times_ahead(windows, row) for time in window],
+                "forecast": forecasts[row, :count].flatten().numpy(),
+                "reading": pa.array(readings[row, :count].flatten().numpy(), mask=~there),
+            }
         )
-        lines = [
-            [place // steps, time, f"{forecast:.6g}", f"{reading:.6g}" if read else None]
-            for place, (time, forecast, reading, read) in enumerate(values)
-        ]
-        text = as_csv([["window", "time", "forecast", "reading"], *lines])
-        write_atomically(folder / f"{file_name(name)}.csv", text.encode())
+        with replacing(folder / f"{file_name(name)}.{form}") as file:
+            if form == "parquet":
+                pyarrow.parquet.write_table(table, file)
+            else:
+                pyarrow.csv.write_csv(table, file)
 
 
 @dataclass(frozen=True)

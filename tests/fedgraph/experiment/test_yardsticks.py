@@ -42,8 +42,8 @@ def test_none_by_default_and_none_without_forecasts():
     assert yardsticks(changed(evaluation={"yardsticks": False})) == []
     digits = {**TABLES, "data": {"set": "digits"}, "graph": {}, "model": {"name": "mlp"}}
     digits["evaluation"] = {"yardsticks": True}
-    with pytest.raises(ExperimentError, match="yardsticks are for forecasts, and this data set has none"):
-        yardsticks(parse_experiment(digits))
+    with pytest.raises(ExperimentError, match="yardsticks is about time series, which this data set has not"):
+        parse_experiment(digits)
 
 
 def test_they_stand_beside_the_methods_of_a_comparison(tmp_path):
