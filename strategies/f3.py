@@ -22,6 +22,7 @@ from fedgraph.fusion import (
     FusionSettings,
     GraphFusion,
     Prediction,
+    calibration,
     check_fusion,
     fit,
     owner_scores,
@@ -41,6 +42,7 @@ from strategies.engine.phases import Outcome
 
 log = logging.getLogger("fedgraph")
 
+_NOTED_GAIN = 0.02
 _ENSEMBLES = ("vote", "threshold", "best-owner")
 
 
@@ -86,7 +88,21 @@ class F3(OwnersStrategy[F3Settings]):
             found.network, joined.embeddings, joined.present, self.settings.draws, self.plan.seed, self.settings.average
         )
         arrays = to_record(found.network.state_dict())
-        return self._outcome(joined, prediction, fusion.parameters, found.epoch, {"fusion": found.facts()}), arrays
+        facts = {"fusion": found.facts(), "notes": self._threshold_notes(joined, prediction)}
+        return self._outcome(joined, prediction, fusion.parameters, found.epoch, facts), arrays
+
+    def _threshold_notes(self, joined: JoinedSamples, prediction: Prediction) -> list[str]:
+        """Return a note where, of two classes, another threshold than 0.5 would clearly be right more often."""
+        if len(joined.classes) != 2 or self.settings.calibrated:
+            return []
+        rows = joined.of_split("validation")
+        now, best = calibration.better_threshold(prediction.probabilities[rows], joined.labels[rows])
+        if best - now < _NOTED_GAIN:
+            return []
+        return [
+            f"of the validation samples {now:.0%} are predicted rightly with the threshold 0.5, and {best:.0%} with "
+            "another one: set [f3] calibrated = true for probabilities that are frequencies"
+        ]
 
     def _vote(self, joined: JoinedSamples) -> tuple[Outcome, ArrayRecord]:
         """Fuse the owners' own predictions: rows B to D of table 2."""

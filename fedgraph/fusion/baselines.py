@@ -76,6 +76,11 @@ class TransformerFusion(FusionNetwork):
         )
         self.head = Linear(width, classes, generator)
 
+    @property
+    def output(self) -> tuple[Tensor, Tensor]:
+        """See :class:`FusionNetwork`."""
+        return self.head.weight, self.head.bias
+
     def forward(self, embeddings: Tensor, present: Tensor, generator: torch.Generator) -> Tensor:
         """See :class:`FusionNetwork`."""
         values = self.entrance(self.alignment(embeddings * present[..., None]))
@@ -94,6 +99,11 @@ class ConcatenationFusion(FusionNetwork):
     def __init__(self, owners: int, size: int, hidden: Sequence[int], classes: int, generator: torch.Generator) -> None:
         super().__init__()
         self.layers = Perceptron((owners * size, *hidden, classes), generator)
+
+    @property
+    def output(self) -> tuple[Tensor, Tensor]:
+        """See :class:`FusionNetwork`."""
+        return self.layers.output
 
     def forward(self, embeddings: Tensor, present: Tensor, generator: torch.Generator) -> Tensor:
         """See :class:`FusionNetwork`."""

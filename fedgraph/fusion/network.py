@@ -118,6 +118,18 @@ class FusionNetwork(nn.Module):
     def constrain(self) -> None:
         """Project parameters back into their range; called after every step of the optimiser."""
 
+    @property
+    def output(self) -> tuple[Tensor, Tensor]:
+        """Weight ``[inputs, classes]`` and bias ``[classes]`` of the last layer, whose outcomes are the logits."""
+        raise NotImplementedError
+
+    def rescale(self, factor: float, offset: Tensor) -> None:
+        """Multiply all logits by a factor, and add an offset ``[classes]``, by the last layer."""
+        weight, bias = self.output
+        with torch.no_grad():
+            weight.mul_(factor)
+            bias.mul_(factor).add_(offset.to(bias))
+
     def penalty(self) -> Tensor | float:
         """Return the term that the alignment adds to the loss in training."""
         return 0.0 if self.alignment is None else self.alignment.penalty()
@@ -189,6 +201,11 @@ class GraphFusion(FusionNetwork):
         self.biases = nn.ParameterList(torch.zeros(size) for size in (hidden, pooled))
         self.head = Perceptron((*head, classes), generator)
         self.stochastic = consensus is not None and consensus.stochastic
+
+    @property
+    def output(self) -> tuple[Tensor, Tensor]:
+        """See :class:`FusionNetwork`."""
+        return self.head.output if len(self.head) else (self.weights[1], self.biases[1])
 
     def forward(self, embeddings: Tensor, present: Tensor, generator: torch.Generator) -> Tensor:
         """See :class:`FusionNetwork`."""
@@ -317,6 +334,13 @@ class Perceptron(nn.ModuleList):
 
     def __init__(self, widths: Sequence[int], generator: torch.Generator) -> None:
         super().__init__(Linear(*shape, generator) for shape in pairwise(widths))
+
+    @property
+    def output(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias of the last layer."""
+        last = self[-1]
+        assert isinstance(last, Linear)
+        return last.weight, last.bias
 
     def forward(self, values: Tensor) -> Tensor:
         """Map ``[..., first width]`` to ``[..., last width]``."""

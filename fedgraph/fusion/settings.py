@@ -60,6 +60,9 @@ class FusionSettings(Settings):
     concatenation_hidden : widths of the hidden layers of concatenation.
     epochs, patience     : largest number of epochs, and of epochs without a better validation.
     monitor              : what is better in validation: a lower ``loss``, or a higher ``auc``.
+    calibrated           : after training, fit a factor and an offset of the logits to validation samples and build them
+        into the network, so that probabilities are frequencies and, of two classes, 0.5 is the right threshold. With
+        monitor = "auc" it may not be, as that looks at the order of samples alone. Of an ensemble, each member.
     learning_rates       : each is tried; the one with the best validation is kept, of those that do not diverge.
     batch_size           : samples of a training step.
     owner_dropout        : share of owners that each training sample is learned without, drawn anew in every step; it
@@ -95,6 +98,7 @@ class FusionSettings(Settings):
     epochs: int = Field(default=500, ge=1)
     patience: int = Field(default=50, ge=1)
     monitor: Literal["loss", "auc"] = "loss"
+    calibrated: bool = False
     learning_rates: tuple[Rate, ...] = Field(default=(0.01, 0.001), min_length=1)
     batch_size: int = Field(default=100, ge=1)
     owner_dropout: float = Field(default=0.0, ge=0, lt=1)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
 from fedgraph.fusion.build import build_network
+from fedgraph.fusion.calibration import Calibration, calibrate
 from fedgraph.fusion.ensemble import FusionEnsemble, mixture_weights
 from fedgraph.fusion.learning import class_weights, learn, optimizer_of
 from fedgraph.fusion.network import FusionNetwork
@@ -121,6 +122,8 @@ class FusionFit:
         All epochs of all learning rates with finite losses.
     diverged : tuple of float
         Learning rates that led to a loss that is not finite; none of their weights are used.
+    calibration : Calibration or None
+        What its logits were changed by after training.
     members : tuple of FusionFit
         Those of an ensemble; its own learning rate and epoch are those of the best member.
     """
@@ -133,6 +136,7 @@ class FusionFit:
     quality: float
     history: tuple[FusionEpoch, ...] = ()
     diverged: tuple[float, ...] = ()
+    calibration: Calibration | None = None
     members: tuple[FusionFit, ...] = ()
 
     def facts(self) -> dict[str, Any]:
@@ -143,6 +147,8 @@ class FusionFit:
             "epochs": len(self.history),
             "validation_loss": self.validation_loss,
         }
+        if self.calibration is not None:
+            found["calibration"] = self.calibration.facts()
         if self.diverged:
             found["diverged_learning_rates"] = list(self.diverged)
         if isinstance(self.network, FusionEnsemble):
@@ -204,6 +210,7 @@ def fit(
     loss, quality = _validated(ensemble, validation, settings, seed, weights)
     return replace(
         max(fits, key=lambda each: each.quality),
+        calibration=None,
         fusion=settings.fusion,
         network=ensemble,
         validation_loss=loss,
@@ -247,6 +254,10 @@ def _fit_one(
         reasons = "; ".join(str(error) for error in diverged.values())
         raise RunError(f"{reasons}. Give smaller learning-rates")
     best.network.eval()
+    if settings.calibrated:
+        calibration = calibrate(best.network, validation, settings.draws, seed, settings.average)
+        loss, quality = _validated(best.network, validation, settings, seed, weights)
+        best = replace(best, calibration=calibration, validation_loss=loss, quality=quality)
     return replace(best, history=tuple(history), diverged=tuple(diverged))
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from flwr.app import Array, ArrayRecord
 from clients.app import app as client_app
 from fedgraph.fusion.alignment import SoftAlignment
 from fedgraph.fusion.model_file import FittedFusion
+from fedgraph.fusion.prediction import Prediction
 from fedgraph.messages.embeddings import EmbedReply
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import DataError, ExperimentError
@@ -396,3 +398,31 @@ def test_owners_are_asked_again_when_what_they_send_is_mended(patches_tables, ru
     whole = run_experiment(patches_tables)
     assert (folder.path / "predictions.csv").read_text() == (whole.path / "predictions.csv").read_text()
     assert (folder.summary()["exchanges"], whole.summary()["exchanges"]) == (2, 1)
+
+
+def test_a_calibrated_network_is_what_the_run_leaves(patches_tables, run_experiment):
+    patches_tables["f3"] |= {"calibrated": True}
+    folder = run_experiment(patches_tables)
+    told = folder.summary()["fusion"]["calibration"]
+    assert 0 < told["factor"] != 1
+    assert len(told["offset"]) == 10
+    left = FittedFusion.read(folder.path / "fusion.safetensors")
+    plain = run_experiment({**patches_tables, "f3": {**patches_tables["f3"], "calibrated": False}})
+    before = FittedFusion.read(plain.path / "fusion.safetensors")
+    (weight, bias), (first, offset) = left.network.output, before.network.output
+    torch.testing.assert_close(weight, first * told["factor"])
+    torch.testing.assert_close(bias, offset * told["factor"] + torch.tensor(told["offset"]))
+    assert probabilities(folder).argmax(1).shape == (KEYS,)
+
+
+def test_a_threshold_that_is_far_off_is_said():
+    labels = torch.tensor([0] * 10 + [1] * 10)
+    chances = torch.linspace(0.0, 0.4, 20)
+    split = torch.ones(20, dtype=torch.int64)
+    joined = SimpleNamespace(classes=("no", "yes"), labels=labels, of_split=lambda name: (split == 1).nonzero()[:, 0])
+    strategy = SimpleNamespace(settings=SimpleNamespace(calibrated=False))
+    prediction = Prediction(torch.stack([1 - chances, chances], 1), torch.zeros(20, 2))
+    (note,) = f3.F3._threshold_notes(strategy, joined, prediction)
+    assert note.startswith("of the validation samples 50% are predicted rightly with the threshold 0.5, and 100% with")
+    strategy.settings.calibrated = True
+    assert f3.F3._threshold_notes(strategy, joined, prediction) == []
