@@ -12,6 +12,7 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from clients.engine.limits import check_allowed, check_noise, count_message
 from clients.engine.node import Assignment, Node
 from fedgraph.data import SPLITS
 from fedgraph.data.series import shares_scales
@@ -64,6 +65,7 @@ def _answered(message: Message, context: Context, answer: Callable[[Node], Recor
     try:
         _find_plugins(context)
         check_content(message.content)
+        count_message(node)
         content = answer(node)
         _add_proof(message, content, node)
     except FedgraphError as error:
@@ -121,9 +123,10 @@ def _client_class(path: str) -> Any:
 def _work(message: Message, node: Node) -> RecordDict:
     path, experiment = _head(message)
     assignment = Assignment.of(experiment)
-    node.check_allowed(path, assignment)
+    check_allowed(node, path, assignment)
     threads = min(assignment.train.threads, _MOST_THREADS)
     client_class = _client_class(path)
+    check_noise(node, client_class, assignment)
     with pinned_threads(threads):
         content: RecordDict = client_class.handle(message, node)
     return content
@@ -132,13 +135,13 @@ def _work(message: Message, node: Node) -> RecordDict:
 def _identity(message: Message, node: Node) -> Identity:
     path, experiment = _head(message)
     assignment = Assignment.of(experiment)
-    node.check_allowed(path, assignment)
+    check_allowed(node, path, assignment)
     clients = tuple(sorted(node.hosted(assignment)))
     dealt = node.partition()
     if not clients:
         nothing = torch.zeros(0, dtype=torch.int64)
         return Identity((), None, "", dict.fromkeys(SPLITS, nothing), None, dealt)
-    _client_class(path)
+    check_noise(node, _client_class(path), assignment)
     data = _opening_cohort(node, assignment, experiment, clients).data
     assignment.horizons_of(data.task)
     return Identity(

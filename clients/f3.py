@@ -120,6 +120,8 @@ class OwnersClient(Configured[SomeOwners]):
 class F3Client(OwnersClient[EmbeddingSettings]):
     """Serves owners whose embeddings may be out of fold, and may get noise before they leave."""
 
+    noise: ClassVar[str] = "noise"
+
     def stage(self, data: OwnerData) -> LocalStage:
         """See :class:`OwnersClient`."""
         return replace(super().stage(data), folds=self.settings.folds)

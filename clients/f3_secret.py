@@ -57,6 +57,7 @@ class SecretClient(Configured[F3SecretSettings]):
     list of ``name=fingerprint``.
     """
 
+    noise: ClassVar[str] = "noise"
     sends: ClassVar[tuple[str, ...]] = (
         *TOLD_OF_SAMPLES,
         "secret shares of an embedding of each sample, one for each aggregator, which nobody else can open",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,8 @@ class IPAClient(CohortClient[IPASettings]):
     own parameters move, and they are evaluated before training, as in other methods. Models are evaluated without the
     noise on shared parameters, unless it protects privacy.
     """
+
+    noise: ClassVar[str] = "privacy"
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +22,7 @@ from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError
 from fedgraph.support.files import file_name
 from fedgraph.support.settings import S, Settings, parse, part_of
-from fedgraph.support.untrusted import in_short, read_json
+from fedgraph.support.untrusted import read_json
 from fedgraph.training import AnyCohort, ClientState, TrainSettings, load_cohort
 from fedgraph.training.forecasting import FileForm
 
@@ -206,28 +205,6 @@ class Node:
         By default it may not, because they name folders of this machine, or contain values from a computation.
         """
         return bool(self.config.get("full-errors") or os.environ.get(_FULL))
-
-    def check_allowed(self, client: str, assignment: Assignment) -> None:
-        """Check that this node runs what the server names, before any of it is imported.
-
-        Node config ``allow`` lists dotted paths, or patterns of them such as ``clients.*``; by default all are allowed.
-
-        Raises
-        ------
-        IdentityError
-            For a client class, or a model by dotted path, that is not on the list.
-        """
-        patterns = listed(str(self.config.get("allow", "")))
-        tables = [assignment.model, *assignment.model.get("variants", ())]
-        models = [str(table.get("name", "")) for table in tables if isinstance(table, dict)]
-        named = {"[experiment] client": [client], "[model] name": [name for name in models if ":" in name]}
-        for key, paths in named.items() if patterns else ():
-            for path in paths:
-                if not any(fnmatchcase(path, pattern) for pattern in patterns):
-                    raise IdentityError(
-                        f"this node does not run {key} = '{in_short(path, 100)}': its node config allows "
-                        f"{', '.join(patterns)}"
-                    )
 
     def without_places(self, text: str) -> str:
         """Return ``text`` without paths of this machine; those in the node config become its key in angle brackets."""

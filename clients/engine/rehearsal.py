@@ -11,6 +11,7 @@ from flwr.app import Context, RecordDict
 
 from clients.engine.base import CohortClient
 from clients.engine.disclosure import Disclosure, disclosure
+from clients.engine.limits import check_allowed, check_noise
 from clients.engine.node import Assignment, Node
 from clients.engine.stock import StockClient
 from fedgraph.data import SPLITS
@@ -66,13 +67,15 @@ def rehearse(
     node = Node.of(Context(0, 0, dict(node_config), RecordDict(), {}))
     part = experiment.client_part(method)
     assignment = Assignment.of(part)
-    node.check_allowed(client, assignment)
+    check_allowed(node, client, assignment)
     clients = tuple(sorted(node.hosted(assignment)))
     if not clients and node.aggregator is None:
         expected = ", ".join(assignment.expect or ())
         raise IdentityError(f"this node hosts nobody whom the run expects: {expected}")
+    client_class = load_object(client, "[experiment] client")
+    check_noise(node, client_class, assignment)
     source = node.source(assignment)
-    stacked = issubclass(load_object(client, "[experiment] client"), CohortClient | StockClient)
+    stacked = issubclass(client_class, CohortClient | StockClient)
     if not clients:
         lines: Iterator[str] = iter(())
     elif isinstance(source, OwnerSource) and not stacked:

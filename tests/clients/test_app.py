@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 import torch
@@ -198,3 +199,40 @@ def test_a_node_allows_models_too(part):
     told = json.dumps({**json.loads(part), "model": {"name": "os:system"}})
     found = identify(told, {"clients": "client-0", "allow": "clients.*"})
     assert "does not run [model] name = 'os:system'" in error_of(found)
+
+
+def test_a_node_answers_so_many_messages_and_no_more(part, tmp_path):
+    config = {"state-dir": str(tmp_path / "state"), "most-messages": 2}
+    assert error_of(identify(part, {"clients": "client-0", **config})) is None
+    assert error_of(work(part, **config)) is None
+    for _ in range(2):
+        assert "has answered 2 messages, as many as its node config allows" in error_of(work(part, **config))
+    assert error_of(work(part, **{**config, "most-messages": 3})) is None
+    (tmp_path / "state" / "answered").unlink()
+    assert error_of(work(part, **config)) is None
+    assert "most-messages is a number" in error_of(work(part, **{**config, "most-messages": "many"}))
+
+
+@pytest.mark.parametrize(
+    ("client", "method", "message"),
+    [
+        (COHORT_CLIENT, {}, "takes part only with noise on what its clients release .*: its method has none"),
+        ("clients.ipa:IPAClient", {}, "the table `privacy` of its method gives some"),
+        ("clients.ipa:IPAClient", {"privacy": {"clip-norm": 1.0, "noise-multiplier": 0.5}}, "and the run has 0.5"),
+        (
+            "clients.ipa:IPAClient",
+            {"privacy": {"clip-norm": 1.0, "noise-multiplier": 2.0, "releases": 16}},
+            "a noise multiplier of 1 at least over all releases .*, and the run has 0.5",
+        ),
+        ("clients.ipa:IPAClient", {"privacy": {"clip-norm": 1.0, "noise-multiplier": 2.0, "releases": 4}}, None),
+        ("clients.ipa:IPAClient", {"privacy": {"clip-norm": -1.0, "noise-multiplier": 2.0}}, "clip"),
+    ],
+)
+def test_a_node_wants_noise_on_what_its_clients_release(part, client, method, message):
+    told = json.dumps({**json.loads(part), "method": method})
+    said = error_of(work(told, client, **{"least-noise": 1, **FULL}))
+    assert (said is None) if message is None else re.search(message, said)
+    config = ConfigRecord({CLIENT_KEY: client, EXPERIMENT_KEY: told, "label-counts": False})
+    grid = LocalGrid(app, [{"clients": "client-0", "least-noise": 1, **FULL}])
+    (reply,) = grid.send_and_receive([Message(RecordDict({"config": config}), 1000, "query.identify")])
+    assert (error_of(reply) is None) == (message is None)

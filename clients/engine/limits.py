@@ -1,0 +1,107 @@
+"""A node's own limits, whatever the server asks: what runs here, with how much noise, and how many messages."""
+
+from __future__ import annotations
+
+import math
+from fnmatch import fnmatchcase
+from typing import Any
+
+from clients.engine.node import Assignment, Node
+from fedgraph.federation import listed
+from fedgraph.privacy.noise import NoiseSettings
+from fedgraph.support.errors import IdentityError
+from fedgraph.support.files import locked, write_atomically
+from fedgraph.support.settings import parse
+from fedgraph.support.untrusted import in_short
+
+_COUNTED = "answered"
+
+
+def check_allowed(node: Node, client: str, assignment: Assignment) -> None:
+    """Check that a node runs what the server names, before any of it is imported.
+
+    Node config ``allow`` lists dotted paths, or patterns of them such as ``clients.*``; by default all are allowed.
+
+    Raises
+    ------
+    IdentityError
+        For a client class, or a model by dotted path, that is not on the list.
+    """
+    patterns = listed(str(node.config.get("allow", "")))
+    tables = [assignment.model, *assignment.model.get("variants", ())]
+    models = [str(table.get("name", "")) for table in tables if isinstance(table, dict)]
+    named = {"[experiment] client": [client], "[model] name": [name for name in models if ":" in name]}
+    for key, paths in named.items() if patterns else ():
+        for path in paths:
+            if not any(fnmatchcase(path, pattern) for pattern in patterns):
+                raise IdentityError(
+                    f"this node does not run {key} = '{in_short(path, 100)}': its node config allows "
+                    f"{', '.join(patterns)}"
+                )
+
+
+def check_noise(node: Node, client_class: Any, assignment: Assignment) -> None:
+    """Check that what clients release gets as much noise as the node wants (node config ``least-noise``).
+
+    The limit is a noise multiplier, over all releases of a run: of so many releases, each has noise that is larger by
+    the square root of their number. Metrics, numbers of examples and, of ``f3``, labels have no noise.
+
+    Raises
+    ------
+    IdentityError
+        For less noise, and for client classes that release anything without noise.
+    """
+    least = _number(node, "least-noise")
+    if least is None:
+        return
+    name = getattr(client_class, "noise", "")
+    table = assignment.method.get(name) if name else None
+    if not isinstance(table, dict):
+        where = f"the table `{name}` of its method gives some" if name else "its method has none"
+        raise IdentityError(
+            f"this node takes part only with noise on what its clients release (node config least-noise): {where}"
+        )
+    settings = parse(NoiseSettings, table, f"the table `{name}` of the method")
+    found = settings.multiplier() / math.sqrt(settings.releases)
+    if found < least:
+        raise IdentityError(
+            f"this node wants a noise multiplier of {least:g} at least over all releases of a run (node config "
+            f"least-noise), and the run has {found:.3g}: raise noise-multiplier, or lower epsilon or releases"
+        )
+
+
+def count_message(node: Node) -> None:
+    """Count a message that the node answers, of any run, up to node config ``most-messages``.
+
+    Raises
+    ------
+    IdentityError
+        When it has answered so many. The count is in the state folder, for its operator to remove.
+    """
+    most = _number(node, "most-messages")
+    if most is None:
+        return
+    node.state_dir.mkdir(parents=True, exist_ok=True)
+    path = node.state_dir / _COUNTED
+    with locked(node.state_dir / f"{_COUNTED}.lock"):
+        answered = int(path.read_text()) if path.exists() else 0
+        if answered >= most:
+            raise IdentityError(
+                f"this node has answered {answered} messages, as many as its node config allows (most-messages): its "
+                f"operator may raise that, or remove the file '{_COUNTED}' in its state folder to count anew"
+            )
+        write_atomically(path, str(answered + 1).encode())
+
+
+def _number(node: Node, key: str) -> float | None:
+    """Return a number of the node config; raise IdentityError for anything else."""
+    given = node.config.get(key)
+    if given is None or given == "":
+        return None
+    try:
+        value = float(str(given))
+    except ValueError:
+        value = math.nan
+    if not value >= 0:
+        raise IdentityError(f"node config {key} is a number of 0 or more, not '{given}'")
+    return value
