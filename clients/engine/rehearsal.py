@@ -15,10 +15,12 @@ from clients.engine.limits import check_allowed, check_noise
 from clients.engine.node import Assignment, Node
 from clients.engine.stock import StockClient
 from fedgraph.data import SPLITS
-from fedgraph.data.owners import SAMPLE_SPLITS, OwnerSource
+from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, OwnerSource
 from fedgraph.data.schema import as_text, infer_schema
 from fedgraph.data.tables import ClientTableSource, schema_settings
 from fedgraph.experiment import Experiment
+from fedgraph.fusion import decided
+from fedgraph.fusion.owner_models import SingleOwner
 from fedgraph.support.errors import IdentityError
 from fedgraph.support.plugins import load_object
 from fedgraph.training import AnyCohort
@@ -79,7 +81,7 @@ def rehearse(
     if not clients:
         lines: Iterator[str] = iter(())
     elif isinstance(source, OwnerSource) and not stacked:
-        lines = _of_owners(source, clients)
+        lines = _of_owners(source, clients, node.given_models(clients))
     elif isinstance(source, ClientTableSource) and not stacked:
         lines = _of_tables(source, clients)
     else:
@@ -107,8 +109,8 @@ def _of_cohort(cohort: AnyCohort, assignment: Assignment) -> Iterator[str]:
         yield f"{name}: {counts} examples{held}"
 
 
-def _of_owners(source: OwnerSource, clients: tuple[str, ...]) -> Iterator[str]:
-    """Yield the samples of each owner, and how many it lacks."""
+def _of_owners(source: OwnerSource, clients: tuple[str, ...], models: Mapping[str, str]) -> Iterator[str]:
+    """Yield the samples of each owner, how many it lacks, and what the model does with them that it has already."""
     data = source.load_owners(clients)
     yield f"samples from '{data.keys[0]}' to '{data.keys[-1]}'; all owners must name them alike"
     for row, name in enumerate(data.owners):
@@ -119,6 +121,23 @@ def _of_owners(source: OwnerSource, clients: tuple[str, ...]) -> Iterator[str]:
         of_each = ", ".join(f"{count:,} {split}" for split, count in zip(SAMPLE_SPLITS, counts, strict=True) if count)
         lacks = f"; lacks {missing:.1%} of the samples of this node" if missing else ""
         yield f"{name}: {of_each} samples with inputs of {shape}{lacks}"
+        if name in models:
+            yield from (f"    {line}" for line in _of_model(data, row, models[name]))
+
+
+def _of_model(data: OwnerData, row: int, model: str) -> Iterator[str]:
+    """Yield what an owner's own model takes and puts out; raises ExperimentError where the run would."""
+    found, _ = SingleOwner(data, row, None).brought(model)
+    task = data.tasks[row]
+    classes = task.classes or tuple(map(str, range(task.output_shape[0])))
+    yield f"its model {model}: an embedding of {found.embeddings.shape[1]} numbers for each sample"
+    if task.features:
+        yield f"features, in this order: {', '.join(task.features)}"
+    yield f"classes, in this order: {', '.join(classes)}"
+    training = data.present[row] & (data.split == SAMPLE_SPLITS.index("train"))
+    if training.any():
+        right = decided(found.probabilities[training]) == data.labels[training]
+        yield f"it predicts {float(right.float().mean()):.0%} of its training samples rightly"
 
 
 def _of_tables(source: ClientTableSource, clients: tuple[str, ...]) -> Iterator[str]:

@@ -4,6 +4,7 @@ Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features 
 """
 
 from fedgraph.fusion.owner_models.base import ModelStore
+from fedgraph.fusion.owner_models.single import SingleOwner
 from fedgraph.fusion.owner_models.stage import Embedded, LocalModelSettings, LocalStage, StackedOwners
 
-__all__ = ["Embedded", "LocalModelSettings", "LocalStage", "ModelStore", "StackedOwners"]
+__all__ = ["Embedded", "LocalModelSettings", "LocalStage", "ModelStore", "SingleOwner", "StackedOwners"]

@@ -12,7 +12,10 @@ from torch import Tensor, nn
 
 from fedgraph.fusion.owner_models.base import BatchedModel
 from fedgraph.fusion.owner_models.exported import load_exported
+from fedgraph.fusion.owner_models.onnx_file import load_onnx
+from fedgraph.fusion.owner_models.scikit import ScikitModel
 from fedgraph.fusion.owner_models.scripted import load_scripted
+from fedgraph.fusion.owner_models.skops_file import load_skops
 from fedgraph.models import TaskSpec, last_linear, with_input_of
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
@@ -85,18 +88,21 @@ def _layer(module: nn.Module, task: TaskSpec, named: str | None, where: str) -> 
 
 _DOTTED = re.compile(r"[\w.]+:[\w.]+")
 _SCRIPTED = (".pt", ".pth", ".ts", ".torchscript")
+_PICKLED = (".pkl", ".pickle", ".joblib")
 _KNOWN = (
-    "a torch.export program (.pt2), a TorchScript program (.pt or .ts) or package.module:factory@weights.safetensors"
+    "a torch.export program (.pt2), a TorchScript program (.pt or .ts), an ONNX model (.onnx), a fitted scikit-learn "
+    "pipeline (.skops) or package.module:factory@weights.safetensors"
 )
 
 
-def load_local_model(text: str, task: TaskSpec) -> BatchedModel:
+def load_local_model(text: str, task: TaskSpec) -> BatchedModel | ScikitModel:
     """Load the frozen classifier given by ``text``, for inputs ``[samples, *task.input_shape]``.
 
-    text : path of a ``torch.export`` program (``.pt2``) or a TorchScript program (``.pt``, ``.pth``, ``.ts``,
-           ``.torchscript``), or ``package.module:factory@weights.safetensors``, where ``factory()`` returns a
-           ``torch.nn.Module``; without ``@`` it has its weights already. Nothing is ever unpickled. The embedding is
-           the input of the last linear layer, or of the one whose name follows a ``#`` at the end.
+    text : path of a ``torch.export`` program (``.pt2``), a TorchScript program (``.pt``, ``.pth``, ``.ts``,
+           ``.torchscript``), an ONNX model (``.onnx``) or a fitted scikit-learn pipeline (``.skops``); or
+           ``package.module:factory@weights.safetensors``, where ``factory()`` returns a ``torch.nn.Module``; without
+           ``@`` it has its weights already. Nothing is ever unpickled. The embedding is the input of the last linear
+           layer, or of the one whose name follows a ``#`` at the end.
 
     It is evaluated on the CPU, in float32 and in evaluation mode.
 
@@ -114,4 +120,13 @@ def load_local_model(text: str, task: TaskSpec) -> BatchedModel:
         return load_exported(path, task, embedding_layer)
     if path.suffix in _SCRIPTED:
         return load_scripted(path, task, embedding_layer)
+    if path.suffix == ".onnx":
+        return load_onnx(path, task, embedding_layer)
+    if path.suffix == ".skops":
+        return load_skops(path, task, embedding_layer)
+    if path.suffix in _PICKLED:
+        raise ExperimentError(
+            f"local model '{text}' is a pickle, which can run code when it is read: save the fitted scikit-learn "
+            "pipeline by skops.io.dump(pipeline, path)"
+        )
     raise ExperimentError(f"local model '{text}' is none of what can be loaded: {_KNOWN}")

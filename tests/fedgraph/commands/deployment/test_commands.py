@@ -1,17 +1,23 @@
 """The commands `fedgraph node`, `fedgraph server` and `fedgraph test-credentials`, as far as they check."""
 
+import re
 import shlex
 import socket
 
+import numpy as np
 import pytest
 import tomli_w
 from flwr.common.config import parse_config_args
+from sklearn.decomposition import PCA
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 from typer.testing import CliRunner
 
 from fedgraph.commands import cli
 from fedgraph.commands.deployment import node_command
 from fedgraph.commands.deployment.credentials import make_test_credentials
 from fedgraph.commands.deployment.foreground import run_to_the_end
+from fedgraph.data import open_source, parse_data
 
 pytestmark = pytest.mark.usefixtures("leave_no_trace")
 
@@ -171,3 +177,26 @@ def test_a_node_that_is_not_let_in_tries_again_for_a_while(file, monkeypatch):
     assert result.output.count("Trying again") == 2
     statuses += [1, 0]
     assert call(*arguments, "--retry", "0").exit_code == 1
+
+
+def test_a_model_that_the_clients_have_is_opened_and_tried(tmp_path):
+    io = pytest.importorskip("skops.io")
+    source = open_source(parse_data({"set": "table-columns", "bundled": "breast-cancer", "num-owners": 3}), tmp_path)
+    data = source.load_owners(("owner-0",))
+    training = data.present[0] & (data.split == 0)
+    rows, labels = data.inputs[0][training].numpy(), np.array(data.tasks[0].classes)[data.labels[training].numpy()]
+    io.dump(make_pipeline(PCA(4), LogisticRegression()).fit(rows, labels), tmp_path / "own.skops")
+    io.dump(LogisticRegression().fit(rows, labels), tmp_path / "bare.skops")
+
+    def checked(model):
+        arguments = ("f3/breast-cancer.toml", "--client", "owner-0", "--model", tmp_path / model)
+        return call("node", *arguments, "--check", "--insecure")
+
+    told = " ".join(checked("own.skops").output.split())
+    assert f"its model {tmp_path / 'own.skops'}: an embedding of 4 numbers for each sample" in told
+    assert "features, in this order: mean radius, mean texture" in told
+    assert "classes, in this order: benign, malignant" in told
+    assert re.search(r"it predicts 9\d% of its training samples rightly", told)
+    refusal = checked("bare.skops")
+    assert refusal.exit_code == 1
+    assert "whose embedding would be the sample itself" in refusal.stderr

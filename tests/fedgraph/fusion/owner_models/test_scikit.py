@@ -12,7 +12,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import SplineTransformer
 
-from fedgraph.fusion.owner_models.single import fitted
+from fedgraph.fusion.owner_models.scikit import fitted
 from fedgraph.models import build, parse_model
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.choice import ModelChoice

@@ -1,0 +1,129 @@
+"""A frozen ONNX model, such as one exported from another framework; its embedding is found in its graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fedgraph.fusion.owner_models.base import BatchedModel, fingerprint_of_file
+from fedgraph.models import TaskSpec
+from fedgraph.support.errors import ExperimentError
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+_LINEAR = ("Gemm", "MatMul")
+_STANDARD = ("", "ai.onnx", "ai.onnx.ml")
+_SMALLEST = 1e-12
+_ROUNDING = 1e-3
+
+
+def load_onnx(path: Path, task: TaskSpec, embedding_layer: str | None = None) -> BatchedModel:
+    """Load the ONNX model in a file.
+
+    It takes one float tensor ``[samples, ...]``. Its last output is ``[samples, classes]``: numbers before softmax, or
+    probabilities, which are told by their sum.
+
+    Parameters
+    ----------
+    path : Path
+        Of the file. Weights in files beside it are not read.
+    task : TaskSpec
+        Of the model.
+    embedding_layer : str, optional
+        Name of the operation whose input is the embedding; by default the last matrix product with weights.
+
+    Raises
+    ------
+    ExperimentError
+        When the file is no such model, the extra ``owner-models`` is not installed, or the layer cannot be found.
+    """
+    where = f"local model {path}"
+    digest = fingerprint_of_file(path, embedding_layer, where)
+    try:
+        import onnx
+        import onnxruntime
+    except ImportError as error:
+        raise ExperimentError(
+            f"{where}: ONNX models need the packages onnx and onnxruntime: pip install 'fedgraph-flower[owner-models]'"
+        ) from error
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except Exception as error:
+        raise ExperimentError(f"{where} is no ONNX model ({type(error).__name__})") from error
+    _check_plain(model, where)
+    embedding = _embedding(model, embedding_layer, where)
+    outputs = [each.name for each in model.graph.output]
+    if embedding not in outputs:
+        model.graph.output.append(onnx.ValueInfoProto(name=embedding))
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    except Exception as error:
+        raise ExperimentError(f"{where} cannot be run: {_first_line(error)}") from error
+    given = session.get_inputs()
+    if len(given) != 1 or given[0].type != "tensor(float)":
+        told = ", ".join(f"{each.name}: {each.type}" for each in given)
+        raise ExperimentError(f"{where} has to take one tensor of floats [samples, ...], and takes {told}")
+
+    def run(inputs: Tensor) -> tuple[Tensor, Tensor]:
+        found, predicted = session.run([embedding, outputs[-1]], {given[0].name: inputs.numpy()})
+        return torch.as_tensor(found), _logits(torch.as_tensor(predicted), where)
+
+    size = given[0].shape[0] if given[0].shape else None
+    fixed = {"smallest": size, "largest": size} if isinstance(size, int) else {}
+    return BatchedModel(run, task, where, digest, **fixed)
+
+
+def _check_plain(model: ModelProto, where: str) -> None:
+    """Raise ExperimentError for operations of other libraries, and for weights in other files."""
+    foreign = sorted({node.domain for node in model.graph.node} - set(_STANDARD))
+    if foreign:
+        raise ExperimentError(f"{where} has operations of {', '.join(foreign)}; only those of ONNX itself are run")
+    if any(tensor.data_location == tensor.EXTERNAL for tensor in model.graph.initializer):
+        raise ExperimentError(f"{where} has its weights in other files: save it as one file")
+
+
+def _embedding(model: ModelProto, layer: str | None, where: str) -> str:
+    """Return the name of the tensor that is the embedding."""
+    weights = {each.name for each in model.graph.initializer}
+    weights |= {node.output[0] for node in model.graph.node if node.op_type == "Constant"}
+
+    def read(node: Any) -> list[str]:
+        return [name for name in node.input if name and name not in weights]
+
+    if layer is not None:
+        named = [node for node in model.graph.node if node.name == layer]
+        if not named or not read(named[0]):
+            known = ", ".join(node.name for node in model.graph.node if node.name) or "none"
+            raise ExperimentError(f"{where} has no operation '{layer}' that reads a tensor; it has {known}")
+        return read(named[0])[0]
+    for node in reversed(model.graph.node):
+        if node.op_type in _LINEAR and len(read(node)) == 1 and len(node.input) > 1:
+            return read(node)[0]
+    raise ExperimentError(
+        f"{where} has no matrix product with weights, so there is no embedding before the last one: name the operation "
+        "whose input is the embedding, model.onnx#name"
+    )
+
+
+def _logits(outputs: Tensor, where: str) -> Tensor:
+    """Return numbers before softmax; of probabilities these are their logarithms."""
+    if not outputs.is_floating_point():
+        raise ExperimentError(
+            f"{where}: its last output holds no numbers [samples, classes]; leave out labels and maps (of skl2onnx: "
+            "zipmap = False)"
+        )
+    sums = outputs.float().sum(-1)
+    if bool((outputs >= 0).all()) and bool(((sums - 1).abs() < _ROUNDING).all()):
+        return outputs.float().clamp(min=_SMALLEST).log()
+    return outputs
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,116 @@
+"""Models of scikit-learn: a transformer, whose output is the embedding, and a classifier of it."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedgraph.fusion.owner_models.base import Represented, represented_by
+from fedgraph.models import ScikitSettings
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.plugins import load_object
+from fedgraph.support.randomness import derive_seed
+
+_LARGEST_SEED = 2**32
+
+
+class ScikitModel:
+    """A fitted transformer, or None, and a fitted classifier of its outputs; see :func:`fitted`.
+
+    The classifier's classes are at ``positions`` among all classes, by default at their own numbers.
+    """
+
+    def __init__(
+        self,
+        transformer: Any,
+        estimator: Any,
+        classes: int,
+        where: str,
+        positions: Sequence[int] | None = None,
+        fingerprint: str = "",
+    ) -> None:
+        self.fingerprint = fingerprint
+        known = estimator.classes_ if positions is None else positions
+        self.positions = np.asarray(known, dtype=np.int64)
+        self.transformer = transformer
+        self.estimator = estimator
+        self.classes = classes
+        self.where = where
+
+    def represent(self, inputs: Tensor) -> Represented:
+        """Compute embeddings and predictions; see :class:`fedgraph.fusion.owner_models.base.LocalModel`.
+
+        A class that did not occur in training has the probability 0.
+        """
+        rows = _rows(inputs)
+        try:
+            with warnings.catch_warnings():
+                # A model may have been fitted to a data frame; the order of its columns is checked when it is read.
+                warnings.filterwarnings("ignore", message="X does not have valid feature names")
+                features = rows if self.transformer is None else _dense(self.transformer.transform(rows))
+                known = np.asarray(self.estimator.predict_proba(features))
+        except Exception as error:
+            raise ExperimentError(f"{self.where} cannot be evaluated: {error}") from error
+        probabilities = np.zeros((len(rows), self.classes), dtype=np.float32)
+        probabilities[:, self.positions] = known
+        embeddings = torch.from_numpy(features.astype(np.float32))
+        return represented_by(embeddings, torch.from_numpy(probabilities), self.where)
+
+
+def fitted(
+    settings: ScikitSettings, inputs: Tensor, labels: Tensor, classes: int, seed: int, owner: str
+) -> ScikitModel:
+    """Fit the model of the settings to an owner's training samples.
+
+    inputs : ``[samples, *input_shape]``. labels : int64 ``[samples]``, from 0 to ``classes - 1``.
+
+    Raises
+    ------
+    ExperimentError
+        When a class cannot be imported, built or fitted, or lacks a required method; the message names the owner.
+    """
+    where = f"[model] scikit-learn of client '{owner}'"
+
+    def make(key: str, path: str, options: dict[str, Any], method: str) -> Any:
+        kind = load_object(path, f"[model] {key}")
+        try:
+            takes_seed = "random_state" in inspect.signature(kind).parameters
+            random = {"random_state": derive_seed(seed, key, owner) % _LARGEST_SEED} if takes_seed else {}
+            made = kind(**(random | options))
+        except Exception as error:
+            raise ExperimentError(
+                f"[model] {key}: '{path}' cannot be built from the options {options}: {error}"
+            ) from error
+        if not (hasattr(made, "fit") and hasattr(made, method)):
+            raise ExperimentError(f"[model] {key}: '{path}' needs the methods fit and {method}; choose another class")
+        return made
+
+    estimator = make("estimator", settings.estimator, settings.estimator_options, "predict_proba")
+    transformer = None
+    if settings.transformer is not None:
+        transformer = make("transformer", settings.transformer, settings.transformer_options, "transform")
+    rows, targets = _rows(inputs), labels.cpu().numpy()
+    try:
+        if transformer is not None:
+            rows = _dense(transformer.fit(rows, targets).transform(rows))
+        estimator.fit(rows, targets)
+    except Exception as error:
+        raise ExperimentError(f"{where} cannot be fitted to its {len(labels)} training samples: {error}") from error
+    return ScikitModel(transformer, estimator, classes, where)
+
+
+def _rows(inputs: Tensor) -> NDArray[np.float32]:
+    rows: NDArray[np.float32] = inputs.flatten(1).float().cpu().numpy()
+    return rows
+
+
+def _dense(features: Any) -> NDArray[Any]:
+    """Return the output of a transformer as a dense array ``[samples, features]``; some return sparse matrices."""
+    return np.asarray(features.toarray() if hasattr(features, "toarray") else features)

@@ -1,0 +1,147 @@
+"""Fitted scikit-learn models in skops files, and ONNX models."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.decomposition import PCA
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from fedgraph.fusion.owner_models.brought import load_local_model
+from fedgraph.models.base import TaskSpec
+from fedgraph.support.errors import ExperimentError
+
+TASK = TaskSpec("classification", (4,), (3,), features=("a", "b", "c", "d"), classes=("low", "mid", "top"))
+INPUTS = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
+LABELS = (INPUTS[:, 0] > 0).long() + (INPUTS[:, 1] > 0.5).long()
+NAMED = pd.DataFrame(INPUTS.numpy(), columns=["a", "b", "c", "d"])
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """``saved(pipeline)``: the path of its skops file."""
+    io = pytest.importorskip("skops.io")
+
+    def save(pipeline):
+        io.dump(pipeline, tmp_path / "model.skops")
+        return str(tmp_path / "model.skops")
+
+    return save
+
+
+def pipeline(classifier=None):
+    return make_pipeline(PCA(2, random_state=0), classifier or LogisticRegression())
+
+
+@pytest.mark.parametrize("names", [np.array(TASK.classes), np.arange(3)])
+def test_a_fitted_pipeline_predicts_and_embeds_as_it_does(saved, names):
+    fitted = pipeline().fit(NAMED, names[LABELS.numpy()])
+    model = load_local_model(saved(fitted), TASK)
+    found = model.represent(INPUTS[:7])
+    np.testing.assert_allclose(found.embeddings, fitted[:-1].transform(NAMED[:7]), rtol=1e-5, atol=1e-6)
+    order = [list(fitted.classes_).index(name) for name in names]
+    np.testing.assert_allclose(found.probabilities, fitted.predict_proba(NAMED[:7])[:, order], rtol=1e-4, atol=1e-6)
+    assert len(model.fingerprint) == 32
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: pipeline().fit(NAMED[["b", "a", "c", "d"]], LABELS), "was fitted to the features b, a, c, d"),
+        (lambda: pipeline().fit(NAMED[["a", "b"]], LABELS), "was fitted to 2 features, and a sample .* has 4"),
+        (
+            lambda: pipeline().fit(NAMED, np.array(["x", "y", "z"])[LABELS]),
+            "predicts the classes x, y, z, and",
+        ),
+        (lambda: pipeline(RidgeClassifier()).fit(NAMED, LABELS), "a fitted classifier with predict_proba is needed"),
+        (lambda: LogisticRegression().fit(NAMED, LABELS), "whose embedding would be the sample itself"),
+        (
+            lambda: make_pipeline(FunctionTransformer(replace), PCA(2), LogisticRegression()),
+            "holds .*replace.* which may run code and is not read",
+        ),
+    ],
+)
+def test_pipelines_that_are_refused(saved, make, message):
+    with pytest.raises(ExperimentError, match=message):
+        load_local_model(saved(make()), TASK)
+
+
+def test_files_that_are_no_models(tmp_path, monkeypatch):
+    pytest.importorskip("skops")
+    pytest.importorskip("onnxruntime")
+    for name in ("model.skops", "model.onnx"):
+        (tmp_path / name).write_bytes(b"nothing of the kind")
+        with pytest.raises(ExperimentError, match="is no scikit-learn model|is no ONNX model"):
+            load_local_model(str(tmp_path / name), TASK)
+        with pytest.raises(ExperimentError, match="cannot be read"):
+            load_local_model(str(tmp_path / f"no-{name}"), TASK)
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(pipeline()))
+    with pytest.raises(ExperimentError, match="is a pickle, which can run code"):
+        load_local_model(str(tmp_path / "model.pkl"), TASK)
+    for package, name in (("skops", "model.skops"), ("onnxruntime", "model.onnx")):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(ExperimentError, match="owner-models"):
+            load_local_model(str(tmp_path / name), TASK)
+
+
+def onnx_model(path, last="Gemm", outputs=3, domain="", softmax=False):
+    """A perceptron with a hidden layer of 5 units; returns its weights."""
+    onnx = pytest.importorskip("onnx")
+    random = np.random.default_rng(0)
+    weights = {"w0": random.normal(size=(4, 5)), "w1": random.normal(size=(5, outputs))}
+    tensors = [onnx.numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()]
+    float_ = onnx.TensorProto.FLOAT
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w0"], ["h"], name="first"),
+        onnx.helper.make_node("Relu", ["h"], ["r"], name="relu"),
+        onnx.helper.make_node(last, ["r", "w1"], ["y"], name="last", domain=domain),
+    ]
+    if softmax:
+        nodes.append(onnx.helper.make_node("Softmax", ["y"], ["p"], axis=1))
+    graph = onnx.helper.make_graph(
+        nodes, "net",
+        [onnx.helper.make_tensor_value_info("x", float_, ["n", 4])],
+        [onnx.helper.make_tensor_value_info("p" if softmax else "y", float_, ["n", outputs])],
+        tensors,
+    )  # fmt: skip
+    opsets = [onnx.helper.make_opsetid("", 17), *([onnx.helper.make_opsetid(domain, 1)] if domain else [])]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), str(path))
+    return weights
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+@pytest.mark.parametrize("last", ["Gemm", "MatMul"])
+def test_an_onnx_model_predicts_and_embeds(tmp_path, last, softmax):
+    pytest.importorskip("onnxruntime")
+    weights = onnx_model(tmp_path / "net.onnx", last, softmax=softmax)
+    model = load_local_model(str(tmp_path / "net.onnx"), TASK)
+    hidden = np.maximum(INPUTS.numpy() @ weights["w0"], 0)
+    found = model.represent(INPUTS)
+    np.testing.assert_allclose(found.embeddings, hidden, rtol=1e-4, atol=1e-5)
+    expected = torch.softmax(torch.from_numpy(hidden @ weights["w1"]), 1)
+    np.testing.assert_allclose(found.probabilities, expected, rtol=1e-3, atol=1e-5)
+    before = load_local_model(f"{tmp_path / 'net.onnx'}#relu", TASK).represent(INPUTS)
+    np.testing.assert_allclose(before.embeddings, INPUTS.numpy() @ weights["w0"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "layer", "message"),
+    [
+        ({"outputs": 2}, "", r"puts out \[3, 2\] for 3 samples of 3 classes"),
+        ({"domain": "com.example"}, "", "has operations of com.example"),
+        ({}, "#elsewhere", "has no operation 'elsewhere' that reads a tensor; it has first, relu, last"),
+    ],
+)
+def test_onnx_models_that_are_refused(tmp_path, options, layer, message):
+    pytest.importorskip("onnxruntime")
+    onnx_model(tmp_path / "net.onnx", **options)
+    with pytest.raises(ExperimentError, match=message):
+        load_local_model(f"{tmp_path / 'net.onnx'}{layer}", TASK)
