@@ -33,6 +33,8 @@ _PLACES = ("data-dir", "model", "model-dir", "private-key", "state-dir")
 _PATH = re.compile(r"(^|[\s'\"(=:,\[])(?:/|~/|[A-Za-z]:\\)[^\s'\"),:;\]]+")
 _SUFFIX = r"\.(?:png|jpe?g|npz|csv|gz|parquet|h5|hdf5)\b"
 _FULL = "FEDGRAPH_FULL_ERRORS"
+_CONFIG = "FEDGRAPH_NODE_CONFIG"
+"""Keys of the node config of all nodes of a simulation, as JSON."""
 _ANY_FILES = "FEDGRAPH_ANY_FILES"
 _USUAL_HORIZONS = (3, 6, 12)
 
@@ -153,7 +155,7 @@ class Node:
     @classmethod
     def of(cls, context: Context) -> Node:
         """Build the node that a message reached."""
-        config = dict(context.node_config)
+        config = json.loads(os.environ.get(_CONFIG, "{}")) | dict(context.node_config)
         folder = config.get("data-dir") or os.environ.get("FEDGRAPH_DATA") or context.run_config.get("data-dir")
         state = config.get("state-dir") or os.environ.get("FEDGRAPH_STATE") or Path.home() / ".fedgraph" / "state"
         state_dir = Path(str(state)).expanduser()
@@ -262,6 +264,9 @@ class Node:
             ways = [(entry[:at].strip(), entry[at + 1 :].strip()) for at, letter in enumerate(entry) if letter == "="]
             client, model = next((way for way in reversed(ways) if way[0] in hosted), ("", ""))
             if not model:
+                if "partition-id" in self.config:
+                    # The list is for all nodes among which clients are dealt out.
+                    continue
                 raise IdentityError(
                     f"node config 'models' has the entry '{entry}'; entries are 'client=model', and the clients of "
                     f"this node are {', '.join(hosted)}"

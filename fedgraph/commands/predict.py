@@ -95,7 +95,7 @@ def predict(
         overrides = [f"{method}.{key}={_toml(value)}" for key, value in table.items()]
         overrides += [f"output.dir={json.dumps(str(trained.path / 'predictions'))}", *(set_ or [])]
         experiment = load_experiment(trained.path / "experiment.toml", overrides, method)
-        folder = RunFolder.create(experiment, Path(experiment.output.dir), trained.plugins)
+        folder = RunFolder.create(experiment, Path(experiment.output.dir), trained.plugins, trained.node_config)
         # Resumed like any other run, it would look for the frozen models in its own folder.
         advice = "once that is mended, predict again"
         summary = run_one(folder, grid, nodes, data_dir, console, model_dir=_models_of(trained), advice=advice)

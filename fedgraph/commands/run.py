@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fedgraph.commands.deployment.node_command import pairs
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.terminal import messages_for_people
 
@@ -27,6 +28,8 @@ def run(
     json_: Annotated[Path | None, typer.Option("--json", help="Write the summaries to this file, a list.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw graph and learning curves into this file.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Data folder, instead of FEDGRAPH_DATA.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="A model that a client has already: client=path.")] = None,
+    node_config: Annotated[list[str] | None, typer.Option(help="A key of every node's config: key=value.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with this run folder.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live display, only the results.")] = False,
 ) -> None:
@@ -45,8 +48,10 @@ def run(
         for file, suffixes in ((json_, None), (plot, PICTURES)):
             _check_writable(file, suffixes)
         if resume is not None:
-            if set_ or compare or out:
-                raise ExperimentError("--resume goes on with a run as it was, without --set, --compare or --out")
+            if set_ or compare or out or model or node_config:
+                raise ExperimentError(
+                    "--resume goes on with a run as it was, without --set, --compare, --out and the like"
+                )
             runs = side_by_side([go_on(resume, grid=grid, nodes=nodes, data_dir=data_dir, progress=not quiet)])
         else:
             runs = run_methods(
@@ -58,6 +63,8 @@ def run(
                 data_dir=data_dir,
                 out=out,
                 progress=not quiet,
+                models=pairs("--model", model or []),
+                node_config=pairs("--node-config", node_config or []),
             )
     console.print(runs)
     folders, summaries = [run.folder for run in runs], [run.summary for run in runs]

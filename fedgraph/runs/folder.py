@@ -47,7 +47,13 @@ class RunFolder:
         return self.path.name
 
     @classmethod
-    def create(cls, experiment: Experiment, under: Path, plugins: Sequence[str] = ()) -> RunFolder:
+    def create(
+        cls,
+        experiment: Experiment,
+        under: Path,
+        plugins: Sequence[str] = (),
+        node_config: Mapping[str, Any] | None = None,
+    ) -> RunFolder:
         """Create a new run folder with the resolved experiment and the environment.
 
         Parameters
@@ -58,6 +64,8 @@ class RunFolder:
             Folder in which the run folder is created.
         plugins : sequence of str, optional
             Folders whose modules the experiment may name; a resumed run needs them again.
+        node_config : mapping, optional
+            What the nodes of a simulation are told beside the experiment; a resumed run tells them again.
 
         Raises
         ------
@@ -75,7 +83,8 @@ class RunFolder:
                 continue
             except OSError as error:
                 raise RunError(f"cannot make the run folder {path}: {error}") from None
-            write_atomically(path / "environment.json", _json({**environment(), "plugins": list(plugins)}))
+            told = {"plugins": list(plugins), "node-config": dict(node_config or {})}
+            write_atomically(path / "environment.json", _json(environment() | told))
             # Written last: a folder with this file is complete.
             write_atomically(path / "experiment.toml", experiment.as_toml().encode())
             return cls(path)
@@ -112,6 +121,11 @@ class RunFolder:
         """Folders whose modules the experiment may name."""
         saved = json.loads((self.path / "environment.json").read_text())
         return list(saved.get("plugins", []))
+
+    @property
+    def node_config(self) -> dict[str, Any]:
+        """What the nodes of a simulation are told beside the experiment."""
+        return dict(json.loads((self.path / "environment.json").read_text()).get("node-config", {}))
 
     @property
     def checkpoint(self) -> Path:

@@ -19,6 +19,7 @@ from fedgraph.federation.grids import LocalGrid, run_on_flower
 from fedgraph.runs.callbacks import Callback
 from fedgraph.runs.finished import Comparison, Run
 from fedgraph.runs.folder import RunFolder
+from fedgraph.runs.node_config import check_owners, told_nodes
 from fedgraph.runs.reports import LiveDisplay, live_display
 from fedgraph.runs.reports.page import leave_report
 from fedgraph.support.errors import ExperimentError, FedgraphError, RunError
@@ -43,6 +44,8 @@ def run(
     data_dir: str | Path | None = None,
     out: str | Path | None = None,
     progress: bool = True,
+    models: Mapping[str, str | Path] | None = None,
+    node_config: Mapping[str, Any] | None = None,
 ) -> Run:
     """Run an experiment to its end.
 
@@ -68,6 +71,10 @@ def run(
         Folder for the run folder; by default ``[output] dir``.
     progress : bool, default True
         Show a progress bar, in a terminal or a notebook.
+    models : mapping of str to str or Path, optional
+        Models that clients have already, by client, as nodes are given them (node config ``models``).
+    node_config : mapping, optional
+        Further keys of the node config of every node.
 
     Returns
     -------
@@ -89,7 +96,8 @@ def run(
     """
     if method is not None and strategy is not None:
         raise ExperimentError("give a method or a strategy, not both")
-    folders = _new_folders(experiment, set, [strategy or method], client, grid, out)
+    told = told_nodes(node_config, models)
+    folders = _new_folders(experiment, set, [strategy or method], client, grid, out, told, data_dir)
     return _run_all(folders, grid, nodes, data_dir, progress)[0]
 
 
@@ -103,6 +111,8 @@ def run_methods(
     data_dir: str | Path | None = None,
     out: str | Path | None = None,
     progress: bool = True,
+    models: Mapping[str, str | Path] | None = None,
+    node_config: Mapping[str, Any] | None = None,
 ) -> Comparison:
     """Run an experiment with several methods, one after the other, and put them side by side.
 
@@ -129,7 +139,8 @@ def run_methods(
     --------
     >>> fedgraph.run_methods("sfl/digits.toml", ["sfl", "fedavg", "local"]).metrics  # doctest: +SKIP
     """
-    folders = _new_folders(experiment, set, methods, None, grid, out)
+    told = told_nodes(node_config, models)
+    folders = _new_folders(experiment, set, methods, None, grid, out, told, data_dir)
     return Comparison(_run_all(folders, grid, nodes, data_dir, progress))
 
 
@@ -174,6 +185,8 @@ def _new_folders(
     client: type | str | None,
     grid: str,
     out: str | Path | None,
+    node_config: Mapping[str, Any],
+    data_dir: str | Path | None,
 ) -> list[RunFolder]:
     """Make a run folder for each method, once all experiments are known to be usable."""
     _check_grid(grid)
@@ -193,7 +206,9 @@ def _new_folders(
                     f"{path} is defined in this process alone, where nodes of `flwr run` cannot find it: move it to a "
                     'module, or use the grid "local"'
                 )
-    return [RunFolder.create(each, Path(each.output.dir), plugins) for each in experiments]
+    if "models" in node_config:
+        check_owners(node_config["models"], experiments[0], data_dir)
+    return [RunFolder.create(each, Path(each.output.dir), plugins, node_config) for each in experiments]
 
 
 def _run_all(
@@ -299,15 +314,18 @@ def _run_or_go_on(
         places["FEDGRAPH_MODELS"] = str(model_dir.resolve())
     if run_config["data-dir"]:
         places["FEDGRAPH_DATA"] = run_config["data-dir"]
+    told = folder.node_config
     if grid == "flower":
         log = folder.path / "logs" / "flower.log"
         log.parent.mkdir(exist_ok=True)
+        if told:
+            places["FEDGRAPH_NODE_CONFIG"] = json.dumps(told)
         with display:
             run_on_flower(run_config, nodes, log, places, on_wait=_follower(folder, display))
         if not folder.is_finished:
             raise RunError(f"the run did not finish; the end of {log}:\n{_tail(log)}")
     else:
-        _run_in_process(run_config, nodes, places, display, listeners)
+        _run_in_process(run_config, nodes, places, told, display, listeners)
 
 
 def _total(experiment: Experiment) -> int | None:
@@ -324,6 +342,7 @@ def _run_in_process(
     run_config: dict[str, str],
     nodes: int,
     places: Mapping[str, str],
+    told: Mapping[str, Any],
     display: LiveDisplay,
     listeners: Sequence[Callback],
 ) -> None:
@@ -334,7 +353,7 @@ def _run_in_process(
         "FEDGRAPH_FULL_ERRORS": "full_errors",
         "FEDGRAPH_ANY_FILES": "any_files",
     }
-    node_config = {keys[name]: value for name, value in places.items()}
+    node_config = {**told, **{keys[name]: value for name, value in places.items()}}
     local = LocalGrid.of_partitions(client_app, nodes, run_config, **node_config)
     logging.getLogger("flwr").setLevel(logging.WARNING)
     with display:

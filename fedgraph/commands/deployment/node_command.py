@@ -124,11 +124,17 @@ def _node_config(
                 raise ExperimentError(f"--{key}: there is no {place}")
     if consent:
         found["consent"] = ",".join(consent)
-    for entry in others:
+    return found | {key: _number_or_text(value) for key, value in pairs("--config", others).items()}
+
+
+def pairs(option: str, entries: Sequence[str]) -> dict[str, str]:
+    """Return the values of an option that is given once for each key, as ``key=value``; raise ExperimentError else."""
+    found = {}
+    for entry in entries:
         key, equals, value = entry.partition("=")
-        if not equals or not key:
-            raise ExperimentError(f"--config '{entry}' is not of the form key=value")
-        found[key.strip()] = _number_or_text(value.strip())
+        if not equals or not key.strip():
+            raise ExperimentError(f"{option} '{entry}' is not of the form key=value")
+        found[key.strip()] = value.strip()
     return found
 
 

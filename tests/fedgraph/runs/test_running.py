@@ -3,8 +3,12 @@ import sys
 
 import pytest
 from rich.console import Console
+from sklearn.decomposition import PCA
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 
 import fedgraph
+from fedgraph.data import open_source, parse_data
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.runs import running
 from fedgraph.runs.folder import RunFolder
@@ -198,3 +202,32 @@ def test_a_test_set_that_all_share_is_said_to_be_shared(tmp_path):
     assert finished.summary["measured"].startswith("3 clients, all measured on the same test data with the model each")
     assert finished.summary["data"].endswith("disjoint classes in equal parts, tested on the same 36 rows")
     assert "peers" in finished.summary
+
+
+def test_models_that_owners_have_already_are_used_by_every_way_to_say_so(tmp_path):
+    io = pytest.importorskip("skops.io")
+    tables = {
+        "experiment": {"method": "f3"},
+        "data": {"set": "table-columns", "bundled": "breast-cancer", "num-owners": 3},
+        "model": {"name": "mlp", "hidden": [4]},
+        "train": {"local-epochs": 3},
+        "f3": {"epochs": 2},
+    }
+    data = open_source(parse_data(tables["data"]), tmp_path).load_owners(("owner-0",))
+    training = data.present[0] & (data.split == 0)
+    fitted = make_pipeline(PCA(4), LogisticRegression()).fit(data.inputs[0][training], data.labels[training])
+    io.dump(fitted, tmp_path / "own.skops")
+
+    def run(**given):
+        return running.run(tables, out=tmp_path, progress=False, **given)
+
+    plain, brought = run(), run(models={"owner-0": tmp_path / "own.skops"})
+    told = run(node_config={"models": f"owner-0={tmp_path / 'own.skops'}"}, nodes=1)
+    assert brought.summary["weights_sha256"] == told.summary["weights_sha256"] != plain.summary["weights_sha256"]
+    local = [each.clients["test/auc-local"] for each in (plain, brought)]
+    assert (local[0] != local[1]).tolist() == [True, False, False]
+    (brought.path / "summary.json").unlink()
+    again = running.resume(brought.path, progress=False)
+    assert again.summary["weights_sha256"] == told.summary["weights_sha256"]
+    with pytest.raises(ExperimentError, match="model 'owner-7=.*' is of none of the clients of this data: owner-0, "):
+        run(models={"owner-7": tmp_path / "own.skops"})
