@@ -357,7 +357,7 @@ def test_a_model_that_a_node_was_to_bring_along(patches_tables, run_experiment, 
         run(models="patch-9-9=x")
     with pytest.raises(IdentityError, match=r"cannot take part: local model .*gone\.pt2"):
         run(model=str(tmp_path / "gone.pt2"))
-    with pytest.raises(IdentityError, match="local model 'weights.pkl' is none of what can be loaded"):
+    with pytest.raises(IdentityError, match="local model 'weights.pkl' is a pickle, which can run code"):
         run(models="patch-0-1=weights.pkl")
 
 

@@ -70,7 +70,7 @@ def calibrate(
         values = torch.from_numpy(flat).requires_grad_()
         found = loss(values)
         (gradient,) = torch.autograd.grad(found, values)
-        return float(found), gradient.numpy()
+        return float(found.detach()), gradient.numpy()
 
     classes = logits.shape[2]
     bounds = [_FACTORS] + [(-_LARGEST_OFFSET, _LARGEST_OFFSET)] * (classes - 1)

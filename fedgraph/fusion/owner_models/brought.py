@@ -126,7 +126,7 @@ def load_local_model(text: str, task: TaskSpec) -> BatchedModel | ScikitModel:
         return load_skops(path, task, embedding_layer)
     if path.suffix in _PICKLED:
         raise ExperimentError(
-            f"local model '{text}' is a pickle, which can run code when it is read: save the fitted scikit-learn "
-            "pipeline by skops.io.dump(pipeline, path)"
+            f"local model '{text}' is a pickle, which can run code when it is read: save a fitted scikit-learn "
+            "pipeline by skops.io.dump(pipeline, path), and a network by torch.export.save"
         )
     raise ExperimentError(f"local model '{text}' is none of what can be loaded: {_KNOWN}")
