@@ -108,7 +108,7 @@ class OwnersClient(Configured[SomeOwners]):
             settings=assignment.method_as(LocalModelSettings),
             seed=assignment.seed,
             store=ModelStore(self.node.model_dir),
-            given=self.node.given_models(self.owners),
+            given=self.node.given_models(self.owners, self.source.client_names()),
             wanted=self.request.fingerprints,
         )
 

@@ -248,15 +248,16 @@ class Node:
         """Whether the node hosts all clients of its own data, because its config names none."""
         return self.own is not None and not {"clients", "partition-id"} & set(self.config)
 
-    def given_models(self, hosted: Sequence[str]) -> dict[str, str]:
+    def given_models(self, hosted: Sequence[str], known: Sequence[str] = ()) -> dict[str, str]:
         """Return the models that clients of this node have already, by client, according to the node config.
 
-        ``model`` is one for all of them; ``models`` is a comma-separated list of ``client=model``.
+        ``model`` is one for all of them; ``models`` is a comma-separated list of ``client=model``. Nodes among which
+        clients are dealt out may share a list: entries for others of the ``known`` clients are then left out.
 
         Raises
         ------
         IdentityError
-            When an entry names no client of ``hosted``, or no model.
+            When an entry names no client, or no model.
         """
         given = dict.fromkeys(hosted, str(self.config["model"])) if self.config.get("model") else {}
         for entry in listed(str(self.config.get("models", ""))):
@@ -264,8 +265,7 @@ class Node:
             ways = [(entry[:at].strip(), entry[at + 1 :].strip()) for at, letter in enumerate(entry) if letter == "="]
             client, model = next((way for way in reversed(ways) if way[0] in hosted), ("", ""))
             if not model:
-                if "partition-id" in self.config:
-                    # The list is for all nodes among which clients are dealt out.
+                if "partition-id" in self.config and any(entry.startswith(f"{name}=") for name in known):
                     continue
                 raise IdentityError(
                     f"node config 'models' has the entry '{entry}'; entries are 'client=model', and the clients of "

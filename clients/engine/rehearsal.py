@@ -81,7 +81,7 @@ def rehearse(
     if not clients:
         lines: Iterator[str] = iter(())
     elif isinstance(source, OwnerSource) and not stacked:
-        lines = _of_owners(source, clients, node.given_models(clients))
+        lines = _of_owners(source, clients, node.given_models(clients, source.client_names()))
     elif isinstance(source, ClientTableSource) and not stacked:
         lines = _of_tables(source, clients)
     else:

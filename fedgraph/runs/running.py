@@ -19,7 +19,7 @@ from fedgraph.federation.grids import LocalGrid, run_on_flower
 from fedgraph.runs.callbacks import Callback
 from fedgraph.runs.finished import Comparison, Run
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.node_config import check_owners, told_nodes
+from fedgraph.runs.node_config import told_nodes
 from fedgraph.runs.reports import LiveDisplay, live_display
 from fedgraph.runs.reports.page import leave_report
 from fedgraph.support.errors import ExperimentError, FedgraphError, RunError
@@ -97,7 +97,7 @@ def run(
     if method is not None and strategy is not None:
         raise ExperimentError("give a method or a strategy, not both")
     told = told_nodes(node_config, models)
-    folders = _new_folders(experiment, set, [strategy or method], client, grid, out, told, data_dir)
+    folders = _new_folders(experiment, set, [strategy or method], client, grid, out, told)
     return _run_all(folders, grid, nodes, data_dir, progress)[0]
 
 
@@ -140,7 +140,7 @@ def run_methods(
     >>> fedgraph.run_methods("sfl/digits.toml", ["sfl", "fedavg", "local"]).metrics  # doctest: +SKIP
     """
     told = told_nodes(node_config, models)
-    folders = _new_folders(experiment, set, methods, None, grid, out, told, data_dir)
+    folders = _new_folders(experiment, set, methods, None, grid, out, told)
     return Comparison(_run_all(folders, grid, nodes, data_dir, progress))
 
 
@@ -186,7 +186,6 @@ def _new_folders(
     grid: str,
     out: str | Path | None,
     node_config: Mapping[str, Any],
-    data_dir: str | Path | None,
 ) -> list[RunFolder]:
     """Make a run folder for each method, once all experiments are known to be usable."""
     _check_grid(grid)
@@ -206,8 +205,6 @@ def _new_folders(
                     f"{path} is defined in this process alone, where nodes of `flwr run` cannot find it: move it to a "
                     'module, or use the grid "local"'
                 )
-    if "models" in node_config:
-        check_owners(node_config["models"], experiments[0], data_dir)
     return [RunFolder.create(each, Path(each.output.dir), plugins, node_config) for each in experiments]
 
 

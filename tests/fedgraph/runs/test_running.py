@@ -13,7 +13,7 @@ from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.runs import running
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.running import run_one
-from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.errors import ExperimentError, IdentityError, RunError
 from fedgraph.support.plugins import add_plugin_paths
 
 
@@ -229,5 +229,5 @@ def test_models_that_owners_have_already_are_used_by_every_way_to_say_so(tmp_pat
     (brought.path / "summary.json").unlink()
     again = running.resume(brought.path, progress=False)
     assert again.summary["weights_sha256"] == told.summary["weights_sha256"]
-    with pytest.raises(ExperimentError, match="model 'owner-7=.*' is of none of the clients of this data: owner-0, "):
+    with pytest.raises(IdentityError, match="'models' has the entry 'owner-7=.*the clients of this node are owner-"):
         run(models={"owner-7": tmp_path / "own.skops"})
