@@ -159,18 +159,24 @@ class BatchedModel:
 _COMPARED = 256
 """Number of samples that are compared."""
 
+_MANY_VALUES = 8
+"""A feature with more values than these among the compared samples is found again when it is shifted and scaled, too.
+Of fewer values, such as those of a category, hidden units often are a linear function by chance."""
+
 
 def check_not_raw(inputs: Tensor, embeddings: Tensor, owners: Sequence[str], remedy: str) -> None:
     """Raise ExperimentError where embeddings ``[samples, size]`` contain all of the inputs ``[samples, *input_shape]``.
 
-    In any order, and whatever else they contain. Features that are constant over the samples carry no information about
-    a sample.
+    In any order, and whatever else they contain; where two features or more have many values, also when these are all
+    there shifted and scaled, as by a scaler. Features that are constant over the samples carry no information about a
+    sample.
 
     owners : whose samples and model these are. remedy : what they can do, for the message.
     """
     rows, found = inputs[:_COMPARED].flatten(1).float(), embeddings[:_COMPARED].flatten(1).float()
     features = _varying(rows)
-    if bool(features <= _varying(found)) if features else rows.numel() > 0 and torch.equal(rows, found):
+    raw = bool(features <= _varying(found)) if features else rows.numel() > 0 and torch.equal(rows, found)
+    if raw or _are_scaled_there(rows, found):
         raise ExperimentError(
             f"owner {', '.join(owners)}: what the model puts out as the embedding of a sample is the sample itself, "
             f"which must not leave its owner; {remedy}"
@@ -181,6 +187,21 @@ def _varying(values: Tensor) -> set[bytes]:
     """Return the columns of ``[samples, size]`` whose values differ."""
     columns = values[:, (values != values[:1]).any(0)] + 0.0  # 0 and -0 are one number
     return {column.tobytes() for column in columns.T.contiguous().cpu().numpy()}
+
+
+def _are_scaled_there(rows: Tensor, found: Tensor) -> bool:
+    """Whether every feature of many values is a linear function of one column of ``found``, and there are several."""
+    many = [place for place, column in enumerate(rows.T) if len(column.unique()) > _MANY_VALUES]
+    if len(many) < 2:
+        return False
+    correlations = _standardised(rows[:, many]).T @ _standardised(found)
+    return bool((correlations.abs().amax(1) > 1 - 1e-7).all())
+
+
+def _standardised(values: Tensor) -> Tensor:
+    """Return columns of mean 0 and length 1, those of constant ones 0."""
+    centred = values.double() - values.double().mean(0)
+    return centred / centred.norm(dim=0).clamp(min=1e-300)
 
 
 def fingerprint_of(*known: Any) -> str:

@@ -21,8 +21,11 @@ CONSTANT = torch.cat([ROWS, torch.full((40, 1), 7.0)], 1)
         (CONSTANT, ROWS),
         (ROWS.relu(), torch.where(ROWS > 0, ROWS, -0.0)),
         (ROWS[:1], ROWS[:1]),
+        (SAMPLES, 3 * ROWS + torch.arange(6)),
+        (CONSTANT, torch.cat([ROWS.relu(), (5 - ROWS[:, [3, 1, 0, 2, 5, 4]]).round(decimals=5)], 1)),
+        (torch.cat([ROWS, (ROWS[:, :1] > 0).float()], 1), ROWS / 10 - 4),
     ],
-    ids=["rows", "shape", "order", "more", "constant", "negative-zero", "one"],
+    ids=["rows", "shape", "order", "more", "constant", "negative-zero", "one", "scaled", "and-more", "but-a-category"],
 )
 def test_the_sample_itself(inputs, embeddings):
     with pytest.raises(ExperimentError, match="owner a, b: .*must not leave its owner; do this"):
@@ -39,8 +42,24 @@ def test_the_sample_itself(inputs, embeddings):
         (SAMPLES, torch.zeros(40, 6)),
         (ROWS[:0], ROWS[:0]),
         (ROWS[:1], 2 * ROWS[:1]),
+        (SAMPLES, 2 * ROWS[:, :5]),
+        (SAMPLES, 2 * ROWS + ROWS.roll(1, 1) / 1000),
+        (ROWS[:, :1], 2 * ROWS[:, :1]),
+        ((ROWS > 0).float(), 1 - (ROWS > 0).float() * 3),
     ],
-    ids=["tanh", "relu", "fewer", "other-samples", "nothing", "no-samples", "one"],
+    ids=[
+        "tanh",
+        "relu",
+        "fewer",
+        "other-samples",
+        "nothing",
+        "no-samples",
+        "one",
+        "fewer-scaled",
+        "mixed",
+        "one-feature",
+        "categories",
+    ],
 )
 def test_what_is_made_of_it(inputs, embeddings):
     check_not_raw(inputs, embeddings, ["a"], "do this")
