@@ -19,7 +19,15 @@ from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.runs.callbacks import Callback, Evaluation, Training
 from fedgraph.runs.summary import by_split, environment, per_client
 from fedgraph.support.errors import ExperimentError, RunError
-from fedgraph.support.files import State, load_state, locked, save_state, write_atomically
+from fedgraph.support.files import (
+    State,
+    load_state,
+    locked,
+    make_folder,
+    remove_unfinished,
+    save_state,
+    write_atomically,
+)
 from fedgraph.support.settings import Settings
 
 
@@ -74,21 +82,17 @@ class RunFolder:
         """
         name, method = experiment.experiment.name, experiment.method.name
         named = name if name == method or name.startswith(f"{method}-") else f"{name}-{method}"
-        stem = f"{named}-{time.strftime('%Y%m%d-%H%M%S')}"
-        for attempt in range(1000):
-            path = (under / (stem if attempt == 0 else f"{stem}-{attempt + 1}")).resolve()
-            try:
-                path.mkdir(parents=True)
-            except FileExistsError:
-                continue
-            except OSError as error:
-                raise RunError(f"cannot make the run folder {path}: {error}") from None
-            told = {"plugins": list(plugins), "node-config": dict(node_config or {})}
-            write_atomically(path / "environment.json", _json(environment() | told))
-            # Written last: a folder with this file is complete.
-            write_atomically(path / "experiment.toml", experiment.as_toml().encode())
-            return cls(path)
-        raise RunError(f"cannot make a new run folder under {under}")
+        told = {"plugins": list(plugins), "node-config": dict(node_config or {})}
+
+        def fill(folder: Path) -> None:
+            write_atomically(folder / "environment.json", _json(environment() | told))
+            write_atomically(folder / "experiment.toml", experiment.as_toml().encode())
+
+        under, stem = under.resolve(), f"{named}-{time.strftime('%Y%m%d-%H%M%S')}"
+        try:
+            return cls(make_folder(under, stem, fill))
+        except OSError as error:
+            raise RunError(f"cannot make the run folder {under / stem}: {error}") from None
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -218,6 +222,7 @@ class RunFolder:
                 held.enter_context(locked(self.path / ".lock", wait))
             except TimeoutError:
                 raise RunError(f"another process is still running {self.path}") from None
+            remove_unfinished(self.path)
             yield
 
     def log_to_file(self) -> logging.Handler:

@@ -6,16 +6,19 @@ Plain state is a nested dict of tensors and JSON values in one safetensors file.
 from __future__ import annotations
 
 import csv
+import errno
 import fcntl
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,16 +29,69 @@ from torch import Tensor
 
 from fedgraph.support.errors import RunError
 
+_UNFINISHED = ".part"
+_ABANDONED_SECONDS = 3600.0
+
+
+def make_folder(under: Path, name: str, fill: Callable[[Path], None]) -> Path:
+    """Make a folder with all that belongs into it: if the process is killed or fails, there is none.
+
+    Until it is complete it is a hidden folder beside it. Those that killed processes left an hour ago are removed.
+
+    Parameters
+    ----------
+    under : Path
+        Where, created if missing.
+    name : str
+        Its name, with ``-2``, ``-3`` and so on added if there is one already.
+    fill : callable
+        Writes the files, given a folder that is not yet in place.
+
+    Returns
+    -------
+    Path
+        The folder.
+    """
+    under.mkdir(parents=True, exist_ok=True)
+    for abandoned in under.glob(f".*{_UNFINISHED}"):
+        with suppress(OSError):
+            if time.time() - abandoned.stat().st_mtime > _ABANDONED_SECONDS:
+                shutil.rmtree(abandoned)
+    made = Path(tempfile.mkdtemp(dir=under, prefix=f".{name}.", suffix=_UNFINISHED))
+    try:
+        made.chmod(0o755)
+        fill(made)
+        for number in itertools.count(1):
+            path = under / (name if number == 1 else f"{name}-{number}")
+            try:
+                # A folder with anything in it is not replaced.
+                made.rename(path)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                    raise
+            else:
+                return path
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    raise AssertionError("not reached")
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what writers that were killed have left in a folder, and below it; nobody may be writing there now."""
+    for path in folder.rglob(f".*{_UNFINISHED}"):
+        path.unlink(missing_ok=True)
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a file to fill within the block, which then replaces ``path`` atomically.
 
     A reader sees either the old or the new file, even if the process is killed. Until then the new one is a hidden file
-    in the same folder; an exception removes it.
+    in the same folder; an exception removes it, and :func:`remove_unfinished` what a kill has left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_UNFINISHED)
     try:
         yield Path(temporary)
         os.fsync(descriptor)

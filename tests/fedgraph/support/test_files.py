@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ import torch
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import (
     load_state,
+    make_folder,
+    remove_unfinished,
     replacing,
     save_state,
     separator_of,
@@ -113,3 +116,45 @@ def test_separator_of_a_first_line(line, separator):
 def test_decimal_commas_of_numbers_alone():
     cells = ["1,5", "-,5", "+1,5e-3", "1.5", "a,5", "1,234,5", ""]
     assert [with_decimal_point(cell) for cell in cells] == ["1.5", "-.5", "+1.5e-3", *cells[3:]]
+
+
+def test_a_folder_is_made_whole_or_not_at_all(tmp_path):
+    def fill(folder):
+        assert folder.parent == tmp_path
+        (folder / "a").write_text("a")
+
+    assert make_folder(tmp_path, "run", fill) == tmp_path / "run"
+    assert make_folder(tmp_path, "run", fill) == tmp_path / "run-2"
+    (tmp_path / "run-3").write_text("a file")
+    assert make_folder(tmp_path, "run", fill) == tmp_path / "run-4"
+    assert [path.name for path in (tmp_path / "run-4").iterdir()] == ["a"]
+
+    def fail(folder):
+        fill(folder)
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        make_folder(tmp_path, "other", fail)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run-2", "run-3", "run-4"]
+
+
+def test_folders_that_killed_processes_left_are_removed_after_an_hour(tmp_path):
+    for name, age in (("old", 4000), ("new", 10)):
+        left = tmp_path / f".run.{name}.part"
+        left.mkdir()
+        (left / "a").touch()
+        os.utime(left, (time.time() - age,) * 2)
+    (tmp_path / ".kept").mkdir()
+    os.utime(tmp_path / ".kept", (0, 0))
+    make_folder(tmp_path, "run", lambda folder: None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".kept", ".run.new.part", "run"]
+
+
+def test_what_killed_writers_left_is_removed(tmp_path):
+    with replacing(tmp_path / "below" / "a.json") as unfinished:
+        unfinished.write_text("half")
+        (tmp_path / ".hidden").touch()
+        remove_unfinished(tmp_path)
+        assert not unfinished.exists()
+        unfinished.write_text("whole")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".hidden", "a.json", "below"]
