@@ -30,6 +30,7 @@ from torch import Tensor
 from fedgraph.support.errors import RunError
 
 _UNFINISHED = ".part"
+_UNFINISHED_SAFETENSORS = re.compile(r"\.tmp\w{6}")
 _ABANDONED_SECONDS = 3600.0
 
 
@@ -79,8 +80,14 @@ def make_folder(under: Path, name: str, fill: Callable[[Path], None]) -> Path:
 
 def remove_unfinished(folder: Path) -> None:
     """Remove what writers that were killed have left in a folder, and below it; nobody may be writing there now."""
-    for path in folder.rglob(f".*{_UNFINISHED}"):
-        path.unlink(missing_ok=True)
+    for path in folder.rglob(".*"):
+        if is_unfinished(path.name):
+            path.unlink(missing_ok=True)
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a file of that name is one that a writer has not finished, of :func:`replacing` or of safetensors."""
+    return name.startswith(".") and (name.endswith(_UNFINISHED) or _UNFINISHED_SAFETENSORS.fullmatch(name) is not None)
 
 
 @contextmanager
@@ -92,16 +99,17 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_UNFINISHED)
+    os.close(descriptor)
     try:
         yield Path(temporary)
-        os.fsync(descriptor)
+        # Opened only now: what fills the file may replace it by another one, as safetensors does.
+        with open(temporary, "rb") as filled:
+            os.fsync(filled.fileno())
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    finally:
-        os.close(descriptor)
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -21,12 +21,11 @@ import torch
 from torch import Tensor
 
 from fedgraph.support.errors import RunError
-from fedgraph.support.files import file_name, json_digest
+from fedgraph.support.files import file_name, is_unfinished, json_digest
 from fedgraph.training.row_file import read_clients, read_rows, write_rows
 
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _FILE = re.compile(r"round-(\d+)-save-(\d+)\.safetensors")
-_TEMPORARY = ".round-"
 _ATTEMPTS = 20
 
 Result = TypeVar("Result")
@@ -188,7 +187,7 @@ class ClientState:
 
     def _drop_temporary(self, digest: str, entries: Iterable[str]) -> None:
         for name in entries:
-            if name.startswith(_TEMPORARY):
+            if is_unfinished(name):
                 (self._folder / digest / name).unlink(missing_ok=True)
 
     def _packings_with(self, clients: Iterable[str]) -> dict[str, tuple[str, ...]]:

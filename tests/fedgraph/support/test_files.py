@@ -154,7 +154,18 @@ def test_what_killed_writers_left_is_removed(tmp_path):
     with replacing(tmp_path / "below" / "a.json") as unfinished:
         unfinished.write_text("half")
         (tmp_path / ".hidden").touch()
+        (tmp_path / ".tmpAb12Cd").touch()
         remove_unfinished(tmp_path)
         assert not unfinished.exists()
         unfinished.write_text("whole")
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".hidden", "a.json", "below"]
+
+
+def test_a_file_that_is_replaced_while_it_is_filled_is_the_one_that_is_flushed(tmp_path, monkeypatch):
+    """As safetensors does: a power cut must not leave a file whose content was never written to disk."""
+    flushed = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.append(os.fstat(descriptor).st_ino))
+    with replacing(tmp_path / "a") as unfinished:
+        (tmp_path / "other").write_text("content")
+        os.replace(tmp_path / "other", unfinished)
+    assert flushed == [(tmp_path / "a").stat().st_ino]

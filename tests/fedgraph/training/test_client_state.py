@@ -169,7 +169,7 @@ def test_files_of_another_packing_go_once_all_its_clients_have_newer_state(tmp_p
     state = ClientState(tmp_path, "run", "test")
     state.save(["a", "b", "c"], 4, stacked(4, 3), keep_from=1)
     state.save(["a", "b", "c"], 5, stacked(5, 3), keep_from=5)
-    files(tmp_path)[-1].with_name(".round-6-save-3.safetensors.x1y2").write_text("left by a killed writer")
+    files(tmp_path)[-1].with_name(".round-6-save-3.safetensors.x1y2.part").write_text("left by a killed writer")
     for server_round, keep_from in ((6, 6), (7, 6), (8, 8)):
         state.save(["c"], server_round, stacked(server_round + 10, 1), keep_from)
         state.save(["a"], server_round, stacked(server_round, 1), keep_from)
@@ -189,7 +189,7 @@ def test_leftovers_of_a_killed_writer_are_ignored_and_removed(tmp_path):
     state = ClientState(tmp_path, "run", "test")
     state.save(["a", "b"], 1, stacked(1), keep_from=1)
     (kept,) = files(tmp_path)
-    leftover = kept.with_name(".round-2-save-2.safetensors.x1y2")
+    leftover = kept.with_name(".round-2-save-2.safetensors.x1y2.part")
     leftover.write_bytes(kept.read_bytes()[:50])
     assert values(state, ["a", "b"], 9) == [1, 1]
     state.save(["a", "b"], 2, stacked(2), keep_from=2)

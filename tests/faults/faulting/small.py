@@ -1,0 +1,43 @@
+"""The small experiments that scenarios are about: those of the fuzz suite, one for every method, or a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fuzzing.experiments import BEFORE, NAMES, experiment
+
+from faulting.in_process import InProcess
+from faulting.scenario import Holds, Scenario
+from faulting.trial import try_scenario
+from fedgraph.experiment import load_experiment
+
+__all__ = ["NAMES", "ROUNDS", "prepared"]
+
+ROUNDS = ("sfl", "sfl-star", "scaffold", "fedper", "ipa", "fedavg", "adam", "cnfgnn")
+"""Those that have rounds, and may have more of them."""
+
+
+def prepared(scenario: Scenario, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the tables of a scenario's experiment, and its node configs; what must be run before it is run now."""
+    name = scenario.experiment
+    if name in NAMES:
+        before, own = None, {}
+        if name in BEFORE:
+            before, own = _run_before(BEFORE[name], folder / "before")
+        tables, configs = experiment(name, before)
+        configs = [{**own, **config} for config in configs]
+    else:
+        tables, configs = load_experiment(name).as_dict(), []
+    if all("partition-id" in config for config in configs):
+        configs = [{"partition-id": i, "num-partitions": scenario.nodes} for i in range(scenario.nodes)]
+    return load_experiment(tables, scenario.set).as_dict() if scenario.set else tables, configs
+
+
+def _run_before(name: str, folder: Path) -> tuple[Path, dict[str, str]]:
+    tables, configs = experiment(name)
+    stage = InProcess(folder, tables=tables, configs=configs, data_dir=folder / "no-data")
+    found = try_scenario(stage, [], Holds(), None)
+    assert found.folder is not None
+    assert not found.problems, found
+    return found.folder.path, {"state-dir": str(folder / "state"), "model-dir": str(folder / "models")}
