@@ -7,7 +7,6 @@ import socket
 import numpy as np
 import pytest
 import tomli_w
-from flwr.common.config import parse_config_args
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -50,7 +49,7 @@ def command_of(result, program):
     return shlex.split(line)
 
 
-def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file, made, tmp_path):
+def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file, made, tmp_path, told_config):
     result = call(
         "node", file, "--client", "client-1", "--client", "client-2", "--check", "--superlink", "lab.example:8000",
         "--root-certificates", made.authority, "--private-key", made.private_key("client-1"), "--data-dir", tmp_path,
@@ -67,7 +66,7 @@ def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file
     assert command[command.index("--root-certificates") + 1] == str(made.authority)
     assert command[command.index("--auth-supernode-private-key") + 1] == str(made.private_key("client-1"))
     assert "--insecure" not in command
-    assert parse_config_args([command[-1]]) == {
+    assert told_config(command[-1]) == {
         "clients": "client-1,client-2",
         "data-dir": str(tmp_path),
         "private-key": str(made.private_key("client-1")),
@@ -93,9 +92,9 @@ def test_a_node_that_could_not_take_part_is_told_before_it_joins(file, arguments
     assert message in refused("node", file, "--check", *arguments)
 
 
-def test_names_with_commas_and_places_with_spaces_reach_the_node(file, tmp_path):
+def test_names_with_commas_and_places_with_spaces_reach_the_node(file, tmp_path, told_config):
     result = call("node", file, "--client", "client-1", "--insecure", "--check", "--state-dir", tmp_path / "a folder")
-    config = parse_config_args([command_of(result, "flower-supernode")[-1]])
+    config = told_config(command_of(result, "flower-supernode")[-1])
     assert config == {"clients": "client-1", "state-dir": str(tmp_path / "a folder")}
 
 
