@@ -161,15 +161,15 @@ def test_a_program_in_the_foreground_ends_with_its_own_status_and_when_its_start
     assert started[0].poll() is not None
 
 
-def test_a_node_that_is_not_let_in_tries_again_for_a_while(file, monkeypatch):
+def test_a_node_that_is_not_let_in_tries_again_for_a_while(file, tmp_path, monkeypatch):
     """As when the server takes the one that was killed for alive yet."""
     statuses, tried = [1, 1, 0], []
     monkeypatch.setattr(node_command, "_PAUSE", 0.01)
     monkeypatch.setattr(node_command, "check_superlink", lambda address, authority: None)
     monkeypatch.setattr(
-        node_command, "run_to_the_end", lambda command, environment: tried.append(command[0]) or statuses.pop(0)
+        node_command, "run_to_the_end", lambda command, environment, screen: tried.append(command[0]) or statuses.pop(0)
     )
-    arguments = ("node", file, "--client", "client-1", "--insecure")
+    arguments = ("node", file, "--client", "client-1", "--insecure", "--log", tmp_path / "logs" / "node.log")
     result = call(*arguments)
     assert result.exit_code == 0
     assert tried == ["flower-supernode"] * 3
