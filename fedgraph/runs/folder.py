@@ -82,7 +82,9 @@ class RunFolder:
             except FileExistsError:
                 continue
             except OSError as error:
-                raise RunError(f"cannot make the run folder {path}: {error}") from None
+                raise RunError(
+                    f"cannot make the run folder {path}: {error}; name another one by --out or [output] dir"
+                ) from None
             told = {"plugins": list(plugins), "node-config": dict(node_config or {})}
             write_atomically(path / "environment.json", _json(environment() | told))
             # Written last: a folder with this file is complete.

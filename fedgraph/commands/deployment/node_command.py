@@ -199,6 +199,8 @@ def _rehearse(experiment: Experiment, node_config: Mapping[str, Any], console: C
         f"Experiment '{head.name}', method {experiment.method.name}: {experiment.method.title}", soft_wrap=True
     )
     console.print(f"This node hosts {', '.join(found.clients) or 'nobody, and aggregates'}.\n", soft_wrap=True)
+    if found.unexpected:
+        console.print(f"{found.unexpected}\n", style="yellow", markup=False, soft_wrap=True, highlight=False)
     for title, lines in (
         ("The data, read as the run will read it", found.data),
         ("What leaves this machine", found.disclosure.leaves),

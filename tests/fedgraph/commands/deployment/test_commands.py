@@ -57,7 +57,8 @@ def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     said = result.output
-    assert "This node hosts client-1." in said, "client-2 is not expected"
+    assert "This node hosts client-1." in said
+    assert "client-2: not expected by the run, which expects client-3, client-1" in said
     assert "client-1: " in said.partition("What leaves")[0]
     assert "the parameters of each client's model" in said.partition("What leaves")[2].partition("What stays")[0]
     assert '[graph] source = "labels"' in said
@@ -79,8 +80,9 @@ def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file
     ("arguments", "message"),
     [
         ([], "does not know which clients it hosts"),
-        (["--client", "client-9"], "names client-9, which this node's data does not have"),
-        (["--client", "client-0"], "hosts nobody whom the run expects: client-1, client-3"),
+        (["--client", "client-9"], "names client-9, which this node's data does not have; it has client-"),
+        (["--client", "cleint-3"], "names cleint-3, which this node's data does not have; it has client-3, client-"),
+        (["--client", "client-0"], "is to host client-0, and hosts nobody whom the run expects: client-3, client-1"),
         (["--client", "client-1"], "give --root-certificates"),
         (["--client", "client-1", "--private-key", "nowhere"], "--private-key: there is no nowhere"),
         (["--client", "client-1", "--config", "x"], "--config 'x' is not of the form key=value"),
