@@ -23,7 +23,6 @@ from rich.console import Console
 from fedgraph.commands.deployment.foreground import run_to_the_end, show
 from fedgraph.commands.deployment.screen import Screen
 from fedgraph.support.errors import RunError
-from fedgraph.support.files import write_atomically
 from fedgraph.support.terminal import messages_for_people
 
 _SOON = timedelta(days=14)
@@ -189,6 +188,8 @@ class Names:
 
     def add(self, names: Mapping[str, str]) -> None:
         """Remember names of further nodes."""
+        from fedgraph.support.files import write_atomically
+
         self._names |= names
         write_atomically(self._file, json.dumps(self._names).encode())
 
