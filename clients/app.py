@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,7 @@ from fedgraph.messages import (
 from fedgraph.models import ModelChoice
 from fedgraph.support.errors import ExperimentError, FedgraphError
 from fedgraph.support.plugins import add_plugin_paths, load_object
+from fedgraph.support.telling import tell, tell_warnings
 from fedgraph.support.threads import pinned_threads
 from fedgraph.support.untrusted import in_short
 from fedgraph.training import AnyCohort, load_cohort
@@ -61,15 +63,17 @@ def work(message: Message, context: Context) -> Message:
 
 def _answered(message: Message, context: Context, answer: Callable[[Node], RecordDict]) -> Message:
     """Return the reply to a message, or an error that reveals nothing about this node."""
-    node = Node.of(context)
+    tell_warnings()
+    node, began = Node.of(context), time.perf_counter()
     try:
         _find_plugins(context)
         check_content(message.content)
         count_message(node)
         content = answer(node)
         _add_proof(message, content, node)
+        tell(f"{', '.join(node.done) or _kind(message)} ({time.perf_counter() - began:.1f} s)")
     except FedgraphError as error:
-        log.error("%s", in_short(str(error), _LONGEST_LOGGED))
+        log.error("refused: %s", in_short(str(error), _LONGEST_LOGGED))
         text = in_short(str(error) if node.tells_all else error.without_values)
         content = error_content(text if node.tells_all else node.without_places(text))
     except Exception as error:
@@ -80,6 +84,14 @@ def _answered(message: Message, context: Context, answer: Callable[[Node], Recor
         else:
             content = error_content(f"{_origin(error)}: {words}")
     return Message(content, reply_to=message)
+
+
+def _kind(message: Message) -> str:
+    """Return what kind of message was answered, for client classes that do not say what they did."""
+    metadata = message.metadata
+    which = f", round {in_short(metadata.group_id, 20)}" if metadata.group_id else ""
+    known = {"train": "trained", "evaluate": "measured"}
+    return known.get(metadata.message_type, f"answered a request ({in_short(metadata.message_type, 100)})") + which
 
 
 def _find_plugins(context: Context) -> None:
@@ -137,6 +149,7 @@ def _identity(message: Message, node: Node) -> Identity:
     assignment = Assignment.of(experiment)
     check_allowed(node, path, assignment)
     clients = tuple(sorted(node.hosted(assignment)))
+    node.done.append(f"took part in the roll call as {in_short(', '.join(clients), 200) or 'nobody'}")
     dealt = node.partition()
     if not clients:
         nothing = torch.zeros(0, dtype=torch.int64)

@@ -78,6 +78,8 @@ class OwnersClient(Configured[SomeOwners]):
         embedded = self.embed(data) if self.request.embeddings else _nothing(data)
         if self.request.embeddings:
             embedded = self.released(embedded, data, data.present & asked)
+        sent = "embeddings" if self.request.embeddings else "keys and labels"
+        self.node.done.append(f"sent {sent} of {int(asked.sum()):,} rows")
         return EmbedReply(
             clients=self.owners,
             partition=self.node.partition(),

@@ -123,6 +123,7 @@ class SecretClient(Configured[F3SecretSettings]):
             request.client, request.experiment, request.run, (request.split,), fingerprints=request.fingerprints
         )
         clear = F3Client(self.node, asked).reply()
+        self.node.done[:] = [f"sent embeddings of {len(clear.keys):,} rows as secret shares"]
         return ShareReply({owner: self._sealed(owner, clear, request) for owner in request.fingerprints})
 
     def _sealed(self, owner: str, clear: EmbedReply, request: ShareRequest) -> Tensor:

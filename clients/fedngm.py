@@ -103,6 +103,8 @@ class FedNGMClient(Configured[FedNGMSettings]):
             }
             texts, parameters = asked[self.request.phase](), nothing
             sums = self._statistics.sums() if self.request.phase == "sums" else None
+        rows = sum(len(self._held.tables[name].rows("train")) for name in self.clients)
+        self.node.done.append(f"finished phase '{self.request.phase}' on {rows:,} rows")
         return PhaseReply(
             clients=self.clients,
             partition=partition,

@@ -106,6 +106,7 @@ class VerticalClient(OwnersClient[VerticalSettings]):
             there = data.present[group.rows][:, asked, None]
             embeddings[group.rows[:, None], places, : own.shape[2]] = own.detach().cpu() * there
             self._keep(number, group, request.step, request.keep_from, kept)
+        self.node.done.append(f"took step {request.step} on {len(request.update):,} rows")
         return StepReply(request.owners, embeddings[named, :, : int(sizes[named].max())])
 
     def _update(self, group: StackedOwners, kept: dict[str, Tensor], samples: Tensor, request: StepRequest) -> None:

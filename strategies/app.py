@@ -20,6 +20,7 @@ from fedgraph.runs.reports.page import leave_report
 from fedgraph.runs.tracking import tracked
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.plugins import add_plugin_paths
+from fedgraph.support.telling import tell, tell_warnings
 from fedgraph.support.threads import pinned_threads
 from strategies.engine.chosen import ChosenMethod
 from strategies.engine.phase_runs import execute_phases
@@ -38,9 +39,11 @@ def main(grid: Grid, context: Context) -> None:
     handlers = logging.getLogger("flwr").handlers[:]
     for handler in handlers:
         log.addHandler(handler)
+    tell_warnings()
     try:
-        folder = serve(grid, context.run_config)
+        folder = serve(grid, context.run_config, number=context.run_id)
         leave_report([Run(folder)])
+        tell(f"run {context.run_id} ended: {folder.path}")
         for line in as_text(folder.summary()).splitlines() if handlers else ():
             log.info(line)
     finally:
@@ -48,9 +51,16 @@ def main(grid: Grid, context: Context) -> None:
             log.removeHandler(handler)
 
 
-def serve(grid: Grid, run_config: Mapping[str, Any], listeners: Sequence[Callback] = ()) -> RunFolder:
-    """Run the experiment that a run config names; ``listeners``, such as a live display, follow its rounds."""
+def serve(
+    grid: Grid, run_config: Mapping[str, Any], listeners: Sequence[Callback] = (), number: int | None = None
+) -> RunFolder:
+    """Run the experiment that a run config names; ``listeners``, such as a live display, follow its rounds.
+
+    ``number`` is Flower's of the run, for who looks at the server.
+    """
     experiment, data_dir = from_run_config(run_config)
+    if number is not None:
+        tell(f"run {number} started: {experiment.experiment.name}, {experiment.method.name}")
     with pinned_threads(experiment.train.threads):
         return execute(grid, experiment, data_dir, listeners)
 

@@ -4,12 +4,14 @@ import logging
 import os
 import re
 import sys
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, RecordDict
+from flwr.app import Array, Context, RecordDict
 from hypothesis import settings
 
 from fedgraph.experiment.experiment import parse_experiment
@@ -69,6 +71,39 @@ def write_key():
         path.with_name(f"{path.name}.pub").write_bytes(public)
 
     return write
+
+
+@pytest.fixture(scope="session")
+def in_bytes():
+    """``in_bytes(content)``: all that a message says, as bytes to search: names, text, numbers and arrays.
+
+    Arrays and bytes are as Flower sends them; numbers are in the eight bytes that computers have for them.
+    """
+
+    def written(value):
+        if isinstance(value, Mapping):
+            return b"".join(written(key) + written(each) for key, each in value.items())
+        if isinstance(value, list):
+            return b"".join(map(written, value))
+        if isinstance(value, Array):
+            return written([value.dtype, *value.shape, value.data])
+        if isinstance(value, int | float):
+            return np.array(value, "<i8" if isinstance(value, int) else "<f8").tobytes()
+        return value if isinstance(value, bytes) else value.encode()
+
+    return written
+
+
+@pytest.fixture(scope="session")
+def told_config():
+    """``told_config(text)``: the values of a ``--node-config``, which is TOML with blanks between its lines."""
+
+    def read(text):
+        entries = re.findall(r"""([\w-]+=(?:"[^"]*"|'[^']*'|[^\s"']+))(?: +|$)""", text)
+        assert " ".join(entries) == text, "something in it is no key=value"
+        return tomllib.loads("\n".join(entries))
+
+    return read
 
 
 @pytest.fixture(scope="session")

@@ -191,6 +191,23 @@ def test_mathematics_does_not_know_flower():
     assert known == []
 
 
+FLOWER = {"flwr.app", "flwr.clientapp", "flwr.serverapp"}
+"""What Flower documents for apps; its other modules change from one minor version to the next."""
+
+
+@pytest.mark.parametrize("package", ["fedgraph", "clients", "strategies", "simulations", "tests", "docs"])
+def test_of_flower_only_what_is_public_is_imported(package):
+    private, public = [], 0
+    for name, path in modules(package):
+        for target, _ in imports(path):
+            if target.partition(".")[0] == "flwr":
+                allowed = target in FLOWER or target == "flwr.serverapp.strategy"
+                public += allowed
+                private += [] if allowed else [f"{name}: {target}"]
+    assert private == []
+    assert public or package == "docs"
+
+
 def test_top_level_is_what_the_plan_says():
     expected = {"pyproject.toml", "README.md", "LICENSE", "Makefile"}
     expected |= {"CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md"}

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
-from flwr.common.config import parse_config_args
 
 from fedgraph.commands.cli import app as fedgraph_app
 from fedgraph.experiment.experiment import find_experiment
@@ -223,28 +222,28 @@ def test_only_the_door_can_be_reached_from_elsewhere():
         assert not all((whole["networks"][network] or {}).get("internal") for network in service["networks"])
 
 
-def test_the_nodes_host_every_client_once():
+def test_the_nodes_host_every_client_once(told_config):
     known = [f"client-{index:02d}" for index in range(20)]
     hosted = []
     for service in NODES.values():
-        config = parse_config_args([parse(service["command"])["node_config"]])
+        config = told_config(parse(service["command"])["node_config"])
         assert config["num-partitions"] == len(NODES)
         hosted += hosted_clients(config, known)
     assert sorted(hosted) == known
 
 
-def test_a_site_says_who_it_is_and_proves_it_with_its_key():
+def test_a_site_says_who_it_is_and_proves_it_with_its_key(told_config):
     told = parse(SITE_NODE["command"])
     assert told["superlink"] == GIVEN["FEDGRAPH_SERVER"]
     assert mounts(SITE_NODE)[told["root_certificates"]][1] == GIVEN["FEDGRAPH_CA"]
     assert mounts(SITE_NODE)[told["auth_supernode_private_key"]][1] == GIVEN["FEDGRAPH_KEY"]
     assert mounts(SITE_NODE)[image_environment()["FEDGRAPH_DATA"]] == ("bind", GIVEN["FEDGRAPH_DATA"], True)
-    assert parse_config_args([told["node_config"]]) == {
+    assert told_config(told["node_config"]) == {
         "clients": "mercy",
         "private-key": told["auth_supernode_private_key"],
     }
     more = compose("site", **GIVEN, FEDGRAPH_NODE_CONFIG='data="visits.csv" consent="ranges"')["services"]["node"]
-    config = parse_config_args([parse(more["command"])["node_config"]])
+    config = told_config(parse(more["command"])["node_config"])
     assert config["data"] == "visits.csv"
     assert config["consent"] == "ranges"
     for name in GIVEN:

@@ -83,7 +83,7 @@ def flwr_run(tmp_path, settings, nodes):
     connection_file(home, f"127.0.0.1:{port}")
     environment = flower_environment(home)
     superlink = [program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
-                 "--control-api-address", f"127.0.0.1:{free_port()}", "--port", str(port)]  # fmt: skip
+                 "--port", str(port)]  # fmt: skip
     with process(superlink, environment, log) as started:
         wait_for_superlink(port, started, log)
         flwr = [program("flwr"), "run", str(REPOSITORY), "here", "--stream", "-c", settings,

@@ -9,7 +9,6 @@ import contextlib
 import numpy as np
 import pytest
 import torch
-from flwr.common.serde import recorddict_to_proto
 from safetensors.torch import load_file
 
 from clients.app import app as client_app
@@ -79,8 +78,8 @@ FUSION = {"epochs": 2, "learning-rates": [0.01], "draws": 2, "workers": 1, "devi
 class Wire:
     """A client app; all content that passes in either direction, as bytes."""
 
-    def __init__(self):
-        self.data = b""
+    def __init__(self, in_bytes):
+        self.data, self._in_bytes = b"", in_bytes
 
     def __call__(self, message, context):
         self._keep(message)
@@ -89,7 +88,7 @@ class Wire:
         return reply
 
     def _keep(self, message):
-        self.data += recorddict_to_proto(message.content).SerializeToString() + bytes(8)
+        self.data += self._in_bytes(message.content) + bytes(8)
 
 
 def inputs(tables, data_dir):
@@ -121,8 +120,8 @@ def vertical_tables(tables):
 
 
 @pytest.mark.parametrize("make", [f3_tables, vertical_tables])
-def test_neither_models_nor_features(tables, run_experiment, data_dir, make):
-    wire = Wire()
+def test_neither_models_nor_features(tables, run_experiment, data_dir, make, in_bytes):
+    wire = Wire(in_bytes)
     folder = run_experiment(make(tables), client=wire)
     # Both methods begin with the same embeddings, and only F3 keeps them.
     kept = load_state((folder if make is f3_tables else run_experiment(f3_tables(tables))).checkpoint)["samples"]
@@ -137,8 +136,8 @@ def test_neither_models_nor_features(tables, run_experiment, data_dir, make):
         assert seen(wire.data, *(value for value in fusion if value.ndim)) == 0, "nothing goes back to the owners"
 
 
-def test_the_search_finds_a_part_of_a_model_or_window(tables, run_experiment, data_dir):
-    wire = Wire()
+def test_the_search_finds_a_part_of_a_model_or_window(tables, run_experiment, data_dir, in_bytes):
+    wire = Wire(in_bytes)
     folder = run_experiment(f3_tables(tables), client=wire)
     for secret in (*inputs(tables, data_dir), *models(folder)):
         pair = secret.flatten()[:2].contiguous() if secret.numel() > 1 else None
@@ -151,12 +150,12 @@ def test_the_search_finds_a_part_of_a_model_or_window(tables, run_experiment, da
 
 @pytest.mark.parametrize("make", [f3_tables, vertical_tables])
 def test_a_model_without_a_hidden_layer_would_send_its_inputs_and_is_refused(
-    tables, run_experiment, data_dir, monkeypatch, make
+    tables, run_experiment, data_dir, monkeypatch, make, in_bytes
 ):
     """Its last linear layer is its only one, whose input is the sample: were it not refused, the search would find."""
     tables["model"] = {"name": "mlp", "hidden": []}
     scaled = inputs(tables, data_dir)[OWNERS:]
-    refused, sent = Wire(), Wire()
+    refused, sent = Wire(in_bytes), Wire(in_bytes)
     with pytest.raises(FedgraphError, match="owner owner-00.*must not leave its owner; give .* a hidden layer"):
         run_experiment(make(tables), client=refused)
     assert seen(refused.data, *scaled) == 0
@@ -166,8 +165,8 @@ def test_a_model_without_a_hidden_layer_would_send_its_inputs_and_is_refused(
     assert seen(sent.data, *scaled) > 0.2 * len(traces(*scaled))
 
 
-def test_with_noise_not_even_embeddings(tables, run_experiment):
-    clear, noisy = Wire(), Wire()
+def test_with_noise_not_even_embeddings(tables, run_experiment, in_bytes):
+    clear, noisy = Wire(in_bytes), Wire(in_bytes)
     folder = run_experiment(f3_tables(tables), client=clear)
     embeddings = load_state(folder.checkpoint)["samples"]["embeddings"]
     predictions = load_state(folder.checkpoint)["samples"]["predictions"]
@@ -177,13 +176,13 @@ def test_with_noise_not_even_embeddings(tables, run_experiment):
         assert seen(noisy.data, values.transpose(0, 1).flatten(1)) == 0
 
 
-def test_nor_at_inference(tables, run_experiment, data_dir, tmp_path):
+def test_nor_at_inference(tables, run_experiment, data_dir, tmp_path, in_bytes):
     tables["data"]["new-share"] = 0.2
     nodes = [
         {"partition-id": part, "num-partitions": 2, "model-dir": str(tmp_path / "local-models")} for part in range(2)
     ]
     folder = run_experiment(f3_tables(tables), node_configs=nodes)
-    wire = Wire()
+    wire = Wire(in_bytes)
     head = {"name": "later", "method": "f3-inference"}
     later = {**tables, "experiment": head, "f3-inference": {"run": str(folder.path)}}
     again = run_experiment(later, client=wire, node_configs=nodes)

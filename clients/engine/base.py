@@ -49,6 +49,18 @@ def evaluate_forecasts(
     }
 
 
+def trained_on(cohort: AnyCohort, server_round: int) -> str:
+    """Say in words that clients trained, for ``Node.done``."""
+    examples = int(cohort.data.splits["train"].num_examples.sum())
+    word = "windows" if cohort.data.task.kind == "forecast" else "rows"
+    return f"trained round {server_round} on {examples:,} {word}"
+
+
+def measured_after(splits: Iterable[SplitName], server_round: int) -> str:
+    """Say in words which splits were measured, for ``Node.done``."""
+    return f"measured {' and '.join(splits)} after round {server_round}"
+
+
 def train_cohort(
     node: Node,
     cohort: AnyCohort,
@@ -133,13 +145,18 @@ class CohortClient(Configured[S]):
 
     def reply(self) -> WorkReply:
         """Evaluate, then train, or predict, as the request asks for."""
-        if self.request.predict:
-            return WorkReply(self.request.clients, self.predict())
+        request, done = self.request, self.node.done
+        if request.predict:
+            done.append("sent predictions of the test examples")
+            return WorkReply(request.clients, self.predict())
         metrics = self.evaluate()
-        if not self.request.train:
-            return WorkReply(self.request.clients, {}, metrics)
+        if request.evaluate:
+            done.append(measured_after(request.evaluate, request.round - request.train))
+        if not request.train:
+            return WorkReply(request.clients, {}, metrics)
         stacked, training = self.train()
-        return WorkReply(self.request.clients, stacked, {**metrics, **training})
+        done.append(trained_on(self.cohort, request.round))
+        return WorkReply(request.clients, stacked, {**metrics, **training})
 
     @cached_property
     def cohort(self) -> AnyCohort:

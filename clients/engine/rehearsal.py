@@ -19,9 +19,10 @@ from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, OwnerSource
 from fedgraph.data.schema import as_text, infer_schema
 from fedgraph.data.tables import ClientTableSource, schema_settings
 from fedgraph.experiment import Experiment
+from fedgraph.federation import named_clients
 from fedgraph.fusion import decided
 from fedgraph.fusion.owner_models import SingleOwner
-from fedgraph.support.errors import IdentityError
+from fedgraph.support.errors import IdentityError, closest_first
 from fedgraph.support.plugins import load_object
 from fedgraph.training import AnyCohort
 
@@ -43,6 +44,8 @@ class Rehearsal:
     clients: tuple[str, ...]
     data: tuple[str, ...]
     disclosure: Disclosure
+    unexpected: str = ""
+    """What to say of clients that the node config names and the run does not expect."""
 
 
 def rehearse(
@@ -72,8 +75,10 @@ def rehearse(
     check_allowed(node, client, assignment)
     clients = tuple(sorted(node.hosted(assignment)))
     if not clients and node.aggregator is None:
-        expected = ", ".join(assignment.expect or ())
-        raise IdentityError(f"this node hosts nobody whom the run expects: {expected}")
+        named = named_clients(node_config)
+        given = f"this node is to host {', '.join(named)}, and" if named else "this node"
+        expected = closest_first(named, assignment.expect or ())
+        raise IdentityError(f"{given} hosts nobody whom the run expects: {expected}")
     client_class = load_object(client, "[experiment] client")
     check_noise(node, client_class, assignment)
     source = node.source(assignment)
@@ -86,7 +91,10 @@ def rehearse(
         lines = _of_tables(source, clients)
     else:
         lines = _of_cohort(node.cohort(part, clients), assignment)
-    return Rehearsal(clients, (source.describe(), *lines), disclosure(experiment, client, node))
+    left = [name for name in named_clients(node_config) if name not in clients] if assignment.expect else []
+    unexpected = f"{', '.join(left)}: not expected by the run, which expects " if left else ""
+    unexpected += closest_first(left, assignment.expect or ()) if left else ""
+    return Rehearsal(clients, (source.describe(), *lines), disclosure(experiment, client, node), unexpected)
 
 
 def _of_cohort(cohort: AnyCohort, assignment: Assignment) -> Iterator[str]:

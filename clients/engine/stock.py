@@ -14,7 +14,7 @@ import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
-from clients.engine.base import evaluate_splits, train_cohort
+from clients.engine.base import evaluate_splits, measured_after, train_cohort, trained_on
 from clients.engine.node import Assignment, Node
 from fedgraph.data import SPLITS
 from fedgraph.messages import EXPERIMENT_KEY, KEEP_KEY, ROUND_KEY, RUN_KEY, from_record, to_record, unpacking_request
@@ -85,6 +85,7 @@ class StockClient:
             start,
             self.proximal_term(),
         )
+        self.node.done.append(trained_on(self.cohort, self.round))
         usable = finite_rows(result.parameters)
         weights = torch.where(usable, self.weights, 0.0)
         if not usable.any() or (self.weights.any() and not weights.any()):
@@ -113,6 +114,7 @@ class StockClient:
             found, folder = self.cohort.predict(models, "test"), self.node.forecast_folder(self.run)
             write_forecasts(self.cohort, found, "test", folder, self.assignment.forecasts)
         metrics = evaluate_splits(self.assignment, self.cohort, models, self.splits)
+        self.node.done.append(measured_after(self.splits, self.round))
         return RecordDict({"metrics": self._means(metrics, self.weights), "config": self._per_client(metrics, {})})
 
     def proximal_term(self) -> GradientTerm | None:

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from fedgraph.support.errors import ExperimentError, IdentityError
+from fedgraph.support.errors import ExperimentError, IdentityError, closest_first
 
 
 def listed(text: str) -> list[str]:
@@ -64,7 +64,7 @@ def hosted_clients(node_config: Mapping[str, Any], known: Sequence[str]) -> tupl
         if unknown:
             raise IdentityError(
                 f"node config 'clients' names {', '.join(unknown)}, which this node's data does not have; "
-                f"it has {', '.join(known[:8])}{', ...' if len(known) > 8 else ''} ({len(known)} clients)"
+                f"it has {closest_first(unknown, known)} ({len(known)} clients)"
             )
         if not names or len(set(names)) != len(names):
             raise IdentityError(f"node config 'clients' = '{node_config['clients']}' is empty or names a client twice")

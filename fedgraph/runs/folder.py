@@ -92,7 +92,9 @@ class RunFolder:
         try:
             return cls(make_folder(under, stem, fill))
         except OSError as error:
-            raise RunError(f"cannot make the run folder {under / stem}: {error}") from None
+            raise RunError(
+                f"cannot make the run folder {under / stem}: {error}; name another one by --out or [output] dir"
+            ) from None
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:

@@ -25,6 +25,7 @@ from fedgraph.runs.reports.page import leave_report
 from fedgraph.support.errors import ExperimentError, FedgraphError, RunError
 from fedgraph.support.plugins import add_plugin_paths, is_importable, path_of
 from fedgraph.support.settings import parse
+from fedgraph.support.telling import TOLD, Told, show, warnings_on
 from strategies.app import serve
 from strategies.engine.chosen import ChosenMethod
 from strategies.engine.strategy import MethodStrategy
@@ -317,12 +318,14 @@ def _run_or_go_on(
         log.parent.mkdir(exist_ok=True)
         if told:
             places["FEDGRAPH_NODE_CONFIG"] = json.dumps(told)
+        places[TOLD] = str(folder.path / "logs" / "nodes.jsonl")
         with display:
-            run_on_flower(run_config, nodes, log, places, on_wait=_follower(folder, display))
+            run_on_flower(run_config, nodes, log, places, on_wait=_follower(folder, display, console))
         if not folder.is_finished:
             raise RunError(f"the run did not finish; the end of {log}:\n{_tail(log)}")
     else:
-        _run_in_process(run_config, nodes, places, told, display, listeners)
+        with warnings_on(console):
+            _run_in_process(run_config, nodes, places, told, display, listeners)
 
 
 def _total(experiment: Experiment) -> int | None:
@@ -357,9 +360,9 @@ def _run_in_process(
         serve(local, run_config, [display, *listeners])
 
 
-def _follower(folder: RunFolder, display: LiveDisplay) -> Callable[[], None]:
-    """Return a function that shows what another process has written to the run folder since the last call."""
-    shown = 0
+def _follower(folder: RunFolder, display: LiveDisplay, console: Console) -> Callable[[], None]:
+    """Return a function that shows what other processes have written to the run folder since the last call."""
+    shown, told = 0, Told(folder.path / "logs" / "nodes.jsonl")
 
     def follow() -> None:
         nonlocal shown
@@ -369,6 +372,12 @@ def _follower(folder: RunFolder, display: LiveDisplay) -> Callable[[], None]:
         for line in complete[shown:]:
             display.on_line(json.loads(line))
         shown = len(complete)
+        for amiss in (line for line in told.new() if line.level >= logging.WARNING):
+            with (folder.path / "logs" / "flower.log").open("a") as log:
+                log.write(f"{amiss.text}\n")
+            # Errors end the run, with the same words.
+            if amiss.level == logging.WARNING:
+                show(amiss, console)
 
     return follow
 

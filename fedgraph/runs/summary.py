@@ -132,7 +132,7 @@ def environment() -> dict[str, Any]:
     Returns
     -------
     dict
-        Content of ``environment.json``; ``commit`` is None outside a git checkout, ``cuda`` without a GPU.
+        Content of ``environment.json``; ``commit`` is None outside a checkout and without git, ``cuda`` without a GPU.
     """
     packages: dict[str, str | None] = {}
     for package in _PACKAGES:
@@ -157,12 +157,15 @@ def _commit() -> str | None:
     here = Path(__file__).resolve().parents[2]
     if not (here / ".git").exists():
         return None
-    found = subprocess.run(
-        ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return None
     return found.stdout.strip() or None
 
 

@@ -68,3 +68,10 @@ def similar(wanted: Sequence[str], names: Sequence[str]) -> str:
         if close:
             return f"; did you mean '{close[0]}' for '{name}'?"
     return ""
+
+
+def closest_first(wanted: Sequence[str], names: Sequence[str], limit: int = 8) -> str:
+    """List the first ``limit`` names for a message, those before the others that a wanted name is close to."""
+    close = [match for name in wanted[:5] for match in difflib.get_close_matches(name, names, n=3, cutoff=0.6)]
+    listed = list(dict.fromkeys([*close, *names]))
+    return ", ".join(listed[:limit]) + (", ..." if len(listed) > limit else "")

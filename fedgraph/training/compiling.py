@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
+from fedgraph.support.telling import ONCE
+
 log = logging.getLogger("fedgraph")
 
 Arguments = ParamSpec("Arguments")
@@ -74,6 +76,7 @@ class Compiled(Generic[Arguments, Result]):
                 if not on_gpu
                 else "[train] compile: recording CUDA graphs failed on this node, which computes without them (%s)",
                 reason[0],
+                extra=None if on_gpu else ONCE,
             )
             return result
         self._built[key] = built

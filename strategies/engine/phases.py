@@ -24,6 +24,7 @@ from fedgraph.runs import Callback, RunFolder
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import State
 from fedgraph.support.settings import S, Settings
+from fedgraph.support.telling import tell
 from strategies.engine.strategy import EvaluateFn, MethodStrategy
 
 log = logging.getLogger("fedgraph")
@@ -213,7 +214,10 @@ class PhasedStrategy(MethodStrategy[S]):
             on_wait=lambda text: log.info("waiting for nodes: %s", text),
             traffic=self.traffic,
         )
-        self.nodes = max(self.nodes, sum(bool(answer.clients) for answer in answers.values()))
+        hosts = sum(bool(answer.clients) for answer in answers.values())
+        self.nodes = max(self.nodes, hosts)
+        clients = sum(len(answer.clients) for answer in answers.values())
+        tell(f"exchange {self.traffic.exchanges}: answers for {clients} clients from {hosts} nodes")
         return answers
 
     def check_present(self, absent: Mapping[str, str], present: int, word: str = "client") -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
-from flwr.common.serde import recorddict_to_proto
 
 from clients.app import app as client_app
 from fedgraph.messages import error_content
@@ -149,11 +148,7 @@ def kept(tmp_path):
     return list((tmp_path / "state" / "local-models" / "released").glob("*.safetensors"))
 
 
-def bytes_of(message):
-    return recorddict_to_proto(message.content).SerializeToString()
-
-
-def test_nobody_sees_an_embedding(trained, tmp_path):
+def test_nobody_sees_an_embedding(trained, tmp_path, in_bytes):
     embeddings, settings = clear_embeddings(trained), ShareSettings(fractional_bits=10, random_bits=24)
     wire = Wire()
     trained(client=wire)
@@ -161,7 +156,7 @@ def test_nobody_sees_an_embedding(trained, tmp_path):
     pairs, quantised = traces(embeddings, settings)
     assert len(pairs) > 200
     assert places(embeddings[embeddings.abs() > 1e-3].float().numpy().tobytes(), pairs, 8) == len(pairs)
-    everything = b"".join(bytes_of(message) for message in (*wire.messages, *wire.replies))
+    everything = b"".join(in_bytes(message.content) for message in (*wire.messages, *wire.replies))
     assert places(everything, pairs, 8) == 0
     assert places(everything, embeddings[embeddings != 0].double().numpy().view("<u8"), 8) == 0
     encoded = torch.cat([load_state(file)["rows"].flatten() for file in kept(tmp_path)]).numpy().view("<u8")

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedgraph.commands.deployment.connection import check_superlink
 from fedgraph.commands.deployment.foreground import run_to_the_end, show
+from fedgraph.commands.deployment.screen import Screen
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.terminal import messages_for_people
 
@@ -39,11 +40,16 @@ def node(
     set_: Annotated[list[str] | None, typer.Option("--set", help="Override a key of the experiment.")] = None,
     port: Annotated[int, typer.Option(help="Port of the SuperNode on this machine.")] = 9094,
     retry: Annotated[float, typer.Option(help="Seconds to try again when the server does not let the node in.")] = 90,
+    log: Annotated[
+        Path | None, typer.Option(help="File for all that Flower says, instead of one in the state folder.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show all that Flower says, too.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only check, do not start.")] = False,
 ) -> None:
     """Check this site's data for an experiment, then start a node.
 
-    Shows how the data are read and what will leave the machine; the node is Flower's SuperNode.
+    Shows how the data are read and what will leave the machine; the node is Flower's SuperNode. Then it shows what the
+    node does, with warnings and errors; all else that Flower says is in a log file.
     """
     from fedgraph.experiment import load_experiment, plugin_folders
     from fedgraph.federation.grids import flower_environment
@@ -60,15 +66,18 @@ def node(
         }
         node_config = _node_config(client or [], places, consent or [], config or [])
         add_plugin_paths(plugin_folders(experiment))
-        _rehearse(load_experiment(experiment, set_ or []), node_config, console)
+        hosted = _rehearse(load_experiment(experiment, set_ or []), node_config, console)
         command = supernode_command(superlink, port, node_config, root_certificates, private_key, insecure)
         show(command, console)
         if check:
             console.print("Checked, not started.")
             return
         check_superlink(superlink, None if insecure else root_certificates)
+        named = ", ".join(hosted) or "an aggregator"
+        screen = node_screen(console, log or _default_log(node_config, port), verbose, superlink, named)
+        console.print(f"All that Flower says is in {screen.log}.", markup=False, soft_wrap=True, highlight=False)
     deadline = time.monotonic() + retry
-    while (status := run_to_the_end(command, flower_environment())) > 0:
+    while (status := run_to_the_end(command, flower_environment(), screen=screen)) > 0:
         console.print(
             f"flower-supernode ended with status {status}. If it could not be activated, the server does not know this "
             "node's key: have its operator register the public key that belongs to --private-key. Or it takes a node "
@@ -81,6 +90,46 @@ def node(
         console.print(f"Trying again in {_PAUSE:.0f} s.")
         time.sleep(_PAUSE)
     raise typer.Exit(status)
+
+
+def node_screen(console: Console, log: Path, verbose: bool, superlink: str, named: str) -> Screen:
+    """Return what shows a node: when it is connected to the server at ``superlink``, and what its clients do."""
+    state = ""
+
+    def connected(*found: object) -> str | None:
+        nonlocal state
+        before, state = state, "connected"
+        if before == "connected":
+            return None
+        return "connected again" if before else f"connected to {superlink} as {named}, waiting for a run"
+
+    def lost(*found: object) -> str | None:
+        nonlocal state
+        if state == "lost" or screen.ending:
+            return None
+        before, state = state, "lost"
+        return f"{'lost' if before else 'cannot reach'} the server, trying again"
+
+    def told() -> None:
+        # Whatever Flower calls it, a node that answers a run is connected.
+        line = connected()
+        if line is not None:
+            screen.print(line)
+
+    reactions = {
+        r"\bSuperNode ID\b": connected,
+        r"\bConnection successful\b": connected,
+        r"\bConnection attempt failed\b": lost,
+    }
+    screen = Screen(console, log, verbose, reactions, told)
+    return screen
+
+
+def _default_log(node_config: Mapping[str, Any], port: int) -> Path:
+    """Return a file in the state folder of a node, which nodes on one machine may share: their ports differ."""
+    from clients.engine.node import state_folder
+
+    return state_folder(node_config) / "logs" / f"node-{port}.log"
 
 
 def supernode_command(
@@ -138,7 +187,8 @@ def pairs(option: str, entries: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _rehearse(experiment: Experiment, node_config: Mapping[str, Any], console: Console) -> None:
+def _rehearse(experiment: Experiment, node_config: Mapping[str, Any], console: Console) -> tuple[str, ...]:
+    """Show what a rehearsal finds, and return the names of the clients that the node hosts."""
     from clients.engine.rehearsal import rehearse
     from strategies.engine.chosen import ChosenMethod
 
@@ -149,6 +199,8 @@ def _rehearse(experiment: Experiment, node_config: Mapping[str, Any], console: C
         f"Experiment '{head.name}', method {experiment.method.name}: {experiment.method.title}", soft_wrap=True
     )
     console.print(f"This node hosts {', '.join(found.clients) or 'nobody, and aggregates'}.\n", soft_wrap=True)
+    if found.unexpected:
+        console.print(f"{found.unexpected}\n", style="yellow", markup=False, soft_wrap=True, highlight=False)
     for title, lines in (
         ("The data, read as the run will read it", found.data),
         ("What leaves this machine", found.disclosure.leaves),
@@ -158,6 +210,7 @@ def _rehearse(experiment: Experiment, node_config: Mapping[str, Any], console: C
         for line in lines:
             console.print(f"  {line}", markup=False, soft_wrap=True, highlight=False)
         console.print()
+    return found.clients
 
 
 def _quoted(value: str | float) -> str:

@@ -76,7 +76,6 @@ class FederationOnThisMachine:
         self.log = folder / "flower.log"
         self.port = free_port()
         self.superlink: Running | None = None
-        self._control = free_port()
         self._days = days
         self._environment = dict(environment or {})
         self._stack = ExitStack()
@@ -104,7 +103,6 @@ class FederationOnThisMachine:
         command = superlink_command(
             _HOST, self.port, self.folder / "superlink.db", own.certificate, own.key, own.authority
         )
-        command += ["--control-api-address", f"{_HOST}:{self._control}"]
         self.superlink = self._start(command, self.folder / "superlink")
         wait_for_superlink(self.port, self.superlink.process, self.log, encrypted=True)
         return self.superlink

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import re
 import socket
 import subprocess
 import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from rich.console import Console
 
 from fedgraph.commands.deployment.foreground import run_to_the_end, show
+from fedgraph.commands.deployment.screen import Screen
 from fedgraph.support.errors import RunError
 from fedgraph.support.terminal import messages_for_people
 
@@ -39,11 +44,16 @@ def server(
     ready: Annotated[
         Path | None, typer.Option(help="File to make once all these nodes may join, for health checks.")
     ] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="File for all that Flower says, instead of one beside the database.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show all that Flower says, too.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only check, do not start.")] = False,
 ) -> None:
     """Start the server that nodes connect to.
 
-    It is Flower's SuperLink, with TLS, authenticated nodes and a database; runs go to the folder `runs` here.
+    It is Flower's SuperLink, with TLS, authenticated nodes and a database; runs go to the folder `runs` here. It shows
+    who connects and how runs go on, with warnings and errors; all else that Flower says is in a log file.
     """
     from fedgraph.federation import read_public_keys
     from fedgraph.federation.grids import connection, flower_environment, superlink_answers
@@ -78,21 +88,25 @@ def server(
         _check_free(host, port)
         if ready is not None:
             ready.unlink(missing_ok=True)
+        known = Names(database.with_name(f"{database.name}.nodes.json"))
+        screen = server_screen(console, log or database.with_suffix(".log"), verbose, known)
+        console.print(f"All that Flower says is in {screen.log}.", markup=False, soft_wrap=True, highlight=False)
 
         def once_started(started: subprocess.Popen[bytes]) -> None:
             if not superlink_answers(port, started, encrypted=not insecure):
-                raise RunError("the SuperLink did not start; what it said stands above")
+                raise RunError(f"the SuperLink did not start; what it said is in {screen.log}, and some of it above")
             if public_keys is not None and authority is not None:
-                register_nodes(public_keys, f"{here}:{port}", authority, console)
+                known.add(register_nodes(public_keys, f"{here}:{port}", authority, console))
             console.print(
                 "\nReady. For `flwr run` on this machine, in config.toml in $FLWR_HOME (~/.flwr):\n", soft_wrap=True
             )
             told = connection("lab", f"{here}:{port}", authority and authority.absolute())
             console.print(told, markup=False, soft_wrap=True, highlight=False)
+            screen.print(f"listening on {host}:{port}, waiting for nodes and runs")
             if ready is not None:
                 ready.touch()
 
-        status = run_to_the_end(command, flower_environment(), once_started)
+        status = run_to_the_end(command, flower_environment(), once_started, screen)
     raise typer.Exit(status)
 
 
@@ -159,8 +173,56 @@ def names_of_certificate(certificate: Path, key: Path, authority: Path) -> list[
     return [*told.get_values_for_type(x509.DNSName), *map(str, told.get_values_for_type(x509.IPAddress))]
 
 
-def register_nodes(public_keys: Path, superlink: str, authority: Path, console: Console) -> None:
+class Names:
+    """Names of nodes by the numbers that the SuperLink gives them, kept in a file beside its database.
+
+    It tells a number only when a key is registered, and the names to nobody.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._names: dict[str, str] = {}
+        # Without the file, or with one that is damaged, nodes are shown by their numbers.
+        with suppress(OSError, ValueError):
+            self._names = json.loads(file.read_text())
+
+    def add(self, names: Mapping[str, str]) -> None:
+        """Remember names of further nodes."""
+        from fedgraph.support.files import write_atomically
+
+        self._names |= names
+        write_atomically(self._file, json.dumps(self._names).encode())
+
+    def of(self, number: str) -> str:
+        """Return the name of a node, or its number in words."""
+        return self._names.get(number, f"node {number}")
+
+
+def server_screen(console: Console, log: Path, verbose: bool, known: Names) -> Screen:
+    """Return what shows a server: which nodes come and go, and how runs go on."""
+    screen = Screen(
+        console,
+        log,
+        verbose,
+        {
+            r"\bActivated node_id=(\d+)": lambda found: f"{known.of(found[1])} connected",
+            r"\bDeactivated node_id=(\d+)": lambda found: f"{known.of(found[1])} left",
+            # An error to Flower; here a key that the database remembers.
+            _ALREADY: lambda found: None,
+            # Flower's own programs miss their server when it ends.
+            r"\bConnection attempt failed\b": lambda found: None if screen.ending else found.string,
+        },
+    )
+    return screen
+
+
+def register_nodes(public_keys: Path, superlink: str, authority: Path, console: Console) -> dict[str, str]:
     """Register the keys of nodes that may join; keys that a SuperLink already has are kept.
+
+    Returns
+    -------
+    dict of str to str
+        Names of those that it has not had, by the numbers that it gives them.
 
     Raises
     ------
@@ -171,13 +233,17 @@ def register_nodes(public_keys: Path, superlink: str, authority: Path, console: 
 
     with tempfile.TemporaryDirectory(prefix="fedgraph-register-") as home:
         connection_file(Path(home), superlink, authority.absolute())
+        numbers: dict[str, str] = {}
         for file in sorted(public_keys.glob("*.pub")):
             name = file.name.removesuffix(".pub")
             done = subprocess.run(
-                [program("flwr"), "supernode", "register", str(file), "here", "--name", name],
+                [program("flwr"), "supernode", "register", str(file), "here", "--name", name, "--format", "json"],
                 env=flower_environment(Path(home)), capture_output=True, text=True, check=False,
             )  # fmt: skip
             said = f"{done.stdout}\n{done.stderr}"
-            if done.returncode and _ALREADY not in said:
+            given = re.findall(r'"node-id": "?(\d+)', done.stdout)
+            if not given and _ALREADY not in said:
                 raise RunError(f"the SuperLink does not take the key of {name}: {said.strip()}")
-            console.print(f"  {name}: {'known already' if done.returncode else 'may join'}", highlight=False)
+            console.print(f"  {name}: {'may join' if given else 'known already'}", highlight=False)
+            numbers |= dict.fromkeys(given, name)
+    return numbers

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import copy
 import itertools
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
+
+from fedgraph.support.errors import RunError
 
 _SERVER_NODE = 1
 _CLIENT_APP_RAISED = 2
@@ -140,9 +144,18 @@ def _error_reply(message: Message, reason: str) -> Message:
 
 
 def _identify_process() -> None:
-    """Set the run and task of this process for Flower, which since 1.41 needs them when a message is built."""
+    """Give this process the run and node that Flower asks for when a message is built, as its own processes have them.
+
+    Flower has no public way to say who a process is. It is told to the class that its messages ask, wherever the
+    installed version keeps that; a version whose messages ask nobody is told nothing.
+    """
+    asked = vars(sys.modules[Message.__module__]).get("TaskIdentity")
+    if asked is not None:
+        asked.run_id, asked.task_id, asked.node_id = 1, 1, _SERVER_NODE
     try:
-        from flwr.supercore.task_identity import TaskIdentity
-    except ImportError:
-        return
-    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, _SERVER_NODE
+        Message(RecordDict(), _SERVER_NODE, MessageType.QUERY)
+    except RuntimeError as error:
+        raise RunError(
+            f"flwr {version('flwr')} builds messages in another way than the versions that fedgraph knows ({error}): "
+            "install one that `pip show fedgraph-flower` asks for"
+        ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import signal
 import socket
@@ -81,6 +82,18 @@ def program(name: str) -> str:
     if found is None:
         raise RunError(f"cannot find '{name}' beside {sys.executable}: install flwr[simulation] in this environment")
     return found
+
+
+def offered(name: str, *options: str) -> list[str]:
+    """Return those options that a program of the installed version of Flower has, according to its ``--help``.
+
+    Flower takes options away from one minor version to the next, and a program ends at one that it does not know.
+    """
+    told = subprocess.run(
+        [program(name), "--help"], env=flower_environment(), capture_output=True, text=True, check=False
+    ).stdout
+    known = set(re.findall(r"--[a-z][a-z-]*", told))
+    return [option for option in options if option in known]
 
 
 def flower_environment(home: Path | None = None, **extra: str) -> dict[str, str]:
@@ -358,12 +371,12 @@ def run_app_on_flower(
     """
     with tempfile.TemporaryDirectory(prefix="fedgraph-flower-") as scratch:
         home = Path(scratch) / "home"
-        port, control = free_port(), free_port()
+        port = free_port()
         variables = flower_environment(home, **environment)
         connection_file(home, f"127.0.0.1:{port}")
         command = [
-            program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
-            "--control-api-address", f"127.0.0.1:{control}", "--host", "127.0.0.1", "--port", str(port),
+            program("flower-superlink"), "--insecure", "--isolation", "subprocess",
+            *offered("flower-superlink", "--simulation"), "--host", "127.0.0.1", "--port", str(port),
         ]  # fmt: skip
         # In another folder, so that Ray's workers do not import a folder called clients in this one instead of ours.
         with process(command, variables, log, cwd=Path(scratch)) as superlink:

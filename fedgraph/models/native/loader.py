@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 from fedgraph.support.files import locked
+from fedgraph.support.telling import ONCE
 
 log = logging.getLogger("fedgraph")
 
@@ -97,6 +98,7 @@ class OnFirstUse:
                         self._key,
                         self._what,
                         error,
+                        extra=ONCE,
                     )
             return self._library
 

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedgraph.runs.callbacks import Callback, Evaluation, Training
 from fedgraph.runs.reports.words import shown_number
+from fedgraph.support.telling import tell
 
 log = logging.getLogger("fedgraph")
 
@@ -46,6 +47,9 @@ class LogProgress(Callback):
             "round %d/%d: training loss %.4f%s, about %.0f s left",
             training.round, self._num_rounds, loss, absent, left,
         )  # fmt: skip
+        clients = len(training.names)
+        replied = clients - len(training.absent)
+        tell(f"round {training.round} of {self._num_rounds}: {replied} of {clients} clients ({training.seconds:.1f} s)")
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
         """Log means over clients."""

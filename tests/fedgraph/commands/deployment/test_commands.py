@@ -7,7 +7,6 @@ import socket
 import numpy as np
 import pytest
 import tomli_w
-from flwr.common.config import parse_config_args
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -50,7 +49,7 @@ def command_of(result, program):
     return shlex.split(line)
 
 
-def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file, made, tmp_path):
+def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file, made, tmp_path, told_config):
     result = call(
         "node", file, "--client", "client-1", "--client", "client-2", "--check", "--superlink", "lab.example:8000",
         "--root-certificates", made.authority, "--private-key", made.private_key("client-1"), "--data-dir", tmp_path,
@@ -58,7 +57,8 @@ def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     said = result.output
-    assert "This node hosts client-1." in said, "client-2 is not expected"
+    assert "This node hosts client-1." in said
+    assert "client-2: not expected by the run, which expects client-3, client-1" in said
     assert "client-1: " in said.partition("What leaves")[0]
     assert "the parameters of each client's model" in said.partition("What leaves")[2].partition("What stays")[0]
     assert '[graph] source = "labels"' in said
@@ -67,7 +67,7 @@ def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file
     assert command[command.index("--root-certificates") + 1] == str(made.authority)
     assert command[command.index("--auth-supernode-private-key") + 1] == str(made.private_key("client-1"))
     assert "--insecure" not in command
-    assert parse_config_args([command[-1]]) == {
+    assert told_config(command[-1]) == {
         "clients": "client-1,client-2",
         "data-dir": str(tmp_path),
         "private-key": str(made.private_key("client-1")),
@@ -80,8 +80,9 @@ def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file
     ("arguments", "message"),
     [
         ([], "does not know which clients it hosts"),
-        (["--client", "client-9"], "names client-9, which this node's data does not have"),
-        (["--client", "client-0"], "hosts nobody whom the run expects: client-1, client-3"),
+        (["--client", "client-9"], "names client-9, which this node's data does not have; it has client-"),
+        (["--client", "cleint-3"], "names cleint-3, which this node's data does not have; it has client-3, client-"),
+        (["--client", "client-0"], "is to host client-0, and hosts nobody whom the run expects: client-3, client-1"),
         (["--client", "client-1"], "give --root-certificates"),
         (["--client", "client-1", "--private-key", "nowhere"], "--private-key: there is no nowhere"),
         (["--client", "client-1", "--config", "x"], "--config 'x' is not of the form key=value"),
@@ -93,9 +94,9 @@ def test_a_node_that_could_not_take_part_is_told_before_it_joins(file, arguments
     assert message in refused("node", file, "--check", *arguments)
 
 
-def test_names_with_commas_and_places_with_spaces_reach_the_node(file, tmp_path):
+def test_names_with_commas_and_places_with_spaces_reach_the_node(file, tmp_path, told_config):
     result = call("node", file, "--client", "client-1", "--insecure", "--check", "--state-dir", tmp_path / "a folder")
-    config = parse_config_args([command_of(result, "flower-supernode")[-1]])
+    config = told_config(command_of(result, "flower-supernode")[-1])
     assert config == {"clients": "client-1", "state-dir": str(tmp_path / "a folder")}
 
 
@@ -162,15 +163,15 @@ def test_a_program_in_the_foreground_ends_with_its_own_status_and_when_its_start
     assert started[0].poll() is not None
 
 
-def test_a_node_that_is_not_let_in_tries_again_for_a_while(file, monkeypatch):
+def test_a_node_that_is_not_let_in_tries_again_for_a_while(file, tmp_path, monkeypatch):
     """As when the server takes the one that was killed for alive yet."""
     statuses, tried = [1, 1, 0], []
     monkeypatch.setattr(node_command, "_PAUSE", 0.01)
     monkeypatch.setattr(node_command, "check_superlink", lambda address, authority: None)
     monkeypatch.setattr(
-        node_command, "run_to_the_end", lambda command, environment: tried.append(command[0]) or statuses.pop(0)
+        node_command, "run_to_the_end", lambda command, environment, screen: tried.append(command[0]) or statuses.pop(0)
     )
-    arguments = ("node", file, "--client", "client-1", "--insecure")
+    arguments = ("node", file, "--client", "client-1", "--insecure", "--log", tmp_path / "logs" / "node.log")
     result = call(*arguments)
     assert result.exit_code == 0
     assert tried == ["flower-supernode"] * 3

@@ -9,6 +9,7 @@ from fedgraph.federation.federation import Federation
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.messages import error_of
 from fedgraph.models.base import TaskSpec
+from fedgraph.support.errors import RunError
 
 
 def echo(message, context):
@@ -32,6 +33,19 @@ def test_every_node_answers_with_its_own_config():
     assert [reply.metadata.src_node_id for reply in replies] == [second, first]
     assert [reply.content["config"]["who"] for reply in replies] == ["b", "a"]
     assert replies[0].content["config"]["run"] == "v"
+
+
+def test_a_version_of_flower_that_builds_messages_otherwise_is_named(monkeypatch):
+    class Otherwise:
+        @property
+        def run_id(self):
+            raise RuntimeError("no run is known")
+
+        run_id = run_id.setter(lambda self, value: None)
+
+    monkeypatch.setitem(Message.__init__.__globals__, "TaskIdentity", Otherwise())
+    with pytest.raises(RunError, match=r"flwr 1\.\d+\.\d+ builds messages in another way .*no run is known"):
+        LocalGrid(echo, [])
 
 
 def test_partitions_are_dealt_to_nodes():

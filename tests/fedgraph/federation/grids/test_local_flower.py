@@ -18,6 +18,7 @@ from fedgraph.federation.grids.local_flower import (
     flower_environment,
     free_port,
     kill_all,
+    offered,
     process,
     program,
     run_on_flower,
@@ -215,3 +216,7 @@ def test_a_child_with_a_session_of_its_own_does_not_outlive_the_process_that_sta
         end(started)
         assert wait_until(lambda pid=pid: not alive(pid))
         end(started)
+
+
+def test_options_are_found_by_what_the_installed_version_offers():
+    assert offered("flower-superlink", "--port", "--no-such-option", "--database") == ["--port", "--database"]

@@ -1,0 +1,146 @@
+"""What the processes of a run tell the program that has the screen: what they did, in short lines, and their warnings.
+
+ServerApp, ClientApp and the workers of Ray are processes that Flower starts. A program that starts Flower names a file
+in the environment variable ``FEDGRAPH_TOLD``, to which they add lines, and shows these lines as they come. Without it
+nothing is written, and warnings go where those of Python go.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+TOLD = "FEDGRAPH_TOLD"
+"""Environment variable with the path of the file."""
+
+ONCE = {"once": "compiler"}
+"""``extra`` of warnings for want of a compiler: of several with the same word, one is shown."""
+
+_log = logging.getLogger("fedgraph")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line that a process has told.
+
+    Attributes
+    ----------
+    text : str
+        What happened.
+    level : int
+        As in :mod:`logging`: ``INFO`` for what was done, ``WARNING`` or more for what is amiss.
+    once : str
+        Of lines with the same word only the first one is shown; empty: all are.
+    """
+
+    text: str
+    level: int = logging.INFO
+    once: str = ""
+
+    @classmethod
+    def of(cls, record: logging.LogRecord) -> Line:
+        """Make a line of a message of Python's logging, with its traceback where it has one."""
+        return cls(logging.Formatter().format(record), record.levelno, getattr(record, "once", ""))
+
+
+def tell(text: str) -> None:
+    """Tell the program that has the screen, if there is one, what was done."""
+    if os.environ.get(TOLD):
+        try:
+            _add(Line(text))
+        except OSError as error:
+            _log.warning("cannot tell the screen '%s': %s", text, error)
+
+
+def tell_warnings() -> None:
+    """Tell the program that has the screen, if there is one, every warning and error of this process from now on."""
+    if os.environ.get(TOLD) and not any(isinstance(handler, _Telling) for handler in _log.handlers):
+        _log.addHandler(_Telling(logging.WARNING))
+
+
+class Told:
+    """Reads what processes tell, as they do.
+
+    Parameters
+    ----------
+    path : Path
+        The file that ``FEDGRAPH_TOLD`` names.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read = 0
+        self._shown: set[str] = set()
+
+    def new(self) -> Iterator[Line]:
+        """Yield the lines that were told since the last call."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as stream:
+            stream.seek(self._read)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                told = Line(**json.loads(line))
+                if told.once not in self._shown:
+                    yield told
+                self._shown |= {told.once} - {""}
+
+
+@contextmanager
+def warnings_on(console: Console) -> Iterator[None]:
+    """Print warnings of this process on a console, those for want of a compiler once."""
+    handler = _OnScreen(console)
+    _log.addHandler(handler)
+    try:
+        yield
+    finally:
+        _log.removeHandler(handler)
+
+
+def show(line: Line, console: Console) -> None:
+    """Print a line that was told: a warning in yellow, an error in red."""
+    style = "red" if line.level >= logging.ERROR else "yellow" if line.level >= logging.WARNING else ""
+    console.print(printable(line.text), style=style, markup=False, soft_wrap=True, highlight=False)
+
+
+def printable(text: str) -> str:
+    """Leave out what would move the cursor or change colours: some of a text may be a server's."""
+    return "".join(letter for letter in text if letter.isprintable() or letter in "\n\t")
+
+
+def _add(line: Line) -> None:
+    # One write to the end of the file: lines of several processes do not mix.
+    with open(os.environ[TOLD], "ab", buffering=0) as stream:
+        stream.write(json.dumps(asdict(line)).encode() + b"\n")
+
+
+class _Telling(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            _add(Line.of(record))
+        except OSError:
+            if logging.lastResort is not None:
+                logging.lastResort.handle(record)
+
+
+class _OnScreen(logging.Handler):
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.WARNING)
+        self._console = console
+        self._shown: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = Line.of(record)
+        # Errors end the run, with the same words.
+        if line.level == logging.WARNING and line.once not in self._shown:
+            show(line, self._console)
+        self._shown |= {line.once} - {""}
