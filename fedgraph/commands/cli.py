@@ -18,6 +18,7 @@ from fedgraph import __version__
 from fedgraph.commands.check import check
 from fedgraph.commands.data import data
 from fedgraph.commands.deployment.credentials import credentials_for_testing
+from fedgraph.commands.deployment.foreground import supervise
 from fedgraph.commands.deployment.node_command import node
 from fedgraph.commands.deployment.server_command import server
 from fedgraph.commands.new import new
@@ -156,8 +157,12 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Your own methods": {"new": new, "check": check},
     "Look things up": {"methods": methods, "keys": keys, "data": data},
-    "Real machines": {"node": node, "server": server, "test-credentials": credentials_for_testing},
+    "Real machines": {
+        "node": node, "server": server, "supervise": supervise, "test-credentials": credentials_for_testing,
+    },
 }  # fmt: skip
 for _functions in _COMMANDS.values():
     for _name, _function in _functions.items():
-        app.command(_name, cls=_Command)(_function)
+        # Those of a program of Flower are its own.
+        _others = {"ignore_unknown_options": True, "allow_extra_args": True} if _function is supervise else None
+        app.command(_name, cls=_Command, context_settings=_others)(_function)

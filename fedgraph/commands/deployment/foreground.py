@@ -1,19 +1,30 @@
-"""Flower's long-running programs in the foreground: printed as a command, and ended with this one."""
+"""Flower's long-running programs in the foreground: printed as a command, ended with this one, and started again when
+their executor has ended.
+"""
 
 from __future__ import annotations
 
 import shlex
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
+from typing import Annotated
 
+import typer
 from rich.console import Console
 
 from fedgraph.commands.deployment.screen import Screen
+from fedgraph.support.terminal import messages_for_people
 
 _GRACE_SECONDS = 15.0
+_LOOK_SECONDS = 1.0
+_SOON_SECONDS = 30.0
+_EXECUTOR = "flower-superexec"
+"""The process in which SuperLink and SuperNode start apps. They do not notice when it ends."""
 
 
 def show(command: list[str], console: Console) -> None:
@@ -29,6 +40,9 @@ def run_to_the_end(
 ) -> int:
     """Run a program of Flower until it ends, by itself or by a signal to this process.
 
+    Without its executor it would look alive and start no app: then it is ended and started again, unless it has run for
+    less than half a minute.
+
     Parameters
     ----------
     command : list of str
@@ -36,7 +50,7 @@ def run_to_the_end(
     environment : mapping of str to str
         All its environment variables.
     once_started : callable, optional
-        Called while it runs; the program is ended if that fails.
+        Called while it runs, each time it is started; the program is ended if that fails.
     screen : Screen, optional
         Shows and keeps what it says; by default the program has this terminal.
 
@@ -45,6 +59,42 @@ def run_to_the_end(
     int
         Its exit status.
     """
+    while True:
+        began = time.monotonic()
+        status = _run_once(command, environment, once_started, screen)
+        if status is not None:
+            return status
+        soon = time.monotonic() - began < _SOON_SECONDS
+        told = f"the executor of {command[0]} has ended, without which no app runs here"
+        _say(told if soon else f"{told}: starting it again", screen)
+        if soon:
+            return 1
+
+
+def supervise(
+    context: typer.Context, program: Annotated[str, typer.Argument(help="flower-supernode or flower-superlink.")]
+) -> None:
+    """Run a program of Flower with the options that follow, and start it again when its executor has ended."""
+    from fedgraph.federation.grids import flower_environment
+
+    with messages_for_people():
+        raise typer.Exit(run_to_the_end([program, *context.args], flower_environment()))
+
+
+def _say(text: str, screen: Screen | None) -> None:
+    if screen is not None:
+        screen.print(text)
+    else:
+        Console(stderr=True).print(text, markup=False, soft_wrap=True, highlight=False)
+
+
+def _run_once(
+    command: list[str],
+    environment: Mapping[str, str],
+    once_started: Callable[[subprocess.Popen[bytes]], None],
+    screen: Screen | None,
+) -> int | None:
+    """Run the program; returns None when it was ended because its executor had."""
     from fedgraph.federation.grids import die_with_parent, program
 
     with ExitStack() as stack:
@@ -59,26 +109,55 @@ def run_to_the_end(
         )
         if screen is not None:
             stack.enter_context(screen.reading(started))
-        with _passing_on_signals(started, screen):
-            try:
-                once_started(started)
-            except BaseException:
-                started.terminate()
-                started.wait(_GRACE_SECONDS)
-                raise
-            return started.wait()
+        ending = stack.enter_context(_passing_on_signals(started, screen))
+        try:
+            once_started(started)
+        except BaseException:
+            _end(started)
+            raise
+        return _wait(started, ending)
+
+
+def _wait(started: subprocess.Popen[bytes], ending: threading.Event) -> int | None:
+    """Wait for the end of a program, or end it once its executor has ended."""
+    import psutil
+
+    executor: psutil.Process | None = None
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return started.wait(_LOOK_SECONDS)
+        with suppress(psutil.Error):
+            if executor is None:
+                children = psutil.Process(started.pid).children()
+                executor = next((each for each in children if _EXECUTOR in " ".join(each.cmdline()[:2])), None)
+            elif not (ending.is_set() or (executor.is_running() and executor.status() != psutil.STATUS_ZOMBIE)):
+                _end(started)
+                return None
+
+
+def _end(started: subprocess.Popen[bytes]) -> None:
+    started.terminate()
+    try:
+        started.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        started.kill()
+        started.wait()
 
 
 @contextmanager
-def _passing_on_signals(started: subprocess.Popen[bytes], screen: Screen | None) -> Iterator[None]:
+def _passing_on_signals(started: subprocess.Popen[bytes], screen: Screen | None) -> Iterator[threading.Event]:
+    """Pass signals to this process on within the block; the event that it yields is set with the first."""
+    ending = threading.Event()
+
     def passed_on(number: int, frame: FrameType | None) -> None:
+        ending.set()
         if screen is not None:
             screen.ending = True
         started.send_signal(number)
 
     before = {number: signal.signal(number, passed_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield ending
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -139,6 +139,8 @@ class FederationOnThisMachine:
 
     def _start(self, command: list[str], home: Path) -> Running:
         environment = flower_environment(home, **self._environment)
+        if command[0] != "flwr":
+            command = ["fedgraph", "supervise", *command]
         running = Running(start([program(command[0]), *command[1:]], environment, self.log, cwd=self.folder))
         self._stack.callback(running.end)
         return running

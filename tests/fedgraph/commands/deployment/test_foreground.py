@@ -1,0 +1,99 @@
+"""Flower's programs in the foreground: ended with this one, and started again when their executor has ended."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+
+from fedgraph.commands.deployment import foreground
+
+PROGRAM = """#!{python}
+import os, subprocess, time
+print(os.getpid(), file=open({started!r}, "a"))
+executor = subprocess.Popen([{executor!r}])
+time.sleep(600)
+"""
+EXECUTOR = "#!{python}\nimport time\ntime.sleep(600)\n"
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """A program with an executor, found on the path; the file has a line with its process for each start."""
+    started, executor = tmp_path / "started", tmp_path / "flower-superexec"
+    texts = {executor: EXECUTOR, tmp_path / "flower-pretended": PROGRAM}
+    for path, text in texts.items():
+        path.write_text(text.format(python=sys.executable, started=str(started), executor=str(executor)))
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(foreground, "_LOOK_SECONDS", 0.05)
+    return started
+
+
+def starts(file):
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+def until(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def executor_of(pid):
+    return next((each for each in psutil.Process(pid).children() if "superexec" in " ".join(each.cmdline())), None)
+
+
+def ran(act):
+    """Run the program while ``act`` does something to it; returns its status."""
+    acting = threading.Thread(target=act)
+    acting.start()
+    try:
+        return foreground.run_to_the_end(["flower-pretended"], os.environ)
+    finally:
+        acting.join()
+
+
+def test_a_program_whose_executor_has_ended_is_started_again(program, monkeypatch, capfd):
+    monkeypatch.setattr(foreground, "_SOON_SECONDS", 0.0)
+
+    def act():
+        until(lambda: starts(program))
+        until(lambda: executor_of(starts(program)[0]))
+        time.sleep(0.3)
+        executor_of(starts(program)[0]).kill()
+        until(lambda: len(starts(program)) == 2)
+        assert not psutil.pid_exists(starts(program)[0])
+        os.kill(starts(program)[1], signal.SIGKILL)
+
+    assert ran(act) == -signal.SIGKILL
+    said = capfd.readouterr().err
+    assert said.count("the executor of flower-pretended has ended, without which no app runs here: starting it") == 1
+
+
+def test_it_is_not_started_again_and_again(program):
+    def act():
+        until(lambda: starts(program))
+        until(lambda: executor_of(starts(program)[0]))
+        time.sleep(0.3)
+        executor_of(starts(program)[0]).kill()
+
+    assert ran(act) == 1
+    assert len(starts(program)) == 1
+
+
+def test_a_signal_ends_it_and_the_end_of_its_executor_is_none_of_a_fault(program, capfd):
+    def act():
+        until(lambda: starts(program))
+        until(lambda: executor_of(starts(program)[0]))
+        time.sleep(0.3)
+        executor = executor_of(starts(program)[0])
+        os.kill(os.getpid(), signal.SIGTERM)
+        executor.kill()
+
+    assert ran(act) == -signal.SIGTERM
+    assert "executor" not in capfd.readouterr().err
