@@ -17,6 +17,13 @@ for package in ("fedgraph", "clients", "strategies"):
                 # Those of the extras, which the image does not have.
                 assert missing.name in {"mlflow", "onnx", "onnxruntime", "optuna", "skops", "tensorboard", "wandb"}
 """
+BYTECODE = """
+import os, sys
+import clients.app, strategies.app
+found = [module.__spec__.cached for module in list(sys.modules.values()) if getattr(module.__spec__, "cached", None)]
+without = [path for path in found if "/site-packages/" in path and not os.path.exists(path)]
+assert len(found) > 1000 and not without, without
+"""
 REQUIREMENTS = """
 from importlib.metadata import requires, version
 from packaging.requirements import Requirement
@@ -52,6 +59,11 @@ def test_the_image_has_no_more_than_it_needs(engine, image, inside):
     for name in ("tests", "pip", "ray", "pytest", "uv"):
         assert inside("find", "/opt/venv/bin", "/opt/venv/lib/python3.11/site-packages", "-name", name) == "", name
     inside("python", "-c", REQUIREMENTS)
+
+
+def test_a_process_for_a_message_compiles_nothing_of_what_is_installed(inside):
+    """Flower starts one for every message, and bytecode could not be kept in a container."""
+    inside("python", "-c", BYTECODE)
 
 
 def test_all_modules_can_be_imported(inside):

@@ -15,6 +15,7 @@ def one_host(engine, image, tmp_path_factory):
     folder = tmp_path_factory.mktemp("one-host")
     project = Project(engine, "fedgraph-test", "compose", image, folder, {"FEDGRAPH_PORT": str(free_port())})
     try:
+        project.down()  # of what tests that were killed have left
         project.up()
         yield project
     finally:

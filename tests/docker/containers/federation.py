@@ -56,7 +56,8 @@ class ServerAndSites:
         self.sites = {name: self._site(name) for name in SITES}
 
     def up(self) -> None:
-        """Start the server, then all sites at once."""
+        """Start the server, then all sites at once, without what tests that were killed have left."""
+        self.down()
         self.server.up()
         with ThreadPoolExecutor() as pool:
             list(pool.map(Project.up, self.sites.values()))
