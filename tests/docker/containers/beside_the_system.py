@@ -62,8 +62,8 @@ def engine(kept: Path) -> Iterator[Engine]:
                 "PATH": f"{programs}:{os.environ['PATH']}",
                 "DOCKER_HOST": f"unix://{kept}/run/docker.sock",
                 "DOCKER_CONFIG": str(kept / "client"),
-                # Where nothing else is said, what pip of this machine asks.
-                "TORCH_INDEX": os.environ.get("TORCH_INDEX", ""),
+                # Where pip of this machine is told where packages are, PyTorch is there, too.
+                **({"TORCH_INDEX": os.environ.get("TORCH_INDEX", "")} if debian.pip_settings() else {}),
             },
             stand_ins=True,
         )

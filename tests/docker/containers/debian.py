@@ -52,10 +52,10 @@ def pip_settings() -> dict[str, str]:
         # Variables of the environment count more than files.
         if key not in found or section == ":env:":
             found[key] = ast.literal_eval(value)
-    # What lies on this machine's disk is out of a container's reach; only folders of wheels are offered to it.
+    # An index that lies on this machine's disk is out of a container's reach; folders of wheels are offered to it.
     for key in ("index-url", "extra-index-url"):
         found[key] = " ".join(address for address in found.get(key, "").split() if address.startswith("http"))
-    return found
+    return {key: value for key, value in found.items() if value}
 
 
 def _is_installed(package: str) -> bool:
