@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from containers import base_images, debian, firewall
-from containers.engine import Engine, NoEngineError
+from containers.engine import Engine
 
 SUITE = "trixie"
 PACKAGES = ["docker.io", "docker-cli", "docker-compose", "docker-buildx", "containerd", "tini"]
@@ -52,7 +52,7 @@ def engine(kept: Path) -> Iterator[Engine]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise NoEngineError(f"other tests use the engine in {kept}") from None
+            raise RuntimeError(f"other tests use the engine in {kept}") from None
         debian.install("iptables", "mmdebstrap", "runc", "ca-certificates")
         programs = _programs(kept)
         stack.enter_context(firewall.restored(kept / "firewall"))
