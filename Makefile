@@ -12,7 +12,7 @@ endif
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION := 1
 export FLWR_TELEMETRY_ENABLED := 0
 
-.PHONY: run test test-process test-all test-flower lint docs venv clean
+.PHONY: run test test-process test-all test-docker test-flower lint docs venv clean
 
 run: venv  ## A tour of all four methods, in two minutes.
 	$(BIN)/fedgraph tour
@@ -28,6 +28,10 @@ test-process: venv  ## What starts servers, Ray or programs, or kills them.
 
 test-all: lint  ## With the slow tests.
 	$(BIN)/pytest -n 2 --dist loadgroup
+
+test-docker: export OMP_NUM_THREADS := 1
+test-docker: venv  ## The image and the compose files on a container engine; as root on Debian, one is started where none runs.
+	$(BIN)/pytest -m docker tests/docker --durations 0
 
 # In an environment of its own, since the other one is that of the pinned version.
 FLOWER := .venv-flower-$(VERSION)

@@ -99,6 +99,12 @@ def copied(stage):
             yield sources, target
 
 
+def bound(stage):
+    """Files of the repository that a RUN reads where they are."""
+    text = " ".join(arguments for name, arguments in stage if name == "RUN")
+    return set(re.findall(r"--mount=type=bind,source=([^,\s]+)", text))
+
+
 def mounts(service):
     """Container path -> (kind, source, whether it is read-only); a source with a slash is a place of the host."""
     found = {}
@@ -320,7 +326,7 @@ def test_what_the_image_copies_exists_and_reaches_the_builder():
     let_in = {rule.removeprefix("!") for rule in rules if rule.startswith("!")}
     assert "*" in rules
     sources = {source for group, _ in copied(instructions()) for source in group}
-    assert sources == let_in
+    assert sources | bound(instructions()) == let_in
     for source in sources:
         assert (REPOSITORY / source).exists(), source
     with (REPOSITORY / "pyproject.toml").open("rb") as stream:

@@ -17,7 +17,7 @@ from fedgraph.data.images.options import ImageOptions, image_cohort
 from fedgraph.data.images.sets import ImageSet
 from fedgraph.data.own import OwnData, place_of, title_of
 from fedgraph.data.partition import Indices, Method, client_names, describe, partition, split
-from fedgraph.data.shared_test import SplitSettings, set_aside, shared_test_file
+from fedgraph.data.shared_tests import SplitSettings, set_aside, shared_test_file
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 

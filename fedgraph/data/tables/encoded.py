@@ -13,7 +13,7 @@ from fedgraph.data.columns.columns import is_number, read_column, some
 from fedgraph.data.columns.files import Table
 from fedgraph.data.own import OwnData
 from fedgraph.data.partition import Indices, client_names, partition
-from fedgraph.data.shared_test import set_aside
+from fedgraph.data.shared_tests import set_aside
 from fedgraph.data.tables.options import TableSettings
 from fedgraph.support.errors import DataError
 

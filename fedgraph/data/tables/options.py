@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt
 
 from fedgraph.data.partition import Method
-from fedgraph.data.shared_test import SplitSettings
+from fedgraph.data.shared_tests import SplitSettings
 
 BundledName = Literal["iris", "wine", "breast-cancer", "diabetes"]
 

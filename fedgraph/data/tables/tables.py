@@ -16,7 +16,7 @@ from fedgraph.data.columns.files import Table, read_table
 from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.own import OwnData, place_of, title_of
 from fedgraph.data.partition import Indices, describe, split
-from fedgraph.data.shared_test import shared_test_file
+from fedgraph.data.shared_tests import shared_test_file
 from fedgraph.data.tables.encoded import Encoded, Floats, encode
 from fedgraph.data.tables.options import BundledName, BundledTableSettings, TableOptions, TableSettings
 from fedgraph.models import TaskSpec

@@ -54,6 +54,7 @@ def load(name: str, source: str) -> ctypes.CDLL:
     library = _cache() / f"{name}-{key}.so"
     try:
         if not library.exists():
+            _compiler()  # before a folder is asked for: without a compiler no other folder would do
             library.parent.mkdir(parents=True, exist_ok=True)
             with locked(library.with_suffix(".lock")):
                 if not library.exists():

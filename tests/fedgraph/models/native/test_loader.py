@@ -99,6 +99,17 @@ def test_without_a_compiler_the_names_tried_are_given(monkeypatch):
         load("example", SOURCE)
 
 
+def test_a_compiler_is_missed_before_a_folder(tmp_path, monkeypatch):
+    """In a container that can write nothing, another folder would be of no use."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(NativeError, match="no-such-compiler") as caught:
+        load("example", SOURCE)
+    assert "XDG_CACHE_HOME" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("compiler")
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     occupied = tmp_path / "file"
     occupied.write_text("")
