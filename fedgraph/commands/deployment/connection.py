@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import ssl
+import time
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 from fedgraph.support.errors import RunError
 
 _SECONDS = 10.0
+_MOST_AHEAD, _MOST_BEHIND = 5.0, 300.0
+"""Seconds that the clock of a node may differ from the server's, which takes signatures of no other time."""
 
 _ADVICE = {
     "certificate has expired": "ask the operator of the server for a new one",
@@ -20,7 +25,7 @@ _ADVICE = {
 
 
 def check_superlink(address: str, authority: Path | None) -> None:
-    """Connect as a node would, and check the server's certificate.
+    """Connect as a node would, and check the server's certificate and, by it, this machine's clock.
 
     Parameters
     ----------
@@ -32,7 +37,8 @@ def check_superlink(address: str, authority: Path | None) -> None:
     Raises
     ------
     RunError
-        When the server cannot be reached, or its certificate is not valid for it.
+        When the server cannot be reached, its certificate is not valid for it, or it would refuse the node for its
+        clock.
     """
     host, port = host_and_port(address)
     try:
@@ -44,6 +50,7 @@ def check_superlink(address: str, authority: Path | None) -> None:
             if context is not None:
                 with context.wrap_socket(plain, server_hostname=host):
                     pass
+        ahead = None if context is None else _seconds_ahead(host, port, context)
     except ssl.SSLCertVerificationError as error:
         said = error.verify_message
         advice = next((text for part, text in _ADVICE.items() if part in said), "ask the operator of the server")
@@ -54,6 +61,28 @@ def check_superlink(address: str, authority: Path | None) -> None:
         raise RunError(
             f"cannot reach the server {address}: {error}; is it running, and does a firewall let you?"
         ) from None
+    if ahead is not None and not -_MOST_BEHIND <= ahead <= _MOST_AHEAD:
+        raise RunError(
+            f"the clock of this machine is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} that of the server "
+            f"{address}, which refuses nodes more than {_MOST_AHEAD:.0f} s ahead or {_MOST_BEHIND:.0f} s behind: have it "
+            "set over the network"
+        )
+
+
+def _seconds_ahead(host: str, port: int, context: ssl.SSLContext) -> float | None:
+    """Return by how much this machine's clock is ahead of the server's, at least; None where it tells no time."""
+    asking = http.client.HTTPSConnection(host, port, timeout=_SECONDS, context=context)
+    try:
+        asked = time.time()
+        asking.request("GET", "/health")
+        told = parsedate_to_datetime(asking.getresponse().getheader("Date", "")).timestamp()
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    finally:
+        asking.close()
+    # It tells whole seconds, of a moment after the question.
+    later = time.time()
+    return asked - told - 1 if asked - told > 1 else min(later - told, 0.0)
 
 
 def host_and_port(address: str) -> tuple[str, int]:

@@ -1,6 +1,8 @@
 import socket
 import ssl
 import threading
+import time
+from email.utils import formatdate
 
 import pytest
 
@@ -12,10 +14,13 @@ from fedgraph.support.errors import RunError
 
 @pytest.fixture
 def listen():
-    """``listen(credentials)``: the address of a server that shakes hands, with TLS where it has credentials."""
+    """``listen(credentials)``: the address of a server that shakes hands, with TLS where it has credentials.
+
+    With a ``clock`` it also answers a question, and tells the time, in seconds ahead of the true one.
+    """
     ended, threads, sockets = threading.Event(), [], []
 
-    def start(made=None, family=socket.AF_INET, host="127.0.0.1"):
+    def start(made=None, family=socket.AF_INET, host="127.0.0.1", clock=None):
         listening = socket.create_server((host, 0), family=family)
         listening.settimeout(0.1)
         sockets.append(listening)
@@ -31,7 +36,11 @@ def listen():
                 except TimeoutError:
                     continue
                 try:
-                    (context.wrap_socket(came, server_side=True) if context else came).close()
+                    came = context.wrap_socket(came, server_side=True) if context else came
+                    if clock is not None and came.recv(1000):
+                        date = formatdate(time.time() + clock, usegmt=True)
+                        came.sendall(f"HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: 0\r\n\r\n".encode())
+                    came.close()
                 except OSError:
                     came.close()
 
@@ -70,6 +79,32 @@ def test_a_server_that_is_not_to_be_trusted(tmp_path, listen, hosts, days, other
     authority = make_test_credentials(tmp_path / "other", hosts, []).authority if other else made.authority
     with pytest.raises(RunError, match=message):
         check_superlink(listen(made), authority)
+
+
+@pytest.mark.parametrize(
+    ("clock", "message"),
+    [
+        (
+            -3600,
+            r"the clock of this machine is 3[56]\d\d s ahead of that of the server .*: have it set over the network",
+        ),
+        (
+            1000,
+            r"is (99\d|100\d) s behind that of the server .*, which refuses nodes more than 5 s ahead or 300 s behind",
+        ),
+        (-15, r"s ahead of that of the server"),
+    ],
+)
+def test_a_clock_with_which_the_server_would_refuse_the_node(tmp_path, listen, clock, message):
+    made = make_test_credentials(tmp_path, ["127.0.0.1"], [])
+    with pytest.raises(RunError, match=message):
+        check_superlink(listen(made, clock=clock), made.authority)
+
+
+@pytest.mark.parametrize("clock", [0, -3, 200])
+def test_a_clock_that_is_good_enough(tmp_path, listen, clock):
+    made = make_test_credentials(tmp_path, ["127.0.0.1"], [])
+    check_superlink(listen(made, clock=clock), made.authority)
 
 
 def test_nobody_there_no_tls_and_no_certificate(tmp_path, listen):
