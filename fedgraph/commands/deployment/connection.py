@@ -63,9 +63,9 @@ def check_superlink(address: str, authority: Path | None) -> None:
         ) from None
     if ahead is not None and not -_MOST_BEHIND <= ahead <= _MOST_AHEAD:
         raise RunError(
-            f"the clock of this machine is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} that of the server "
-            f"{address}, which refuses nodes more than {_MOST_AHEAD:.0f} s ahead or {_MOST_BEHIND:.0f} s behind: have it "
-            "set over the network"
+            f"the clock of this machine is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} that of the "
+            f"server {address}, which refuses nodes more than {_MOST_AHEAD:.0f} s ahead or {_MOST_BEHIND:.0f} s "
+            "behind: have it set over the network"
         )
 
 
