@@ -20,7 +20,8 @@ for package in ("fedgraph", "clients", "strategies"):
 BYTECODE = """
 import os, sys
 import clients.app, strategies.app
-found = [module.__spec__.cached for module in list(sys.modules.values()) if getattr(module.__spec__, "cached", None)]
+specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
+found = [spec.cached for spec in specs if spec and spec.cached]
 without = [path for path in found if "/site-packages/" in path and not os.path.exists(path)]
 assert len(found) > 1000 and not without, without
 """
@@ -88,5 +89,6 @@ def test_methods_run_in_one_process_and_write_their_reports(inside, experiment, 
     said = inside("sh", "-c", '"$@" && ls /tmp/runs/* && cat /tmp/runs/*/logs/run.log', "sh", *command)
     assert "summary.json" in said
     assert "report.html" in said
-    # Where C++ was asked for it is said once that there is no compiler.
-    assert said.count("there is no C++ compiler") == ("train.compile=true" in settings)
+    # Where C++ is asked for, as by FedNGM, it is said once that there is no compiler.
+    asks = "train.compile=true" in settings or experiment.startswith("fedngm")
+    assert said.count("there is no C++ compiler") == asks
