@@ -15,10 +15,12 @@ from faulting.stage import Attempt, Stage
 from faulting.system import preloaded, set_clock
 from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine, Running
 from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.federation.grids.local_flower import superlink_answers
 from fedgraph.runs import RunFolder
 
 _LONGEST = 420.0
 _PATIENCE = 60.0
+_DOWN_SECONDS = 3.0
 
 
 @dataclass
@@ -46,6 +48,8 @@ class Deployed(Stage):
 
     def attempt(self, resumed: RunFolder | None, faults: list[Fault]) -> Attempt:
         """Submit the run, let faults happen, restart what ends, and wait for the end of the run."""
+        if resumed is not None:
+            self._wait_for_the_server()
         folder = resumed or RunFolder.create(parse_experiment(self.tables), self.runs)
         moments, began = Moments(self.runs, faults), time.monotonic()
         said = len(self._log())
@@ -95,6 +99,14 @@ class Deployed(Stage):
             self._federation.start_superlink()
             return True
         return False
+
+    def _wait_for_the_server(self) -> None:
+        """As an operator would who is told that it cannot be reached: it may be on its way down, or up."""
+        time.sleep(_DOWN_SECONDS)
+        self._mend()
+        superlink = self._federation.superlink
+        assert superlink is not None
+        assert superlink_answers(self._federation.port, superlink.process, encrypted=True), self._log()[-2000:]
 
     def _stop_server_app(self) -> None:
         """Wait until no ServerApp of the run that has ended writes into its folder."""
