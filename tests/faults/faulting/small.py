@@ -12,10 +12,13 @@ from faulting.scenario import Holds, Scenario
 from faulting.trial import try_scenario
 from fedgraph.experiment import load_experiment
 
-__all__ = ["NAMES", "ROUNDS", "prepared"]
+__all__ = ["NAMED", "NAMES", "ROUNDS", "prepared"]
 
 ROUNDS = ("sfl", "sfl-star", "scaffold", "fedper", "ipa", "fedavg", "adam", "cnfgnn")
 """Those that have rounds, and may have more of them."""
+
+NAMED = {"f3": 4, "fedngm": 4}
+"""Those whose nodes name their clients, with how many there are: a run without them would not know of them."""
 
 
 def prepared(scenario: Scenario, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -15,7 +15,7 @@ from faulting.commands import Command
 from faulting.deployed import Deployed
 from faulting.in_process import InProcess
 from faulting.scenario import WRITES, Fault, Holds, Scenario, read_scenario
-from faulting.small import ROUNDS, prepared
+from faulting.small import NAMED, ROUNDS, prepared
 from faulting.stage import Stage
 from faulting.trial import Found, try_scenario
 
@@ -161,6 +161,8 @@ def kills(count: int, only: list[str] | None, grids: list[str], seed: int) -> It
             for _ in range(min(KILLS_PER_RUN, count - done))
         ]  # fmt: skip
         policy = ['experiment.on-missing="fail"', "experiment.wait=60.0", "experiment.timeout=60.0"]
+        if name in NAMED:
+            policy.append(f"experiment.min-clients={NAMED[name]}")
         if name in ROUNDS:
             policy.append(f"experiment.rounds={30 if grid == 'local' else 3}")
         scenario = Scenario(title=name, experiment=name, set=policy, grid=grid, faults=faults)
