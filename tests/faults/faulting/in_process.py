@@ -70,7 +70,6 @@ class InProcess(Stage):
     configs: list[dict[str, Any]] = field(default_factory=list)
     data_dir: Path = Path()
     sent: list[str] = field(default_factory=list)
-    writes: int = 0
 
     def attempt(self, resumed: RunFolder | None, faults: list[Fault]) -> Attempt:
         """Start the run, or go on with it."""
@@ -92,5 +91,5 @@ class InProcess(Stage):
         except Exception as error:
             found.error, found.foreseen = f"{type(error).__name__}: {error}", False
         found.happened = grid.happened if writes is None else min(writes.failed, 1)
-        self.sent, self.writes = grid.sent, 0 if writes is None else writes.counted
+        self.sent = grid.sent
         return found

@@ -23,8 +23,6 @@ from pydantic import Field, model_validator
 
 from fedgraph.support.settings import Settings, parse
 
-TARGETS = ("server", "superlink", "serverapp", "server-executor", "supernode", "executor", "clientapp", "worker")
-
 WRITES = ("no-space", "io-error", "short-write")
 MESSAGES = ("lose-request", "lose-reply", "repeat-reply")
 PROCESSES = ("kill", "pause", "step-clock")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from faulting.scenario import Fault
@@ -34,7 +34,6 @@ class Stage(ABC):
     """A grid with its nodes, as a context manager; what it needs lies in ``folder``, run folders in ``folder/runs``."""
 
     folder: Path
-    notes: list[str] = field(default_factory=list)
 
     def __enter__(self) -> Stage:
         return self

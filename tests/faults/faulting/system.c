@@ -21,12 +21,11 @@ static int mode;
 static long left, passed, failed;
 static int cut = -1; /* a descriptor of which half a write is on disk */
 
-/* From now on, the n-th operation below `path` fails. 0 stands for none: they are counted only. */
+/* From now on, the n-th operation below `path` fails; 0 stands for none. */
 void faults_arm(const char *path, long n, int how) {
     snprintf(folder, sizeof folder, "%s", path);
     left = n, mode = how, passed = 0, failed = 0, cut = -1;
 }
-long faults_counted(void) { return passed; }
 long faults_failed(void) { return failed; }
 void faults_disarm(void) { folder[0] = 0; }
 

@@ -61,7 +61,7 @@ class Writes:
     def __init__(self) -> None:
         self._loaded = ctypes.CDLL(str(library()))
         self._loaded.faults_arm.argtypes = [ctypes.c_char_p, ctypes.c_long, ctypes.c_int]
-        self._loaded.faults_counted.restype = self._loaded.faults_failed.restype = ctypes.c_long
+        self._loaded.faults_failed.restype = ctypes.c_long
 
     @contextmanager
     def failing(self, folder: Path, number: int, action: str) -> Iterator[None]:
@@ -73,11 +73,6 @@ class Writes:
             self._loaded.faults_disarm()
 
     @property
-    def counted(self) -> int:
-        """Number of writes in the last block."""
-        return int(self._loaded.faults_counted())
-
-    @property
     def failed(self) -> int:
-        """Number of those that failed."""
+        """Number of writes that failed in the last block."""
         return int(self._loaded.faults_failed())

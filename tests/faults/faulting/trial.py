@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,6 @@ from faulting.stage import Attempt, Stage
 from fedgraph.runs import RunFolder
 
 _MOST_ATTEMPTS = 8
-_TRAFFIC = ("seconds", "exchanges", "bytes_up", "bytes_down", "bytes_up_alone", "bytes_down_alone")
 
 
 @dataclass
@@ -134,8 +132,3 @@ def _numbers(value: Any) -> list[float]:
     if isinstance(value, list):
         return [number for each in value for number in _numbers(each)]
     return [value] if isinstance(value, float) else []
-
-
-def digest(summary: dict[str, Any]) -> str:
-    """The results of a run without what faults may change."""
-    return json.dumps({name: value for name, value in summary.items() if name not in _TRAFFIC}, sort_keys=True)
