@@ -35,10 +35,10 @@ def test_nodes_reach_the_superlink_and_nothing_else(one_host):
 
 
 def test_a_run_outlives_a_supernode_that_is_killed(one_host, tmp_path):
-    settings = (
-        "experiment.name=killed experiment.rounds=1 experiment.on-missing=skip data.clients=3 train.local-epochs=1"
-    )
-    run = one_host.submit(tmp_path / "log", set=settings)
+    # What it has fetched and not answered is waited for until the time of an exchange is over.
+    settings = ["experiment.name=killed", "experiment.rounds=1", "experiment.on-missing=skip", "experiment.timeout=120"]
+    settings += ["data.clients=3", "train.local-epochs=1"]
+    run = one_host.submit(tmp_path / "log", set=" ".join(settings))
     run.until_said("after round 0")
     one_host.crash("node-1")
     said = run.until_it_ends()
