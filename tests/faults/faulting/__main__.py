@@ -1,6 +1,6 @@
 """Runs with faults. From the folder of the project, with ``PYTHONPATH=tests/fuzz:tests/faults``:
 
-    python -m faulting scenario FILE.toml ...     # what a file describes, several times with --times
+    python -m faulting scenario FILE.toml ...     # what files describe, or all files of a folder
     python -m faulting messages                   # each kind of message lost, as request and as reply
     python -m faulting writes                     # the n-th write fails, for n = 1, 2, ... until none does
     python -m faulting kills 100                  # SIGKILL at random moments, on all grids

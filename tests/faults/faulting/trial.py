@@ -66,8 +66,11 @@ def try_scenario(stage: Stage, faults: list[Any], holds: Holds, undisturbed: dic
         if number and not attempt.happened:
             found.problems.append(f"it cannot be gone on with: {attempt.error}")
             break
+    else:
+        found.problems.append(f"it is not finished after {_MOST_ATTEMPTS} starts")
     resumed = len(found.attempts) > 1
-    if not found.problems and found.folder is not None:
+    if not found.problems:
+        assert found.folder is not None
         if holds.end != "either" and resumed != (holds.end == "resumed"):
             found.problems.append(f"it was to be {holds.end}: {[each.error for each in found.attempts]}")
         found.problems += results(found.folder, holds, undisturbed)
