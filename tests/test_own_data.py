@@ -380,7 +380,7 @@ def test_columns_of_ones_own_that_do_not_fit(feature_tables, features, own_files
 
     assert "not list those of 'ill' of <data>" in said(categories={})
     assert "<data> has no column 'height'" in said(owners={"east": ["height"], "north": ["glucose"], "west": ["pulse"]})
-    assert "names east, which this node's data does not have; it has south, west" in said(
+    assert "names east, which this node's data does not have; it has west, south" in said(
         owners={"west": ["pulse"], "south": ["age"]}
     )
     assert "nothing is bundled" in said(bundled="wine", owners={"east": ["alcohol"]}, label="label", categories={})

@@ -141,7 +141,9 @@ class RoundLoop:
         """Evaluate the models after ``server_round`` rounds, in an exchange of its own."""
         if self._plan.splits:
             replies = self._strategy.measure(server_round, self._nodes)
-            self._strategy.absence.enforce(server_round, replies)
+            # Under the other policies what is missing is recorded as such, even where nobody answers.
+            if self._plan.on_missing == "fail":
+                self._strategy.absence.enforce(server_round, replies)
             self._record_measured(self._progress.rounds if self._restored else server_round, replies)
 
     def _measure_at_server(self, server_round: int, arrays: ArrayRecord) -> None:

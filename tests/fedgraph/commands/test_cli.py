@@ -402,7 +402,7 @@ def test_help_has_the_commands_under_headings():
         "First steps": ["tour", "run", "runs", "compare", "report", "predict", "peers", "sweep", "reproduce"],
         "Your own methods": ["new", "check"],
         "Look things up": ["methods", "keys", "data"],
-        "Real machines": ["node", "server", "test-credentials"],
+        "Real machines": ["node", "server", "supervise", "test-credentials"],
     }
     assert "--install-completion" in told
 
@@ -450,7 +450,7 @@ for command in [*wanted, *([info.name, "--help"] for info in cli.app.registered_
     lists = [["methods"], ["keys", "sfl"], ["data"], ["data", "metr-la"]]
     assert loaded[:7] == [["--help"], ["--version"], ["runs", str(tmp_path)], *lists]
     assert all(len(line) == 2 and line[1] == "--help" for line in loaded[7:]), loaded
-    assert len(loaded) == 24
+    assert len(loaded) == 25
 
 
 @pytest.mark.process

@@ -140,9 +140,12 @@ def unchecked(shapes, content, clients):
 class Broken(Mean):
     def train_round(self, server_round, nodes):
         shapes = self.reply_shapes()
-        nodes._reader = lambda *given: partial(unchecked, shapes)
         stacked, shared = self.outgoing(server_round)
-        return nodes.ask(server_round, stacked, shared, (), shapes)
+        checked, nodes._reader = nodes._reader, lambda *given: partial(unchecked, shapes)
+        try:
+            return nodes.ask(server_round, stacked, shared, (), shapes)
+        finally:
+            nodes._reader = checked
 
     def aggregate(self, server_round, replies):
         return replies.parameters.nan_to_num().mean(0).expand_as(replies.parameters)
