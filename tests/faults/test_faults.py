@@ -37,7 +37,7 @@ def test_every_kind_of_message_may_be_lost(name):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["sfl", "f3", "fedngm"])
+@pytest.mark.parametrize("name", ["sfl", "f3", pytest.param("fedngm", marks=pytest.mark.slow)])
 @pytest.mark.skipif(compiler() is None, reason="no C compiler")
 def test_any_write_may_fail(name):
     command = [sys.executable, "-m", "faulting", "writes", "--only", name]
