@@ -105,6 +105,8 @@ def _run_once(
             env={**environment, **told},
             stdout=pipe,
             stderr=pipe,
+            # Else a signal to all programs of this terminal would reach it twice, and the second ends it at once.
+            start_new_session=True,
             preexec_fn=die_with_parent,
         )
         if screen is not None:
