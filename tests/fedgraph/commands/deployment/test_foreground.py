@@ -17,7 +17,7 @@ print(os.getpid(), file=open({started!r}, "a"))
 executor = subprocess.Popen([{executor!r}])
 time.sleep(600)
 """
-EXECUTOR = "#!{python}\nimport time\ntime.sleep(600)\n"
+EXECUTOR = "#!{python}\nimport os, time\nparent = os.getppid()\nwhile os.getppid() == parent:\n    time.sleep(0.1)\n"
 
 
 @pytest.fixture
