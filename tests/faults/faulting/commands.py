@@ -12,11 +12,11 @@ from typing import Any
 import psutil
 import tomli_w
 
-from faulting.processes import PROGRAMS, Moments, family, hit, kill_all, name_of, named
+from faulting.processes import PROGRAMS, Moments, family, hit, name_of, named
 from faulting.scenario import Fault
 from faulting.stage import Attempt, Stage
 from faulting.system import preloaded, set_clock
-from fedgraph.federation.grids.local_flower import flower_environment
+from fedgraph.federation.grids import flower_environment, kill_all
 from fedgraph.runs import RunFolder
 
 _LONGEST = 300.0
@@ -56,11 +56,7 @@ class Command(Stage):
                     moments.passed()
             time.sleep(0.005)
         status = started.poll()
-        kill_all(
-            [each for each in everybody if each.pid != started.pid]
-            + ([] if status is not None else family(started.pid))
-        )
-        started.wait()
+        kill_all(started, everybody)
         text = log.read_text(errors="replace")
         error = "" if status == 0 else f"status {status}: {text[-1500:]}"
         foreseen = status is not None and "Traceback" not in text

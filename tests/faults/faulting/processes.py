@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -71,14 +70,6 @@ def hit(process: psutil.Process, fault: Fault) -> bool:
 def _continue(process: psutil.Process) -> None:
     with suppress(psutil.NoSuchProcess):
         process.send_signal(signal.SIGCONT)
-
-
-def kill_all(processes: list[psutil.Process]) -> None:
-    """Kill processes, those that are paused too."""
-    for each in processes:
-        with suppress(ProcessLookupError):
-            os.kill(each.pid, signal.SIGKILL)
-    psutil.wait_procs(processes, timeout=10)
 
 
 class Moments:

@@ -8,8 +8,8 @@ from typing import Any
 from fuzzing.experiments import BEFORE, NAMES, experiment
 
 from faulting.in_process import InProcess
-from faulting.scenario import Holds, Scenario
-from faulting.trial import try_scenario
+from faulting.scenario import Scenario
+from faulting.trial import undisturbed_run
 from fedgraph.experiment import load_experiment
 
 __all__ = ["NAMED", "NAMES", "ROUNDS", "prepared"]
@@ -40,7 +40,4 @@ def prepared(scenario: Scenario, folder: Path) -> tuple[dict[str, Any], list[dic
 def _run_before(name: str, folder: Path) -> tuple[Path, dict[str, str]]:
     tables, configs = experiment(name)
     stage = InProcess(folder, tables=tables, configs=configs, data_dir=folder / "no-data")
-    found = try_scenario(stage, [], Holds(), None)
-    assert found.folder is not None
-    assert not found.problems, found
-    return found.folder.path, {"state-dir": str(folder / "state"), "model-dir": str(folder / "models")}
+    return undisturbed_run(stage).path, {"state-dir": str(folder / "state"), "model-dir": str(folder / "models")}

@@ -17,7 +17,7 @@ from faulting.in_process import InProcess
 from faulting.scenario import WRITES, Fault, Holds, Scenario, read_scenario
 from faulting.small import NAMED, ROUNDS, prepared
 from faulting.stage import Stage
-from faulting.trial import Found, try_scenario
+from faulting.trial import Found, try_scenario, undisturbed_run
 
 
 def line(title: str, found: Found, seconds: float) -> str:
@@ -36,10 +36,8 @@ class InProcessScenes:
         self.tables, self.configs = prepared(scenario, folder)
         self._number = 0
         stage = self.stage()
-        found = try_scenario(stage, [], Holds(), None)
-        assert found.folder is not None
-        assert not found.problems, f"{name} without faults: {found}"
-        self.kinds, self.undisturbed = stage.sent, found.folder.summary()
+        self.undisturbed = undisturbed_run(stage).summary()
+        self.kinds = stage.sent
 
     def stage(self) -> InProcess:
         """A stage of its own."""
@@ -109,10 +107,7 @@ def play(scenario: Scenario, folder: Path) -> Found:
     if scenario.holds.weights == "same":
         calm = scenario.model_copy(update={"faults": [], "grid": "in-process"})
         with stage_of(calm, folder / "undisturbed") as stage:
-            whole = try_scenario(stage, [], Holds(), None)
-        assert whole.folder is not None
-        assert not whole.problems, f"without faults: {whole}"
-        undisturbed = whole.folder.summary()
+            undisturbed = undisturbed_run(stage).summary()
     with stage_of(scenario, folder / "disturbed") as stage:
         return try_scenario(stage, scenario.faults, scenario.holds, undisturbed)
 

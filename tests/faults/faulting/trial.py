@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file
+from fuzzing.replay import judge
 
 from faulting.scenario import Holds
 from faulting.stage import Attempt, Stage
@@ -78,6 +76,14 @@ def try_scenario(stage: Stage, faults: list[Any], holds: Holds, undisturbed: dic
     return found
 
 
+def undisturbed_run(stage: Stage) -> RunFolder:
+    """The run of a stage, to its end without faults."""
+    found = try_scenario(stage, [], Holds(), None)
+    assert found.folder is not None
+    assert not found.problems, f"without faults: {found}"
+    return found.folder
+
+
 def unreadable(runs: Path) -> list[str]:
     """Folders that are no run, or whose files cannot be read."""
     problems = []
@@ -110,28 +116,12 @@ def results(folder: RunFolder, holds: Holds, undisturbed: dict[str, Any] | None)
             if summary.get(name) != undisturbed.get(name):
                 problems.append(f"{name} is {summary.get(name)!r}, and {undisturbed.get(name)!r} without faults")
     try:
-        lines = list(folder.lines())
+        lines, broken = list(folder.lines()), judge(folder.path).broken
     except ValueError as error:
         return [*problems, f"metrics.jsonl: {error}"]
+    if broken:
+        problems.append(f"{broken} is not finite")
     trained = [line["round"] for line in lines if line["phase"] == "training"]
     if trained != list(range(1, len(trained) + 1)):
         problems.append(f"rounds {trained} are recorded")
-    for value in _numbers([summary.get("metrics"), *lines]):
-        if not math.isfinite(value):
-            problems.append(f"{value} in the results")
-    for file in sorted(folder.path.glob("*.safetensors")):
-        if file.name != "checkpoint.safetensors":
-            problems += [
-                f"{file.name}: {name} is not finite"
-                for name, tensor in load_file(file).items()
-                if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all())
-            ]
     return problems
-
-
-def _numbers(value: Any) -> list[float]:
-    if isinstance(value, dict):
-        return [number for each in value.values() for number in _numbers(each)]
-    if isinstance(value, list):
-        return [number for each in value for number in _numbers(each)]
-    return [value] if isinstance(value, float) else []
