@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from clients.engine.base import CohortClient, evaluate_splits
+from clients.engine.base import CohortClient, counted, evaluate_splits
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import starts_of
 from fedgraph.messages import WorkReply
@@ -48,13 +48,19 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
             raise ReplyError(f"the request is malformed ({error})") from None
 
     def _reply(self) -> WorkReply:
-        request = self.request
+        request, done = self.request, self.node.done
         if "examples" in request.shared:
-            return WorkReply(request.clients, self._starts())
+            starts = self._starts()
+            done.append(f"sent when {counted(self.cohort, SPLITS)} start")
+            return WorkReply(request.clients, starts)
         if not any(name.startswith("graph/") for name in request.stacked):
-            return WorkReply(request.clients, self._encoded())
+            encoded = self._encoded()
+            done.append(f"sent hidden states for round {request.round}")
+            return WorkReply(request.clients, encoded)
         if "parameters" not in request.shared:
-            return WorkReply(request.clients, {"gradients": self._gradients()})
+            gradients = self._gradients()
+            done.append(f"sent gradients of round {request.round}")
+            return WorkReply(request.clients, {"gradients": gradients})
         return super().reply()
 
     @cached_property

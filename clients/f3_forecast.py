@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from clients.engine.base import CohortClient, evaluate_forecasts, evaluate_splits
+from clients.engine.base import CohortClient, counted, evaluate_forecasts, evaluate_splits
 from clients.engine.node import Node
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import WindowedSource, starts_of, steps_of
@@ -124,6 +124,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
                 arrays[f"targets/{split}"] = pad(targets, (0, 0, 0, more))
                 arrays[f"known/{split}"] = pad(known.to(torch.uint8), (0, 0, 0, more))
         metrics = evaluate_splits(self.assignment, cohort, encoders, self.request.evaluate)
+        self.node.done.append(f"sent embeddings of {counted(cohort, SPLITS)}")
         return WorkReply(self.request.clients, arrays, {f"{name}-local": values for name, values in metrics.items()})
 
     def _encoders(self) -> Tensor:
@@ -181,6 +182,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
                 self.leave_forecasts(in_unit(cohort, sent["test"]))
             found = evaluate_forecasts(self.assignment, cohort, sent)
             metrics |= {f"{name}{suffix}": values for name, values in found.items()}
+        self.node.done.append(f"measured forecasts of {counted(cohort, self.request.evaluate)}")
         return WorkReply(self.request.clients, {}, metrics)
 
 
@@ -229,6 +231,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
             "starts": pad(starts, (0, more), value=-1),
             "embeddings": pad(self._embeddings().to(self.settings.dtype), (0, 0, 0, more)),
         }
+        self.node.done.append(f"sent embeddings of {counted(self.cohort, ['test'])}")
         return WorkReply(self.request.clients, arrays)
 
     def _embeddings(self) -> Tensor:
@@ -247,4 +250,5 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
         self.leave_forecasts(in_unit(cohort, found))
         errors = evaluate_forecasts(self.assignment, cohort, {"test": found})
         metrics = {name.replace("test/", "later/", 1): values for name, values in errors.items()}
+        self.node.done.append(f"received and measured forecasts of {counted(cohort, ['test'])}")
         return WorkReply(self.request.clients, {}, metrics)

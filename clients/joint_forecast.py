@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from clients.engine.base import CohortClient, evaluate_forecasts
+from clients.engine.base import CohortClient, counted, evaluate_forecasts
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import starts_of
 from fedgraph.fusion.forecasting import JointForecastSettings, OwnerWindows, fit_joint, forecasts
@@ -39,6 +39,8 @@ class JointForecastClient(CohortClient[JointForecastSettings]):
         }
         if self.leaves_forecasts:
             self.leave_forecasts(in_unit(cohort, found["test"]))
+        trained = counted(cohort, ["train"])
+        self.node.done.append(f"trained one network on {trained}, and measured {' and '.join(splits)}")
         return WorkReply(self.request.clients, {}, evaluate_forecasts(self.assignment, cohort, found))
 
     def _windows(self, split: SplitName) -> OwnerWindows:

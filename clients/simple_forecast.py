@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from clients.engine.base import CohortClient, evaluate_forecasts
+from clients.engine.base import CohortClient, counted, evaluate_forecasts
 from fedgraph.messages import WorkReply
 from fedgraph.methods.baselines import SimpleForecastSettings
 from fedgraph.training.forecasting import in_unit, simple_forecasts
@@ -22,4 +22,5 @@ class SimpleForecastClient(CohortClient[SimpleForecastSettings]):
         found = simple_forecasts(self.settings.forecaster, cohort, splits)
         if self.leaves_forecasts:
             self.leave_forecasts(in_unit(cohort, found["test"]))
+        self.node.done.append(f"forecast and measured {counted(cohort, splits)}")
         return WorkReply(self.request.clients, {}, evaluate_forecasts(self.assignment, cohort, found))

@@ -49,11 +49,15 @@ def evaluate_forecasts(
     }
 
 
+def counted(cohort: AnyCohort, splits: Iterable[SplitName]) -> str:
+    """Say in words how many examples splits of clients have, for ``Node.done``."""
+    examples = sum(int(cohort.data.splits[split].num_examples.sum()) for split in splits)
+    return f"{examples:,} {'windows' if cohort.data.task.kind == 'forecast' else 'rows'}"
+
+
 def trained_on(cohort: AnyCohort, server_round: int) -> str:
     """Say in words that clients trained, for ``Node.done``."""
-    examples = int(cohort.data.splits["train"].num_examples.sum())
-    word = "windows" if cohort.data.task.kind == "forecast" else "rows"
-    return f"trained round {server_round} on {examples:,} {word}"
+    return f"trained round {server_round} on {counted(cohort, ['train'])}"
 
 
 def measured_after(splits: Iterable[SplitName], server_round: int) -> str:

@@ -3,6 +3,10 @@ import re
 
 import pytest
 import torch
+from faulting.in_process import InProcess
+from faulting.scenario import Scenario
+from faulting.small import prepared
+from faulting.trial import undisturbed_run
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from clients.app import app
@@ -21,6 +25,7 @@ from fedgraph.messages import (
 )
 from fedgraph.support.errors import IdentityError
 from fedgraph.support.plugins import load_object
+from fedgraph.support.telling import TOLD, Told
 
 COHORT_CLIENT = "clients.engine.base:CohortClient"
 
@@ -236,3 +241,23 @@ def test_a_node_wants_noise_on_what_its_clients_release(part, client, method, me
     grid = LocalGrid(app, [{"clients": "client-0", "least-noise": 1, **FULL}])
     (reply,) = grid.send_and_receive([Message(RecordDict({"config": config}), 1000, "query.identify")])
     assert (error_of(reply) is None) == (message is None)
+
+
+OWN_ANSWERS = ("sfl", "ipa", "adam", "f3", "f3-forecast", "f3-forecast-inference", "cnfgnn", "simple-forecast")
+DID = re.compile(
+    r"""took\ part\ in\ the\ roll\ call\ as\ .*\ \(.*\ s\)
+  | (measured|trained|forecast|sent|received)\ .*(\d\ rows|\d\ windows|round\ \d|test).*\ \(.*\ s\)""",
+    re.VERBOSE,
+)
+THE_SERVER_DID = re.compile(r"round \d of \d: |exchange \d: |run folder")
+
+
+@pytest.mark.parametrize("name", [*OWN_ANSWERS, "joint-forecast"])
+def test_a_node_says_what_it_did_for_each_message(name, tmp_path, monkeypatch):
+    tables, configs = prepared(Scenario(title=name, experiment=name), tmp_path)
+    monkeypatch.setenv(TOLD, str(tmp_path / "told"))
+    undisturbed_run(InProcess(tmp_path, tables=tables, configs=configs, data_dir=tmp_path / "no-data"))
+    told = [line.text for line in Told(tmp_path / "told").new()]
+    told = [text for text in told if not THE_SERVER_DID.match(text)]
+    assert len(told) >= len(configs)
+    assert [text for text in told if not DID.fullmatch(text)] == []

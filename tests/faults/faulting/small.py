@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fuzzing.experiments import BEFORE, NAMES, experiment
+from fuzzing.experiments import BEFORE, NAMES, ON_ONE_NODE, experiment
 
 from faulting.in_process import InProcess
 from faulting.scenario import Scenario
@@ -24,17 +24,21 @@ NAMED = {"f3": 4, "fedngm": 4}
 def prepared(scenario: Scenario, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the tables of a scenario's experiment, and its node configs; what must be run before it is run now."""
     name = scenario.experiment
-    if name in NAMES:
+    if name not in NAMES:
+        tables, configs = load_experiment(name).as_dict(), _divided(scenario.nodes)
+    else:
         before, own = None, {}
         if name in BEFORE:
             before, own = _run_before(BEFORE[name], folder / "before")
         tables, configs = experiment(name, before)
+        if name not in ON_ONE_NODE and all("partition-id" in config for config in configs):
+            configs = _divided(scenario.nodes)
         configs = [{**own, **config} for config in configs]
-    else:
-        tables, configs = load_experiment(name).as_dict(), []
-    if all("partition-id" in config for config in configs):
-        configs = [{"partition-id": i, "num-partitions": scenario.nodes} for i in range(scenario.nodes)]
     return load_experiment(tables, scenario.set).as_dict() if scenario.set else tables, configs
+
+
+def _divided(nodes: int) -> list[dict[str, Any]]:
+    return [{"partition-id": number, "num-partitions": nodes} for number in range(nodes)]
 
 
 def _run_before(name: str, folder: Path) -> tuple[Path, dict[str, str]]:
