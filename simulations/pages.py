@@ -1,4 +1,4 @@
-"""Numbers of pages, written from result files: ``python -m simulations.pages``; with ``--check`` nothing is written.
+"""Numbers and pictures of pages, made from result files: ``python -m simulations.pages``; ``--check`` writes nothing.
 
 Pages are the README.md of the project, those of ``simulations/*``, and those of ``docs``; result files are
 ``simulations/*/results/*.csv``, which ``fedgraph reproduce NAME --results simulations/PAPER/results`` writes. Markers
@@ -31,33 +31,51 @@ is ``-``; where the first of them is not, ``otherwise``, more text of this kind,
 A number in a sentence stands between two markers as well::
 
     a birth weight within <!-- fedngm/table4-small {Global NGM|births|birth weight, MAE [g]:.1} -->334.6<!-- end --> g
+
+The picture below a marker has lines over the columns of a table, one for each of the rows that it names::
+
+    <!-- picture forecasting/days-small
+    rows = ["Local only", "FedAvg", "SFL"]
+    -->
+    ![MAE an hour ahead over days of data](days.png)
+
+It is drawn again when the numbers in it have changed: the file contains a digest of those it was drawn from.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import re
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 
-from fedgraph.reproduce import ResultFile, markdown_line
+from PIL import Image
+
+from fedgraph.reproduce import ResultFile, markdown_line, over_columns_of_file
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.files import write_atomically
-from fedgraph.support.settings import Settings, parse
+from fedgraph.support.files import json_digest, write_atomically
+from fedgraph.support.settings import S, Settings, parse
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 _TABLE = re.compile(r"(<!-- table (?P<file>\S+)\n(?P<about>.*?)\n-->\n)(.*?)(?P<end><!-- end of table -->)", re.DOTALL)
 _NUMBER = re.compile(r"(<!-- (?P<file>[\w./-]+)\s+(?P<show>[^<>]*\{[^<>]*) -->)[^<>]*(?P<end><!-- end -->)")
+_PICTURE = re.compile(
+    r"<!-- picture (?P<file>\S+)\n(?P<about>.*?)\n-->\s+!\[[^\]]*\]\((?P<path>[^)]+\.png)\)", re.DOTALL
+)
 _FIELD = re.compile(r"\{(?P<place>[^{}]*):(?P<format>[^{}:]*)\}")
 _FORMAT = re.compile(
     r"(published ?|seed (?P<seed>\d+) ?)?(?P<spread>±)?(?P<thousands>,)?(\.(?P<decimals>\d))?|seeds|compared"
 )
 _ABSENT = "-"
+_DRAWN_FROM = "Source"
+"""Keyword of the text in a PNG file that is a digest of the numbers."""
 
 
 class Place(Settings):
@@ -96,6 +114,15 @@ class PageTable(Settings):
     corner: str = ""
     rows: tuple[str | Place, ...] | None = None
     columns: tuple[PageColumn, ...]
+
+
+class PageLines(Settings):
+    """What a page says of a picture.
+
+    rows : those that are drawn, in this order.
+    """
+
+    rows: tuple[str, ...]
 
 
 class Results:
@@ -140,11 +167,7 @@ def written_anew(text: str, results: Results) -> str:
 
 
 def _table_again(results: Results, found: re.Match[str]) -> str:
-    about, name = found["about"], found["file"]
-    try:
-        table = parse(PageTable, tomllib.loads(about), f"table {name}")
-    except tomllib.TOMLDecodeError as error:
-        raise ExperimentError(f"table {name} ({about.splitlines()[0]}): not TOML: {error}") from None
+    table, name = _said(PageTable, "table", found), found["file"]
     rows = results.named(name).rows if table.rows is None else table.rows
     lines = [markdown_line([table.corner, *(column.title or "" for column in table.columns)])]
     lines.append("|---" * (1 + len(table.columns)) + "|")
@@ -153,6 +176,15 @@ def _table_again(results: Results, found: re.Match[str]) -> str:
         entries = [_shown(results, name, row, column) for column in table.columns]
         lines.append(markdown_line([row.title or row.row or "", *entries]))
     return found[1] + "\n".join(["", *lines, "", found["end"]])
+
+
+def _said(kind: type[S], what: str, found: re.Match[str]) -> S:
+    """What a marker says in TOML."""
+    about, name = found["about"], f"{what} {found['file']}"
+    try:
+        return parse(kind, tomllib.loads(about), name)
+    except tomllib.TOMLDecodeError as error:
+        raise ExperimentError(f"{name} ({about.splitlines()[0]}): not TOML: {error}") from None
 
 
 def _shown(results: Results, file: str, row: Place, column: PageColumn) -> str:
@@ -239,6 +271,47 @@ def stale(root: Path) -> Iterator[tuple[Path, str, str]]:
             yield page, text, again
 
 
+@dataclass(frozen=True)
+class Picture:
+    """A picture of a page, with the result file that it is drawn from, and the rows in it."""
+
+    path: Path
+    file: ResultFile
+    rows: tuple[str, ...]
+
+    @cached_property
+    def numbers(self) -> str:
+        """A digest of all that is drawn."""
+        lines = [line for line in self.file.lines if line.row in self.rows]
+        return json_digest([self.rows, [[*line.place, line.seed, line.value, line.deviation] for line in lines]])
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether it has other numbers, or is not there."""
+        if not self.path.is_file():
+            return True
+        with Image.open(self.path) as image:
+            return image.info.get(_DRAWN_FROM) != self.numbers
+
+    def draw(self) -> None:
+        """Write the file."""
+        figure = over_columns_of_file(self.file, self.rows)
+        if figure is None:
+            raise ExperimentError(f"{self.file.path} has no numbers for {self.path.name}")
+        written = io.BytesIO()
+        figure.savefig(written, format="png", metadata={_DRAWN_FROM: self.numbers})
+        write_atomically(self.path, written.getvalue())
+
+
+def pictures(root: Path) -> Iterator[Picture]:
+    """The pictures of all pages that are drawn from result files."""
+    results = Results(root)
+    for page in pages(root):
+        for found in _PICTURE.finditer(page.read_text(encoding="utf-8")):
+            lines = _said(PageLines, "picture", found)
+            yield Picture(page.parent / found["path"], results.named(found["file"]), lines.rows)
+
+
 def differences(text: str, again: str) -> list[str]:
     """The lines that differ, as they are and as they should be."""
     every = difflib.unified_diff(text.splitlines(), again.splitlines(), lineterm="", n=0)
@@ -254,6 +327,11 @@ def main() -> int:
     check = parser.parse_args().check
     try:
         found = list(stale(REPOSITORY))
+        drawn = [picture for picture in pictures(REPOSITORY) if picture.is_stale]
+        for picture in drawn:
+            print(f"{picture.path.relative_to(REPOSITORY)}: other numbers than in {picture.file.path.name}")
+            if not check:
+                picture.draw()
     except ExperimentError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
@@ -261,7 +339,7 @@ def main() -> int:
         if not check:
             write_atomically(page, again.encode())
         print("\n".join([str(page.relative_to(REPOSITORY)), *differences(text, again)]))
-    return 1 if check and found else 0
+    return 1 if check and (found or drawn) else 0
 
 
 if __name__ == "__main__":

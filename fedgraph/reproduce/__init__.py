@@ -6,6 +6,7 @@ A table is described by its TOML file, and run with one command::
 """
 
 from fedgraph.reproduce.command import reproduce
+from fedgraph.reproduce.figures.columns import over_columns_of_file
 from fedgraph.reproduce.figures.panels import panels
 from fedgraph.reproduce.figures.peers import picture
 from fedgraph.reproduce.numbers import NumberTable, markdown_line
@@ -21,6 +22,7 @@ __all__ = [
     "StudyContext",
     "StudyPage",
     "markdown_line",
+    "over_columns_of_file",
     "panels",
     "picture",
     "reproduce",

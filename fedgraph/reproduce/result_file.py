@@ -130,10 +130,10 @@ class ResultFile:
     @cached_property
     def _known(self) -> tuple[list[str], list[str], list[str]]:
         rows, columns, metrics = ([line.place[part] for line in self.lines] for part in range(3))
-        if self._table is not None:
-            rows += [row.label for row in self._table.rows]
-            columns += [column.key for column in self._table.columns]
-            metrics += [each.title for column in self._table.columns for each in self._table.metrics_of(column)]
+        if self.table is not None:
+            rows += [row.label for row in self.table.rows]
+            columns += [column.key for column in self.table.columns]
+            metrics += [each.title for column in self.table.columns for each in self.table.metrics_of(column)]
         return list(dict.fromkeys(rows)), list(dict.fromkeys(columns)), list(dict.fromkeys(metrics))
 
     def num_seeds(self, row: str, column: str, metric: str) -> int:
@@ -144,7 +144,7 @@ class ResultFile:
 
     def compared(self, row: str, column: str, metric: str) -> Difference | None:
         """Return by how much the table's reference row is above this one; None without one, or without common seeds."""
-        about = None if self._table is None else self._table.table
+        about = None if self.table is None else self.table.table
         if about is None or not about.compare:
             return None
         reference, other = (self.spread(each, column, metric) for each in (about.compare, row))
@@ -152,10 +152,10 @@ class ResultFile:
 
     def published(self, row: str, column: str, metric: str) -> PublishedValue | None:
         """Return the value printed in the paper, None without one."""
-        if self._table is not None:
-            found = next((each for each in self._table.rows if each.label == row), None)
-            columns = next((each for each in self._table.columns if each.key == column), None)
-            titles = [each.title for each in self._table.metrics_of(columns)] if columns else []
+        if self.table is not None:
+            found = next((each for each in self.table.rows if each.label == row), None)
+            columns = next((each for each in self.table.columns if each.key == column), None)
+            titles = [each.title for each in self.table.metrics_of(columns)] if columns else []
             printed = found.published.get(column) if found else None
             if printed is not None and metric in titles:
                 value = printed[titles.index(metric)]
@@ -166,7 +166,8 @@ class ResultFile:
         return (float(line.value), float(line.deviation)) if line.deviation else float(line.value)
 
     @cached_property
-    def _table(self) -> PublishedTable | None:
+    def table(self) -> PublishedTable | None:
+        """The table that the file belongs to, None without one."""
         for profile in get_args(Profile):
             if self.path.stem.endswith(f"-{profile}"):
                 table = self.path.parent.parent / "tables" / f"{self.path.stem.removesuffix(f'-{profile}')}.toml"

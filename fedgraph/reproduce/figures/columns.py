@@ -2,33 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fedgraph.reproduce.figures.panels import legend_columns, palette, panels
-from fedgraph.reproduce.results import Results
+from fedgraph.reproduce.result_file import ResultFile
+from fedgraph.reproduce.results import Results, Spread
+from fedgraph.reproduce.table import ColumnTable, MetricTable, PublishedTable, RowTable
+from fedgraph.support.errors import ExperimentError
 
 
 def over_columns(results: Results) -> Any:
     """Draw a line per row, with the deviation over seeds, over ``at`` of the columns; a panel per ``panel``."""
-    table = results.table.table
+    return _drawn(results.table, results.table.rows, results.ours)
+
+
+def over_columns_of_file(file: ResultFile, rows: Sequence[str]) -> Any:
+    """Draw the same for some rows of a result file, in the order given.
+
+    Raises
+    ------
+    ExperimentError
+        When the file belongs to no table with such a figure, or the table lacks a row.
+    """
+    if file.table is None or file.table.table.figure != "lines":
+        raise ExperimentError(f'{file.path}: its table does not have figure = "lines"')
+    known = {row.label: row for row in file.table.rows}
+    for label in rows:
+        if label not in known:
+            raise ExperimentError(f"the table of {file.path} has no row '{label}'; it has: {'; '.join(known)}")
+
+    def values(row: RowTable, column: ColumnTable, metric: MetricTable) -> Spread | None:
+        return file.spread(row.label, column.key, metric.title)
+
+    return _drawn(file.table, [known[label] for label in rows], values)
+
+
+def _drawn(
+    table: PublishedTable,
+    rows: Sequence[RowTable],
+    values: Callable[[RowTable, ColumnTable, MetricTable], Spread | None],
+) -> Any:
     drawn: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
-    for column in results.columns:
-        metric = results.table.metrics_of(column)[0]
-        for row in results.rows(column):
-            ours = results.ours(row, column, metric)
+    for column in table.columns:
+        metric = table.metrics_of(column)[0]
+        for row in rows:
+            ours = values(row, column, metric)
             if ours is not None and column.at is not None:
                 point = column.at, ours.mean, ours.deviation or 0.0
                 drawn.setdefault(column.panel, {}).setdefault(row.label, []).append(point)
     if not drawn:
         return None
-    labels = list(dict.fromkeys(label for lines in drawn.values() for label in lines))
+    labels = [row.label for row in rows if any(row.label in lines for lines in drawn.values())]
     styles = dict(zip(labels, palette(len(labels)), strict=True))
     figure, axes = panels(len(drawn), width=5.2, height=4.0)
     for axis, (panel, lines) in zip(axes, drawn.items(), strict=True):
         for label, points in lines.items():
             x, means, deviations = zip(*sorted(points), strict=True)
             colour, dashes = styles[label]
-            width = 2.2 if label.startswith(table.highlight) else 1.2
+            width = 2.2 if label.startswith(table.table.highlight) else 1.2
             axis.errorbar(
                 x, means, yerr=deviations, label=label, color=colour, linestyle=dashes, linewidth=width, marker="o",
                 markersize=3, capsize=2,
@@ -38,7 +70,7 @@ def over_columns(results: Results) -> Any:
         axis.set_xticks(ticks, [f"{x:g}" for x in ticks], fontsize=8)
         axis.minorticks_off()
         axis.set_title(panel, fontsize=10, fontweight="bold")
-        axis.set_ylabel(results.table.metrics_of(results.columns[0])[0].title, fontsize=8)
+        axis.set_ylabel(table.metrics_of(table.columns[0])[0].title, fontsize=8)
         axis.tick_params(axis="y", labelsize=8)
         axis.grid(color="0.9", zorder=0)
         axis.spines[["top", "right"]].set_visible(False)
