@@ -117,7 +117,7 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
             "client's own encoder alone" + "".join(f", with {suffix} {_told(suffix)}" for suffix in fits if suffix)
         )
         facts["parameters_at_server"] = len(parameters)
-        outcome = Outcome(names, federation.data, told, metrics, parameters, 1, lost, facts, federation.task)
+        outcome = self.outcome_of(federation, names, told, metrics, parameters, 1, lost, facts)
         return outcome, to_record(state)
 
     def _graphs(self) -> dict[str, OwnerGraph]:

@@ -85,10 +85,11 @@ class F3ForecastInference(ForecastStrategy[F3ForecastInferenceSettings]):
         measured = self._measured(nodes, federation, sent, found)
         state = fitted.network.state_dict()
         told = f"the latest windows of {len(measured.names)} clients, by network and encoders of {self._trained.name}"
-        return Outcome(
-            measured.names, federation.data, told, measured.metrics, flattened(state), 0,
-            {**sent.absent, **measured.absent}, {"windows": len(windows)}, federation.task,
-        ), to_record(state)  # fmt: skip
+        outcome = self.outcome_of(
+            federation, measured.names, told, measured.metrics, flattened(state), 0,
+            {**sent.absent, **measured.absent}, {"windows": len(windows)},
+        )  # fmt: skip
+        return outcome, to_record(state)
 
     @property
     def _trained(self) -> RunFolder:

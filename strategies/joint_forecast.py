@@ -44,7 +44,5 @@ class JointForecast(ForecastStrategy[JointForecastSettings]):
         requests = {node: self.request(federation.clients_of(node), {}, given, train=False)}
         replies = self.exchanged(nodes, federation, federation.hosts, requests)
         told = f"{len(replies.names)} clients, forecast by one network that sees all: {self.settings.network}"
-        outcome = Outcome(
-            replies.names, federation.data, told, replies.metrics, zeros(0), 1, replies.absent, task=federation.task
-        )
+        outcome = self.outcome_of(federation, replies.names, told, replies.metrics, zeros(0), 1, replies.absent)
         return outcome, ArrayRecord()

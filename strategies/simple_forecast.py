@@ -27,14 +27,5 @@ class SimpleForecast(ForecastStrategy[SimpleForecastSettings]):
 
         replies = self.exchanged(nodes, federation, federation.hosts, requests)
         told = f"{len(replies.names)} clients, each forecast by itself: {self.settings.forecaster}"
-        outcome = Outcome(
-            replies.names,
-            federation.data,
-            told,
-            replies.metrics,
-            torch.zeros(0),
-            0,
-            replies.absent,
-            task=federation.task,
-        )
+        outcome = self.outcome_of(federation, replies.names, told, replies.metrics, torch.zeros(0), 0, replies.absent)
         return outcome, ArrayRecord()

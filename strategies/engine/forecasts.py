@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 from flwr.app import Message, MessageType, RecordDict
@@ -17,7 +17,7 @@ from fedgraph.federation import Federation, OrderedGrid, identify
 from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import S
-from strategies.engine.phases import PhasedStrategy
+from strategies.engine.phases import Outcome, PhasedStrategy
 from strategies.engine.replies import Replies, collect
 
 log = logging.getLogger("fedgraph")
@@ -54,6 +54,25 @@ class ForecastStrategy(PhasedStrategy[S]):
             raise ExperimentError(f"{self.name} forecasts time series, and this data is for {federation.task.kind}")
         log.info("%d clients on %d nodes; data: %s", len(federation.names), self.nodes, federation.data)
         return federation, OrderedGrid(grid, federation, self.traffic)
+
+    def outcome_of(
+        self,
+        federation: Federation,
+        names: tuple[str, ...],
+        measured: str,
+        metrics: Mapping[str, Tensor],
+        parameters: Tensor,
+        rounds: int,
+        absent: Mapping[str, str],
+        facts: Mapping[str, Any] | None = None,
+    ) -> Outcome:
+        """The outcome for ``names``, the clients of ``federation`` that were measured; see :class:`Outcome`."""
+        groups = None
+        if federation.groups is not None:
+            groups = tuple(federation.groups[federation.positions[name]] for name in names)
+        return Outcome(
+            names, federation.data, measured, metrics, parameters, rounds, absent, facts or {}, federation.task, groups
+        )
 
     def exchanged(
         self,

@@ -110,6 +110,7 @@ def execute_phases(
                 evaluation=evaluation,
                 sha256=weights_sha256(("server",), outcome.parameters[None]),
                 nodes=strategy.nodes,
+                groups=outcome.groups,
             ),
             "measured": outcome.measured,
             **({} if outcome.task is None else {"task": asdict(outcome.task)}),

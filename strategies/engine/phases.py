@@ -115,6 +115,8 @@ class Outcome:
         Further entries of ``summary.json``.
     task : TaskSpec or None
         The learning task; None where there is no single one.
+    groups : tuple of str or None
+        The group of each of ``names``, where the data defines groups.
     """
 
     names: tuple[str, ...]
@@ -126,6 +128,7 @@ class Outcome:
     absent: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     task: TaskSpec | None = None
+    groups: tuple[str, ...] | None = None
 
 
 class PhasedStrategy(MethodStrategy[S]):

@@ -267,3 +267,12 @@ def test_what_does_not_fit_is_refused(tables, run_experiment, change, message):
         tables[table] = keys if "set" in keys or "name" in keys else tables[table] | keys
     with pytest.raises(FedgraphError, match=message):
         run_experiment(tables)
+
+
+def test_cold_and_warm_clients_are_told_apart(tables, run_experiment):
+    tables["data"] |= {"cold-clients": ["far"], "cold-steps": 60, "cold-trains": True}
+    tables["f3-forecast"] |= {"local-rounds": 1, "steps": 2}
+    summary = run_experiment(tables).summary()
+    assert summary["groups"] == {name: "cold" if name == "far" else "warm" for name in sorted(ROAD)}
+    cold = summary["per_group"]["test"]["cold"]["mae-local"]["mean"]
+    assert cold == summary["per_client"]["test"]["mae-local"]["far"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +49,10 @@ def covariates(
     Parameters
     ----------
     wanted : sequence of str
-        Which: ``time-of-day`` and ``day-of-week``, both in [0, 1), and ``weekly-profile``, two features: the profile
-        at a step's own time and at the time of the step that is ``ahead`` of it.
+        Which: ``time-of-day`` and ``day-of-week``, both in [0, 1), the latter 0 throughout where the training part is
+        shorter than a week, since other days come after it; and ``weekly-profile``, two features: the profile at a
+        step's own time and at the time of the step that is ``ahead`` of it; the mean of a client that has
+        readings of less than two days.
     seconds : ndarray
         From a Monday's midnight to each step, ``[steps]``.
     readings, valid : ndarray
@@ -69,11 +71,16 @@ def covariates(
     found: list[tuple[str, NDArray[np.float32]]] = []
     for name in wanted:
         if name == "weekly-profile":
-            times = np.stack([seconds, seconds + np.int64(ahead)])
-            now, later = weekly_profile(readings[:, :training], valid[:, :training], seconds[:training], times)
-            found += [(name, now), (f"{name}-ahead", later)]
+            known, read, fitted = readings[:, :training], valid[:, :training], seconds[:training]
+            usual = weekly_profile(known, read, fitted, np.stack([seconds, seconds + np.int64(ahead)]))
+            # Of readings that know no other day, it would be constant in training and vary afterwards.
+            few = _span(read, fitted) < 2 * _DAY
+            usual[:, few] = _means(known, read)[few]
+            found += [(name, usual[0]), (f"{name}-ahead", usual[1])]
         else:
             share = seconds % _DAY / _DAY if name == "time-of-day" else seconds // _DAY % 7 / 7
+            if name == "day-of-week" and _span(np.ones((1, training), bool), seconds[:training]) < _WEEK:
+                share = np.zeros(steps)
             found.append((name, np.broadcast_to(share.astype(np.float32), (clients, steps))))
     return np.stack([values for _, values in found], axis=2), tuple(name for name, _ in found)
 
@@ -85,8 +92,8 @@ def weekly_profile(
 
     The mean reading at that time of the week is drawn towards the mean at that time of working days, or of weekends;
     that towards the mean at that time of all days; and that towards the client's mean. So a client of few days has a
-    profile too. A reading takes no part in the profile of its own time, so that in training, too, the profile of a time
-    to come is one that does not know its reading.
+    profile too. A reading takes no part in the profile of its own time, but for the client's mean, so that in training,
+    too, the profile of a time to come is one that does not know its reading.
 
     Parameters
     ----------
@@ -109,14 +116,26 @@ def weekly_profile(
     step = np.searchsorted(seconds, times.ravel()).clip(max=len(seconds) - 1)
     own = (seconds[step] == times.ravel()) & valid[:, step]
     reading = np.where(own, counted[:, step], 0.0)
-    total, count = counted.sum(1, keepdims=True) - reading, valid.sum(1, keepdims=True) - own
-    profile = total / np.maximum(count, 1)
+    # Not out of the mean: where there is no other reading, the profile would tell how far this one is from it.
+    profile = np.broadcast_to(_means(counted, valid), reading.shape)
     weekend = slots // _DAY >= 5
     for period in (slots % _DAY, slots % _DAY + weekend * _DAY, slots):
         groups, group = np.unique(period, return_inverse=True)
         sums, counts = (_sums(values, group[fitted], len(groups))[:, group[wanted]] for values in (counted, valid))
         profile = (sums - reading + _PRIOR_READINGS * profile) / (counts - own + _PRIOR_READINGS)
     return np.moveaxis(profile.astype(np.float32).reshape(len(readings), *times.shape), 0, -2)
+
+
+def _means(readings: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Means ``[clients, 1]`` of valid readings ``[clients, steps]``; 0 without any."""
+    total = np.where(valid, readings, 0).sum(1, dtype=np.float64, keepdims=True)
+    return np.asarray(total / np.maximum(valid.sum(1, keepdims=True), 1))
+
+
+def _span(valid: NDArray[np.bool_], seconds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Seconds ``[clients]`` from the first valid step to the end of the last one; 0 without any."""
+    first, last = seconds[valid.argmax(1)], seconds[valid.shape[1] - 1 - valid[:, ::-1].argmax(1)]
+    return np.where(valid.any(1), last - first + np.diff(seconds[:2]).sum(), 0)
 
 
 def _sums(values: NDArray[np.float64] | NDArray[np.bool_], group: NDArray[np.intp], groups: int) -> NDArray[np.float64]:

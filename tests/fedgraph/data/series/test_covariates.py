@@ -28,7 +28,7 @@ def by_hand(readings, time):
     """The profile of one client, read at every hour of its first steps, at an hour, of which it knows no reading."""
     known = [(at % HOURS, reading) for at, reading in enumerate(readings) if not np.isnan(reading) and at != time]
     hour = time % HOURS
-    level = np.mean([reading for _, reading in known])
+    level = np.nanmean(readings)
 
     def kind(each):
         return each % 24, each // 24 >= 5
@@ -46,6 +46,24 @@ def test_the_profile_is_that_of_a_plain_loop(steps):
     found = weekly_profile(readings, ~np.isnan(readings), HOUR * np.arange(steps), HOUR * np.arange(2 * HOURS))
     expected = [[by_hand(own, hour) for hour in range(2 * HOURS)] for own in readings]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_profile_of_a_single_day_does_not_tell_its_readings():
+    readings = np.random.default_rng(0).standard_normal((1, 24)).astype(np.float32)
+    seconds = HOUR * np.arange(24)
+    found = weekly_profile(readings, np.ones((1, 24), bool), seconds, seconds)
+    np.testing.assert_allclose(found, readings.mean(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("days", "varies"), [(1, (False, False)), (3, (False, True)), (7, (True, True))])
+def test_what_does_not_vary_in_a_short_training_part_does_not_vary_after_it(days, varies):
+    table, _ = hourly(weeks=4, lost=0.0)
+    seconds = HOUR * np.arange(4 * HOURS)
+    wanted = ("day-of-week", "weekly-profile")
+    found, _ = covariates(wanted, seconds, table.values[..., 0], np.ones((2, 4 * HOURS), bool), 24 * days, 3.0 * HOUR)
+    assert tuple(np.ptp(found, axis=1).max(0) > 1e-6) == (*varies, varies[1])
+    if not varies[1]:
+        np.testing.assert_allclose(found[:, 0, 1], table.values[:, :24, 0].mean(1), rtol=1e-5)
 
 
 def test_with_many_weeks_it_is_the_level_of_every_hour():
