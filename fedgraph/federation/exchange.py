@@ -170,7 +170,6 @@ def split_replies(
     This is the only place where replies are read: whatever is wrong with a reply is a problem of its node alone. The
     structure of each is checked before anything is decoded (:func:`fedgraph.messages.check_content`). Replies of nodes
     that were not asked, and second replies of a node, are ignored.
-    ignored.
 
     Parameters
     ----------
