@@ -33,6 +33,31 @@ def test_the_numbers_of_all_pages_are_those_of_the_result_files():
     assert not told, "python -m simulations.pages writes them anew:\n" + "\n".join(told)
 
 
+def test_pictures_show_the_numbers_of_the_result_files(tmp_path):
+    found = list(pages.pictures(REPOSITORY))
+    assert found
+    assert [picture.path for picture in found if picture.is_stale] == [], "python -m simulations.pages draws them anew"
+    shutil.copytree(REPOSITORY / "simulations", tmp_path / "simulations", ignore=shutil.ignore_patterns("*.py*"))
+    (picture,) = (each for each in pages.pictures(tmp_path) if each.path.name == "days.png")
+    assert not picture.is_stale
+    file, row = picture.file.path, picture.rows[0]
+    file.write_text(re.sub(rf"^({row},all,[^\n]*,0),[\d.]+", r"\1,9.5", file.read_text(), flags=re.MULTILINE))
+    (changed,) = (each for each in pages.pictures(tmp_path) if each.path.name == "days.png")
+    assert changed.is_stale
+    changed.draw()
+    assert not changed.is_stale
+    assert changed.path.read_bytes() != (REPOSITORY / "simulations" / "forecasting" / "days.png").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("file", "row", "message"),
+    [("forecasting/days-small", "FedAvgg", "has no row 'FedAvgg'; it has: "), ("sfl/table1-small", "SFL", "figure")],
+)
+def test_a_picture_that_cannot_be_drawn_is_refused(file, row, message, tmp_path):
+    with pytest.raises(ExperimentError, match=message):
+        pages.Picture(tmp_path / "x.png", Results(REPOSITORY).named(file), (row,)).draw()
+
+
 def test_every_table_of_measured_numbers_is_written_from_a_result_file():
     number = re.compile(r"\**-?[\d,]*\.?\d+( ± [\d.]+)?( / -?[\d.]+( ± [\d.]+)?)*\**")
     for page in pages.pages(REPOSITORY):
