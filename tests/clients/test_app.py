@@ -1,4 +1,5 @@
 import json
+import logging
 import re
 
 import pytest
@@ -252,12 +253,19 @@ DID = re.compile(
 THE_SERVER_DID = re.compile(r"round \d of \d: |exchange \d: |run folder")
 
 
-@pytest.mark.parametrize("name", [*OWN_ANSWERS, "joint-forecast"])
-def test_a_node_says_what_it_did_for_each_message(name, tmp_path, monkeypatch):
-    tables, configs = prepared(Scenario(title=name, experiment=name), tmp_path)
+@pytest.fixture
+def told(tmp_path, monkeypatch):
+    """``told()``: the lines that processes told the screen; afterwards this process tells nobody."""
+    log = logging.getLogger("fedgraph")
     monkeypatch.setenv(TOLD, str(tmp_path / "told"))
+    monkeypatch.setattr(log, "handlers", log.handlers.copy())
+    return lambda: [line.text for line in Told(tmp_path / "told").new()]
+
+
+@pytest.mark.parametrize("name", [*OWN_ANSWERS, "joint-forecast"])
+def test_a_node_says_what_it_did_for_each_message(name, tmp_path, told):
+    tables, configs = prepared(Scenario(title=name, experiment=name), tmp_path)
     undisturbed_run(InProcess(tmp_path, tables=tables, configs=configs, data_dir=tmp_path / "no-data"))
-    told = [line.text for line in Told(tmp_path / "told").new()]
-    told = [text for text in told if not THE_SERVER_DID.match(text)]
-    assert len(told) >= len(configs)
-    assert [text for text in told if not DID.fullmatch(text)] == []
+    by_nodes = [text for text in told() if not THE_SERVER_DID.match(text)]
+    assert len(by_nodes) >= len(configs)
+    assert [text for text in by_nodes if not DID.fullmatch(text)] == []
