@@ -175,12 +175,12 @@ class SecretClient(Configured[F3SecretSettings]):
                 )
 
     def compute(self, request: ComputeRequest) -> ComputeReply:
-        """Compute this aggregator's share of the first stage.
+        """Compute this aggregator's share of the first stage; name the owners whose sealed shares cannot be opened.
 
         Raises
         ------
         ReplyError
-            When another aggregator is asked, or a sealed share cannot be opened, naming its owner.
+            When another aggregator is asked.
         ExperimentError
             When the server would learn too much; see ``check_leaks``.
         """
@@ -189,7 +189,7 @@ class SecretClient(Configured[F3SecretSettings]):
         owners, samples = request.present.shape
         folder, keys = folder_of(self.node.state_dir, request.aggregator), self._keys(request.aggregator)
         shares = torch.zeros(owners, samples, request.projections.shape[2], dtype=torch.int64)
-        applied = []
+        applied, unopened = [], []
         for row, (owner, model) in enumerate(zip(request.owners, request.fingerprints, strict=True)):
             if owner not in request.sealed:
                 continue
@@ -197,10 +197,17 @@ class SecretClient(Configured[F3SecretSettings]):
             named = [request.keys[place] for place in places.tolist()]
             bound = binding(request.request, self.sharing, named, size, model)
             context = Context(request.run, owner, request.aggregator, bound)
-            opened = open_sealed(keys, request.sealed[owner].numpy().tobytes(), context)
+            try:
+                opened = open_sealed(keys, request.sealed[owner].numpy().tobytes(), context)
+            except ReplyError as error:
+                log.warning("%s", error)
+                unopened.append(owner)
+                continue
             shares[row, places, :size] = field.from_bytes(opened, (len(named), size))
             applied.append((AppliedMaps(folder, owner, model, size), named, request.projections[row, :, :size]))
-        # Only after all shares are open: a request that is refused spends nothing.
+        # Only after all shares are open: a request that is not computed spends nothing.
+        if unopened:
+            return ComputeReply(None, tuple(unopened))
         for maps, named, projection in applied:
             maps.allow(named, projection, self.settings)
         return ComputeReply(on_shares(request.mixing, request.projections, request.patterns, shares))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -30,7 +30,7 @@ from fedgraph.methods.f3_secret import (
     ShareRequest,
     sealed_bytes,
 )
-from fedgraph.privacy.secret import fingerprint
+from fedgraph.privacy.secret import fingerprint, odd_one_out
 from fedgraph.support.errors import ExperimentError, IdentityError, RunError
 from strategies.engine.owners import OwnersStrategy
 from strategies.engine.phases import Outcome
@@ -39,12 +39,15 @@ from strategies.f3_inference import fusion_file, predicted, unchanged, without
 log = logging.getLogger("fedgraph")
 
 _POLL_SECONDS = 0.5
+_UNOPENED = "cannot open shares, which were changed on the way, or sealed for another key, run or request, of"
 
 
 class F3Secret(OwnersStrategy[F3SecretSettings]):
     """Three exchanges: introductions; sealed shares from owners; shares of the first layer's result from aggregators.
 
-    Aggregators that do not answer are left out as long as at least ``threshold`` do; additional ones check each other.
+    Aggregators that do not answer are left out as long as at least ``threshold`` do. One more checks the others; with
+    two more, the one that all others contradict is known, and left out where some may be absent. Owners whose shares so
+    many aggregators cannot open that too few are left count as absent.
     """
 
     name = "f3-secret"
@@ -82,8 +85,14 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
         joined, sealed = self._sealed(grid, fusion, joined, public, request)
         if not torch.equal(joined.present, stages.present):
             stages = secret.stages(joined.present)
-        shares = self._computed(grid, fusion, joined, nodes, stages, sealed, request)
-        points = [place for place, name in enumerate(nodes, 1) if name in shares]
+        while True:
+            shares, unopened = self._computed(grid, fusion, joined, nodes, stages, sealed, request)
+            if not unopened:
+                break
+            joined = self._present(fusion, joined, unopened)
+            sealed = {owner: parts for owner, parts in sealed.items() if owner not in unopened}
+            stages = secret.stages(joined.present)
+        shares, points = self._agreeing(shares, tuple(nodes))
         prediction = secret.prediction(stages, torch.stack(list(shares.values())), points)
         facts = {
             "bytes_per_owner": max(each.numel() for each in sealed.values()),
@@ -168,10 +177,14 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
             first, *others = hosted[node]
             lost |= {first: problem, **dict.fromkeys(others, f"is on the node of {first}")}
         if lost:
-            joined = without(joined, lost)
-            self.check_owners_present(joined)
-            joined = unchanged(self, fusion, joined)
+            joined = self._present(fusion, joined, lost)
         return joined, {owner: parts for reply in found.values() for owner, parts in reply.sealed.items()}
+
+    def _present(self, fusion: FittedFusion, joined: JoinedSamples, lost: Mapping[str, str]) -> JoinedSamples:
+        """The samples without some owners. Raises as ``check_owners_present`` and ``unchanged``."""
+        left = without(joined, lost)
+        self.check_owners_present(left)
+        return unchanged(self, fusion, left)
 
     def _computed(
         self,
@@ -182,8 +195,12 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
         stages: Stages,
         sealed: Mapping[str, Tensor],
         request: str,
-    ) -> dict[str, Tensor]:
-        """Run the third exchange: shares of the first layer's result, ``Stages.shape``, by aggregator that answered."""
+    ) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """Run the third exchange: shares of the first layer's result, ``Stages.shape``, by aggregator that answered.
+
+        Where the plan tolerates absent owners, those without whom enough aggregators could have computed are returned
+        in place of results, with reasons.
+        """
         plan, names = self.plan, tuple(nodes)
         hosts = {node: torch.tensor([place]) for place, node in enumerate(nodes.values())}
         ordered = OrderedGrid(grid, replace(joined.federation(), names=names, hosts=hosts), self.traffic)
@@ -209,15 +226,39 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
             messages.append(Message(own.pack(), node, STEP))
 
         def read(node: int, content: RecordDict) -> ComputeReply:
-            return ComputeReply.unpack(content, stages.shape)
+            return ComputeReply.unpack(content, stages.shape, sealed)
 
         found, problems = split_replies(ordered.send_and_receive(messages, timeout=plan.timeout), hosts, read)
+        shares = {name: found[node].shares for name, node in nodes.items() if node in found}
+        computed = {name: own for name, own in shares.items() if own is not None}
         reasons = {name: problems[node] for name, node in nodes.items() if node in problems}
+        refused = {name: found[node].unopened for name, node in nodes.items() if node in found}
+        reasons |= {name: f"{_UNOPENED} {', '.join(owners)}" for name, owners in refused.items() if owners}
         for name, reason in reasons.items():
             log.warning("nothing usable from aggregator %s: %s", name, reason)
-        if len(found) < self.settings.threshold:
-            listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-            raise RunError(
-                f"the answers of {self.settings.threshold} aggregators are needed, but {len(found)} came ({listed})"
-            )
-        return {name: found[node].shares for name, node in nodes.items() if node in found}
+        if len(computed) >= self.settings.threshold:
+            return computed, {}
+        if self.plan.tolerant:
+            # A few aggregators that say so leave nobody out: the others are enough.
+            by = {owner: [name for name, owners in refused.items() if owner in owners] for owner in sealed}
+            most = len(names) - self.settings.threshold
+            unopened = {owner: f"{', '.join(who)}: {_UNOPENED} it" for owner, who in by.items() if len(who) > most}
+            if unopened:
+                return {}, unopened
+        listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        raise RunError(
+            f"the answers of {self.settings.threshold} aggregators are needed, but {len(computed)} came ({listed})"
+        )
+
+    def _agreeing(
+        self, shares: Mapping[str, Tensor], aggregators: Sequence[str]
+    ) -> tuple[dict[str, Tensor], list[int]]:
+        """The shares without those of an aggregator that all others contradict, and the points that they are from."""
+        left, point_of = dict(shares), {name: place for place, name in enumerate(aggregators, 1)}
+        points = [point_of[name] for name in left]
+        odd = odd_one_out(torch.stack(list(left.values())), points, self.settings.threshold)
+        if odd is not None and self.plan.tolerant:
+            name = list(left)[odd]
+            log.warning("the shares of aggregator %s contradict those of all others, and are left out", name)
+            del left[name], points[odd]
+        return left, points

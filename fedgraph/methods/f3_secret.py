@@ -6,7 +6,7 @@ without any (``EmbedRequest``); owners are then asked for shares, and aggregator
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -301,17 +301,41 @@ class ComputeRequest(Request):
 
 @dataclass(frozen=True)
 class ComputeReply:
-    """An aggregator's share of the first stage, int64 ``[draws, owners, samples, hidden]``."""
+    """What an aggregator has computed.
 
-    shares: Tensor
+    Attributes
+    ----------
+    shares : Tensor or None
+        Its share of the first stage, int64 ``[draws, owners, samples, hidden]``; None where it computed nothing.
+    unopened : tuple of str
+        The owners whose sealed shares it could not open.
+    """
+
+    shares: Tensor | None
+    unopened: tuple[str, ...] = ()
 
     def pack(self) -> RecordDict:
         """Convert to Flower records."""
-        return RecordDict({"config": ConfigRecord({}), "shares": to_record({"shares": self.shares})})
+        content = RecordDict({"config": ConfigRecord({"unopened": list(self.unopened)})})
+        if self.shares is not None:
+            content["shares"] = to_record({"shares": self.shares})
+        return content
 
     @classmethod
-    def unpack(cls, content: RecordDict, shape: tuple[int, ...]) -> ComputeReply:
-        """Check a reply. Raises ReplyError for another array or shape, and for numbers outside the field."""
+    def unpack(cls, content: RecordDict, shape: tuple[int, ...], owners: Collection[str]) -> ComputeReply:
+        """Check a reply to a request with sealed shares of ``owners``.
+
+        Raises
+        ------
+        ReplyError
+            For another array or shape, numbers outside the field, and strangers among the owners.
+        """
+        with unpacking_reply("the reply of an aggregator"):
+            unopened = tuple(map(str, content.config_records["config"]["unopened"]))  # type: ignore[arg-type]
+        if not set(unopened) <= set(owners):
+            raise ReplyError("the reply names owners of whom no shares were sent")
+        if unopened:
+            return cls(None, unopened)
         record = content.array_records.get("shares")
         if record is None:
             raise ReplyError("the reply holds no shares")

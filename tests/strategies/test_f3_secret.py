@@ -225,36 +225,65 @@ def test_an_aggregator_that_does_not_answer_is_done_without(trained):
         trained(client=Wire(silent("east", "west")))
 
 
+def cheating(message, reply):
+    if step(message) == "compute" and message.content["config"]["aggregator"] == "north":
+        shares = torch.from_numpy(reply.content["shares"]["shares"].numpy()) ^ 1
+        return Message(RecordDict({**reply.content, "shares": to_record({"shares": shares})}), reply_to=message)
+    return reply
+
+
 def test_an_aggregator_that_computes_something_else_is_found_out(trained):
-    def spoil(message, reply):
-        if step(message) == "compute" and message.content["config"]["aggregator"] == "north":
-            shares = torch.from_numpy(reply.content["shares"]["shares"].numpy()) ^ 1
-            return Message(RecordDict({**reply.content, "shares": to_record({"shares": shares})}), reply_to=message)
-        return reply
+    for policy in ("fail", "skip"):
+        with pytest.raises(RunError, match="contradict each other.*with 4 or more, it would be known which"):
+            trained(client=Wire(cheating), experiment={"on-missing": policy})
 
+
+def test_two_aggregators_more_than_needed_do_without_one_that_computes_something_else(trained):
+    four = [*HOSTS, *AGGREGATORS, {"aggregator": "south"}]
+    whole = trained(configs=four, aggregators=4)
+    found = trained(client=Wire(cheating), configs=four, aggregators=4, experiment={"on-missing": "skip"})
+    assert found.summary()["aggregators_used"] == ["east", "south", "west"]
+    np.testing.assert_array_equal(numbers(found), numbers(whole))
     with pytest.raises(RunError, match="contradict each other"):
-        trained(client=Wire(spoil))
+        trained(client=Wire(cheating), configs=four, aggregators=4)
 
 
-def test_tampered_seals_are_refused_with_names_and_spend_nothing(trained, tmp_path):
+def tampering(*places):
+    """Changes the shares of patch-1-1 for the aggregators at these places."""
+
     def spoil(message, reply):
         if step(message) != "share":
             return reply
         record = {name: torch.from_numpy(array.numpy().copy()) for name, array in reply.content["sealed"].items()}
         if "patch-1-1" in reply.content["config"]["owners"]:
-            record["1"][0, 60] ^= 1
-            record["1"][2, 60] ^= 1
+            for place in places:
+                record["1"][place, 60] ^= 1
         return Message(RecordDict({**reply.content, "sealed": to_record(record)}), reply_to=message)
 
+    return spoil
+
+
+def test_tampered_seals_are_refused_with_names_and_spend_nothing(trained, tmp_path):
     with pytest.raises(
         RunError,
-        match="east: the share from owner 'patch-1-1' for aggregator 'east' cannot be opened.*changed on the way.*"
-        "west: the share from owner 'patch-1-1'",
+        match="but 1 came .east: cannot open shares, which were changed on the way,.* of patch-1-1; west: cannot open",
     ):
-        trained(client=Wire(spoil))
+        trained(client=Wire(tampering(0, 2)))
     notes = {name: len(list((tmp_path / "state" / "aggregators" / name).glob("applied-*.safetensors")))
              for name in ("east", "north", "west")}  # fmt: skip
     assert notes == {"east": 0, "north": 4, "west": 0}, "of a request that is refused no map was applied"
+
+
+def test_an_owner_whose_seals_too_few_can_open_is_left_out_where_some_may_be_absent(trained):
+    skip = {"on-missing": "skip"}
+    found = trained(client=Wire(tampering(0, 1, 2)), experiment=skip)
+    away = trained("f3-inference", configs=[HOSTS[0], {"clients": "patch-1-0"}], experiment=skip)
+    assert [row["key"] for row in rows(found)] == [row["key"] for row in rows(away)]
+    assert np.abs(numbers(found) - numbers(away)).max() < 0.01
+    whole = trained(experiment=skip)
+    one = trained(client=Wire(tampering(1)), experiment=skip)
+    assert one.summary()["aggregators_used"] == ["east", "west"]
+    np.testing.assert_array_equal(numbers(one), numbers(whole))
 
 
 def test_the_server_cannot_tell_an_aggregator_of_other_samples(trained):
@@ -266,7 +295,7 @@ def test_the_server_cannot_tell_an_aggregator_of_other_samples(trained):
             config["keys"] = sorted(keys)
         return client_app(message, context)
 
-    with pytest.raises(RunError, match="2 aggregators are needed, but 0 came.*cannot be opened"):
+    with pytest.raises(RunError, match="2 aggregators are needed, but 0 came.*cannot open"):
         trained(client=client)
 
 

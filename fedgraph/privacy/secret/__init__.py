@@ -29,7 +29,7 @@ from fedgraph.privacy.secret.sealed import (
     open_sealed,
     seal,
 )
-from fedgraph.privacy.secret.shamir import ShareSettings, encode, reconstruct, split
+from fedgraph.privacy.secret.shamir import ShareSettings, encode, odd_one_out, reconstruct, split
 
 __all__ = [
     "OVERHEAD",
@@ -47,6 +47,7 @@ __all__ = [
     "folder_of",
     "is_public_key",
     "masked",
+    "odd_one_out",
     "on_shares",
     "open_sealed",
     "outcome",

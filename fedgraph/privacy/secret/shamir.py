@@ -23,7 +23,8 @@ class ShareSettings(Settings):
 
     Attributes
     ----------
-    aggregators     : number of nodes that hold shares, n.
+    aggregators     : number of nodes that hold shares, n. With k + 1 it is found out if one of them computes something
+                      else; with k + 2 the run goes on without it, if ``on-missing = "skip"``.
     threshold       : number of them whose shares together reveal the embedding, and are needed for a result, k.
     fractional_bits : bits after the point that are kept of an embedding's numbers.
     random_bits     : random bits below those. They keep exact results from revealing more than rounded ones would.
@@ -161,14 +162,42 @@ def reconstruct(shares: Tensor, points: Sequence[int], threshold: int) -> Tensor
         raise RunError(f"{len(shares)} shares came for the aggregators {list(points)}; each may give one share")
     if len(points) < threshold:
         raise RunError(f"{threshold} shares are needed, but only {len(points)} aggregators answered: {list(points)}")
+    contradiction = _contradiction(shares, points, threshold)
+    if contradiction is not None:
+        raise RunError(
+            f"the shares of the aggregators {contradiction} contradict each other: one of them computed something else "
+            f"or was tampered with; with {threshold + 2} or more, it would be known which"
+        )
+    return _at(0, shares[:threshold], points[:threshold])
+
+
+def odd_one_out(shares: Tensor, points: Sequence[int], threshold: int) -> int | None:
+    """Return the place of the one share that all others contradict, while they agree with each other.
+
+    Shares are a Reed-Solomon code, of which one error can be found with two shares more than needed. None where nobody
+    contradicts, where shares are fewer, or where more than one of them is wrong.
+
+    Parameters
+    ----------
+    shares, points, threshold
+        As for :func:`reconstruct`.
+    """
+    if len(points) < threshold + 2 or _contradiction(shares, points, threshold) is None:
+        return None
+    for place in range(len(points)):
+        others = [other for other in range(len(points)) if other != place]
+        if _contradiction(shares[others], [points[other] for other in others], threshold) is None:
+            return place
+    return None
+
+
+def _contradiction(shares: Tensor, points: Sequence[int], threshold: int) -> list[int] | None:
+    """Aggregators whose shares do not lie on one polynomial; None when all do."""
     used, first = shares[:threshold], points[:threshold]
     for share, point in zip(shares[threshold:], points[threshold:], strict=True):
         if not torch.equal(_at(point, used, first), share):
-            raise RunError(
-                f"the shares of the aggregators {sorted([*first, point])} contradict each other: one of them computed "
-                "something else or was tampered with"
-            )
-    return _at(0, used, first)
+            return sorted([*first, point])
+    return None
 
 
 def _at(where: int, shares: Tensor, points: Sequence[int]) -> Tensor:

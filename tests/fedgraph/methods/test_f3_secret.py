@@ -98,7 +98,11 @@ def test_replies_arrive_as_they_were_sent():
     reply = ShareReply.unpack(ShareReply(SEALED).pack(), {"a": 60, "b": 48}, 2)
     assert all(torch.equal(reply.sealed[owner], part) for owner, part in SEALED.items())
     shares = torch.randint(2**61 - 1, (2, 3, 4, 5))
-    assert torch.equal(ComputeReply.unpack(ComputeReply(shares).pack(), (2, 3, 4, 5)).shares, shares)
+    refusal = ComputeReply(None, ("b",)).pack()
+    assert ComputeReply.unpack(refusal, (2,), SEALED) == ComputeReply(None, ("b",))
+    with pytest.raises(ReplyError, match="names owners of whom no shares were sent"):
+        ComputeReply.unpack(refusal, (2,), {"a": SEALED["a"]})
+    assert torch.equal(ComputeReply.unpack(ComputeReply(shares).pack(), (2, 3, 4, 5), SEALED).shares, shares)
 
 
 def test_replies_that_are_not_what_was_asked_for_are_refused():
@@ -114,13 +118,13 @@ def test_replies_that_are_not_what_was_asked_for_are_refused():
         ShareReply.unpack(content, {"a": 60, "b": 48}, 2)
     for wrong in (-1, 2**61 - 1):
         with pytest.raises(ReplyError, match="no elements of the field"):
-            ComputeReply.unpack(ComputeReply(torch.tensor([0, wrong])).pack(), (2,))
+            ComputeReply.unpack(ComputeReply(torch.tensor([0, wrong])).pack(), (2,), SEALED)
     with pytest.raises(ReplyError, match="int32, expected int64"):
-        ComputeReply.unpack(ComputeReply(torch.zeros(2, dtype=torch.int32)).pack(), (2,))
+        ComputeReply.unpack(ComputeReply(torch.zeros(2, dtype=torch.int32)).pack(), (2,), SEALED)
     empty = ComputeReply(torch.zeros(2)).pack()
     del empty["shares"]
     with pytest.raises(ReplyError, match="holds no shares"):
-        ComputeReply.unpack(empty, (2,))
+        ComputeReply.unpack(empty, (2,), SEALED)
 
 
 def test_introductions():

@@ -45,7 +45,7 @@ _NGM = {
     "distillation": {"samples": 100},
     "sampling": {"sweeps": 1},
 }
-_SHARING = {"aggregators": 3, "threshold": 2, "map-bits": 9, "random-bits": 24, "largest": 8.0, "draws": 1}
+_SHARING = {"aggregators": 4, "threshold": 2, "map-bits": 9, "random-bits": 24, "largest": 8.0, "draws": 1}
 _OWNERS = [{"clients": "patch-0-0,patch-0-1"}, {"clients": "patch-1-0"}, {"clients": "patch-1-1"}]
 
 
@@ -131,7 +131,7 @@ def experiment(name: str, before: Path | None = None) -> tuple[dict[str, Any], l
     if name in ON_ONE_NODE:
         nodes: list[dict[str, Any]] = [{"partition-id": 0, "num-partitions": 1}]
     elif kind == "image-patches":
-        aggregators = ("east", "north", "west") if name == "f3-secret" else ()
+        aggregators = ("east", "north", "south", "west") if name == "f3-secret" else ()
         nodes = [*_OWNERS, *({"aggregator": each} for each in aggregators)]
     elif kind == "bayesian-network":
         nodes = [{"clients": each, "consent": "ranges,sums"} for each in tables["data"]["clients"]]

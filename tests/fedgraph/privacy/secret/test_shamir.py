@@ -11,7 +11,7 @@ from scipy import stats
 
 from fedgraph.privacy.secret import field
 from fedgraph.privacy.secret.field import PRIME
-from fedgraph.privacy.secret.shamir import ShareSettings, decode, encode, reconstruct, split
+from fedgraph.privacy.secret.shamir import ShareSettings, decode, encode, odd_one_out, reconstruct, split
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import parse
@@ -70,6 +70,22 @@ def test_a_wrong_share_shows_when_more_than_needed_came():
         changed[wrong, 2] = (changed[wrong, 2] + 1) % PRIME
         with pytest.raises(RunError, match=r"\[1, 2, 3\] contradict"):
             reconstruct(changed, [1, 2, 3], 2)
+
+
+def test_two_shares_more_than_needed_tell_which_one_is_wrong():
+    secret = field.random_elements((5,))
+    for threshold, number in ((2, 4), (3, 6)):
+        shares, points = split(secret, number, threshold), list(range(1, number + 1))
+        assert odd_one_out(shares, points, threshold) is None
+        for wrong in range(number):
+            changed = shares.clone()
+            changed[wrong, 3] = (changed[wrong, 3] + 1) % PRIME
+            assert odd_one_out(changed, points, threshold) == wrong
+            with pytest.raises(RunError, match=f"with {threshold + 2} or more"):
+                reconstruct(changed, points, threshold)
+        changed[0] = (changed[0] + 1) % PRIME
+        assert odd_one_out(changed, points, threshold) is None, "two of them are wrong"
+    assert odd_one_out(changed[:4], points[:4], 3) is None, "only one more than needed"
 
 
 def test_too_few_or_doubled_shares_are_refused():
