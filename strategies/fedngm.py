@@ -6,7 +6,7 @@ Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
@@ -202,31 +202,38 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
         """
         settings, common = self.settings.recovery, self._common
         exact = self.settings.statistics.noise is None
-
-        def sums_of(_: str, flat: Tensor) -> Tensor:
-            if exact and not settings.masks:
-                UnitSums.from_flat(flat, common).check(common, max(self._members.num_rows))
-            return flat
-
         while True:
             keys = self._phase(self._request("keys"), lambda text, _: key_from_text(text)) if settings.masks else None
             asked, request = self._members.names, self._request("sums", scaling=scaling, keys=keys)
-            found = self._phase(request, sums_of, sums=UnitSums.width(common))
+            found = self._phase(request, lambda _, flat: flat, sums=UnitSums.width(common))
             if not settings.masks or self._members.names == asked:
                 break
+        if exact and not settings.masks:
+            found = self._of_own_rows(found)
         # Masks add up to zero modulo 2^64, in the arithmetic of int64.
         sums = UnitSums.from_flat(torch.stack(list(found.values())).sum(0), common)
-        if exact:
+        if exact and settings.masks:
             try:
                 sums.check(common, sum(self._members.num_rows))
             except ReplyError as error:
-                if not settings.masks:
-                    raise
                 raise RunError(
                     f"the sum over all clients is none of rows ({error}). Masks hide whose part is wrong: run without "
                     "masks to find out, or without the clients that are in doubt"
                 ) from None
         return recover_from_sums(settings, common, sums, self.settings.targets).graph
+
+    def _of_own_rows(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The sums of those clients whose sums can be of as many rows as they have."""
+        lost = {}
+        for name, rows in zip(self._members.names, self._members.num_rows, strict=True):
+            try:
+                UnitSums.from_flat(found[name], self._common).check(self._common, rows)
+            except ReplyError as error:
+                lost[name] = str(error)
+        if lost:
+            self._members = self._members.without(lost)
+            self._check_present()
+        return {name: found[name] for name in self._members.names}
 
     def _global_model(self, scaling: Scaling, graph: FeatureGraph) -> tuple[Network, Tensor]:
         """Return the network, and its parameters ``[1, parameters]``."""

@@ -125,6 +125,9 @@ _ALIKE = "all need the same labels, shares and split-seed"
 _MOST_NUMBERS = 1 << 32
 """Most numbers in all embeddings, 16 GiB, so that an owner that claims a long embedding cannot fill the memory."""
 
+_ROUNDING = 1e-9
+"""Relative error of sums of votes; half of them is no majority."""
+
 
 def join(
     answers: Mapping[int, EmbedReply],
@@ -145,8 +148,8 @@ def join(
         Owners that get a column, in this order; the column of an owner that did not answer is empty, and other owners
         are ignored. By default all owners with usable answers, sorted by name.
     tolerant : bool, default False
-        Also leave out owners that contradict most of the owners that have a sample; and samples on which owners
-        disagree and none has most on its side.
+        Also leave out owners that contradict most nodes whose owners have a sample; and samples on which nodes disagree
+        and none has most on its side.
     embedded : bool, default True
         Whether embeddings were asked for, so that owners without any are left out.
 
@@ -293,12 +296,14 @@ def _outvoted(
     places: Mapping[int, Tensor],
     keys: Sequence[str],
 ) -> dict[str, str]:
-    """Return the owners that contradict most of the owners that have a sample, with the reason.
+    """Return the owners that contradict most nodes whose owners have a sample, with the reason.
 
-    Owners are removed one after the other, the most contradictory one first, and the majorities are taken again without
-    its votes: owners that it helped to outvote may be right.
+    Nodes vote, since one that lies does so for all its owners; where as many nodes are on both sides, their owners with
+    the sample decide. Owners are removed one after the other, the most contradictory one first, and the majorities are
+    taken again without its votes: owners that it helped to outvote may be right.
     """
     names = [answers[node].clients[row] for node, rows in used.items() for row in rows]
+    nodes = torch.tensor([column for column, rows in enumerate(used.values()) for _ in rows])
     votes = {word: torch.full((len(keys), len(names)), NO_LABEL) for word in _SAID}
     start = 0
     for node, rows in used.items():
@@ -309,7 +314,7 @@ def _outvoted(
         start += len(rows)
     found: dict[str, str] = {}
     while True:
-        minority = {word: _minority(values) for word, values in votes.items()}
+        minority = {word: _minority(values, nodes) for word, values in votes.items()}
         times = torch.stack([each.sum(0) for each in minority.values()])
         if not bool(times.any()):
             return found
@@ -324,13 +329,17 @@ def _outvoted(
             values[:, worst] = NO_LABEL
 
 
-def _minority(votes: Tensor) -> Tensor:
-    """Return which votes ``[samples, owners]`` contradict more than half of a sample's votes; ``NO_LABEL`` is no
-    vote.
+def _minority(votes: Tensor, nodes: Tensor) -> Tensor:
+    """Return which votes ``[samples, owners]`` contradict more than half of a sample's votes.
+
+    ``nodes`` are those of the owners, counted from 0; ``NO_LABEL`` is no vote.
     """
     cast = votes != NO_LABEL
     if not bool(cast.any()):
         return cast
-    count = torch.zeros(len(votes), int(votes.max()) + 1, dtype=torch.int64)
-    most, value = count.scatter_add_(1, votes.clamp(min=0), cast.long()).max(1)
-    return cast & (2 * most > cast.sum(1))[:, None] & (votes != value[:, None])
+    by_node = torch.zeros(len(votes), int(nodes.max()) + 1).double().index_add_(1, nodes, cast.double())
+    # What owners of a node have together is more than all owners can have by themselves.
+    weight = torch.where(cast, 1 + len(nodes) / by_node[:, nodes].clamp(min=1), 0.0)
+    count = torch.zeros(len(votes), int(votes.max()) + 1).double()
+    most, value = count.scatter_add_(1, votes.clamp(min=0), weight).max(1)
+    return cast & (2 * most > weight.sum(1) * (1 + _ROUNDING))[:, None] & (votes != value[:, None])

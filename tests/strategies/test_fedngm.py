@@ -507,6 +507,21 @@ def test_sums_that_none_have_are_refused_with_the_name_of_their_client(summed, r
     assert list(summary["per_client"]["test"]["weight-mae"]) == ["east", "west"]
 
 
+def test_a_client_that_has_other_rows_than_it_says_is_left_out(summed, run_experiment):
+    def change(request, content):
+        config = content.config_records["config"]
+        if request.phase == "schema" and "east" in config["clients"]:
+            config["num-rows"] = [9]
+        return content
+
+    configs = [{"clients": name} for name in NAMES]
+    with pytest.raises(RunError, match="east: the sums are not those of"):
+        run_experiment(summed, node_configs=configs, client=Listener(change))
+    summed["experiment"] |= {"on-missing": "skip", "min-clients": 2}
+    summary = run_experiment(summed, node_configs=configs, client=Listener(change)).summary()
+    assert list(summary["per_client"]["test"]["weight-mae"]) == ["north", "west"]
+
+
 def test_who_is_lost_takes_its_masks_with_it_and_the_others_begin_again(summed, run_experiment):
     def fail(request, content):
         lost = request.phase == "sums" and content.config_records["config"]["clients"] == ["west"]

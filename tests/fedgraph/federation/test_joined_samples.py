@@ -181,14 +181,22 @@ def test_all_owners_of_a_node_that_have_the_sample_are_left_out():
     assert columns.present.any(0).tolist() == [False, False, True, True, True]
 
 
+def test_a_node_has_one_say_however_many_owners_it_speaks_for():
+    nodes = {1: saying({name: {"01", "03"} for name in "abc"}, "labels", "03", 1)}
+    nodes |= {2: answer({"d": {"01", "03"}}), 3: answer({"e": {"03"}})}
+    assert set(join(nodes, tolerant=True).absent) == {"a", "b", "c"}
+    del nodes[3]
+    assert set(join(nodes, tolerant=True).absent) == {"d"}, "one node against one: three owners against one"
+
+
 def test_who_is_wrong_most_often_has_no_say_any_more():
-    """Of sample 05 c and a have equal votes, and of 07 a outvotes d; but a is wrong of 01 and 02 as well."""
+    """Of sample 05 c and a have equal votes; but a is wrong of 01, 02 and 07 as well."""
     wrong = answer({"a": {"01", "02", "05", "07"}, "e": {"07"}})
     wrong = replace(wrong, labels=(wrong.labels + 1) % 3)
     nodes = {1: wrong, 2: answer({"b": {"01", "02"}, "c": {"01", "02", "05"}}), 3: answer({"d": {"02", "07"}})}
     joined = join({**nodes, 4: answer({"f": {"07"}})}, tolerant=True)
     assert set(joined.absent) == {"a", "e"}
-    assert "label of 2 samples, such as '01'" in joined.absent["a"]
+    assert "label of 3 samples, such as '01'" in joined.absent["a"]
     assert joined.labels.tolist() == [label_of(key) for key in joined.keys]
 
 
