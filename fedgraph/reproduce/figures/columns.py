@@ -76,7 +76,7 @@ def _drawn(
         axis.spines[["top", "right"]].set_visible(False)
     handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
     figure.legend(
-        handles.values(), handles.keys(), fontsize=8, frameon=False, loc="outside lower center",
+        [handles[label] for label in labels], labels, fontsize=8, frameon=False, loc="outside lower center",
         ncols=legend_columns(figure, labels),
     )  # fmt: skip
     return figure
