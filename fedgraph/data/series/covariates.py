@@ -49,9 +49,8 @@ def covariates(
     Parameters
     ----------
     wanted : sequence of str
-        Which: ``time-of-day`` and ``day-of-week``, both in [0, 1), the latter 0 throughout where the training part is
-        shorter than a week, since other days come after it; and ``weekly-profile``, two features: the profile at a
-        step's own time and at the time of the step that is ``ahead`` of it; the mean of a client that has
+        Which: ``time-of-day`` and ``day-of-week``, both in [0, 1), and ``weekly-profile``, two features: the profile
+        at a step's own time and at the time of the step that is ``ahead`` of it; the mean of a client that has
         readings of less than two days.
     seconds : ndarray
         From a Monday's midnight to each step, ``[steps]``.
@@ -79,8 +78,6 @@ def covariates(
             found += [(name, usual[0]), (f"{name}-ahead", usual[1])]
         else:
             share = seconds % _DAY / _DAY if name == "time-of-day" else seconds // _DAY % 7 / 7
-            if name == "day-of-week" and _span(np.ones((1, training), bool), seconds[:training]) < _WEEK:
-                share = np.zeros(steps)
             found.append((name, np.broadcast_to(share.astype(np.float32), (clients, steps))))
     return np.stack([values for _, values in found], axis=2), tuple(name for name, _ in found)
 

@@ -37,8 +37,7 @@ class WindowSettings(ColdStartSettings):
     covariates     : further input features, behind the others, in this order: ``time-of-day`` and ``day-of-week``, both
                      in [0, 1); ``weekly-profile``, what the client usually reads at this time of the week, and so many
                      steps ahead as are forecast. Each client's profile is fitted to its own training readings, and
-                     never sent. What training readings say nothing of is constant: ``day-of-week`` with less than a
-                     week of them, and a client's profile with less than two days.
+                     never sent. With less than two days of them it is their mean.
     start          : time of the first step, where the file does not say.
     features       : features to use, counted from 0 in the file; all when not given.
     target_feature : the feature to forecast, counted from 0 in the file.
