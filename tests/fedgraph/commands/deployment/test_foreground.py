@@ -17,7 +17,13 @@ print(os.getpid(), file=open({started!r}, "a"))
 executor = subprocess.Popen([{executor!r}])
 time.sleep(600)
 """
-EXECUTOR = "#!{python}\nimport os, time\nparent = os.getppid()\nwhile os.getppid() == parent:\n    time.sleep(0.1)\n"
+# It ends with its program, and after a minute if that ended before it could look.
+EXECUTOR = """#!{python}
+import os, time
+parent, end = os.getppid(), time.monotonic() + 60
+while os.getppid() == parent and time.monotonic() < end:
+    time.sleep(0.1)
+"""
 
 
 @pytest.fixture
