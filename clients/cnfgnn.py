@@ -50,17 +50,14 @@ class CNFGNNClient(CohortClient[CNFGNNSettings]):
     def _reply(self) -> WorkReply:
         request, done = self.request, self.node.done
         if "examples" in request.shared:
-            starts = self._starts()
             done.append(f"sent when {counted(self.cohort, SPLITS)} start")
-            return WorkReply(request.clients, starts)
+            return WorkReply(request.clients, self._starts())
         if not any(name.startswith("graph/") for name in request.stacked):
-            encoded = self._encoded()
             done.append(f"sent hidden states for round {request.round}")
-            return WorkReply(request.clients, encoded)
+            return WorkReply(request.clients, self._encoded())
         if "parameters" not in request.shared:
-            gradients = self._gradients()
             done.append(f"sent gradients of round {request.round}")
-            return WorkReply(request.clients, {"gradients": gradients})
+            return WorkReply(request.clients, {"gradients": self._gradients()})
         return super().reply()
 
     @cached_property

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from clients.engine.base import CohortClient, measured_after, trained_on
+from clients.engine.base import CohortClient, trained_on
 from clients.engine.node import Node
 from clients.engine.update_release import UpdateRelease
 from fedgraph.experiment import Experiment
@@ -54,10 +54,7 @@ class IPAClient(CohortClient[IPASettings]):
             raise ReplyError("the peers of IPA take turns: one is asked to train at a time")
         stacked, training = self.train()
         self.node.done.append(trained_on(self.cohort, self.request.round))
-        metrics = self.evaluate()
-        if self.request.evaluate:
-            self.node.done.append(measured_after(self.request.evaluate, self.request.round))
-        return WorkReply(self.request.clients, stacked, {**metrics, **training})
+        return WorkReply(self.request.clients, stacked, {**self.evaluate_after(self.request.round), **training})
 
     def _check_peers(self) -> None:
         """Raise ReplyError unless what came of other peers has the shapes of their models, and of their weights."""

@@ -229,18 +229,19 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
             return ComputeReply.unpack(content, stages.shape, sealed)
 
         found, problems = split_replies(ordered.send_and_receive(messages, timeout=plan.timeout), hosts, read)
-        shares = {name: found[node].shares for name, node in nodes.items() if node in found}
-        computed = {name: own for name, own in shares.items() if own is not None}
+        answers = {name: found[node] for name, node in nodes.items() if node in found}
+        computed = {name: answer.shares for name, answer in answers.items() if answer.shares is not None}
         reasons = {name: problems[node] for name, node in nodes.items() if node in problems}
-        refused = {name: found[node].unopened for name, node in nodes.items() if node in found}
-        reasons |= {name: f"{_UNOPENED} {', '.join(owners)}" for name, owners in refused.items() if owners}
+        reasons |= {
+            name: f"{_UNOPENED} {', '.join(answer.unopened)}" for name, answer in answers.items() if answer.unopened
+        }
         for name, reason in reasons.items():
             log.warning("nothing usable from aggregator %s: %s", name, reason)
         if len(computed) >= self.settings.threshold:
             return computed, {}
         if self.plan.tolerant:
             # A few aggregators that say so leave nobody out: the others are enough.
-            by = {owner: [name for name, owners in refused.items() if owner in owners] for owner in sealed}
+            by = {owner: [name for name, answer in answers.items() if owner in answer.unopened] for owner in sealed}
             most = len(names) - self.settings.threshold
             unopened = {owner: f"{', '.join(who)}: {_UNOPENED} it" for owner, who in by.items() if len(who) > most}
             if unopened:

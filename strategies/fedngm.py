@@ -230,9 +230,7 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
                 UnitSums.from_flat(found[name], self._common).check(self._common, rows)
             except ReplyError as error:
                 lost[name] = str(error)
-        if lost:
-            self._members = self._members.without(lost)
-            self._check_present()
+        self._lose(lost)
         return {name: found[name] for name in self._members.names}
 
     def _global_model(self, scaling: Scaling, graph: FeatureGraph) -> tuple[Network, Tensor]:
@@ -277,10 +275,14 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
         found, lost = self._members.ask(
             self._grid, request, read, timeout=self.plan.timeout, traffic=self.traffic, width=width, sums=sums
         )
+        self._lose(lost)
+        return {name: found[name] for name in self._members.names}
+
+    def _lose(self, lost: Mapping[str, str]) -> None:
+        """Count members as absent, with reasons. Raises as ``_check_present``."""
         if lost:
             self._members = self._members.without(lost)
             self._check_present()
-        return {name: found[name] for name in self._members.names}
 
     def _request(self, phase: Phase, **known: object) -> PhaseRequest:
         plan = self.plan

@@ -153,14 +153,19 @@ class CohortClient(Configured[S]):
         if request.predict:
             done.append("sent predictions of the test examples")
             return WorkReply(request.clients, self.predict())
-        metrics = self.evaluate()
-        if request.evaluate:
-            done.append(measured_after(request.evaluate, request.round - request.train))
+        metrics = self.evaluate_after(request.round - request.train)
         if not request.train:
             return WorkReply(request.clients, {}, metrics)
         stacked, training = self.train()
         done.append(trained_on(self.cohort, request.round))
         return WorkReply(request.clients, stacked, {**metrics, **training})
+
+    def evaluate_after(self, server_round: int) -> dict[str, Tensor]:
+        """Evaluate the models as they are after a round, and say so for who runs the node."""
+        metrics = self.evaluate()
+        if self.request.evaluate:
+            self.node.done.append(measured_after(self.request.evaluate, server_round))
+        return metrics
 
     @cached_property
     def cohort(self) -> AnyCohort:

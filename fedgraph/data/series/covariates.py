@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,7 +114,7 @@ def weekly_profile(
     own = (seconds[step] == times.ravel()) & valid[:, step]
     reading = np.where(own, counted[:, step], 0.0)
     # Not out of the mean: where there is no other reading, the profile would tell how far this one is from it.
-    profile = np.broadcast_to(_means(counted, valid), reading.shape)
+    profile = np.broadcast_to(_means(readings, valid), reading.shape)
     weekend = slots // _DAY >= 5
     for period in (slots % _DAY, slots % _DAY + weekend * _DAY, slots):
         groups, group = np.unique(period, return_inverse=True)
@@ -123,7 +123,7 @@ def weekly_profile(
     return np.moveaxis(profile.astype(np.float32).reshape(len(readings), *times.shape), 0, -2)
 
 
-def _means(readings: NDArray[Any], valid: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _means(readings: NDArray[np.float32], valid: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Means ``[clients, 1]`` of valid readings ``[clients, steps]``; 0 without any."""
     total = np.where(valid, readings, 0).sum(1, dtype=np.float64, keepdims=True)
     return np.asarray(total / np.maximum(valid.sum(1, keepdims=True), 1))
