@@ -5,11 +5,13 @@
 ('c',)
 """
 
-from fedgraph.federation.exchange import OrderedGrid, SomeAnswer, ask_everybody, identify, split_replies
-from fedgraph.federation.federation import Federation, Traffic, hosts_of, nodes_of
+from fedgraph.federation.exchange import OrderedGrid, split_replies
+from fedgraph.federation.federation import Federation, hosts_of, nodes_of
 from fedgraph.federation.identity import hosted_clients, listed, named_clients, prove, read_public_keys
 from fedgraph.federation.joined_samples import JoinedSamples, join
+from fedgraph.federation.opening_query import SomeAnswer, ask_everybody, identify
 from fedgraph.federation.roll_call import ClientsTable, RollCall, by_reason
+from fedgraph.federation.traffic import Traffic
 
 __all__ = [
     "ClientsTable",

@@ -1,6 +1,4 @@
-"""The federation of a run: its clients in the order of their names, the nodes that host them, and the traffic
-between.
-"""
+"""The federation of a run: its clients in the order of their names, and the nodes that host them."""
 
 from __future__ import annotations
 
@@ -19,46 +17,6 @@ from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError, IdentityError
 
 log = logging.getLogger("fedgraph")
-
-
-@dataclass
-class Traffic:
-    """Traffic between server and nodes, as it was and as it would be with a node for every client.
-
-    An array sent to several nodes counts for each of them. Names, settings and metrics (a few kilobytes per node) and
-    the overhead of the transport are not counted, so that all runs of an experiment report the same numbers.
-
-    Attributes
-    ----------
-    exchanges : int
-        Requests with their replies; the opening query counts once, however often it had to be asked.
-    bytes_down : int
-        Bytes of the arrays in all requests as Flower encodes them: the numbers, and about 128 bytes per array.
-    bytes_up : int
-        The same for all replies that came, usable or not, including label counts in the opening query.
-    bytes_down_alone, bytes_up_alone : int
-        The same if every client had a node of its own, whatever the nodes of this run were: a model that a node gets
-        once for all its clients counts for each of them, as does the one mean that a node of a stock strategy returns.
-        These numbers describe the method; ``bytes_down`` and ``bytes_up`` also depend on which clients share a node.
-        Candidates of ``sfl-cold-start``, which not all clients need, count for each client.
-    """
-
-    exchanges: int = 0
-    bytes_down: int = 0
-    bytes_up: int = 0
-    bytes_down_alone: int = 0
-    bytes_up_alone: int = 0
-
-    def since(self, before: Traffic) -> Traffic:
-        """Return the traffic added since the counter was ``before``."""
-        return Traffic(**{name: value - getattr(before, name) for name, value in vars(self).items()})
-
-    def per_client(self, clients: int) -> dict[str, float]:
-        """Return the mean bytes per client, each on a node of its own, as entries of ``summary.json``."""
-        return {
-            "bytes_down_per_client": self.bytes_down_alone / clients,
-            "bytes_up_per_client": self.bytes_up_alone / clients,
-        }
 
 
 @dataclass(frozen=True)

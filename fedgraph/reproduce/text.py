@@ -1,15 +1,12 @@
-"""Texts of a table: Markdown for a file, and tables for the terminal."""
+"""A table as Markdown, and its numbers as text."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterator, Sequence
-
-from rich.markup import escape
-from rich.table import Table
+from collections.abc import Iterator
 
 from fedgraph.reproduce.numbers import markdown_line
-from fedgraph.reproduce.paired import Difference, differences, explanation
+from fedgraph.reproduce.paired import differences, explanation
 from fedgraph.reproduce.results import Results, Spread, commits
 from fedgraph.reproduce.table import ColumnTable, PublishedValue, RowTable
 
@@ -47,7 +44,7 @@ def _section(results: Results, column: ColumnTable) -> Iterator[str]:
     yield markdown_line(["---", *("---:" for _ in heads[1:-1]), "---"])
     for row in results.rows(column):
         remark = "; ".join(filter(None, (results.trouble(row, column), results.differs(row, column))))
-        yield markdown_line([_label(row, column), *_entries(results, row, column, "**{}**"), remark])
+        yield markdown_line([_label(row, column), *entries(results, row, column, "**{}**"), remark])
     yield ""
     compared = list(differences(results, column))
     if compared:
@@ -97,57 +94,6 @@ def command(results: Results) -> str:
     return shlex.join(parts)
 
 
-def terminal_tables(results: Results, rows: Collection[str], columns: Collection[str]) -> Iterator[Table]:
-    """Yield a table per column for the terminal, with the named rows and columns."""
-    for column in results.columns:
-        if column.key in columns:
-            yield _terminal_table(results, column, rows)
-            compared = [(row, found) for row, found in differences(results, column) if row.label in rows]
-            if compared:
-                yield _terminal_differences(results, column, compared)
-
-
-def _terminal_table(results: Results, column: ColumnTable, rows: Collection[str]) -> Table:
-    differs = results.differs_as_a_whole(column)
-    table = Table(title=escape(f"{column.title}{f' ({differs})' if differs else ''}"), title_justify="left")
-    table.add_column("method", overflow="fold")
-    for metric in results.table.metrics_of(column):
-        table.add_column(_folded(results.heading(column, metric)), justify="right", no_wrap=True)
-        if results.has_published(column):
-            heading = _folded(results.published_heading(column))
-            table.add_column(heading, justify="right", style="dim", no_wrap=True)
-    table.add_column("what differs", style="dim")
-    for row in results.rows(column):
-        if row.label in rows:
-            # Reasons are given below the tables.
-            remark = "; ".join(
-                filter(
-                    None, (results.trouble(row, column).partition(": ")[0], row.differs, results.chosen(row, column))
-                )
-            )
-            entries = _entries(results, row, column, "[bold]{}[/bold]")
-            table.add_row(escape(row.label), *entries, escape(remark))
-    return table
-
-
-def _terminal_differences(
-    results: Results, column: ColumnTable, compared: Sequence[tuple[RowTable, Sequence[Difference | None]]]
-) -> Table:
-    table = Table(title=escape(explanation(results)), title_justify="left")
-    table.add_column(escape(f"{results.table.table.compare} less"), overflow="fold")
-    for metric in results.table.metrics_of(column):
-        table.add_column(escape(metric.title), justify="right", no_wrap=True)
-    for row, found in compared:
-        # Brackets of an interval are not markup.
-        table.add_row(escape(row.label), *("-" if each is None else escape(str(each)) for each in found))
-    return table
-
-
-def _folded(heading: str) -> str:
-    """Break a heading into a line per part, since numbers below are narrow."""
-    return escape(heading.replace(", ", ",\n"))
-
-
 def number(ours: Spread | None, decimals: int = 3) -> str:
     """Format as ``4.880 ± 0.012``; without a deviation for one seed."""
     if ours is None:
@@ -163,7 +109,7 @@ def printed(value: PublishedValue | None, decimals: int = 2) -> str:
     return " ± ".join(f"{part:.{decimals}f}" for part in (value if isinstance(value, tuple) else (value,)))
 
 
-def _entries(results: Results, row: RowTable, column: ColumnTable, bold: str) -> Iterator[str]:
+def entries(results: Results, row: RowTable, column: ColumnTable, bold: str) -> Iterator[str]:
     """Yield our and the published value of each metric; ``bold`` is the format of our best one."""
     for metric in results.table.metrics_of(column):
         every = [spread for each in results.rows(column) if (spread := results.ours(each, column, metric))]

@@ -1,14 +1,16 @@
 import io
+import re
 
 import pytest
 from rich.console import Console
 
 from fedgraph.reproduce.results import Spread
-from fedgraph.reproduce.text import command, markdown, number, printed, terminal_tables
+from fedgraph.reproduce.terminal import terminal_tables
+from fedgraph.reproduce.text import command, markdown, number, printed
 
 
-def shown(tables):
-    console = Console(file=io.StringIO(), width=160, color_system=None)
+def shown(tables, width=160):
+    console = Console(file=io.StringIO(), width=width, color_system=None)
     for table in tables:
         console.print(table)
     return console.file.getvalue()
@@ -74,6 +76,26 @@ def test_the_terminal_shows_the_chosen_rows_and_columns(finished):
     assert "as it is" in text
     assert "99.00" in text
     assert shown(terminal_tables(finished, ["SFL"], [])) == ""
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_numbers_and_names_are_whole_on_a_narrow_terminal(table, finished, results_of, width):
+    table["rows"][1] |= {"label": "SFL over a permuted road graph", "differs": "half of the rounds of the others"}
+    table["rows"][1].pop("published", None)
+    results = results_of(table)
+    wide, narrow = (
+        shown(terminal_tables(results, ["SFL over a permuted road graph", "FedAvg"], ["digits"]), each)
+        for each in (200, width)
+    )
+    assert max(map(len, narrow.splitlines())) <= width
+    numbers = re.findall(r"\d+\.\d+(?: ± \d+\.\d+)?", wide)
+    assert len(numbers) >= 4
+    assert [number for number in numbers if number not in narrow] == []
+    for word in ("SFL over a permuted road", "FedAvg", "half of the rounds"):
+        assert word in narrow, word
+    # Names stand beside every part.
+    assert narrow.count("FedAvg") == narrow.count("method")
+    assert narrow.count("what differs") == 1
 
 
 def test_brackets_and_bars_in_words_are_harmless(table, results_of):

@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from fedgraph.federation.federation import Traffic
+from fedgraph.federation.traffic import Traffic
 from fedgraph.runs.callbacks import (
     AverageLast,
     Callback,

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.federation.federation import Traffic
+from fedgraph.federation.traffic import Traffic
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout

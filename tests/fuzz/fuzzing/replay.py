@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from clients.app import app as client_app
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.federation import exchange
+from fedgraph.federation import opening_query
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.messages import KEEP_KEY, RUN_KEY
 from fedgraph.support.errors import FedgraphError
@@ -289,13 +289,13 @@ def time_limit(seconds: int):
 def workplace():
     """A folder for all runs, in memory where there is one, and no waiting or talking meanwhile."""
     memory = Path("/dev/shm")
-    level, poll = logging.getLogger("fedgraph").level, exchange._POLL_SECONDS
+    level, poll = logging.getLogger("fedgraph").level, opening_query._POLL_SECONDS
     logging.getLogger("fedgraph").setLevel(logging.CRITICAL)
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    exchange._POLL_SECONDS = 0.001
+    opening_query._POLL_SECONDS = 0.001
     try:
         with tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory if memory.is_dir() else None) as folder:
             yield Path(folder)
     finally:
         logging.getLogger("fedgraph").setLevel(level)
-        exchange._POLL_SECONDS = poll
+        opening_query._POLL_SECONDS = poll

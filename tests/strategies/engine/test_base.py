@@ -7,9 +7,10 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result
 
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.federation.exchange import OrderedGrid, identify
+from fedgraph.federation.exchange import OrderedGrid
 from fedgraph.federation.federation import Federation
 from fedgraph.federation.grids.in_process import LocalGrid
+from fedgraph.federation.opening_query import identify
 from fedgraph.federation.roll_call import RollCall
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import WorkReply, WorkRequest

@@ -1,0 +1,222 @@
+"""The first exchange of a run: all nodes are asked whom they host, until everybody is there."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedgraph.federation.agreement import contradictions
+from fedgraph.federation.exchange import split_replies
+from fedgraph.federation.federation import Federation
+from fedgraph.federation.identity import challenge, check_proof
+from fedgraph.federation.roll_call import Answer, RollCall
+from fedgraph.federation.traffic import Traffic
+from fedgraph.messages import CHALLENGE_KEY, CLIENT_KEY, EXPERIMENT_KEY, Identity, is_unreachable, proof_of
+from fedgraph.support.errors import IdentityError
+
+log = logging.getLogger("fedgraph")
+
+_POLL_SECONDS = 0.5
+_REMIND_SECONDS = 10.0
+_ANSWER_SECONDS = 300.0
+"""Seconds in which a connected node may load its libraries and data before it answers the opening query."""
+
+SomeAnswer = TypeVar("SomeAnswer", bound=Answer)
+
+
+def identify(
+    grid: Grid,
+    client: str,
+    experiment: str,
+    roll_call: RollCall,
+    label_counts: bool,
+    on_wait: Callable[[str], None] = lambda text: None,
+    traffic: Traffic | None = None,
+    tolerate: bool = False,
+) -> Federation:
+    """Run the opening query: ask all nodes whom they host, and wait until all clients are there.
+
+    Parameters
+    ----------
+    grid : Grid
+        Grid whose nodes are asked.
+    client : str
+        Dotted path of the client class.
+    experiment : str
+        Part of the experiment that nodes get, as JSON.
+    roll_call : RollCall
+        Clients to wait for, and how long.
+    label_counts : bool
+        Whether nodes also report the number of examples per class of each client.
+    on_wait : callable, optional
+        Called with a sentence about the clients that are missing, see :func:`ask_everybody`.
+    traffic : Traffic, optional
+        Counter that the exchange is added to.
+    tolerate : bool, default False
+        Continue without nodes whose answer is missing, unusable or contradicts the others, see :func:`ask_everybody`.
+
+    Returns
+    -------
+    Federation
+        All clients and the nodes that host them.
+
+    Raises
+    ------
+    IdentityError
+        As for :func:`ask_everybody`, and when a client is hosted twice or nodes host no client at all.
+    DataError
+        When clients disagree on the task, or a client has no training examples although it should.
+    """
+    config = ConfigRecord({CLIENT_KEY: client, EXPERIMENT_KEY: experiment, "label-counts": label_counts})
+    content = RecordDict({"config": config})
+
+    def read(content: RecordDict) -> Identity:
+        identity = Identity.unpack(content)
+        if tolerate:
+            identity.check_trains()
+        return identity
+
+    identities = ask_everybody(
+        grid, content, "query.identify", read, roll_call, tolerate=tolerate, on_wait=on_wait, traffic=traffic
+    )
+    return Federation.of(identities)
+
+
+def ask_everybody(
+    grid: Grid,
+    content: RecordDict,
+    message_type: str,
+    read: Callable[[RecordDict], SomeAnswer],
+    roll_call: RollCall,
+    timeout: float = _ANSWER_SECONDS,
+    tolerate: bool = False,
+    on_wait: Callable[[str], None] = lambda text: None,
+    traffic: Traffic | None = None,
+) -> dict[int, SomeAnswer]:
+    """Run one exchange with all nodes, including those that connect in time, and return their answers.
+
+    The exchange ends when all clients that the roll call waits for have answered: all expected clients, or every
+    partition that nodes report and at least ``min_clients`` clients.
+
+    Parameters
+    ----------
+    grid : Grid
+        Grid whose nodes are asked.
+    content : RecordDict
+        The request; where the roll call has keys, a challenge is added to its record ``config``.
+    message_type : str
+        Flower message type of the request.
+    read : callable
+        Checks and unpacks the content of an answer; raises ReplyError.
+    roll_call : RollCall
+        Clients to wait for, how long, and the public keys that prove them.
+    timeout : float, default 300
+        Seconds in which a node must answer; never less than ``roll_call.wait``.
+    tolerate : bool, default False
+        Continue without nodes whose answer is missing or unusable, or contradicts those of most other nodes
+        (:func:`fedgraph.federation.agreement.contradictions`), if at least ``min_clients`` clients remain. Where
+        clients are expected by name, an unusable answer does not end the run at once: the node is asked again every ten
+        seconds while other clients are waited for.
+    on_wait : callable, optional
+        Called with a sentence that names the missing clients and the time left, when the clients change and at least
+        every ten seconds.
+    traffic : Traffic, optional
+        Counter that the exchange is added to.
+
+    Returns
+    -------
+    dict of int to SomeAnswer
+        Answers by node id.
+
+    Raises
+    ------
+    IdentityError
+        When a node cannot name its clients (with the node's own message), does not prove that it may host them although
+        the roll call has keys, or when clients are still missing after ``roll_call.wait`` seconds.
+    """
+    heard_of: dict[int, SomeAnswer] = {}
+    failed: dict[int, str] = {}
+    refused: dict[int, str] = {}
+    asked_again = time.monotonic()
+    traffic = Traffic() if traffic is None else traffic
+    traffic.exchanges += 1
+    wait = roll_call.wait
+    deadline = time.monotonic() + wait
+    news = _News(on_wait)
+    challenged = challenge()
+    if roll_call.keys is not None:
+        content.config_records["config"][CHALLENGE_KEY] = challenged
+    while True:
+        again = roll_call.expect is not None and time.monotonic() - asked_again >= _REMIND_SECONDS
+        asked_again = time.monotonic() if again else asked_again
+        known = set(heard_of) | (set() if again else set(failed))
+        unknown = [node for node in grid.get_node_ids() if node not in known]
+        silent = set(unknown)
+        messages = [Message(content, node, message_type) for node in unknown]
+        if messages:
+            replies = list(grid.send_and_receive(messages, timeout=max(wait, timeout)))
+            traffic.count(messages, replies)
+            silent -= {reply.metadata.src_node_id for reply in replies}
+            # A node that has ended is listed for a while; its clients may come back on another one.
+            heard = [reply for reply in replies if not is_unreachable(reply)]
+            sources = {reply.metadata.src_node_id for reply in heard}
+            asked = [node for node in unknown if node in sources]
+            admitted, problems = split_replies(heard, asked, partial(_admitted, read, roll_call, challenged))
+            heard_of |= admitted
+            failed = {node: problem for node, problem in failed.items() if node not in admitted}
+            for node, problem in problems.items():
+                if not tolerate and roll_call.expect is None:
+                    raise IdentityError(f"node {node} cannot take part: {problem}")
+                if failed.get(node) != problem:
+                    log.warning("going on without node %d: %s", node, problem)
+                failed[node] = problem
+        told = refused
+        refused = contradictions(heard_of) if tolerate else {}
+        for node, problem in refused.items():
+            if told.get(node) != problem:
+                log.warning("going on without node %d: %s", node, problem)
+        answers = {node: answer for node, answer in heard_of.items() if node not in refused}
+        missing = roll_call.missing(answers.values(), silent)
+        if missing is None:
+            return answers
+        left = deadline - time.monotonic()
+        if left < 0:
+            if tolerate and sum(len(answer.clients) for answer in answers.values()) >= roll_call.min_clients:
+                log.warning("waited %.0f s for nodes, and go on although %s", wait, missing)
+                return answers
+            reasons = "".join(f"; node {node}: {problem}" for node, problem in (failed | refused).items())
+            raise IdentityError(f"waited {wait:.0f} s for nodes, but {missing}{reasons}")
+        news.tell(missing, left)
+        time.sleep(_POLL_SECONDS)
+
+
+def _admitted(
+    read: Callable[[RecordDict], SomeAnswer], roll_call: RollCall, challenged: str, node: int, content: RecordDict
+) -> SomeAnswer:
+    """Return the answer of a node that may host the clients it names. Raises ReplyError or IdentityError."""
+    answer = read(content)
+    roll_call.check_expected(answer.clients)
+    if roll_call.keys is not None:
+        check_proof(roll_call.keys, proof_of(content), challenged, node, answer.clients)
+    return answer
+
+
+class _News:
+    """Reports which clients a run waits for when that changes, and every ten seconds when it does not."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._said = ""
+        self._when = float("-inf")
+
+    def tell(self, missing: str, left: float) -> None:
+        now = time.monotonic()
+        if missing != self._said or now - self._when >= _REMIND_SECONDS:
+            self._tell(f"{missing} ({left:.0f} s left)")
+            self._said, self._when = missing, now
