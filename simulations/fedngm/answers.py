@@ -48,7 +48,9 @@ class AnswersOptions(Settings):
                   that the target depends on are enumerated, if that is possible.
     """
 
-    networks: tuple[str, ...] = ("asia", "child", "alarm", INSURANCE_LIKE)
+    networks: tuple[str, ...] = (
+        "asia", "cancer", "earthquake", "survey", "sachs", "child", "alarm", "hailfinder", INSURANCE_LIKE,
+    )  # fmt: skip
     rows: PositiveInt = 10_000
     known: tuple[int, ...] = (1, 2, 4, 0)
     queries: PositiveInt = 50
