@@ -23,8 +23,7 @@ from fedgraph.reproduce.results import Results, long_csv, look, summary_csv
 from fedgraph.reproduce.study import parse_study
 from fedgraph.reproduce.study_command import StudyCall, reproduce_study
 from fedgraph.reproduce.table import load_table
-from fedgraph.reproduce.terminal import terminal_tables
-from fedgraph.reproduce.text import markdown
+from fedgraph.reproduce.text import markdown, terminal_tables
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import write_atomically

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.markup import escape
-from rich.table import Table
 
+from fedgraph.reproduce.in_parts import Column, InParts
 from fedgraph.support.files import as_csv
 
 
@@ -54,14 +54,14 @@ class NumberTable:
         body = (markdown_line([_rounded(entry) for entry in line]) for line in self.lines)
         return "\n".join([markdown_line(self.headings), markdown_line(sides), *body])
 
-    def for_terminal(self) -> Table:
-        """Format for the terminal."""
-        table = Table(title=escape(self.title), title_justify="left")
-        for column, heading in enumerate(self.headings):
-            table.add_column(escape(heading), justify="right" if self._is_number(column) else "left", overflow="fold")
-        for line in self.lines:
-            table.add_row(*(escape(_rounded(entry)) for entry in line))
-        return table
+    def for_terminal(self) -> InParts:
+        """Format for the terminal; the columns before the first one of numbers name the rows."""
+        columns = [
+            Column(heading, [escape(_rounded(line[place])) for line in self.lines], self._is_number(place))
+            for place, heading in enumerate(self.headings)
+        ]
+        names = next((place for place, column in enumerate(columns) if column.is_number), 1)
+        return InParts(self.title, columns, max(1, names))
 
     def _is_number(self, column: int) -> bool:
         entries = [line[column] for line in self.lines if line[column] is not None]

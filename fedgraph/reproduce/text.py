@@ -1,10 +1,13 @@
-"""A table as Markdown, and its numbers as text."""
+"""Texts of a table: Markdown for a file, and tables for the terminal."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+from rich.markup import escape
+
+from fedgraph.reproduce.in_parts import Column, InParts
 from fedgraph.reproduce.numbers import markdown_line
 from fedgraph.reproduce.paired import differences, explanation
 from fedgraph.reproduce.results import Results, Spread, commits
@@ -44,7 +47,7 @@ def _section(results: Results, column: ColumnTable) -> Iterator[str]:
     yield markdown_line(["---", *("---:" for _ in heads[1:-1]), "---"])
     for row in results.rows(column):
         remark = "; ".join(filter(None, (results.trouble(row, column), results.differs(row, column))))
-        yield markdown_line([_label(row, column), *entries(results, row, column, "**{}**"), remark])
+        yield markdown_line([_label(row, column), *_entries(results, row, column, "**{}**"), remark])
     yield ""
     compared = list(differences(results, column))
     if compared:
@@ -94,6 +97,49 @@ def command(results: Results) -> str:
     return shlex.join(parts)
 
 
+def terminal_tables(results: Results, rows: Collection[str], columns: Collection[str]) -> Iterator[InParts]:
+    """Yield a table per column for the terminal, with the named rows and columns."""
+    for column in results.columns:
+        if column.key in columns:
+            yield _measured(results, column, rows)
+            if any(row.label in rows for row, _ in differences(results, column)):
+                yield _compared(results, column, rows)
+
+
+def _measured(results: Results, column: ColumnTable, rows: Collection[str]) -> InParts:
+    shown = [row for row in results.rows(column) if row.label in rows]
+    heads: list[tuple[str, str]] = []
+    for metric in results.table.metrics_of(column):
+        heads.append((results.heading(column, metric), ""))
+        if results.has_published(column):
+            heads.append((results.published_heading(column), "dim"))
+    numbers = zip(*(_entries(results, row, column, "[bold]{}[/bold]") for row in shown), strict=True)
+    found = [Column(head, entries, style=style) for (head, style), entries in zip(heads, numbers, strict=True)]
+    # Reasons are given below the tables.
+    remarks = [
+        "; ".join(
+            filter(None, (results.trouble(row, column).partition(": ")[0], row.differs, results.chosen(row, column)))
+        )
+        for row in shown
+    ]
+    if any(remarks):
+        found.append(Column("what differs", [*map(escape, remarks)], is_number=False, style="dim"))
+    differs = results.differs_as_a_whole(column)
+    title = f"{column.title}{f' ({differs})' if differs else ''}"
+    return InParts(title, [Column("method", [escape(row.label) for row in shown], is_number=False), *found])
+
+
+def _compared(results: Results, column: ColumnTable, rows: Collection[str]) -> InParts:
+    compared = [(row, found) for row, found in differences(results, column) if row.label in rows]
+    names = [escape(row.label) for row, _ in compared]
+    # Brackets of an interval are not markup.
+    texts = zip(*(["-" if each is None else escape(str(each)) for each in found] for _, found in compared), strict=True)
+    metrics = results.table.metrics_of(column)
+    found = [Column(metric.title, entries) for metric, entries in zip(metrics, texts, strict=True)]
+    less = Column(f"{results.table.table.compare} less", names, is_number=False)
+    return InParts(explanation(results), [less, *found])
+
+
 def number(ours: Spread | None, decimals: int = 3) -> str:
     """Format as ``4.880 ± 0.012``; without a deviation for one seed."""
     if ours is None:
@@ -109,7 +155,7 @@ def printed(value: PublishedValue | None, decimals: int = 2) -> str:
     return " ± ".join(f"{part:.{decimals}f}" for part in (value if isinstance(value, tuple) else (value,)))
 
 
-def entries(results: Results, row: RowTable, column: ColumnTable, bold: str) -> Iterator[str]:
+def _entries(results: Results, row: RowTable, column: ColumnTable, bold: str) -> Iterator[str]:
     """Yield our and the published value of each metric; ``bold`` is the format of our best one."""
     for metric in results.table.metrics_of(column):
         every = [spread for each in results.rows(column) if (spread := results.ours(each, column, metric))]

@@ -32,3 +32,14 @@ def test_brackets_are_no_colours_on_the_terminal():
     shown = console.file.getvalue()
     for text in ("Some [numbers]", "[d]", "1.235", "yes"):
         assert text in shown
+
+
+def test_numbers_are_whole_on_a_narrow_terminal_beside_the_names_of_their_rows():
+    wide = NumberTable("wide", "Wide", ("network", "known", "mean", "worst"), (("asia", "half", 1.234567, 22.345678),))
+    console = Console(file=io.StringIO(), width=30)
+    console.print(wide.for_terminal())
+    shown = console.file.getvalue()
+    assert max(map(len, shown.splitlines())) <= 30
+    assert shown.count("│ asia    │ half  │") == 2
+    assert "1.235" in shown
+    assert "22.35" in shown

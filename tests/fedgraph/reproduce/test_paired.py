@@ -12,8 +12,7 @@ from fedgraph.reproduce.paired import difference, paired_csv
 from fedgraph.reproduce.result_file import ResultFile
 from fedgraph.reproduce.results import Outcome, Results
 from fedgraph.reproduce.table import PublishedTable, load_table
-from fedgraph.reproduce.terminal import terminal_tables
-from fedgraph.reproduce.text import markdown
+from fedgraph.reproduce.text import markdown, terminal_tables
 from fedgraph.support.errors import ExperimentError
 from simulations.pages import Results as PageResults
 from simulations.pages import written_anew

@@ -5,8 +5,7 @@ import pytest
 from rich.console import Console
 
 from fedgraph.reproduce.results import Spread
-from fedgraph.reproduce.terminal import terminal_tables
-from fedgraph.reproduce.text import command, markdown, number, printed
+from fedgraph.reproduce.text import command, markdown, number, printed, terminal_tables
 
 
 def shown(tables, width=160):
