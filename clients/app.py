@@ -13,8 +13,9 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from clients.engine.assignment import Assignment
 from clients.engine.limits import check_allowed, check_noise, count_message
-from clients.engine.node import Assignment, Node
+from clients.engine.node import Node
 from fedgraph.data import SPLITS
 from fedgraph.data.series import shares_scales
 from fedgraph.messages import (

@@ -15,7 +15,8 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from clients.engine.node import Assignment, Node
+from clients.engine.assignment import Assignment
+from clients.engine.node import Node
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, owner_source
 from fedgraph.experiment import Experiment
 from fedgraph.fusion.owner_models import Embedded, LocalModelSettings, LocalStage, ModelStore

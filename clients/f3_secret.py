@@ -13,7 +13,8 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from clients.engine.node import Assignment, Node
+from clients.engine.assignment import Assignment
+from clients.engine.node import Node
 from clients.f3 import TOLD_OF_SAMPLES, F3Client
 from fedgraph.federation import listed
 from fedgraph.messages import EMBED, EmbedReply, EmbedRequest

@@ -15,7 +15,8 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from clients.engine.node import Assignment, Node
+from clients.engine.assignment import Assignment
+from clients.engine.node import Node
 from clients.engine.table_rows import TableRows
 from clients.engine.table_scores import TableScores
 from clients.engine.table_statistics import TableStatistics, consent_of

@@ -116,7 +116,7 @@ from dataclasses import dataclass
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from clients.engine.node import Assignment
+from clients.engine.assignment import Assignment
 from fedgraph.data.tables import client_table_source
 from fedgraph.messages import Request
 from fedgraph.support.settings import Configured, Settings

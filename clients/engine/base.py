@@ -11,7 +11,8 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from clients.engine.node import Assignment, Node
+from clients.engine.assignment import Assignment
+from clients.engine.node import Node
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.models import finite_rows

@@ -6,7 +6,8 @@ import math
 from fnmatch import fnmatchcase
 from typing import Any
 
-from clients.engine.node import Assignment, Node
+from clients.engine.assignment import Assignment
+from clients.engine.node import Node
 from fedgraph.federation import listed
 from fedgraph.privacy.noise import NoiseSettings
 from fedgraph.support.errors import IdentityError

@@ -14,8 +14,9 @@ import torch
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from torch import Tensor
 
+from clients.engine.assignment import Assignment
 from clients.engine.base import evaluate_splits, measured_after, train_cohort, trained_on
-from clients.engine.node import Assignment, Node
+from clients.engine.node import Node
 from fedgraph.data import SPLITS
 from fedgraph.messages import EXPERIMENT_KEY, KEEP_KEY, ROUND_KEY, RUN_KEY, from_record, to_record, unpacking_request
 from fedgraph.models import finite_rows

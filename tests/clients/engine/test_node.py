@@ -5,7 +5,8 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 
-from clients.engine.node import Assignment, Node
+from clients.engine.assignment import Assignment
+from clients.engine.node import Node
 from fedgraph.data.own import OwnData
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.models.base import TaskSpec

@@ -65,7 +65,7 @@ import torch
 from functools import partial
 from flwr.app import ArrayRecord, ConfigRecord, MessageType, RecordDict
 from clients.engine.base import CohortClient
-from clients.engine.node import Assignment
+from clients.engine.assignment import Assignment
 from fedgraph.federation import OrderedGrid
 from fedgraph.messages import Request, WorkReply, from_record, to_record
 from fedgraph.support.settings import Configured, Settings
