@@ -17,7 +17,7 @@ from typing_extensions import TypeVar
 
 from clients.engine.assignment import Assignment
 from clients.engine.node import Node
-from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, owner_source
+from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, Preparation, owner_source
 from fedgraph.experiment import Experiment
 from fedgraph.fusion.owner_models import Embedded, LocalModelSettings, LocalStage, ModelStore
 from fedgraph.messages import EmbedReply, EmbedRequest
@@ -73,7 +73,7 @@ class OwnersClient(Configured[SomeOwners]):
         """Return what the owners of this node have of the samples asked for."""
         if not self.owners:
             return EmbedReply.of_nobody(self.node.partition())
-        data = self.source.load_owners(self.owners)
+        data = self.source.load_owners(self.owners, self._kept_preparations())
         asked = torch.isin(data.split, torch.tensor([SAMPLE_SPLITS.index(name) for name in self.request.splits]))
         asked &= data.present.any(0) & data.shared
         embedded = self.embed(data) if self.request.embeddings else _nothing(data)
@@ -84,7 +84,7 @@ class OwnersClient(Configured[SomeOwners]):
         return EmbedReply(
             clients=self.owners,
             partition=self.node.partition(),
-            data=self.source.describe(),
+            data=self.source.describe(data.tasks[0].classes),
             classes=data.tasks[0].classes,
             keys=tuple(key for key, wanted in zip(data.keys, asked.tolist(), strict=True) if wanted),
             split=data.split[asked],
@@ -96,6 +96,16 @@ class OwnersClient(Configured[SomeOwners]):
             fingerprints=embedded.fingerprints,
         )
 
+    @property
+    def _store(self) -> ModelStore:
+        return ModelStore(self.node.model_dir)
+
+    def _kept_preparations(self) -> dict[str, Preparation]:
+        """Return how inputs were made for the models that the request asks for, by owner, where that is kept."""
+        wanted = {owner: self.request.fingerprints.get(owner) for owner in self.owners}
+        kept = {owner: self._store.preparation(model) for owner, model in wanted.items() if model}
+        return {owner: preparation for owner, preparation in kept.items() if preparation is not None}
+
     def embed(self, data: OwnerData) -> Embedded:
         """Return embeddings and predictions of all samples by the owners' frozen models."""
         return self.stage(data).embed()
@@ -105,12 +115,12 @@ class OwnersClient(Configured[SomeOwners]):
         assignment = self.assignment
         return LocalStage(
             data=data,
-            description=self.source.describe(),
+            description=self.source.describe(data.tasks[0].classes),
             choice=ModelChoice.of(assignment.model),
             train=assignment.train,
             settings=assignment.method_as(LocalModelSettings),
             seed=assignment.seed,
-            store=ModelStore(self.node.model_dir),
+            store=self._store,
             given=self.node.given_models(self.owners, self.source.client_names()),
             wanted=self.request.fingerprints,
         )

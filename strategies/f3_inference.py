@@ -121,7 +121,10 @@ def unchanged(
         joined = without(joined, lost)
         strategy.check_owners_present(joined)
     if not joined.keys:
-        raise DataError("no owner has a sample to predict; samples without a label are new, and `new-share` makes some")
+        raise DataError(
+            f"no owner has a sample of the split '{strategy.settings.samples}' to predict: samples without a label are "
+            "new, and new-share makes some; those with one are for train, validation and test"
+        )
     return joined
 
 

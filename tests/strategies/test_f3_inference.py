@@ -149,7 +149,7 @@ def test_who_must_have_sent_embeddings_and_who_need_not(patches_tables, run_expe
 
 def test_what_it_cannot_work_with_is_told(patches_tables, run_experiment, nodes, later):
     run = run_experiment(patches_tables, node_configs=nodes)
-    with pytest.raises(DataError, match="no owner has a sample to predict"):
+    with pytest.raises(DataError, match="no owner has a sample of the split .* to predict"):
         later(run)
     patches_tables["f3"]["fusion"] = "vote"
     with pytest.raises(ExperimentError, match="has no fusion model"):

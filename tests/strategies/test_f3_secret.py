@@ -434,7 +434,7 @@ def test_an_owner_that_pins_other_aggregators_refuses(trained, tmp_path):
 
 def test_without_samples_there_is_nothing_to_predict(trained):
     trained.tables["data"].pop("new-share")
-    with pytest.raises(DataError, match="no owner has a sample to predict"):
+    with pytest.raises(DataError, match="no owner has a sample of the split .* to predict"):
         trained()
 
 

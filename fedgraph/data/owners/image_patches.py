@@ -77,7 +77,7 @@ class ImagePatchSource(SharedSampleSource):
         """Return all positions of the grid."""
         return patch_names(self.settings.grid)
 
-    def holdings(self, names: Sequence[str]) -> Holdings:
+    def holdings(self, names: Sequence[str], classes: tuple[str, ...] = ()) -> Holdings:
         """Return patches ``[images, height, width, channels]`` in [0, 1]; keys such as ``train-00007``."""
         images, keys, is_test = self._images()
         rows, columns = (

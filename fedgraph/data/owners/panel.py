@@ -73,7 +73,7 @@ class PanelSource(SharedSampleSource):
         """Return the owners in the file."""
         return self._panel().owners
 
-    def holdings(self, names: Sequence[str]) -> Holdings:
+    def holdings(self, names: Sequence[str], classes: tuple[str, ...] = ()) -> Holdings:
         """Return windows ``[samples, steps, features]`` of the clients ``names``."""
         panel = self._panel()
         values = panel.values[:, [panel.owners.index(name) for name in names]].swapaxes(0, 1)

@@ -99,7 +99,7 @@ class RushHourSource(SharedSampleSource):
         """Return all sensors of the part that is read."""
         return self.traffic.table().names
 
-    def holdings(self, names: Sequence[str]) -> Holdings:
+    def holdings(self, names: Sequence[str], classes: tuple[str, ...] = ()) -> Holdings:
         """Return windows ``[hours, 12, 1]`` of the sensors ``names``; keys such as ``2012-03-01T07``."""
         steps, hours = self._windows
         table = self.traffic.table()
@@ -134,7 +134,7 @@ class RushHourSource(SharedSampleSource):
         """Return the road graph as published, over the chosen sensors."""
         return self.traffic.given_graph()
 
-    def describe(self) -> str:
+    def describe(self, classes: tuple[str, ...] = ()) -> str:
         """Describe the data, e.g. ``rush hours of METR-LA, 29 of 207 sensors, ..., 2,856 hourly windows``."""
         traffic = self.traffic
         if self.settings.without:

@@ -5,9 +5,9 @@ Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -24,6 +24,38 @@ SAMPLE_SPLITS: tuple[SampleSplit, ...] = ("train", "validation", "test", "new")
 
 NO_LABEL = -1
 """The label of a new sample."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How what an owner has of the samples becomes the inputs of its model; the same for ever once that is trained.
+
+    Attributes
+    ----------
+    features : tuple of str
+        Names of the features in order; empty where they have none.
+    classes : tuple of str
+        Names of the labels.
+    centre, spread : Tensor
+        Float32 ``[features]``: what gaps are filled with and scaled inputs are relative to, and what they are divided
+        by.
+    """
+
+    features: tuple[str, ...]
+    classes: tuple[str, ...]
+    centre: Tensor
+    spread: Tensor
+
+    def table(self) -> dict[str, Any]:
+        """Return it as JSON values, without loss."""
+        numbers = {"centre": self.centre.tolist(), "spread": self.spread.tolist()}
+        return {"features": list(self.features), "classes": list(self.classes), **numbers}
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> Preparation:
+        """Build it from :meth:`table`."""
+        numbers = (torch.tensor(table[name], dtype=torch.float32) for name in ("centre", "spread"))
+        return cls(tuple(table["features"]), tuple(table["classes"]), *numbers)
 
 
 @dataclass(frozen=True)
@@ -48,6 +80,8 @@ class OwnerData:
         bool ``[samples]``, the samples that owners may send anything about; others are for their own models alone.
     tasks : tuple of TaskSpec
         For each owner: classification into the same classes, from inputs of its own ``input_shape``.
+    preparations : tuple of Preparation
+        For each owner, how its inputs were made.
     unscaled : tuple of str
         Owners without training samples by which their features should have been scaled.
     """
@@ -60,6 +94,7 @@ class OwnerData:
     present: Tensor
     shared: Tensor
     tasks: tuple[TaskSpec, ...]
+    preparations: tuple[Preparation, ...]
     unscaled: tuple[str, ...] = ()
 
 
@@ -67,14 +102,17 @@ class OwnerData:
 class OwnerSource(DataSource, Protocol):
     """A data set whose clients hold different features of the same samples."""
 
-    def load_owners(self, names: Sequence[str]) -> OwnerData:
-        """Load the data of the owners ``names``, in that order.
+    def load_owners(self, names: Sequence[str], prepared: Mapping[str, Preparation] | None = None) -> OwnerData:
+        """Load the data of the owners ``names``, in that order; of those ``prepared``, as it was made then.
 
         Raises
         ------
         DataError
             For unknown names and unusable data.
         """
+
+    def describe(self, classes: tuple[str, ...] = ()) -> str:
+        """Describe the data in a line; ``classes`` are those of labels where they are known."""
 
 
 def cohort_data(data: OwnerData, untrained: Collection[str] = ()) -> CohortData:

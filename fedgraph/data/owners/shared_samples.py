@@ -6,9 +6,10 @@ The setting of federated feature fusion (Ma, Hoang, Chen, UAI 2023, section 2).
 from __future__ import annotations
 
 import hashlib
+import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Literal
@@ -20,12 +21,14 @@ from torch import Tensor
 
 from fedgraph.data.base import CohortData, Shares
 from fedgraph.data.own import OwnData
-from fedgraph.data.owners.samples import NO_LABEL, SAMPLE_SPLITS, OwnerData, cohort_data
+from fedgraph.data.owners.samples import NO_LABEL, SAMPLE_SPLITS, OwnerData, Preparation, cohort_data
 from fedgraph.graph import ClientGraph
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import derive_seed, hashed
 from fedgraph.support.settings import Settings
+
+log = logging.getLogger("fedgraph")
 
 _Part = Annotated[float, Field(ge=0.0, lt=1.0)]
 _OVERLAPPING = torch.tensor([SAMPLE_SPLITS.index("train"), SAMPLE_SPLITS.index("validation")], dtype=torch.int8)
@@ -117,10 +120,11 @@ class SharedSampleSource(ABC):
         """Return all clients in the data, whether the settings choose them or not."""
 
     @abstractmethod
-    def holdings(self, names: Sequence[str]) -> Holdings:
+    def holdings(self, names: Sequence[str], classes: tuple[str, ...] = ()) -> Holdings:
         """Read the data of the clients ``names``; without names only the samples.
 
-        Cheap after the first call in a process.
+        Cheap after the first call in a process. ``classes`` are those of labels where they are known, so that no label
+        has to be there.
         """
 
     def every_graph(self) -> ClientGraph | None:
@@ -149,13 +153,22 @@ class SharedSampleSource(ABC):
         """Load the clients ``names`` for methods with one model architecture; raises as :func:`cohort_data` does."""
         return cohort_data(self.load_owners(names))
 
-    def load_owners(self, names: Sequence[str]) -> OwnerData:
+    def load_owners(self, names: Sequence[str], prepared: Mapping[str, Preparation] | None = None) -> OwnerData:
         """Load the data of the clients ``names``, in that order; samples that none of them has are left out.
+
+        Parameters
+        ----------
+        names : sequence of str
+            The clients.
+        prepared : mapping of str to Preparation, optional
+            How inputs of some of them were made when their models were trained, which is done again: in the same order,
+            by the same scale, and with the same classes, of which the data need not have any.
 
         Raises
         ------
         DataError
-            For unknown names, for two samples with the same key, and for an overlap of data that are a node's own.
+            For unknown names, for two samples with the same key, for an overlap of data that are a node's own, and
+            for features that lack one of those prepared.
         """
         every = self.client_names()
         _check_known(self.title, "", names, every)
@@ -164,7 +177,8 @@ class SharedSampleSource(ABC):
                 f"{self.title}: this node has data of its own, in which the samples that it shares with others are "
                 "found by key; overlap deals out one data set that all nodes have: leave it out"
             )
-        found = self.holdings(names)
+        known = dict(prepared or {})
+        found = self.holdings(names, next((each.classes for each in known.values()), ()))
         repeated = [key for key, count in Counter(found.keys).items() if count > 1]
         if repeated:
             raise DataError(f"{self.title}: the sample key '{repeated[0]}' occurs more than once; keys must differ")
@@ -180,14 +194,21 @@ class SharedSampleSource(ABC):
         split = split[order]
         labels = found.labels[order].masked_fill(split == SAMPLE_SPLITS.index("new"), NO_LABEL)
         present = present[:, order]
-        inputs, unscaled = [], []
+        inputs, preparations, unscaled = [], [], []
         for row, name in enumerate(names):
-            scaled = None if found.scaled is None else found.scaled[row]
-            values = _prepare(found.inputs[row][order], split == 0, present[row], self.settings.scaling, scaled)
+            values, preparation = found.inputs[row][order], known.get(name)
+            if preparation is None:
+                scaled = None if found.scaled is None else found.scaled[row]
+                training = values[(split == 0) & present[row]]
+                preparation = Preparation(found.features[row], found.classes, *_scale(training, scaled))
+                scalable = self.settings.scaling == "client" and (scaled is None or bool(scaled.any()))
+                if scalable and not len(training):
+                    unscaled.append(name)
+            else:
+                values = _in_order(values, found.features[row], preparation, f"{self.title}, client '{name}'")
+            values = _prepare(values, present[row], self.settings.scaling, preparation)
             inputs.append(self.arranged(name, values))
-            scalable = self.settings.scaling == "client" and (scaled is None or bool(scaled.any()))
-            if scalable and not bool((present[row] & (split == 0)).any()):
-                unscaled.append(name)
+            preparations.append(preparation)
         return OwnerData(
             owners=tuple(names),
             keys=tuple(found.keys[row] for row in order.tolist()),
@@ -201,11 +222,12 @@ class SharedSampleSource(ABC):
                     kind="classification",
                     input_shape=tuple(own.shape[1:]),
                     output_shape=(len(found.classes),),
-                    features=features,
+                    features=preparation.features,
                     classes=found.classes,
                 )
-                for own, features in zip(inputs, found.features, strict=True)
+                for own, preparation in zip(inputs, preparations, strict=True)
             ),
+            preparations=tuple(preparations),
             unscaled=tuple(unscaled),
         )
 
@@ -214,9 +236,9 @@ class SharedSampleSource(ABC):
         graph = self.every_graph()
         return None if graph is None else graph.reindex(self.client_names(), missing="error", extra="drop")
 
-    def describe(self) -> str:
+    def describe(self, classes: tuple[str, ...] = ()) -> str:
         """Describe the data, e.g. ``digits in 2 x 2 patches, 4 clients, 1,797 samples of 10 classes``."""
-        found, chosen, every = self.holdings(()), len(self.client_names()), len(self.every_client())
+        found, chosen, every = self.holdings((), classes), len(self.client_names()), len(self.every_client())
         word = "client" if every == 1 else "clients"
         clients = f"{every} {word}" if chosen == every else f"{chosen} of {every} {word}"
         whole = f"{self.title}, {clients}, {len(found.keys):,} samples of {len(found.classes)} classes"
@@ -317,11 +339,9 @@ def _uniform(numbers: Tensor, seed: int | Tensor) -> Tensor:
     return ((hashed(numbers ^ seed) >> 11) & ((1 << 53) - 1)).double() / (1 << 53)
 
 
-def _prepare(
-    values: Tensor, in_training: Tensor, present: Tensor, scaling: Literal["client", "none"], scaled: Tensor | None
-) -> Tensor:
-    """Fill gaps of ``values`` ``[samples, ..., features]``, scale, zero lacking samples; may overwrite ``values``."""
-    readings = values[in_training & present].flatten(0, -2).double()
+def _scale(training: Tensor, scaled: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return mean and deviation of each feature of ``[samples, ..., features]``, 0 and 1 of those not to be scaled."""
+    readings = training.flatten(0, -2).double()
     there = ~readings.isnan()
     count = there.sum(0).clamp(min=1)
     mean = readings.nansum(0) / count
@@ -330,14 +350,49 @@ def _prepare(
     deviation[deviation <= 1e-6 * mean.abs().clamp(min=1.0)] = 1.0
     if scaled is not None:
         mean, deviation = mean.where(scaled, 0.0), deviation.where(scaled, 1.0)
-    centre, spread = mean.float(), deviation.float()
+    return mean.float(), deviation.float()
+
+
+def _prepare(values: Tensor, present: Tensor, scaling: Literal["client", "none"], preparation: Preparation) -> Tensor:
+    """Fill gaps of ``values`` ``[samples, ..., features]``, scale, zero lacking samples; may overwrite ``values``."""
     gaps = values.isnan()
     if gaps.any():
-        values = torch.where(gaps, centre, values)
+        values = torch.where(gaps, preparation.centre, values)
     if scaling == "client":
-        values.sub_(centre).div_(spread)
+        values.sub_(preparation.centre).div_(preparation.spread)
     values[~present] = 0.0
     return values
+
+
+def _in_order(values: Tensor, features: tuple[str, ...], preparation: Preparation, where: str) -> Tensor:
+    """Return ``values`` ``[samples, ..., features]`` with the features of ``preparation``, in its order.
+
+    A category that does not occur is 0 in every row; one that was not there in training counts as missing.
+    """
+    known = preparation.features
+    if features == known and values.shape[-1] == len(preparation.centre):
+        return values
+    columns = _categorical(known)
+    lacking = [name for name in known if name not in features and name.partition("=")[0] not in _categorical(features)]
+    other = [name for name in features if name not in known and name.partition("=")[0] not in columns]
+    if not known or not features or lacking or other:
+        odd = (lacking or other or [f"{values.shape[-1]} without names"])[0].partition("=")[0]
+        raise DataError(
+            f"{where}: the features are not those that its frozen model was trained on ({odd}): a column is missing or "
+            "new, or holds words where it held numbers; give the columns of training, and the values of categorical "
+            "ones as [data.categories]"
+        )
+    unseen = [name for name in features if name not in known]
+    if unseen:
+        log.warning("%s: not there when its model was trained, and counted as missing: %s", where, ", ".join(unseen))
+    place = {name: number for number, name in enumerate(features)}
+    absent = torch.zeros_like(values[..., :1])
+    return torch.cat([values[..., place[name], None] if name in place else absent for name in known], -1)
+
+
+def _categorical(features: tuple[str, ...]) -> set[str]:
+    """Return the columns that are one-hot, whose features are named ``column=value``."""
+    return {name.partition("=")[0] for name in features if "=" in name}
 
 
 def _check_known(title: str, where: str, names: Sequence[str], known: Sequence[str]) -> None:

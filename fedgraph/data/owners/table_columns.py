@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 import numpy as np
@@ -107,12 +108,16 @@ class TableColumnSource(SharedSampleSource):
         """Return the clients of ``owners``, or ``owner-0`` and so on; for own data those that the node names."""
         return tuple(self._owners)
 
-    def holdings(self, names: Sequence[str]) -> Holdings:
+    def holdings(self, names: Sequence[str], classes: tuple[str, ...] = ()) -> Holdings:
         """Return the columns of the clients ``names``, ``[rows, features]``, as numbers and one-hot categories."""
         table, settings = self._table, self.settings
-        if self.own is not None and names:
+        if self.own is not None and names and not classes:
             check_declared(table, self._as_table(tuple(column for name in names for column in self._owners[name])))
-        targets, classes = encoded_targets(table, self._as_table(None))
+        if classes and settings.label not in table.names:
+            targets = np.full(table.num_rows, np.nan)
+        else:
+            listed = {settings.label: classes} if classes else {}
+            targets, classes = encoded_targets(table, self._as_table(None, listed))
         every_row = np.arange(table.num_rows)
         inputs, features, scaled, present = [], [], [], []
         for name in names:
@@ -160,13 +165,18 @@ class TableColumnSource(SharedSampleSource):
             return table
         return Table({name: column[: settings.first_rows] for name, column in table.columns.items()}, table.where)
 
-    def _as_table(self, columns: tuple[str, ...] | None) -> TableSettings:
-        """Return the settings with which the set ``table`` would read the columns of one client."""
+    def _as_table(
+        self, columns: tuple[str, ...] | None, listed: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    ) -> TableSettings:
+        """Return the settings with which the set ``table`` would read the columns of one client.
+
+        ``listed`` are values of categorical columns, beside those of the settings.
+        """
         settings = self.settings
         return TableSettings(
             label=settings.label,
             features=columns,
-            categories=settings.categories,
+            categories={**settings.categories, **listed},
             max_categories=settings.max_categories,
         )
 

@@ -8,6 +8,7 @@ Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedgraph.data import SplitName
-from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData
+from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, Preparation
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import json_digest, write_atomically
@@ -233,7 +234,7 @@ def content(data: OwnerData, row: int, split: SplitName) -> str:
 
 
 class ModelStore:
-    """A folder of models, named by their fingerprints; they never leave the node.
+    """A folder of models, and of how their inputs are made, by their fingerprints; they never leave the node.
 
     A model is trained once and then frozen: all requests for the same fingerprint get the same model.
 
@@ -266,7 +267,29 @@ class ModelStore:
         """Store the parameters ``[parameters]`` of a model."""
         write_atomically(self._path(fingerprint), save({"parameters": parameters.detach().contiguous()}))
 
-    def _path(self, fingerprint: str) -> Path:
+    def preparation(self, fingerprint: str) -> Preparation | None:
+        """Return how the inputs of a model were made when it was trained; None where that is not kept.
+
+        Raises
+        ------
+        RunError
+            When the file is broken, or ``fingerprint`` is no fingerprint.
+        """
+        path = self._path(fingerprint, "json")
+        try:
+            return Preparation.of(json.loads(path.read_text()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"cannot read how inputs of a frozen model were made, {path}: {error}") from None
+
+    def keep_preparation(self, fingerprint: str, preparation: Preparation) -> None:
+        """Store how the inputs of a model are made, unless it is there."""
+        path = self._path(fingerprint, "json")
+        if not path.is_file():
+            write_atomically(path, json.dumps(preparation.table()).encode())
+
+    def _path(self, fingerprint: str, suffix: str = "safetensors") -> Path:
         if not fingerprint.isalnum():
             raise RunError(f"'{fingerprint}' is no fingerprint of a model")
-        return self.folder / f"{fingerprint}.safetensors"
+        return self.folder / f"{fingerprint}.{suffix}"

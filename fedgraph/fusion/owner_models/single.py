@@ -39,7 +39,9 @@ class SingleOwner:
         return self.data.owners[self.row]
 
     def brought(self, given: str) -> tuple[Represented, str]:
-        """Use a model that the owner already has, loaded by ``load_local_model``; the fingerprint is of its files.
+        """Use a model that the owner already has, loaded by ``load_local_model``.
+
+        The fingerprint is of its files, and of how its inputs are made.
 
         Raises
         ------
@@ -47,7 +49,8 @@ class SingleOwner:
             When it cannot be read, does not fit the data, is not the wanted one, or returns samples as embeddings.
         """
         model = load_local_model(given, self.data.tasks[self.row])
-        self._check_same_model(model.fingerprint, f"the model '{given}' is not")
+        fingerprint = fingerprint_of(model.fingerprint, self.data.preparations[self.row].table())
+        self._check_same_model(fingerprint, f"the model '{given}', with inputs scaled as here, is not")
         found = self._represented(model)
         if self.name in self.data.unscaled:
             log.warning(
@@ -55,7 +58,7 @@ class SingleOwner:
                 "are", self.name, given,
             )  # fmt: skip
         self._check_not_raw(found, "bring a model with a hidden layer before its last linear one")
-        return found, model.fingerprint
+        return found, fingerprint
 
     def fitted(self, settings: ScikitSettings, seed: int) -> tuple[Represented, str]:
         """Use a scikit-learn model, fitted anew each time; the fingerprint is of its settings and training samples.

@@ -182,6 +182,8 @@ class LocalStage:
             table = self._table(number)
             if owner not in self.given and isinstance(table, ScikitSettings):
                 parts[row] = self._single(row).fitted(table, self.seed)
+        for row, (_, fingerprint) in parts.items():
+            self.store.keep_preparation(fingerprint, self.data.preparations[row])
         return self._assembled([parts[row] for row in range(len(self.data.owners))])
 
     def stacked(self) -> list[StackedOwners]:
@@ -222,6 +224,7 @@ class LocalStage:
             present=self.data.present[chosen],
             shared=self.data.shared,
             tasks=tuple(self.data.tasks[row] for row in rows),
+            preparations=tuple(self.data.preparations[row] for row in rows),
         )
         tied = self.settings.tied_output
         model: StackedModel = build(self.choice.tables[number], data.tasks[0])

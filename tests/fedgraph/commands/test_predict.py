@@ -4,8 +4,10 @@ import csv
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
+import fedgraph
 from fedgraph.commands.cli import app
 
 
@@ -76,3 +78,54 @@ def test_models_are_where_the_run_has_kept_them(patches_tables, data_dir, tmp_pa
     assert "--resume" not in output, "which would look for the models in the folder of the predictions"
     monkeypatch.setenv("FEDGRAPH_MODELS", str(elsewhere))
     assert "samples predicted" in CliRunner().invoke(app, command).output
+
+
+@pytest.fixture
+def people(tmp_path):
+    """A table of four columns, of which two are each owner's, and the experiment over it."""
+    random = np.random.default_rng(0)
+    kind, numbers = random.choice(["a", "b", "c"], 300), random.normal(50, 10, (300, 3))
+    label = np.where(numbers[:, 0] + 10 * (kind == "a") > 53, "yes", "no")
+    lines = [f"p{row:03d},{kind[row]},{','.join(map(str, numbers[row].tolist()))},{label[row]}" for row in range(300)]
+    (tmp_path / "people.csv").write_text("\n".join(["id,kind,age,weight,income,label", *lines]))
+    tables = {
+        "experiment": {"method": "f3"},
+        "data": {
+            "set": "table-columns", "path": str(tmp_path / "people.csv"), "label": "label", "key-column": "id",
+            "owners": {"bank": ["income", "kind"], "clinic": ["age", "weight"]},
+        },
+        "model": {"name": "mlp", "hidden": [6]},
+        "train": {"local-epochs": 20, "learning-rate": 0.05, "batch-size": 16},
+        "f3": {"epochs": 3, "hidden": 4, "draws": 2},
+    }  # fmt: skip
+    return tables, lines
+
+
+@pytest.mark.usefixtures("leave_no_trace")
+@pytest.mark.parametrize("brought", [False, True])
+def test_new_samples_are_scaled_and_encoded_as_in_training(people, tmp_path, brought):
+    """In a file of their own, without labels: what else is in a file does not change what is said of a sample."""
+    tables, lines = people
+    models = {}
+    if brought:
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+        program = torch.export.export(module, (torch.zeros(4, 4),), dynamic_shapes=({0: torch.export.Dim("n")},))
+        models = {"bank": tmp_path / "bank.pt2"}
+        torch.export.save(program, models["bank"])
+    path = fedgraph.run(tables, models=models, out=tmp_path / "runs", progress=False).folder.path
+    with open(path / "predictions.csv") as stream:
+        known = {line["key"]: line for line in csv.DictReader(stream)}
+    # Without the kind "a" the others would have other places, and with a few samples another scale.
+    some = [line for line in lines if ",a," not in line][:7]
+    without_labels = [line.rpartition(",")[0].replace("p", "n", 1) for line in some]
+    (tmp_path / "new.csv").write_text("\n".join(["id,kind,age,weight,income", *without_labels]))
+    result = CliRunner().invoke(app, ["predict", str(path), "--set", f"data.path={tmp_path / 'new.csv'}"])
+    assert result.exit_code == 0, result.output
+    assert "7 samples predicted" in result.output
+    with open(result.output.strip().splitlines()[-1]) as stream:
+        found = {line["key"]: line for line in csv.DictReader(stream)}
+    assert len(found) == 7
+    for key, line in found.items():
+        for name in ("probability no", "probability yes"):
+            assert float(line[name]) == pytest.approx(float(known[key.replace("n", "p", 1)][name]), abs=2e-6), key

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedgraph.data.owners.samples import SAMPLE_SPLITS, OwnerData, cohort_data
+from fedgraph.data.owners.samples import SAMPLE_SPLITS, OwnerData, Preparation, cohort_data
 from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import DataError
 
@@ -30,6 +30,7 @@ def two_owners():
         present=torch.tensor(PRESENT, dtype=torch.bool),
         shared=torch.ones(6, dtype=torch.bool),
         tasks=(task(2, 1), task(2, 1)),
+        preparations=(Preparation(("speed",), ("a", "b", "c"), torch.zeros(1), torch.ones(1)),) * 2,
     )
 
 

@@ -42,7 +42,7 @@ class Toy(SharedSampleSource):
     def every_graph(self):
         return ClientGraph.complete(self.every_client())
 
-    def holdings(self, names):
+    def holdings(self, names, classes=()):
         return Holdings(
             keys=self.keys,
             labels=torch.from_numpy(self.labels),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_breast_cancer
 
 from fedgraph.data import open_source, parse_data
-from fedgraph.data.owners.samples import SAMPLE_SPLITS
+from fedgraph.data.owners.samples import SAMPLE_SPLITS, Preparation
 from fedgraph.support.errors import DataError, ExperimentError
 
 CSV = """id,age,colour,weight,glucose,ill
@@ -127,3 +129,57 @@ def test_the_first_rows_alone(folder):
     assert data.keys == ("p1", "p2", "p3", "p9")
     bundled = {"set": "table-columns", "bundled": "breast-cancer", "num-owners": 4, "first-rows": 100}
     assert len(open_source(parse_data(bundled), folder).holdings(()).keys) == 100
+
+
+ALL_TRAIN = {**TABLE, "shares": [1.0, 0.0, 0.0]}
+
+
+class TestInputsOfAFrozenModel:
+    """What comes after training is made as the training samples were, whatever else is in the file."""
+
+    @pytest.fixture
+    def prepared(self, folder):
+        data = open_source(parse_data(ALL_TRAIN), folder).load_owners(["lab", "hospital"])
+        return dict(zip(data.owners, data.preparations, strict=True)), data
+
+    def later(self, folder, text, prepared):
+        (folder / "t.csv").write_text(text)
+        return open_source(parse_data(ALL_TRAIN), folder).load_owners(["lab", "hospital"], prepared)
+
+    def test_a_file_of_new_samples_alone_without_a_label(self, folder, prepared):
+        kept, data = prepared
+        found = self.later(folder, "id,weight,age,colour,glucose\nn1,60,30,red,5\nn2,,20,blue,6\n", kept)
+        assert found.tasks == data.tasks
+        assert found.labels.tolist() == [-1, -1]
+        assert found.unscaled == ()
+        assert torch.equal(found.inputs[0][0], data.inputs[0][data.keys.index("p3")])
+        # A missing weight is the mean of the training samples.
+        assert found.inputs[0][1].tolist() == [0, 1, 0]
+        assert torch.equal(found.inputs[1][:, 0], data.inputs[1][[2, 5], 0])
+
+    def test_labels_count_as_they_did(self, folder, prepared):
+        found = self.later(folder, "id,weight,age,colour,ill\nn1,60,30,red,yes\n", prepared[0])
+        assert found.tasks[0].classes == ("no", "yes")
+        assert found.labels.tolist() == [1]
+
+    def test_categories_keep_their_places(self, folder, prepared, caplog):
+        kept, data = prepared
+        text = "id,weight,age,colour,glucose\nn1,60,30,red,5\nn2,70,20,amber,6\n"
+        found = self.later(folder, text, kept)
+        assert torch.equal(found.inputs[0][0], data.inputs[0][data.keys.index("p3")])
+        assert found.inputs[0][1, 1:].tolist() == [0, 0]
+        assert "client 'lab': not there when its model was trained, and counted as missing: colour=amber" in caplog.text
+
+    def test_other_columns_are_refused(self, folder, prepared):
+        with pytest.raises(DataError, match=r"client 'lab': the features are not those .* \(weight\)"):
+            self.later(folder, "id,weight,age,colour\nn1,heavy,30,red\nn2,light,20,red\n", prepared[0])
+        with pytest.raises(DataError, match=r"client 'lab': the features are not those .* \(colour"):
+            self.later(folder, "id,weight,age,colour\nn1,60,30,1\nn2,70,20,2\n", prepared[0])
+        with pytest.raises(DataError, match="'colour'"):
+            self.later(folder, "id,weight,age\nn1,60,30\n", prepared[0])
+
+    def test_it_is_kept_without_loss(self, prepared):
+        for kept in prepared[0].values():
+            again = Preparation.of(json.loads(json.dumps(kept.table())))
+            assert again.table() == kept.table()
+            assert torch.equal(again.centre, kept.centre)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import softmax
 
-from fedgraph.data.owners import OwnerData, sample_folds
+from fedgraph.data.owners import OwnerData, Preparation, sample_folds
 from fedgraph.fusion.owner_models import single
 from fedgraph.fusion.owner_models import stage as module
 from fedgraph.fusion.owner_models.base import BatchedModel, ModelStore
@@ -57,6 +57,7 @@ def owner_data(owners="abcd", seed=0):
         present[rows],
         torch.ones(len(keys), dtype=torch.bool),
         tuple(tasks),
+        tuple(Preparation((), ("x", "y", "z"), torch.zeros(1), torch.ones(1)) for _ in owners),
     )
 
 
@@ -290,7 +291,10 @@ def test_a_model_that_an_owner_brings_along_is_used_as_it_is(make, trained, own_
     assert embedded.sizes.tolist() == [5, 7, 4, 2]
     again = make(given={"c": path}, wanted={"c": embedded.fingerprints[2]})
     assert torch.equal(again.embed().embeddings, embedded.embeddings)
-    with pytest.raises(RunError, match=r"owner 'c': the model '.*own\.pt2' is not the model whose embeddings"):
+    with pytest.raises(
+        RunError,
+        match=r"owner 'c': the model '.*own\.pt2', with inputs scaled as here, is not the model whose embeddings",
+    ):
         make(given={"c": path}, wanted={"c": "0a1b"}).embed()
 
 
