@@ -169,9 +169,9 @@ class RunFolder:
         differing = sorted(key for key in {*here, *there} if here.get(key) != there.get(key))
         return {key: f"{key} is {there.get(key)!r} there and {here.get(key)!r} here" for key in differing}
 
-    def check_same_data(self, data: Settings, where: str) -> None:
-        """Raise ExperimentError, which begins with ``where``, when the run had another table ``[data]``."""
-        differing = self.other_data(data)
+    def check_same_data(self, data: Settings, where: str, but: Sequence[str] = ()) -> None:
+        """Raise ExperimentError, beginning with ``where``, when ``[data]`` of the run differs in more than ``but``."""
+        differing = {key: how for key, how in self.other_data(data).items() if key not in but}
         if differing:
             raise ExperimentError(f"{where}: {self.path} is a run with other [data]: {'; '.join(differing.values())}")
 
