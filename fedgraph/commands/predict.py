@@ -118,9 +118,7 @@ def _check_options(options: Mapping[str, object], foreign: Sequence[str], method
 def _tell_forecasts(console: Console, summary: Mapping[str, Any], folder: RunFolder, trained: RunFolder) -> None:
     from fedgraph.support.files import file_name
 
-    windows, clients = (
-        f"{summary[key]} {key.removesuffix('s' * (summary[key] == 1))}" for key in ("windows", "clients")
-    )
+    windows, clients = (f"{summary[key]} {key if summary[key] != 1 else key[:-1]}" for key in ("windows", "clients"))
     console.print(f"{windows} of {clients} forecast", soft_wrap=True)
     means = {name: values["mean"] for name, values in summary["metrics"].get("later", {}).items()}
     for name, mean in means.items():

@@ -245,8 +245,9 @@ class PhasedStrategy(MethodStrategy[S]):
         reasons = "; ".join(by_reason(absent))
         enough = present >= max(1, self.plan.min_clients)
         if absent and not self.plan.tolerant:
+            plural = "s" if len(absent) > 1 else ""
             advice = '. To go on without them, set [experiment] on-missing = "skip"' if enough else ""
-            raise RunError(f"nothing usable from {len(absent)} {word}s ({reasons}){advice}")
+            raise RunError(f"nothing usable from {len(absent)} {word}{plural} ({reasons}){advice}")
         if not enough:
             raise RunError(
                 f"only {present} of at least {self.plan.min_clients} {word}s ([experiment] min-clients) sent anything "
