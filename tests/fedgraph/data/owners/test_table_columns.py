@@ -127,3 +127,9 @@ def test_the_first_rows_alone(folder):
     assert data.keys == ("p1", "p2", "p3", "p9")
     bundled = {"set": "table-columns", "bundled": "breast-cancer", "num-owners": 4, "first-rows": 100}
     assert len(open_source(parse_data(bundled), folder).holdings(()).keys) == 100
+
+
+def test_names_of_columns_are_exact(folder):
+    source = open_source(parse_data({**TABLE, "owners": {"lab": ["weight"], "sugar": ["gl*"]}}), folder)
+    with pytest.raises(DataError, match=r"owners: 'sugar' has 'gl\*', .*names are exact here.*glucose"):
+        source.load_owners(["sugar"])
