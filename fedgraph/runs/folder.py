@@ -30,6 +30,8 @@ from fedgraph.support.files import (
 )
 from fedgraph.support.settings import Settings
 
+_ALONE = "one client took part alone, so that nothing is federated: results are those of its own data"
+
 
 class RunFolder:
     """Folder ``<name>-<time>`` of a run; nodes keep their clients' state under the same name.
@@ -279,7 +281,8 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``; its presence marks the run as finished."""
-        notes = [*self.notes, *summary.get("notes", ())]
+        alone = [_ALONE] if summary.get("clients") == 1 else []
+        notes = [*self.notes, *alone, *summary.get("notes", ())]
         write_atomically(self.path / "summary.json", _json({**summary, **({"notes": notes} if notes else {})}))
 
 
