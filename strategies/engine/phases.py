@@ -226,7 +226,7 @@ class PhasedStrategy(MethodStrategy[S]):
     def check_present(self, absent: Mapping[str, str], present: int, word: str = "client") -> None:
         """Check that the run may continue with those that are ``present``, and log why the others are missing.
 
-        An error has the reasons itself, and only recommends to go on without clients where enough are left for that.
+        An error has the reasons itself, and only recommends to go on without clients where others are left.
 
         Parameters
         ----------
@@ -246,7 +246,8 @@ class PhasedStrategy(MethodStrategy[S]):
         enough = present >= max(1, self.plan.min_clients)
         if absent and not self.plan.tolerant:
             plural = "s" if len(absent) > 1 else ""
-            advice = '. To go on without them, set [experiment] on-missing = "skip"' if enough else ""
+            advice = '. To go on without them, set [experiment] on-missing = "skip"' if present else ""
+            advice += " and a lower min-clients" if present and not enough else ""
             raise RunError(f"nothing usable from {len(absent)} {word}{plural} ({reasons}){advice}")
         if not enough:
             raise RunError(
