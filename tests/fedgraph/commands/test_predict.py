@@ -76,3 +76,10 @@ def test_models_are_where_the_run_has_kept_them(patches_tables, data_dir, tmp_pa
     assert "--resume" not in output, "which would look for the models in the folder of the predictions"
     monkeypatch.setenv("FEDGRAPH_MODELS", str(elsewhere))
     assert "samples predicted" in CliRunner().invoke(app, command).output
+
+
+def test_the_help_describes_the_files_of_both_methods():
+    told = " ".join(CliRunner().invoke(app, ["predict", "--help"]).output.split())
+    assert "With a run of f3, samples are predicted: predictions.csv" in told
+    assert "window, time (of the step that is forecast), forecast, reading" in told
+    assert "readings_in_window" in told
