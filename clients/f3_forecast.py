@@ -18,10 +18,10 @@ from torch.nn.functional import pad
 from clients.engine.base import CohortClient, counted, evaluate_forecasts, evaluate_splits
 from clients.engine.node import Node
 from fedgraph.data import SPLITS, SplitName
-from fedgraph.data.series import WindowedSource, starts_of, steps_of
+from fedgraph.data.series import WindowedSource, readings_in_windows, starts_of, steps_of
 from fedgraph.experiment import Experiment
 from fedgraph.messages import WorkReply
-from fedgraph.methods.f3_forecast import FITTED_ON, EncoderSettings, LaterWindowsSettings
+from fedgraph.methods.f3_forecast import FITTED_ON, LATEST_READINGS, EncoderSettings, LaterWindowsSettings
 from fedgraph.models import ModelChoice, build, finite_rows, initial_model
 from fedgraph.support.errors import DataError, ReplyError
 from fedgraph.training import ClientState, Cohort
@@ -190,7 +190,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
     """Embeds windows that came after a run by the encoders that it left; then has their forecasts, and measures them.
 
     A request names that run. Forecasts are written to ``<state-dir>/forecasts/<run>/<client>.csv``: the time of each
-    step, forecast and reading, in their unit.
+    step, forecast and reading, in their unit, and how many readings the window has that it is forecast from.
     """
 
     keeps: ClassVar[tuple[str, ...]] = (*F3ForecastClient.keeps, "readings")
@@ -198,7 +198,10 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
         """What the node sends, as text; see ``clients.engine.disclosure``."""
-        return ["an embedding of each later window, and when it starts; errors of its forecasts"]
+        return [
+            "an embedding of each later window, and when it starts; errors of its forecasts",
+            "how many readings the latest window has",
+        ]
 
     @cached_property
     def cohort(self) -> Cohort:
@@ -212,12 +215,18 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
             raise ReplyError("this data has no windows of time series")
         clients, assignment = self.request.clients, self.assignment
         data = source.load_later(clients, int(steps), self.settings.windows)
-        for row, name in enumerate(clients):
-            if (float(data.mean[row]), float(data.std[row])) != (float(known["mean"][row]), float(known["std"][row])):
-                raise DataError(
-                    f"the first {int(steps)} time steps of {name} are not those of training: leave those in the "
-                    "file, and add new ones behind them"
-                )
+        others = [
+            name
+            for row, name in enumerate(clients)
+            if (float(data.mean[row]), float(data.std[row])) != (float(known["mean"][row]), float(known["std"][row]))
+        ]
+        if others:
+            # Of all clients the message is the same on every node, and is told once.
+            whose = f" of {', '.join(others[:8])}" if len(others) < len(clients) else ""
+            raise DataError(
+                f"the first {int(steps)} time steps{whose} are not those of training: leave those in the file, and "
+                "add new ones behind them"
+            )
         model = build(ModelChoice.of(assignment.model).tables[0], data.task)
         return Cohort(model, data, assignment.train, assignment.seed)
 
@@ -225,14 +234,15 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
         """Send embeddings, or take forecasts."""
         if not self.request.train:
             return self._forecast()
-        starts = starts_of(self.uniform_cohort.data.splits["test"])
+        windows = self.uniform_cohort.data.splits["test"]
+        starts, seen = starts_of(windows), readings_in_windows(windows)
         more = self.settings.windows - starts.shape[1]
         arrays = {
             "starts": pad(starts, (0, more), value=-1),
             "embeddings": pad(self._embeddings().to(self.settings.dtype), (0, 0, 0, more)),
         }
         self.node.done.append(f"sent embeddings of {counted(self.cohort, ['test'])}")
-        return WorkReply(self.request.clients, arrays)
+        return WorkReply(self.request.clients, arrays, {LATEST_READINGS: seen[:, -1].double()})
 
     def _embeddings(self) -> Tensor:
         cohort = self.uniform_cohort

@@ -6,6 +6,7 @@ Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +21,7 @@ from clients.engine.node import Node
 from clients.engine.table_rows import TableRows
 from clients.engine.table_scores import TableScores
 from clients.engine.table_statistics import TableStatistics, consent_of
-from fedgraph.data.schema import Schema, schema_as_json
+from fedgraph.data.schema import Schema, WhyNone, schema_as_json
 from fedgraph.data.tables import client_table_source
 from fedgraph.experiment import Experiment
 from fedgraph.graph import FeatureGraph
@@ -38,11 +39,13 @@ from fedgraph.graphical.learning import (
 from fedgraph.graphical.network import Network, train
 from fedgraph.graphical.recovery import UnitTable, recover
 from fedgraph.methods.fedngm import FedNGMSettings, PhaseReply, PhaseRequest, scores_as_text
-from fedgraph.support.errors import IdentityError, ReplyError
+from fedgraph.support.errors import IdentityError, ReplyError, quoted
 from fedgraph.support.files import file_name
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Configured
 from fedgraph.training import ClientState
+
+log = logging.getLogger("fedgraph")
 
 _EVERYBODY = "everybody"
 
@@ -114,6 +117,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
             texts=tuple(texts),
             parameters=parameters,
             sums=sums,
+            no_features=self.no_features() if self.request.phase == "schema" else (),
         )
 
     # ---- phases ----------------------------------------------------------------------------------------------------
@@ -121,6 +125,22 @@ class FedNGMClient(Configured[FedNGMSettings]):
     def schemas(self) -> list[str]:
         """Return names and types of each client's features, as JSON."""
         return [schema_as_json(self._held.schema(name)) for name in self.clients]
+
+    def no_features(self) -> tuple[dict[str, WhyNone], ...]:
+        """Return which columns are no features, and why, where the server may read errors in full.
+
+        Elsewhere their names do not leave the node, whose log has them.
+        """
+        found = {name: self._held.no_features(name) for name in self.clients}
+        if self.node.tells_all:
+            return tuple(found.values())
+        for column in dict.fromkeys(column for columns in found.values() for column in columns):
+            of_clients = [name for name, columns in found.items() if column in columns]
+            log.warning(
+                "column '%s' of %s is no feature: it has no value there, or none in as many rows as least-rows says",
+                column, quoted(of_clients),
+            )  # fmt: skip
+        return ()
 
     def graphs(self) -> list[str]:
         """Return each client's feature graph among the common features, recovered from all of its features."""

@@ -41,6 +41,15 @@ from strategies.engine.replies import Replies
 
 log = logging.getLogger("fedgraph")
 
+_OVER: dict[OwnerGraph, str] = {
+    "learned": "from the embeddings of all over a learned graph",
+    "given": "from the embeddings of all over the given graph",
+    "complete": "from the embeddings of all over the complete graph",
+    "permuted": "from the embeddings of all over the given graph with clients in other places",
+    "none": "without the embeddings of others",
+}
+"""What a network forecasts from, by its graph, for people."""
+
 _TYPES = {"starts": "int64", "known": "uint8", "targets": "float32"}
 
 
@@ -112,9 +121,10 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
         by = "its own network from its embedding and that which the server foretells"
         if self.settings.targets == "shared":
             by = "the server's network"
+        over = {suffix: _OVER[graph] for suffix, graph in self._graphs().items()}
         told = (
-            f"{len(names)} clients, each forecast by {by} from the embeddings of all; what ends with -local is by the "
-            "client's own encoder alone" + "".join(f", with {suffix} {_told(suffix)}" for suffix in fits if suffix)
+            f"{len(names)} clients, each forecast by {by}, {over.pop('')}; what ends with -local is by the client's "
+            "own encoder alone" + "".join(f", with {suffix} {words}" for suffix, words in over.items())
         )
         facts["parameters_at_server"] = len(parameters)
         outcome = self.outcome_of(federation, names, told, metrics, parameters, 1, lost, facts)
@@ -248,7 +258,3 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
         if mixing is not None and network.edges is not None:
             mean = mixing.detach().mean(0)
             write_graph(ClientGraph.from_dense(names, mean, directed=True), self.plan.folder.path / "learned-graph.npz")
-
-
-def _told(suffix: str) -> str:
-    return "without the embeddings of others" if suffix == "-no-graph" else "over another graph"

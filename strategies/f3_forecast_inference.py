@@ -5,6 +5,7 @@ Ma, Hoang, Chen (UAI 2023), lines 8 to 11 of algorithm 1, for time series.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -16,10 +17,10 @@ from fedgraph.experiment import load_experiment
 from fedgraph.federation import Federation, OrderedGrid
 from fedgraph.fusion.forecasting import FittedForecasts, OwnerWindows, forecasts
 from fedgraph.messages import to_record
-from fedgraph.methods.f3_forecast import EncoderSettings, F3ForecastInferenceSettings
+from fedgraph.methods.f3_forecast import LATEST_READINGS, EncoderSettings, F3ForecastInferenceSettings
 from fedgraph.models import flattened
 from fedgraph.runs import RunFolder
-from fedgraph.support.errors import DataError, ExperimentError
+from fedgraph.support.errors import DataError, ExperimentError, quoted
 from fedgraph.support.settings import part_of
 from strategies.engine.forecasts import ForecastStrategy
 from strategies.engine.phases import Outcome
@@ -45,7 +46,8 @@ class F3ForecastInference(ForecastStrategy[F3ForecastInferenceSettings]):
                 f"{self.settings.run} has no network for forecasts: it is no finished run of f3-forecast"
             )
         before = load_experiment(self._trained.path / "experiment.toml").method_table
-        self._trained.check_same_data(self.plan.data, f"[{self.name}] run")
+        # Another file may have the readings of training and later ones behind them, which its nodes check.
+        self._trained.check_same_data(self.plan.data, f"[{self.name}] run", but=("path",))
         trained = part_of(EncoderSettings, before, "[f3-forecast]").as_table()
         for key, value in part_of(EncoderSettings, self.settings.as_table(), f"[{self.name}]").as_table().items():
             if value != trained[key]:
@@ -69,7 +71,9 @@ class F3ForecastInference(ForecastStrategy[F3ForecastInferenceSettings]):
                 f"{', '.join(strangers[:8])} took no part in that run, so that there is no forecaster for them: name "
                 "the others in [clients] expect, or train with all"
             )
+        lost = self._left_out(federation, fitted.owners)
         sent = self._embeddings(nodes, federation, fitted.sizes[0])
+        self._note_empty(sent)
         rows = torch.tensor([fitted.owners.index(name) for name in sent.names])
 
         def of_owners(values: Tensor, nothing: float) -> Tensor:
@@ -87,9 +91,38 @@ class F3ForecastInference(ForecastStrategy[F3ForecastInferenceSettings]):
         told = f"the latest windows of {len(measured.names)} clients, by network and encoders of {self._trained.name}"
         outcome = self.outcome_of(
             federation, measured.names, told, measured.metrics, flattened(state), 0,
-            {**sent.absent, **measured.absent}, {"windows": len(windows)},
+            {**lost, **sent.absent, **measured.absent}, {"windows": len(windows)},
         )  # fmt: skip
         return outcome, to_record(state)
+
+    def _left_out(self, federation: Federation, owners: Sequence[str]) -> dict[str, str]:
+        """Clients of the run that are not there now, and why; for those that are expected, or if none are, an error.
+
+        Others listen to them, so that forecasts without them are worse: whoever reads the results is told.
+        """
+        expect = self.plan.roll_call.expect
+        missing = [name for name in owners if name not in federation.names]
+        lost = dict.fromkeys(
+            (name for name in missing if expect is None or name in expect),
+            "it took part in the run, and no node has data of it now, as when its column is gone from the file",
+        )
+        self.check_present(lost, len(federation.names))
+        if missing:
+            self.plan.folder.notes.append(
+                f"forecast without {quoted(missing, 8)}, of the {len(owners)} clients of the run: there are no "
+                "forecasts of theirs, and those of others, who listened to them, may be worse"
+            )
+        return lost
+
+    def _note_empty(self, sent: Replies) -> None:
+        """Note whose latest window has no reading: its forecasts look like any other."""
+        seen = sent.metrics[LATEST_READINGS].tolist()
+        empty = [name for name, number in zip(sent.names, seen, strict=True) if number == 0]
+        if empty:
+            self.plan.folder.notes.append(
+                f"the latest window of {quoted(empty, 8)} has no reading: what is forecast from it rests on the "
+                "embeddings of others and on what was usual in training (column readings_in_window of the files)"
+            )
 
     @property
     def _trained(self) -> RunFolder:

@@ -48,7 +48,13 @@ from fedgraph.methods.fedngm import (
 )
 from fedgraph.support.errors import DataError, ExperimentError, IdentityError, ReplyError, RunError
 from fedgraph.support.files import State, json_digest, load_state, save_state
-from strategies.engine.graphical_results import against_truth, metrics_of, without_neighbours
+from strategies.engine.graphical_results import (
+    against_truth,
+    consent_to,
+    metrics_of,
+    no_common_features,
+    without_neighbours,
+)
 from strategies.engine.members import Answer, Members
 from strategies.engine.phases import Outcome, PhasedStrategy
 
@@ -86,7 +92,8 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
             When clients are missing, too few or do not agree on features, and when a phase fails.
         """
         self._grid = grid
-        self._members = Members.of(self.ask(grid, self._request("schema").pack(), MESSAGE, PhaseReply.unpack))
+        answers = self.ask(grid, self._request("schema").pack(), MESSAGE, PhaseReply.unpack)
+        self._members = Members.of(answers)
         self._check_present()
         nodes = len(self._members.hosts)
         if self.settings.global_model == "pooled" and nodes > 1:
@@ -123,9 +130,16 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
         truth = self._true_graph()
         if truth is not None:
             facts["graph_score"] = asdict(graph.score(truth))
+        no_features = {
+            name: columns
+            for answer in answers.values()
+            for name, columns in zip(answer.clients, answer.no_features, strict=False)
+        }
+        expected = {name for names in (getattr(self.plan.data, "private", None) or {}).values() for name in names}
         facts |= {
             **written,
             "notes": [
+                *no_common_features(agreement, no_features, expected),
                 *without_neighbours(graph, self._targets, self.settings.recovery),
                 *([] if truth is None else [against_truth(graph, truth)]),
                 *written.get("notes", ()),
@@ -347,7 +361,8 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
         lacking = ", ".join(encoding.without_range)
         note = (
             f"the model file has no range of {lacking}, each client having its own: it takes and tells only the other "
-            "features, unless GraphicalModel.load is given ranges; for common ones, set source of [fedngm.scaling]"
+            "features, unless GraphicalModel.load is given ranges; for common ones, set source of [fedngm.scaling], "
+            f'as to "shared-ranges", which {consent_to("ranges")}'
         )
         return {"model_file": name, "notes": [note]}
 

@@ -41,7 +41,8 @@ def test_errors_of_the_files_are_those_of_the_run(method, tmp_path):
     nodes = 1 if method == "joint-forecast" else 2
     run = fedgraph.run(TABLES, method=method, set=changes, out=tmp_path, progress=False, nodes=nodes)
     found = run.forecasts
-    assert list(found.columns) == ["client", "window", "time", "forecast", "reading"]
+    assert list(found.columns) == ["client", "window", "time", "forecast", "reading", "readings_in_window"]
+    assert found["readings_in_window"].between(1, 12).all()
     assert set(found["client"]) == set(run.clients.index)
     errors = (found["forecast"] - found["reading"]).abs().groupby(found["client"]).mean()
     np.testing.assert_allclose(errors, run.clients["test/mae"].sort_index(), rtol=1e-4)

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedgraph.data import SplitName
 from fedgraph.data.columns import Floats
 from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, read_values
-from fedgraph.data.schema import Schema, infer_schema, with_own_features
+from fedgraph.data.schema import Schema, WhyNone, infer_schema, with_own_features, without_values
 from fedgraph.data.tables import ClientTable, ClientTableSource, schema_settings
 
 _SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
@@ -60,6 +60,10 @@ class TableRows:
     def schema(self, name: str) -> Schema:
         """Infer the schema of all features of a client."""
         return infer_schema(self.tables[name].table, schema_settings(self._source), partial=True)
+
+    def no_features(self, name: str) -> dict[str, WhyNone]:
+        """Return the columns of a client that are no features, and why."""
+        return without_values(self.tables[name].table, schema_settings(self._source))
 
     def whole(self, name: str, common: Schema) -> Schema:
         """Return a schema with the common features, followed by the client's private ones."""

@@ -40,14 +40,17 @@ def predict(
 ) -> None:
     """Predict samples, or forecast windows, by a run of f3 or f3-forecast.
 
-    The frozen models that the run was trained with send embeddings to its fusion model.
+    The frozen models that the run was trained with send embeddings to its fusion model. Results are in a run folder of
+    its own, in the folder `predictions` of the run.
 
-    Writes predictions.csv (probabilities, and their deviation over graph draws) to a run folder of its own, in the
-    folder `predictions` of the run.
+    With a run of f3, samples are predicted: predictions.csv has their probabilities, and the deviation of these over
+    graph draws.
 
     With a run of f3-forecast, windows are forecast that came after those of the run, up to the one that ends with the
-    last reading: new readings stand in the data files, behind those that were there in training. Every node writes the
-    forecasts of its clients; here they are in the run folder.
+    last reading. New readings stand behind those that were there in training: in the same data file, or in another
+    one with both (--set data.path=later.csv). Every node writes a file for each client, here to nodes/forecasts/RUN in
+    the run folder. Its columns are window, time (of the step that is forecast), forecast, reading (where there is one
+    yet) and readings_in_window (how many there are among the steps that the window is forecast from).
 
     With --secret, embeddings are split into shares and the first layer is computed on those, in three exchanges: no
     other node and not the server sees an owner's embedding. Here the nodes of owners also act as aggregators, for a
@@ -115,11 +118,19 @@ def _check_options(options: Mapping[str, object], foreign: Sequence[str], method
 def _tell_forecasts(console: Console, summary: Mapping[str, Any], folder: RunFolder, trained: RunFolder) -> None:
     from fedgraph.support.files import file_name
 
-    known = summary["metrics"].get("later", {})
-    console.print(f"{summary['windows']} windows of {summary['clients']} clients forecast", soft_wrap=True)
-    for name, values in known.items():
-        if values["mean"] is not None:
-            console.print(f"{name}: {values['mean']:.3f}")
+    windows, clients = (f"{summary[key]} {key if summary[key] != 1 else key[:-1]}" for key in ("windows", "clients"))
+    console.print(f"{windows} of {clients} forecast", soft_wrap=True)
+    means = {name: values["mean"] for name, values in summary["metrics"].get("later", {}).items()}
+    for name, mean in means.items():
+        if mean is not None:
+            console.print(f"{name}: {mean:.3f}")
+    if not any(mean is not None for mean in means.values()):
+        console.print(
+            "There is no reading yet to compare with: new readings stand behind those of training, in the same file or "
+            "in another with both (--set data.path=later.csv).", soft_wrap=True, markup=False,
+        )  # fmt: skip
+    for note in summary.get("notes", ()):
+        console.print(f"Note: {note}.", markup=False, soft_wrap=True)
     console.print(f"{folder.path / 'nodes' / 'forecasts' / file_name(trained.name)}", soft_wrap=True, highlight=False)
 
 

@@ -234,6 +234,9 @@ def load_experiment(
 ) -> Experiment:
     """Read an experiment file and apply overrides.
 
+    An override of ``graph.source`` takes out those keys of ``[graph]`` that are about the old source alone, such as
+    ``path``.
+
     The path of one's own data, of a graph file, of another run, or of the folder of public keys is looked for beside
     the experiment, then from the current folder, and made absolute where it is found. Data and graph that are in
     neither are looked for in the data folder when they are read.
@@ -278,6 +281,7 @@ def _checked(
     # They are read twice, and may be an iterator.
     overrides = overrides if isinstance(overrides, Mapping) else list(overrides)
     tables = apply_overrides(given, overrides)
+    _drop_keys_of_another_source(tables, given, apply_overrides({}, overrides))
     if method is not None:
         tables = _with_method(tables, method)
         # A client class that is set for this call is one for every method, unless it goes with a method set beside it.
@@ -295,6 +299,20 @@ def _checked(
         if whole is not None:
             tables[table][key] = whole
     return parse_experiment(tables)
+
+
+def _drop_keys_of_another_source(tables: dict[str, Any], given: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
+    """Where an override changes ``[graph] source``, take out keys about the old source that it does not set itself.
+
+    So that ``graph.source=complete`` is the control that it is meant as, for an experiment with a graph from a file.
+    """
+    source = _table(chosen, "graph").get("source")
+    if source is None or source == _table(given, "graph").get("source"):
+        return
+    kept = set(_table(chosen, "graph"))
+    # A path of a file is none of a run, either.
+    fit = {key for key in _table(tables, "graph") if GraphTable.fits(key, str(source))} - {"path"}
+    tables["graph"] = {key: value for key, value in _table(tables, "graph").items() if key in fit | kept}
 
 
 def _with_method(tables: dict[str, Any], method: str) -> dict[str, Any]:

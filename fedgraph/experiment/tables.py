@@ -66,9 +66,9 @@ class EvaluationTable(Settings):
                and whose true classes go to the server. Makes ``peers.npz``, ``peers.csv``, and means in
                ``summary.json``; for classification by methods whose clients have whole models of their own.
     forecasts : also write what the final models forecast for the test windows, as ``csv`` or ``parquet``: a file for
-               each client with the time of each step, the forecast, and the reading where there is one, in their unit.
-               Files stay on the client's node, in ``<state-dir>/forecasts/<run>``; those of ``fedgraph run`` are in the
-               run folder (``Run.forecasts``).
+               each client with the time of each step, the forecast, and the reading where there is one, in their unit;
+               and with how many readings the window had that it is forecast from. Files stay on the client's node, in
+               ``<state-dir>/forecasts/<run>``; those of ``fedgraph run`` are in the run folder (``Run.forecasts``).
     yardsticks : of a forecast: beside each method, ``fedgraph run`` also runs what it has to beat, each client's last
                reading, its usual week and a ridge regression (``simple-forecast``), and the same method over a permuted
                client graph. ``flwr run`` runs the method alone.

@@ -8,6 +8,16 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from fedgraph.support.settings import Settings
 
+_OF_SOURCES: dict[str, tuple[str, ...]] = {
+    "path": ("file", "run"),
+    "sigma": ("file",),
+    "cut": ("file",),
+    "main-labels": ("labels",),
+    "neighbours": ("data", "labels", "file", "run"),
+    "permute-seed": ("data", "labels", "file", "run"),
+}
+"""Keys that fit only some sources."""
+
 
 class GraphTable(Settings):
     """``[graph]``: the given client graph.
@@ -57,6 +67,11 @@ class GraphTable(Settings):
     extra: Literal["error", "drop"] = "error"
     coordinates: str | None = None
 
+    @classmethod
+    def fits(cls, key: str, source: str) -> bool:
+        """Return whether a key, as an experiment writes it, means anything with a ``source``."""
+        return source in _OF_SOURCES.get(key, (source,))
+
     @model_validator(mode="after")
     def _keys_fit_the_source(self) -> GraphTable:
         if (self.source in ("file", "run")) != (self.path is not None):
@@ -64,10 +79,9 @@ class GraphTable(Settings):
                 raise ValueError(f'source = "{self.source}" needs a path')
             raise ValueError('only source = "file" and source = "run" take a path')
         for key, value in (("sigma", self.sigma), ("cut", self.cut)):
-            if value is not None and self.source != "file":
+            if value is not None and self.source not in _OF_SOURCES[key]:
                 raise ValueError(f'{key} is about a list of distances, source = "file", and source is "{self.source}"')
-        if self.source in ("none", "complete"):
-            for key, value in (("permute-seed", self.permute_seed), ("neighbours", self.neighbours)):
-                if value is not None:
-                    raise ValueError(f'{key} means nothing with source = "{self.source}"')
+        for key, value in (("permute-seed", self.permute_seed), ("neighbours", self.neighbours)):
+            if value is not None and self.source not in _OF_SOURCES[key]:
+                raise ValueError(f'{key} means nothing with source = "{self.source}"')
         return self

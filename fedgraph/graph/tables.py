@@ -48,6 +48,8 @@ def read_relations(path: Path) -> EdgeTable | MatrixTable:
     header = [cell.lower() for cell in lines[0][1]]
     source, target = _column(header, _SOURCE), _column(header, _TARGET)
     if source is not None and target is not None:
+        if len(lines) == 1:
+            raise GraphError("the list has no edges: there is nothing below its headings")
         distance, weight = _column(header, _DISTANCE), _column(header, _WEIGHT)
         value = distance if weight is None else weight
         if width == 2:
@@ -66,6 +68,11 @@ def read_relations(path: Path) -> EdgeTable | MatrixTable:
                 "or from,to,weight, or for a matrix the client names as first row and first column"
             )
         return _edges(lines, 0, 1, 2, True)
+    if width in (2, 3) and len(lines) > 1 and not all(_is_number(row[1]) for _, row in lines[1:]):
+        raise GraphError(
+            "an edge list needs the headings from,to, or from,to,weight or from,to,distance; the first row is "
+            f"{','.join(lines[0][1])}. (A matrix has numbers below its header row)"
+        )
     return _square(lines, width)
 
 

@@ -15,6 +15,10 @@ FITTED_ON: tuple[SplitName, ...] = ("train", "validation")
 """The splits whose targets the server needs."""
 
 
+LATEST_READINGS = "readings-in-latest-window"
+"""What clients call the number of readings in the latest window, beside its embedding."""
+
+
 def suffix_of(graph: OwnerGraph) -> str:
     """What the names of errors end with that a network over a control graph makes."""
     return f"-{'no' if graph == 'none' else graph}-graph"

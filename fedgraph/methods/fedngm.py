@@ -14,7 +14,7 @@ from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
 from fedgraph.data.encoding import Scaling, ScalingSettings
-from fedgraph.data.schema import Schema, check_length, schema_as_json, schema_from_json
+from fedgraph.data.schema import Schema, WhyNone, check_length, schema_as_json, schema_from_json
 from fedgraph.graph import FeatureGraph
 from fedgraph.graphical import StatisticsSettings
 from fedgraph.graphical.asking import SamplingSettings
@@ -34,7 +34,7 @@ from fedgraph.models import usable_rows
 from fedgraph.privacy.secret import is_public_key
 from fedgraph.support.errors import GraphError, ReplyError
 from fedgraph.support.settings import Settings
-from fedgraph.support.untrusted import LONGEST_DESCRIPTION, in_short, read_json
+from fedgraph.support.untrusted import LONGEST_DESCRIPTION, check_name, in_short, read_json
 
 
 class FedNGMScaling(ScalingSettings):
@@ -151,8 +151,10 @@ MESSAGE = "query"
 
 _PARAMETERS = "parameters"
 _SUMS = "sums"
+_NO_FEATURES = "no-features"
 _MOST_ROWS = 1 << 40
 _MOST_SCORES = 10_000
+_MOST_COLUMNS = 2_000
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,8 @@ class PhaseReply:
     sums : Tensor or None
         Sums over each client's rows (:class:`fedgraph.graphical.recovery.summed.UnitSums`), int64 ``[clients,
         numbers]``; None where none are asked for.
+    no_features : tuple of mapping of str to {"empty", "rare"}
+        For each client its columns that are no features, and why; empty where the node does not tell.
     """
 
     clients: tuple[str, ...]
@@ -251,6 +255,7 @@ class PhaseReply:
     texts: tuple[str, ...]
     parameters: Tensor
     sums: Tensor | None = None
+    no_features: tuple[Mapping[str, WhyNone], ...] = ()
 
     @classmethod
     def of_nobody(cls, partition: tuple[int, int] | None) -> PhaseReply:
@@ -266,6 +271,7 @@ class PhaseReply:
                 "data": self.data,
                 "num-rows": list(self.num_rows),
                 "texts": list(self.texts),
+                **({_NO_FEATURES: [json.dumps(each) for each in self.no_features]} if self.no_features else {}),
             }
         )
         arrays = {_PARAMETERS: self.parameters} | ({} if self.sums is None else {_SUMS: self.sums})
@@ -295,8 +301,9 @@ class PhaseReply:
             num_rows = tuple(int(count) for count in config["num-rows"])
             data = in_short(str(config["data"]), LONGEST_DESCRIPTION)
             stacked: ArrayRecord = content.array_records["stacked"]
+            no_features = tuple(_columns(text) for text in config.get(_NO_FEATURES, ()))
         clients, partition = told_hosts(config)
-        if len(texts) != len(clients) or len(num_rows) != len(clients):
+        if len(texts) != len(clients) or len(num_rows) != len(clients) or len(no_features) not in (0, len(clients)):
             raise ReplyError("the answer does not say something of each of its clients")
         if not all(0 < count <= _MOST_ROWS for count in num_rows):
             raise ReplyError(f"the answer gives a client rows outside 1 to {_MOST_ROWS:,}")
@@ -306,12 +313,22 @@ class PhaseReply:
         if not bool(usable_rows(parameters).all()):
             raise ReplyError("the parameters of a model hold NaN, infinite or huge values")
         told = arrays[_SUMS].clone() if _SUMS in arrays else None
-        return cls(clients, partition, data, num_rows, texts, parameters.clone(), told)
+        return cls(clients, partition, data, num_rows, texts, parameters.clone(), told, no_features)
 
     @property
     def alike(self) -> Hashable:
         """What the answers of all nodes have in common: nothing before schemas are compared."""
         return None
+
+
+def _columns(text: Any) -> dict[str, WhyNone]:
+    """Read which columns of a client are no features, and why. Raises ReplyError for anything else."""
+    found = read_json(text, "what the answer says of columns")
+    if not isinstance(found, dict) or len(found) > _MOST_COLUMNS or not set(found.values()) <= set(get_args(WhyNone)):
+        raise ReplyError("what the answer says of columns is none of names and reasons")
+    for name in found:
+        check_name(name, "a column")
+    return found
 
 
 def graph_from_text(text: str, common: Schema | None = None) -> FeatureGraph:

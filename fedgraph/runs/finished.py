@@ -128,7 +128,9 @@ class Run:
 
     @cached_property
     def forecasts(self) -> pd.DataFrame:
-        """Forecasts of the test windows, with columns ``client``, ``window``, ``time``, ``forecast`` and ``reading``.
+        """Forecasts of the test windows, with columns ``client, window, time, forecast, reading, readings_in_window``.
+
+        The last one counts the readings among the steps that the window is forecast from.
 
         Raises
         ------

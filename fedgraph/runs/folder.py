@@ -30,6 +30,8 @@ from fedgraph.support.files import (
 )
 from fedgraph.support.settings import Settings
 
+_ALONE = "one client took part alone, so that nothing is federated: results are those of its own data"
+
 
 class RunFolder:
     """Folder ``<name>-<time>`` of a run; nodes keep their clients' state under the same name.
@@ -169,9 +171,9 @@ class RunFolder:
         differing = sorted(key for key in {*here, *there} if here.get(key) != there.get(key))
         return {key: f"{key} is {there.get(key)!r} there and {here.get(key)!r} here" for key in differing}
 
-    def check_same_data(self, data: Settings, where: str) -> None:
-        """Raise ExperimentError, which begins with ``where``, when the run had another table ``[data]``."""
-        differing = self.other_data(data)
+    def check_same_data(self, data: Settings, where: str, but: Sequence[str] = ()) -> None:
+        """Raise ExperimentError, beginning with ``where``, when ``[data]`` of the run differs in more than ``but``."""
+        differing = {key: how for key, how in self.other_data(data).items() if key not in but}
         if differing:
             raise ExperimentError(f"{where}: {self.path} is a run with other [data]: {'; '.join(differing.values())}")
 
@@ -279,7 +281,8 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write ``summary.json``; its presence marks the run as finished."""
-        notes = [*self.notes, *summary.get("notes", ())]
+        alone = [_ALONE] if summary.get("clients") == 1 else []
+        notes = [*self.notes, *alone, *summary.get("notes", ())]
         write_atomically(self.path / "summary.json", _json({**summary, **({"notes": notes} if notes else {})}))
 
 

@@ -117,7 +117,9 @@ class ForecastStrategy(PhasedStrategy[S]):
             Message(request.pack(), node, MessageType.TRAIN if request.train else MessageType.EVALUATE)
             for node, request in requests.items()
         ]
-        replies, _ = collect(federation, asked, grid.send_and_receive(messages, timeout=self.plan.timeout), read)
+        answers = grid.send_and_receive(messages, timeout=self.plan.timeout)
+        # Why clients are absent is told once, by the check.
+        replies, _ = collect(federation, asked, answers, read, log_absent=False)
         self.check_present(replies.absent, len(replies.names))
         return replies
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from fedgraph.data.schema import Agreement, WhyNone
 from fedgraph.graph import FeatureGraph
 from fedgraph.methods.fedngm import FedNGMRecovery
+from fedgraph.support.errors import quoted
+
+_WHY_NONE: dict[WhyNone, str] = {
+    "empty": "without a value",
+    "rare": "no value in as many rows as least-rows of [data.table-schema] says",
+}
+
+
+def consent_to(what: str) -> str:
+    """Say in words how nodes consent to send ``ranges`` or ``ranges,sums``."""
+    return f"nodes have to consent to (node config consent={what}; here fedgraph run --node-config consent={what})"
 
 
 def metrics_of(scores: Sequence[Mapping[str, float]], targets: Sequence[str]) -> dict[str, Tensor]:
@@ -50,10 +62,10 @@ def _means(stacked: Mapping[str, Tensor], targets: Sequence[str]) -> dict[str, T
 def without_neighbours(graph: FeatureGraph, targets: Sequence[str], settings: FedNGMRecovery) -> list[str]:
     """Return notes about a graph in which targets, or all features, have no neighbour."""
     if settings.method in ("graphical-lasso", "uglad"):
-        advice = (
-            'lower deviations or threshold of [fedngm.recovery], set source = "summed-statistics", or give them '
-            "target-neighbours"
-        )
+        ways = ["lower deviations or threshold of [fedngm.recovery]", "give them target-neighbours"]
+        if settings.source == "own-rows" and settings.method == "graphical-lasso":
+            ways.append(f'set source = "summed-statistics", which {consent_to("ranges,sums")}')
+        advice = f"{', '.join(ways[:-1])}, or {ways[-1]}"
     else:
         advice = 'take method = "graphical-lasso" in [fedngm.recovery], which can give them target-neighbours'
     if not graph.edges:
@@ -61,7 +73,48 @@ def without_neighbours(graph: FeatureGraph, targets: Sequence[str], settings: Fe
     alone = [name for name in targets if not any(name in edge for edge in graph.edges)]
     if not alone:
         return []
-    return [f"{', '.join(alone)} has no neighbour in the consensus graph, and is predicted by its mean alone: {advice}"]
+    words = "has no neighbour in the consensus graph, and is predicted by its mean"
+    if len(alone) > 1:
+        words = "have no neighbour in the consensus graph, and are predicted by their means"
+    return [f"{', '.join(alone)} {words} alone: {advice}"]
+
+
+def no_common_features(
+    agreement: Agreement, no_features: Mapping[str, Mapping[str, WhyNone]], expected: Collection[str] = ()
+) -> list[str]:
+    """Return a note about what is no common feature, and why.
+
+    Parameters
+    ----------
+    agreement : Agreement
+        What the clients have in common.
+    no_features : mapping of str to mapping of str to {"empty", "rare"}
+        By client its columns that are no features, and why; of some clients nothing is known.
+    expected : collection of str
+        Columns that the experiment keeps private, of which nothing is said.
+    """
+    reasons: dict[str, str] = dict.fromkeys(agreement.constant, "constant")
+    reasons |= dict.fromkeys(agreement.disputed, "of other kinds elsewhere, and private")
+    owners: dict[str, list[str]] = {}
+    for client, schema in agreement.schemas.items():
+        for name in schema.names:
+            owners.setdefault(name, []).append(client)
+    told = dict.fromkeys(name for columns in no_features.values() for name in columns)
+    for name in dict.fromkeys([*owners, *told]):
+        if name in reasons or name in agreement.common.names:
+            continue
+        ways = [f"private to {quoted(owners[name])}"] if name in owners else []
+        for why, words in _WHY_NONE.items():
+            clients = [client for client, columns in no_features.items() if columns.get(name) == why]
+            if clients:
+                ways.append(words if len(clients) == len(agreement.schemas) else f"{words} at {quoted(clients)}")
+        reasons[name] = ", ".join(ways)
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        if name not in expected:
+            names.setdefault(reason, []).append(name)
+    said = "; ".join(f"{quoted(columns, 8)} ({reason})" for reason, columns in names.items())
+    return [f"no common feature: {said}"] if said else []
 
 
 def against_truth(graph: FeatureGraph, truth: FeatureGraph) -> str:

@@ -224,7 +224,9 @@ class PhasedStrategy(MethodStrategy[S]):
         return answers
 
     def check_present(self, absent: Mapping[str, str], present: int, word: str = "client") -> None:
-        """Log why clients are missing, and check that the run may continue with those that are ``present``.
+        """Check that the run may continue with those that are ``present``, and log why the others are missing.
+
+        An error has the reasons itself, and only recommends to go on without clients where others are left.
 
         Parameters
         ----------
@@ -240,19 +242,20 @@ class PhasedStrategy(MethodStrategy[S]):
         RunError
             When clients are missing and the plan is not tolerant, or when fewer than ``min_clients`` are left.
         """
-        for reason in by_reason(absent):
-            log.warning("nothing usable from %s %s", word, reason)
         reasons = "; ".join(by_reason(absent))
+        enough = present >= max(1, self.plan.min_clients)
         if absent and not self.plan.tolerant:
-            raise RunError(
-                f"nothing usable from {len(absent)} {word}s ({reasons}). "
-                'To go on without them, set [experiment] on-missing = "skip"'
-            )
-        if present < max(1, self.plan.min_clients):
+            plural = "s" if len(absent) > 1 else ""
+            advice = '. To go on without them, set [experiment] on-missing = "skip"' if present else ""
+            advice += " and a lower min-clients" if present and not enough else ""
+            raise RunError(f"nothing usable from {len(absent)} {word}{plural} ({reasons}){advice}")
+        if not enough:
             raise RunError(
                 f"only {present} of at least {self.plan.min_clients} {word}s ([experiment] min-clients) sent anything "
                 f"usable ({reasons or 'no node hosts one'})"
             )
+        for reason in by_reason(absent):
+            log.warning("nothing usable from %s %s", word, reason)
 
     @classmethod
     def steps_of(cls, settings: S, rounds: int) -> int | None:

@@ -85,6 +85,7 @@ def collect(
     asked: Mapping[int, Tensor],
     messages: Iterable[Message],
     read: Reader,
+    log_absent: bool = True,
 ) -> tuple[Replies, list[Message]]:
     """Unpack usable replies, and log why the other clients asked have none.
 
@@ -98,6 +99,8 @@ def collect(
         Replies, in any order.
     read : Reader
         Unpacks and checks the reply of a node.
+    log_absent : bool, default True
+        False where the caller tells why clients are absent.
 
     Returns
     -------
@@ -115,7 +118,7 @@ def collect(
         absent.update(unusable)
         good = torch.tensor([name not in unusable for name in clients[node]])
         parts.append((asked[node][good], _rows(reply, good)))
-    for reason in by_reason(absent):
+    for reason in by_reason(absent) if log_absent else ():
         log.warning("no usable reply from %s", reason)
     first = {message.metadata.src_node_id: message for message in reversed(sent)}
     return _stack(federation, parts, absent), [first[node] for node in found]

@@ -92,7 +92,11 @@ def test_private_targets_stay_with_their_client(tables, run_experiment):
 def test_controls_are_measured_beside_on_the_same_encoders(tables, run_experiment, tmp_path):
     tables["graph"] = {"source": "file", "path": str(tmp_path / "edges.csv"), "symmetrise": True}
     tables["f3-forecast"]["controls"] = ["none", "complete", "given", "learned"]
-    test = run_experiment(tables, nodes=2).summary()["metrics"]["test"]
+    summary = run_experiment(tables, nodes=2).summary()
+    test, told = summary["metrics"]["test"], summary["measured"]
+    assert "from the embeddings of all over a learned graph; what ends with -local is" in told
+    assert "with -no-graph without the embeddings of others, with -complete-graph from" in told
+    assert "with -given-graph from the embeddings of all over the given graph" in told
     assert {name.removeprefix("mae") for name in test if name.startswith("mae") and "min" not in name} == {
         "", "-local", "-no-graph", "-complete-graph", "-given-graph",
     }  # fmt: skip

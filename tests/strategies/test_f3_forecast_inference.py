@@ -2,6 +2,7 @@
 
 import csv
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def later(road_tables, run_experiment):
         method = {key: run_keys[key] for key in ("targets", "local-rounds", "hidden") if key in run_keys}
         tables = {
             **road_tables,
-            "experiment": {"method": "f3-forecast-inference", "on-missing": on_missing},
+            "experiment": {"method": "f3-forecast-inference", "on-missing": on_missing, "wait": 1},
             "f3-forecast-inference": {**method, "run": str(run.path), **table},
         }
         del tables["f3-forecast"]
@@ -126,6 +127,11 @@ def test_the_command_forecasts_the_latest_windows(road_tables, run_experiment, r
     assert "5 windows of 4 clients forecast" in result.output
     with open(f"{result.output.strip().splitlines()[-1]}/middle.csv") as stream:
         assert len(stream.readlines()) == 1 + 5 * OUTPUTS
+    rewrite_road(KNOWN)
+    result = CliRunner().invoke(app, command)
+    assert "1 window of 4 clients forecast" in result.output
+    assert "There is no reading yet to compare with" in result.output
+    assert "nan" not in result.output
     result = CliRunner().invoke(app, [*command, "--samples", "new"])
     assert result.exit_code != 0
     assert "--samples is about runs of f3" in result.output
@@ -148,6 +154,68 @@ def test_absent_clients_are_left_out_if_that_is_tolerated(road_tables, run_exper
     assert summary["windows"] == LATER + 1
 
 
+def drop_far(path):
+    series = dict(np.load(path))
+    np.savez(path, data=series["data"][:, :-1], names=series["names"][:-1])
+
+
+def test_a_client_that_is_gone_from_the_data_is_told_of(road_tables, run_experiment, rewrite_road, later):
+    # Who takes part is what the file has.
+    del road_tables["data"]["names"]
+    road_tables["f3-forecast"]["local-rounds"] = 1
+    run = run_experiment(road_tables)
+    rewrite_road(KNOWN + LATER)
+    drop_far(road_tables["data"]["path"])
+    with pytest.raises(FedgraphError, match="nothing usable from 1 client.*far: it took part in the run, and no node"):
+        later(run)
+    summary = later(run, on_missing="skip").summary()
+    assert summary["clients"] == 3
+    (note,) = summary["notes"]
+    assert note.startswith("forecast without 'far', of the 4 clients of the run")
+
+
+def test_new_readings_may_be_in_another_file_behind_the_old_ones(
+    road_tables, run_experiment, rewrite_road, data_dir, tmp_path
+):
+    road_tables["f3-forecast"]["local-rounds"] = 1
+    run = run_experiment(road_tables)
+    path = Path(road_tables["data"]["path"])
+    known = path.read_bytes()
+    rewrite_road(KNOWN + 5)
+    other = path.rename(tmp_path / "later.npz")
+    path.write_bytes(known)
+    command = ["predict", str(run.path), "--data-dir", str(data_dir), "--set", f"data.path={other}"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert "6 windows of 4 clients forecast" in result.output
+    # Of other first steps it is said once, and not how to go on without anybody.
+    series = dict(np.load(other))
+    series["data"][5] += 1
+    np.savez(other, **series)
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 1
+    told = " ".join(result.output.split())
+    assert told.count("the first 900 time steps are not those of training") == 1
+    assert "on-missing" not in told
+
+
+def test_windows_without_readings_are_told_of(road_tables, run_experiment, rewrite_road, later):
+    road_tables["f3-forecast"]["local-rounds"] = 1
+    run = run_experiment(road_tables)
+    rewrite_road(KNOWN + 20)
+    path = road_tables["data"]["path"]
+    series = dict(np.load(path))
+    series["data"][-INPUTS - 2 :, 1] = np.nan
+    np.savez(path, **series)
+    folder = later(run)
+    (note,) = folder.summary()["notes"]
+    assert note.startswith("the latest window of 'middle' has no reading")
+    (file,) = folder.path.glob("nodes/forecasts/*/middle.csv")
+    with file.open(newline="") as stream:
+        seen = [int(line["readings_in_window"]) for line in csv.DictReader(stream)][::OUTPUTS]
+    assert seen == [INPUTS] * 13 + [5, 4, 3, 2, 1, 0, 0, 0]
+
+
 def test_what_does_not_fit_the_run_is_refused(road_tables, run_experiment, rewrite_road, later):
     run = run_experiment(road_tables)
     with pytest.raises(FedgraphError, match="hidden = 8, but that run had 16: leave it so"):
@@ -164,7 +232,7 @@ def test_what_does_not_fit_the_run_is_refused(road_tables, run_experiment, rewri
     series = dict(np.load(path))
     series["data"][5] += 1
     np.savez(path, **series)
-    with pytest.raises(FedgraphError, match="first 900 time steps of .* are not those of training"):
+    with pytest.raises(FedgraphError, match="first 900 time steps are not those of training"):
         later(run)
     rewrite_road(KNOWN + LATER)
     shutil.rmtree(run.path / "nodes" / "local-models")

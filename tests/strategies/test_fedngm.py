@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import tomllib
 from pathlib import Path
@@ -151,7 +152,7 @@ def test_with_ranges_of_clients_the_model_tells_all_but_those_numbers(table_tabl
     assert few[0] > 0.5 > many[0], "two days are a stay in ward a"
     assert 0 < model.predict({"ward": "a"}, "stay")[0] < 5
     for ask in (lambda: model.predict({"ill": "y"}, "weight"), lambda: model.predict_proba({"height": 180}, "ill")):
-        with pytest.raises(DataError, match=r"range of its own at every client.*load\(path, ranges"):
+        with pytest.raises(DataError, match=r"range of its own at every client.*load\(path, ranges.*consent=ranges"):
             ask()
     drawn = model.sample(20)
     assert drawn.column("weight").null_count == 20
@@ -169,12 +170,35 @@ def test_targets_without_a_neighbour_are_named_and_can_be_given_some(table_table
     assert "the consensus graph has no edge, so that every feature is predicted by its mean alone" in note
     table_tables["fedngm"]["recovery"] = {"threshold": 0.73, "target-neighbours": 0}
     (note,) = run_experiment(table_tables, nodes=1).summary()["notes"]
-    assert note.startswith("ill, ward has no neighbour in the consensus graph")
+    assert note.startswith("ill, ward have no neighbour in the consensus graph")
     table_tables["fedngm"]["recovery"] |= {"target-neighbours": 1}
     folder = run_experiment(table_tables, nodes=1)
     assert folder.summary()["notes"] == []
     edges = read_feature_graph(folder.path / "feature-graph.json").edges
     assert ("ill", "ward") in edges
+
+
+def test_what_is_no_common_feature_is_noted_with_why(table_tables, run_experiment, caplog):
+    path = Path(table_tables["data"]["path"])
+    head, *rows = path.read_text().splitlines()
+    rng = random.Random(0)
+    hospitals = [rng.choice(["mercy", "olav", "ucla"]) for _ in rows]
+    more = [f"{at},,{'' if at == 'mercy' else ['x', 'y'][n % 2]},7,P{n}" for n, at in enumerate(hospitals)]
+    path.write_text("\n".join([f"{head},at,nothing,some,same,id", *map(",".join, zip(rows, more, strict=True))]) + "\n")
+    table_tables["data"] = {"set": "mixed-table", "path": str(path), "client-column": "at"}
+    table_tables["fedngm"] = {"ngm": {"epochs": 1, "hidden": 4}, "distillation": {"samples": 50}}
+    notes = run_experiment(table_tables).summary()["notes"]
+    assert notes[0] == (
+        "no common feature: 'same' (constant); 'some' (private to 'olav', 'ucla', without a value at 'mercy'); "
+        "'nothing' (without a value); 'id' (no value in as many rows as least-rows of [data.table-schema] says)"
+    )
+    assert "is no feature" not in caplog.text
+    assert "fedgraph run --node-config consent=ranges" in notes[-1]
+    # The names of such columns do not leave a node whose errors are not told in full, either: its log has them.
+    configs = [{"partition-id": place, "num-partitions": 2, "full-errors": False} for place in range(2)]
+    notes = run_experiment(table_tables, node_configs=configs).summary()["notes"]
+    assert notes[0] == "no common feature: 'same' (constant); 'some' (private to 'olav', 'ucla')"
+    assert caplog.text.count("column 'id' of") == 2
 
 
 def test_clients_can_search_for_bayesian_networks(table_tables, run_experiment):
@@ -205,7 +229,7 @@ def test_categories_alone_need_no_ranges(run_experiment):
     tables["fedngm"] = {"ngm": {"epochs": 60}, "distillation": {"samples": 2000}, "sampling": {"sweeps": 5}}
     folder = run_experiment(tables)
     summary = folder.summary()
-    assert not any("range" in note for note in summary["notes"])
+    assert not any("no range" in note for note in summary["notes"])
     assert summary["graph_score"]["f1"] > 0.5
     assert any(f"F1 {summary['graph_score']['f1']:.2f}" in note for note in summary["notes"])
     assert next(iter(summary["metrics"]["test"])) == "mean-auc"
@@ -319,7 +343,7 @@ def test_a_client_that_fails_is_left_out_if_that_is_tolerated(table_tables, run_
         return error_content("the disk is full") if request.phase == "fit" and reply.clients == ("west",) else content
 
     table_tables["fedngm"]["global-model"] = "average"
-    with pytest.raises(RunError, match="nothing usable from 1 clients .west: the disk is full.*on-missing"):
+    with pytest.raises(RunError, match="nothing usable from 1 client .west: the disk is full.*on-missing"):
         run_experiment(table_tables, nodes=3, client=Listener(fail))
     table_tables["experiment"] |= {"on-missing": "skip", "min-clients": 2}
     summary = run_experiment(table_tables, nodes=3, client=Listener(fail)).summary()

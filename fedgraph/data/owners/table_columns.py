@@ -113,6 +113,7 @@ class TableColumnSource(SharedSampleSource):
         table, settings = self._table, self.settings
         if self.own is not None and names and not classes:
             check_declared(table, self._as_table(tuple(column for name in names for column in self._owners[name])))
+        self._check_no_patterns(names)
         if classes and settings.label not in table.names:
             targets = np.full(table.num_rows, np.nan)
         else:
@@ -164,6 +165,16 @@ class TableColumnSource(SharedSampleSource):
         if settings.first_rows is None:
             return table
         return Table({name: column[: settings.first_rows] for name, column in table.columns.items()}, table.where)
+
+    def _check_no_patterns(self, names: Sequence[str]) -> None:
+        """Raise DataError for what looks like a pattern of names and is no column."""
+        for name in names:
+            for column in self._owners[name]:
+                if set(column) & set("*?[") and column not in self._table.names:
+                    raise DataError(
+                        f"owners: '{name}' has '{column}', which is no column of {self._table.where}: names are exact "
+                        f"here, no patterns; the columns are {', '.join(self._table.names)}"
+                    )
 
     def _as_table(
         self, columns: tuple[str, ...] | None, listed: Mapping[str, tuple[str, ...]] = MappingProxyType({})

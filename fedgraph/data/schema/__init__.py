@@ -1,7 +1,7 @@
 """The features of a table with columns of many kinds: what they are, how they are inferred, what clients agree on."""
 
 from fedgraph.data.schema.agreement import Agreement, agree, with_own_features
-from fedgraph.data.schema.inference import SchemaSettings, check_used, infer_schema
+from fedgraph.data.schema.inference import SchemaSettings, WhyNone, check_used, infer_schema, without_values
 from fedgraph.data.schema.json import check_length, schema_as_json, schema_from_json
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.data.schema.text import as_text
@@ -11,6 +11,7 @@ __all__ = [
     "Feature",
     "Schema",
     "SchemaSettings",
+    "WhyNone",
     "agree",
     "as_text",
     "check_length",
@@ -19,4 +20,5 @@ __all__ = [
     "schema_as_json",
     "schema_from_json",
     "with_own_features",
+    "without_values",
 ]

@@ -20,7 +20,6 @@ Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Collection, Iterable
 from typing import Annotated, Any, Literal
@@ -35,8 +34,8 @@ from fedgraph.data.schema.schema import Feature, Kind, Schema
 from fedgraph.support.errors import DataError, ExperimentError, similar
 from fedgraph.support.settings import Settings
 
-log = logging.getLogger("fedgraph")
-
+WhyNone = Literal["empty", "rare"]
+"""Why a column is no feature."""
 
 _MAX_INTEGER_VALUES = 100
 """Whole numbers with more distinct values are real."""
@@ -159,6 +158,22 @@ def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: 
     return schema
 
 
+def without_values(table: Table, settings: SchemaSettings) -> dict[str, WhyNone]:
+    """Return the columns that :func:`infer_schema` finds to be no features, and why.
+
+    Returns
+    -------
+    dict of str to {"empty", "rare"}
+        ``empty`` is a column without any value, ``rare`` one of words none of which is in ``least-rows`` rows, such as
+        names of persons, and dates. Columns that the settings leave out are none of them.
+    """
+    columns = with_embeddings(table.names, settings.embeddings)
+    chosen = columns if settings.features is None else [name for name in settings.features if name in columns]
+    none = [name for name in chosen if name not in settings.drop and _feature(table, name, settings) is None]
+    codes = settings.missing_codes
+    return {name: "rare" if len(read_column(table, name, codes.get(name, ())).texts) else "empty" for name in none}
+
+
 def check_dropped(table: Table, settings: SchemaSettings, partial: bool = False) -> None:
     """Check that ``drop`` names columns of the table, so that no misspelled one stays a feature.
 
@@ -228,11 +243,6 @@ def _feature(table: Table, name: str, settings: SchemaSettings) -> Feature | Non
         raise DataError(_too_many(column, most))
     categories = column.categories(settings.least_rows)
     if not categories:
-        if len(column.texts):
-            log.warning(
-                "column '%s' of %s is no feature: none of its %d values is in as many as %d rows (least-rows)",
-                name, table.where, len(column.texts), settings.least_rows,
-            )  # fmt: skip
         return None
     is_binary = len(categories) == 2 and (told is None or told.kind == "binary")
     return Feature(name, "binary" if is_binary else "categorical", categories)

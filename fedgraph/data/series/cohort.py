@@ -90,8 +90,8 @@ def build_cohort(
     silent = [names[int(row)] for row in np.flatnonzero(~valid[:, : stops[0], target].any(axis=1))]
     if silent:
         raise DataError(
-            f"no valid reading in the training part for {', '.join(silent[:5])} ({len(silent)} of {len(names)} "
-            "clients); leave them out by listing the others in `clients`, or check `missing`"
+            f"no valid reading in the training part for {', '.join(silent[:5])} ({len(silent)} of this node's "
+            f"{len(names)} clients); leave them out by [data] without = {silent[:5]}, or check `missing`"
             + (" and `cold-steps`" if cold.intersection(silent) else "")
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedgraph.data.base import CohortData, Split, SplitName
 from fedgraph.data.series.covariates import MONDAY, NAMES, weekly_profile
@@ -54,6 +55,29 @@ def times_ahead(split: Split, client: int = 0) -> list[list[str]]:
         return [[str(step) for step in row] for row in ahead.tolist()]
     times = windows.times.cpu().numpy()[ahead.numpy()] + MONDAY
     return [[str(time) for time in row] for row in times.astype("datetime64[s]")]
+
+
+def readings_in_windows(split: Split) -> Tensor:
+    """Return how many readings of the target each window has among the steps that it is forecast from.
+
+    Returns
+    -------
+    Tensor
+        Int64 ``[clients, examples]``, 0 after a client's last example.
+
+    Raises
+    ------
+    DataError
+        If the data has no windows of time series.
+    """
+    windows = _windows(split)
+    steps, present = windows.first_steps()
+    observed = windows.observed.cpu()
+    if windows.rows is not None:
+        observed = observed[windows.rows.cpu()]
+    before = pad(observed.cumsum(1), (1, 0))
+    found = before.gather(1, steps + windows.input_steps) - before.gather(1, steps)
+    return found.masked_fill(~present, 0)
 
 
 def covariate_features(task: TaskSpec) -> list[bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -101,7 +102,7 @@ class LiveDisplay(Callback):
             self._update(metrics=f"{phase} epoch {epoch}")
 
     def on_evaluation(self, evaluation: Evaluation) -> bool:
-        """Show the latest mean over clients."""
+        """Show the latest mean over clients, where anything could be measured."""
         self._update(metrics=_means(evaluation, most=1))
         return False
 
@@ -179,5 +180,5 @@ def live_display(console: Console, label: str, total: int | None) -> LiveDisplay
 
 
 def _means(evaluation: Evaluation, most: int = 8) -> str:
-    shown = list(evaluation.metrics.items())[:most]
-    return ", ".join(f"{name} {float(values.nanmean()):.4g}" for name, values in shown)
+    shown = [(name, float(values.nanmean())) for name, values in list(evaluation.metrics.items())[:most]]
+    return ", ".join(f"{name} {mean:.4g}" for name, mean in shown if not math.isnan(mean))

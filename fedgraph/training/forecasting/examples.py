@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedgraph.data import SPLITS, Split, SplitName
-from fedgraph.data.series import times_ahead
+from fedgraph.data.series import readings_in_windows, times_ahead
 from fedgraph.models import Batch, build
 from fedgraph.support.files import file_name, replacing
 from fedgraph.support.randomness import derive_seed
@@ -121,8 +121,9 @@ FileForm = Literal["csv", "parquet"]
 def write_forecasts(cohort: Cohort, forecasts: Tensor, split: SplitName, folder: Path, form: FileForm = "csv") -> None:
     """Write forecasts, a file for each client.
 
-    The columns are the window, counted from 0, the time of the step that is forecast, the forecast, and the reading
-    where there is one.
+    The columns are the window, counted from 0, the time of the step that is forecast, the forecast, the reading where
+    there is one, and how many readings there were among the steps that the window is forecast from: what is forecast
+    from none looks like any other forecast.
 
     Parameters
     ----------
@@ -139,7 +140,7 @@ def write_forecasts(cohort: Cohort, forecasts: Tensor, split: SplitName, folder:
     """
     targets, known = targets_of(cohort, split)
     windows, steps = cohort.data.splits[split], forecasts.shape[2]
-    readings = in_unit(cohort, targets)
+    readings, seen = in_unit(cohort, targets), readings_in_windows(windows)
     for row, name in enumerate(cohort.data.names):
         count = int(windows.num_examples[row])
         there = known[row, :count].flatten().numpy()
@@ -149,6 +150,7 @@ def write_forecasts(cohort: Cohort, forecasts: Tensor, split: SplitName, folder:
                 "time": [time for window in times_ahead(windows, row) for time in window],
                 "forecast": forecasts[row, :count].flatten().numpy(),
                 "reading": pa.array(readings[row, :count].flatten().numpy(), mask=~there),
+                "readings_in_window": np.repeat(seen[row, :count].numpy(), steps),
             }
         )
         with replacing(folder / f"{file_name(name)}.{form}") as file:

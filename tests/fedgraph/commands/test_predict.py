@@ -129,3 +129,10 @@ def test_new_samples_are_scaled_and_encoded_as_in_training(people, tmp_path, bro
     for key, line in found.items():
         for name in ("probability no", "probability yes"):
             assert float(line[name]) == pytest.approx(float(known[key.replace("n", "p", 1)][name]), abs=2e-6), key
+
+
+def test_the_help_describes_the_files_of_both_methods():
+    told = " ".join(CliRunner().invoke(app, ["predict", "--help"]).output.split())
+    assert "With a run of f3, samples are predicted: predictions.csv" in told
+    assert "window, time (of the step that is forecast), forecast, reading" in told
+    assert "readings_in_window" in told

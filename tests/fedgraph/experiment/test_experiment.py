@@ -61,6 +61,25 @@ def test_overrides_make_tables_and_the_last_one_counts():
     assert apply_overrides({}, ["x.y.z=1", "x.y.z=2"]) == {"x": {"y": {"z": 2}}}
 
 
+def test_another_source_of_the_graph_drops_the_keys_of_the_old_one(digits_tables):
+    digits_tables["graph"] = {
+        "source": "file",
+        "path": "roads.csv",
+        "sigma": 2.0,
+        "permute-seed": 1,
+        "missing": "isolate",
+    }
+    for source in ("complete", "none", "labels"):
+        graph = load_experiment(digits_tables, [f"graph.source={source}"]).graph
+        assert (graph.source, graph.path, graph.sigma, graph.missing) == (source, None, None, "isolate")
+        assert graph.permute_seed == (1 if source == "labels" else None)
+    # What is set beside it stays, and so do all keys where the source does.
+    with pytest.raises(ExperimentError, match="take a path"):
+        load_experiment(digits_tables, ["graph.source=complete", "graph.path=x.csv"])
+    assert load_experiment(digits_tables, {"graph.source": "run", "graph.path": "x"}).graph.path == "x"
+    assert load_experiment(digits_tables, ["graph.source=file"]).graph.path == "roads.csv"
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

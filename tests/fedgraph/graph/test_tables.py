@@ -93,6 +93,9 @@ def test_compressed(tmp_path):
         ("1,2,3\n4,5,6\n7,8,9\n", "may be a list or a matrix.*from,to,cost"),
         ("10,11,12\n0,1,2\n1,0,1\n2,1,0\n", "may be a list or a matrix"),
         (",a,b,c\na,0,1,2\nx,3,4,5\nc,6,7,8\n", "row 3 is named 'x' but the column of the same place is named 'b'"),
+        ("a;b\ns0;s1\n", "an edge list needs the headings from,to.*first row is a,b"),
+        ("a,b,w\ns0,s1,1\ns1,s2,1\n", "an edge list needs the headings .*from,to,weight"),
+        ("from,to\n", "the list has no edges"),
         ("a,b,c,d\n0,1,2,3\n", "2 rows and 4 columns is neither"),
     ],
 )

@@ -429,3 +429,13 @@ def test_models_of_different_architectures_read_back_into_their_twins(folder):
         own = matrix[[position], : model.layout.num_parameters]
         outputs, _ = model.forward(model.layout.unflatten(own), inputs[None], training=False)
         torch.testing.assert_close(twin(inputs), outputs[0])
+
+
+@pytest.mark.parametrize(("clients", "told"), [(1, True), (2, False)])
+def test_one_client_alone_is_noted(tmp_path, clients, told):
+    folder = RunFolder(tmp_path)
+    folder.notes.append("first")
+    folder.write_summary({"clients": clients, "notes": ["last"]})
+    notes = folder.summary()["notes"]
+    assert (notes[0], notes[-1]) == ("first", "last")
+    assert any("nothing is federated" in note for note in notes) == told

@@ -63,7 +63,7 @@ def as_another(content):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (with_nan, RunError, r"nothing usable from 1 owners \(patch-0-0: its embeddings hold NaN.*on-missing"),
+        (with_nan, RunError, r"nothing usable from 1 owner \(patch-0-0: its embeddings hold NaN.*on-missing"),
         (lambda content: with_nan(content, "predictions"), RunError, "patch-0-0: its predictions hold NaN"),
         (malformed, IdentityError, r"node 1000 cannot take part: array 'embeddings' has the shape"),
         (failing, IdentityError, "node 1000 cannot take part: the disk is full"),

@@ -183,3 +183,9 @@ class TestInputsOfAFrozenModel:
             again = Preparation.of(json.loads(json.dumps(kept.table())))
             assert again.table() == kept.table()
             assert torch.equal(again.centre, kept.centre)
+
+
+def test_names_of_columns_are_exact(folder):
+    source = open_source(parse_data({**TABLE, "owners": {"lab": ["weight"], "sugar": ["gl*"]}}), folder)
+    with pytest.raises(DataError, match=r"owners: 'sugar' has 'gl\*', .*names are exact here.*glucose"):
+        source.load_owners(["sugar"])

@@ -222,7 +222,7 @@ def test_contradicting_step_lengths() -> None:
 def test_clients_without_readings_or_unknown_are_named() -> None:
     data = table()
     data.values[1, :42] = np.nan
-    with pytest.raises(DataError, match=r"no valid reading in the training part for c1 \(1 of 3 clients\)"):
+    with pytest.raises(DataError, match=r"for c1 \(1 of this node's 3 clients\).*\[data\] without = \['c1'\]"):
         build_cohort(data, config(), list(data.names))
     build_cohort(data, config(), ["c0", "c2"])
     with pytest.raises(DataError, match="no client named zz; there are 3 clients: c0, c1, c2"):
