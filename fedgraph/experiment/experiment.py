@@ -243,7 +243,8 @@ def load_experiment(
     path : str, Path or mapping
         The file, as for :func:`find_experiment`, or its tables.
     overrides : iterable of str, or mapping
-        Values such as ``train.learning-rate=0.05``, as for :func:`apply_overrides`.
+        Values such as ``train.learning-rate=0.05``, as for :func:`apply_overrides`. ``experiment.strategy`` takes the
+        place of a method in the file, and of its client class, and the reverse.
     method : str, optional
         Another method, by short name or dotted path, that runs in place of the one in the file.
     client : str, optional
@@ -277,12 +278,16 @@ def _checked(
     """Validate tables after overrides, with paths looked for in the folder ``beside`` first."""
     # They are read twice, and may be an iterator.
     overrides = overrides if isinstance(overrides, Mapping) else list(overrides)
+    chosen = _table(apply_overrides({}, overrides), "experiment")
+    named = {key: chosen[key] for key in ("method", "strategy") if chosen.get(key) is not None}
+    for key, path in named.items():
+        if path != _table(given, "experiment").get(key):
+            given = _with_method(given, key, str(path))
     tables = apply_overrides(given, overrides)
     if method is not None:
-        tables = _with_method(tables, method)
+        tables = _with_method(tables, "strategy" if ":" in method else "method", method)
         # A client class that is set for this call is one for every method, unless it goes with a method set beside it.
-        chosen = _table(apply_overrides({}, overrides), "experiment")
-        if not {"method", "strategy"} & set(chosen):
+        if not named:
             client = client or chosen.get("client")
     if client is not None:
         tables["experiment"] = {**_table(tables, "experiment"), "client": client}
@@ -297,13 +302,16 @@ def _checked(
     return parse_experiment(tables)
 
 
-def _with_method(tables: dict[str, Any], method: str) -> dict[str, Any]:
-    """Return the tables with another method, and without the table that only the file's own method knows."""
+def _with_method(tables: Mapping[str, Any], key: str, method: str) -> dict[str, Any]:
+    """Return the tables with another method, or strategy, by ``key``.
+
+    What goes with that of the file goes too: its client class, and the table that only it knows.
+    """
     head = {key: value for key, value in _table(tables, "experiment").items() if key not in _METHOD_KEYS}
     own = _table(tables, "experiment").get("strategy")
     own_table = str(own).rpartition(":")[2] if own else None
     kept = {name: table for name, table in tables.items() if name != own_table or name == method.rpartition(":")[2]}
-    return {**kept, "experiment": {**head, "strategy" if ":" in method else "method": method}}
+    return {**kept, "experiment": {**head, key: method}}
 
 
 def find_experiment(path: str | Path) -> Path:
