@@ -279,15 +279,15 @@ def _checked(
     # They are read twice, and may be an iterator.
     overrides = overrides if isinstance(overrides, Mapping) else list(overrides)
     chosen = _table(apply_overrides({}, overrides), "experiment")
-    named = {key: chosen[key] for key in ("method", "strategy") if chosen.get(key) is not None}
-    for key, path in named.items():
+    instead = {key: chosen[key] for key in ("method", "strategy") if chosen.get(key) is not None}
+    for key, path in instead.items():
         if path != _table(given, "experiment").get(key):
             given = _with_method(given, key, str(path))
     tables = apply_overrides(given, overrides)
     if method is not None:
         tables = _with_method(tables, "strategy" if ":" in method else "method", method)
         # A client class that is set for this call is one for every method, unless it goes with a method set beside it.
-        if not named:
+        if not instead:
             client = client or chosen.get("client")
     if client is not None:
         tables["experiment"] = {**_table(tables, "experiment"), "client": client}

@@ -7,7 +7,7 @@ import gzip
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,12 @@ from fedgraph.data.own import LOOKED_FOR
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import DECIMAL_COMMA, separator_of
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 class Table:
-    """Columns by name. Text is trimmed, and missing markers are null.
+    """Columns by name. Text is trimmed, and missing markers are null. ``to_pandas`` makes a data frame of it.
 
     Attributes
     ----------
@@ -45,6 +48,13 @@ class Table:
     def num_rows(self) -> int:
         """Number of rows."""
         return len(next(iter(self.columns.values()), ()))
+
+    def __repr__(self) -> str:
+        return f"<Table of {self.num_rows:,} rows: {', '.join(self.names)}>"
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the table as a data frame of pandas."""
+        return pa.table(self.columns).to_pandas()
 
     def column(self, name: str) -> pa.Array:
         """Return one column; raise DataError listing the columns if there is none of that name."""
