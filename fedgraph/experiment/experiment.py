@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,7 @@ def _fairness(table: Mapping[str, Any], evaluation: EvaluationTable) -> Fairness
 
 def load_experiment(
     path: str | Path | Mapping[str, Any],
-    overrides: Iterable[str] | Mapping[str, Any] = (),
+    overrides: str | Iterable[str] | Mapping[str, Any] = (),
     method: str | None = None,
     client: str | None = None,
 ) -> Experiment:
@@ -242,7 +243,7 @@ def load_experiment(
     ----------
     path : str, Path or mapping
         The file, as for :func:`find_experiment`, or its tables.
-    overrides : iterable of str, or mapping
+    overrides : str, iterable of str, or mapping
         Values such as ``train.learning-rate=0.05``, as for :func:`apply_overrides`. ``experiment.strategy`` takes the
         place of a method in the file, and of its client class, and the reverse.
     method : str, optional
@@ -270,14 +271,14 @@ def load_experiment(
 
 def _checked(
     given: Mapping[str, Any],
-    overrides: Iterable[str] | Mapping[str, Any],
+    overrides: str | Iterable[str] | Mapping[str, Any],
     method: str | None,
     client: str | None,
     beside: Path,
 ) -> Experiment:
     """Validate tables after overrides, with paths looked for in the folder ``beside`` first."""
     # They are read twice, and may be an iterator.
-    overrides = overrides if isinstance(overrides, Mapping) else list(overrides)
+    overrides = overrides if isinstance(overrides, Mapping | str) else list(overrides)
     chosen = _table(apply_overrides({}, overrides), "experiment")
     instead = {key: chosen[key] for key in ("method", "strategy") if chosen.get(key) is not None}
     for key, path in instead.items():
@@ -325,8 +326,13 @@ def find_experiment(path: str | Path) -> Path:
     Raises
     ------
     ExperimentError
-        When neither exists.
+        When neither exists, or it is no path at all.
     """
+    if not isinstance(path, str | PathLike):
+        raise ExperimentError(
+            "an experiment is a file, by path or by name such as 'sfl/digits.toml', or its tables as a dict, not "
+            f"{path!r}"
+        )
     given = Path(path)
     shipped = Path(str(files("simulations")))
     for candidate in (given, shipped.parent / given, shipped / given):

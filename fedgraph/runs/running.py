@@ -36,7 +36,7 @@ GRIDS = ("local", "flower")
 def run(
     experiment: str | Path | Mapping[str, Any],
     *,
-    set: Iterable[str] | Mapping[str, Any] = (),
+    set: str | Iterable[str] | Mapping[str, Any] = (),
     method: str | None = None,
     strategy: type | str | None = None,
     client: type | str | None = None,
@@ -54,8 +54,8 @@ def run(
     ----------
     experiment : str, Path or mapping
         Experiment file, by path or, for those that come along, by name such as ``"sfl/digits.toml"``; or its tables.
-    set : mapping or iterable of str, optional
-        Keys to override: ``{"train.learning-rate": 0.05}`` or ``["train.learning-rate=0.05"]``.
+    set : mapping, str or iterable of str, optional
+        Keys to override: ``{"train.learning-rate": 0.05}``, ``"train.learning-rate=0.05"`` or several of these.
     method : str, optional
         Built-in method in place of the one in the experiment.
     strategy : type or str, optional
@@ -106,7 +106,7 @@ def run_methods(
     experiment: str | Path | Mapping[str, Any],
     methods: Sequence[str | type | None],
     *,
-    set: Iterable[str] | Mapping[str, Any] = (),
+    set: str | Iterable[str] | Mapping[str, Any] = (),
     grid: str = "local",
     nodes: int = 2,
     data_dir: str | Path | None = None,
@@ -141,6 +141,7 @@ def run_methods(
     >>> fedgraph.run_methods("sfl/digits.toml", ["sfl", "fedavg", "local"]).metrics  # doctest: +SKIP
     """
     told = told_nodes(node_config, models)
+    methods = [methods] if isinstance(methods, str) else methods
     folders = _new_folders(experiment, set, methods, None, grid, out, told)
     return Comparison(_run_all(folders, grid, nodes, data_dir, progress))
 
@@ -181,7 +182,7 @@ def _check_grid(grid: str) -> None:
 
 def _new_folders(
     experiment: str | Path | Mapping[str, Any],
-    overrides: Iterable[str] | Mapping[str, Any],
+    overrides: str | Iterable[str] | Mapping[str, Any],
     methods: Sequence[type | str | None],
     client: type | str | None,
     grid: str,
