@@ -313,6 +313,11 @@ def test_keys_of_every_table():
     assert "merge: a table, see fedngm.merge" in call("keys", "fedngm").output
     assert "min-clients: int = 2" in call("keys", "fedngm.merge").output
     assert "[data.table-schema]" in call("keys", "mixed-table.table-schema").output
+    schema = call("keys", "mixed-table.table-schema").output
+    for name in ("data.table-schema", "table-schema", "[data.table-schema]"):
+        assert call("keys", name).output == schema, "once, though several data sets have it"
+    assert call("keys", "model.variants").output == call("keys", "variants").output
+    assert [word for word in call("keys", "recovery").output.split() if word[0] == "["] == ["[fedngm.recovery]"]
     assert "clip-norm: float = needed" in call("keys", "ipa.privacy").output
     assert call("keys", "nothing").exit_code == 1
     # What a key chooses by name, and the arguments of Flower's own strategies.
