@@ -145,7 +145,8 @@ class RoundLoop:
             if self._stop:
                 return False
         taking_part = strategy.absence.taking_part(server_round, replies)
-        taking_part = strategy.defence.replies(server_round, taking_part, strategy.starts(taking_part.positions))
+        if strategy.aggregates:
+            taking_part = strategy.defence.replies(server_round, taking_part, strategy.starts(taking_part.positions))
         models = strategy.aggregate(server_round, taking_part)
         self._check_models(server_round, taking_part.names, models)
         self._check_padding(taking_part.names, models)
