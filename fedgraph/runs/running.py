@@ -247,7 +247,7 @@ def run_one(
     console: Console,
     label: str | None = None,
     model_dir: Path | None = None,
-    advice: str = "once its experiment.toml is mended, go on with --resume",
+    advice: str | None = None,
     listeners: Sequence[Callback] = (),
 ) -> dict[str, Any]:
     """Run or continue the experiment of a run folder.
@@ -269,7 +269,7 @@ def run_one(
     model_dir : Path, optional
         Folder in which nodes keep the frozen models of their clients; by default with their state, in the run folder.
     advice : str, optional
-        How to continue a run that failed, in its error message.
+        How to continue a run that failed, in its error message; by default with ``--resume``, and what first.
     listeners : sequence of Callback, optional
         Callbacks that follow the run, which must then be in this process.
 
@@ -286,8 +286,22 @@ def run_one(
     try:
         _run_or_go_on(folder, grid, nodes, data_dir, console, label, model_dir, listeners)
     except FedgraphError as error:
-        raise RunError(f"{error}\nRun folder: {folder.path}; {advice}") from error
+        raise RunError(f"{error}\nRun folder: {folder.path}; {advice or _how_to_go_on(folder)}") from error
     return folder.summary()
+
+
+def _how_to_go_on(folder: RunFolder) -> str:
+    """Say how a run that failed goes on; what its nodes were told stays as it was."""
+    told = folder.node_config
+    if not told:
+        return "once its experiment.toml is mended, go on with --resume"
+    files = ", or what is wrong with a file of --model," if "models" in told else ""
+    given = " and ".join(
+        option
+        for option, there in (("--model", "models" in told), ("--node-config", told.keys() - {"models"}))
+        if there
+    )
+    return f"once its experiment.toml{files} is mended, go on with --resume; to change what {given} says, run again"
 
 
 def _run_or_go_on(
