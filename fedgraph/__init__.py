@@ -6,7 +6,7 @@ From Python::
 
     run = fedgraph.run("sfl/digits.toml", set={"train.learning-rate": 0.05})
     run.clients["test/accuracy"]                # a pandas Series, by client
-    run.models["client-3"], run.graph           # a state dict, and the client graph
+    run.models["client-03"], run.graph          # a state dict, and the client graph
 
     fedgraph.run_methods("sfl/digits.toml", ["sfl", "fedavg", "local"]).metrics
     fedgraph.load_run("runs/sfl-digits-20260101-120000").report()
@@ -35,4 +35,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    # Without what this module imports for itself.
+    return [*(name for name in globals() if name not in ("Any", "TYPE_CHECKING", "_STARTING")), *__all__]

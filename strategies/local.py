@@ -14,6 +14,11 @@ class LocalOnly(CohortStrategy):
     title = "Local training only: nothing is shared"
     mixes_models = False
 
+    @property
+    def aggregates(self) -> bool:
+        """Return False: no client can harm another one. A subclass with an ``aggregate`` of its own may mix models."""
+        return type(self).aggregate is not LocalOnly.aggregate
+
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
         """Return the clients' own models, unchanged."""
         return replies.parameters

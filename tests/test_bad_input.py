@@ -67,6 +67,8 @@ def test_file_that_is_no_toml_and_no_file(tmp_path):
         load_experiment(tmp_path / "x.toml")
     with pytest.raises(ExperimentError, match="no experiment file 'nowhere.toml'"):
         load_experiment("nowhere.toml")
+    with pytest.raises(ExperimentError, match="an experiment is a file, by path or by name .*, not 3"):
+        load_experiment(3)
 
 
 def test_overrides(digits_tables, tmp_path):
@@ -78,6 +80,7 @@ def test_overrides(digits_tables, tmp_path):
     )
     assert (experiment.train.learning_rate, experiment.experiment.name) == (0.05, "other")
     assert experiment.method_table == {"hops": 2}
+    assert load_experiment(tmp_path / "x.toml", "experiment.rounds=5").experiment.rounds == 5
     with pytest.raises(ExperimentError, match="is not of the form table.key=value"):
         load_experiment(tmp_path / "x.toml", ["rounds=3"])
 

@@ -134,7 +134,7 @@ def keys(
     console = Console(soft_wrap=True, highlight=False)
     with messages_for_people():
         known = remembered("keys", _explained)
-        wanted = [(heading, lines) for name, heading, lines in known if table in (None, name)]
+        wanted = [(heading, lines) for name, heading, lines in known if table in (None, name)] or _headed(table, known)
         if not wanted:
             names = ", ".join(dict.fromkeys(name for name, *_ in known))
             raise ExperimentError(f"there is no table '{table}'; known: {names}")
@@ -142,6 +142,17 @@ def keys(
             console.print(f"[bold]{escape(heading)}[/bold]")
             for line in lines:
                 console.print(f"    {line}", markup=False)
+
+
+def _headed(table: str | None, known: list[tuple[str, str, list[str]]]) -> list[tuple[str, list[str]]]:
+    """Return tables that have another short name, by their heading, such as ``data.table-schema``, or its last part."""
+    wanted = (table or "").strip("[]")
+    for ends in (lambda heading: heading, lambda heading: heading.rpartition(".")[2]):
+        found = [(head, lines) for _, head, lines in known if head[:1] == "[" and ends(head.strip("[]")) == wanted]
+        if found:
+            # Several data sets have the same table.
+            return [each for place, each in enumerate(found) if each not in found[:place]]
+    return []
 
 
 def _explained() -> list[tuple[str, str, list[str]]]:

@@ -70,6 +70,7 @@ def predict(
             raise ExperimentError(f"--grid is 'local' or 'flower', not '{grid}'")
         trained = RunFolder.open(run)
         add_plugin_paths(trained.plugins)
+        _check_has_fusion_model(trained)
         head = load_experiment(trained.path / "experiment.toml")
         options = {"--samples": samples, "--draws": draws, "--secret": secret, "--windows": windows}
         table: dict[str, object] = {"run": str(trained.path)}
@@ -85,16 +86,12 @@ def predict(
                 method, (threshold, aggregators) = "f3-secret", _k_of_n(secret)
                 table |= {"threshold": threshold, "aggregators": aggregators, "simulated-aggregators": aggregators}
                 nodes = max(nodes, aggregators)
-        elif head.method.name == "f3-forecast":
+        else:
             _check_options(options, ("--samples", "--draws", "--secret"), "f3")
             method = "f3-forecast-inference"
             known = set(EncoderSettings.keys())
             table |= {key: value for key, value in head.method_table.items() if key in known}
             table |= {} if windows is None else {"windows": windows}
-        else:
-            raise ExperimentError(
-                f"{run} is a run of {head.method.name}; only runs of f3 and f3-forecast have a fusion model"
-            )
         overrides = [f"{method}.{key}={_toml(value)}" for key, value in table.items()]
         overrides += [f"output.dir={json.dumps(str(trained.path / 'predictions'))}", *(set_ or [])]
         experiment = load_experiment(trained.path / "experiment.toml", overrides, method)
@@ -106,6 +103,19 @@ def predict(
         _tell_forecasts(console, summary, folder, trained)
     else:
         _tell_predictions(console, summary, folder, samples or "new", secret is not None)
+
+
+def _check_has_fusion_model(trained: RunFolder) -> None:
+    """Raise ExperimentError for a run of another method, whose class need not be there any more."""
+    try:
+        head = trained.tables.get("experiment", {})
+    except ValueError:  # what is wrong with the file is said when it is loaded
+        return
+    name = head.get("method") or str(head.get("strategy")).rpartition(":")[2]
+    if name not in ("f3", "f3-forecast"):
+        raise ExperimentError(
+            f"{trained.path} is a run of {name}; only runs of f3 and f3-forecast have a fusion model to predict with"
+        )
 
 
 def _check_options(options: Mapping[str, object], foreign: Sequence[str], method: str) -> None:

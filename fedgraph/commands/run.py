@@ -68,8 +68,12 @@ def run(
             )
     console.print(runs)
     folders, summaries = [run.folder for run in runs], [run.summary for run in runs]
+    noted: set[str] = set()
     for folder, summary in zip(folders, summaries, strict=True):
-        for note in summary.get("notes", ()):
+        # Several methods have the same to say about one graph.
+        notes = [note for note in summary.get("notes", ()) if note not in noted]
+        noted.update(notes)
+        for note in notes:
             console.print(f"Note: {note}.", markup=False, soft_wrap=True)
         if "model_file" in summary:
             console.print(f"Model: {folder.path / summary['model_file']}", markup=False, soft_wrap=True)

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -228,7 +229,7 @@ def _fairness(table: Mapping[str, Any], evaluation: EvaluationTable) -> Fairness
 
 def load_experiment(
     path: str | Path | Mapping[str, Any],
-    overrides: Iterable[str] | Mapping[str, Any] = (),
+    overrides: str | Iterable[str] | Mapping[str, Any] = (),
     method: str | None = None,
     client: str | None = None,
 ) -> Experiment:
@@ -245,8 +246,9 @@ def load_experiment(
     ----------
     path : str, Path or mapping
         The file, as for :func:`find_experiment`, or its tables.
-    overrides : iterable of str, or mapping
-        Values such as ``train.learning-rate=0.05``, as for :func:`apply_overrides`.
+    overrides : str, iterable of str, or mapping
+        Values such as ``train.learning-rate=0.05``, as for :func:`apply_overrides`. ``experiment.strategy`` takes the
+        place of a method in the file, and of its client class, and the reverse.
     method : str, optional
         Another method, by short name or dotted path, that runs in place of the one in the file.
     client : str, optional
@@ -272,21 +274,26 @@ def load_experiment(
 
 def _checked(
     given: Mapping[str, Any],
-    overrides: Iterable[str] | Mapping[str, Any],
+    overrides: str | Iterable[str] | Mapping[str, Any],
     method: str | None,
     client: str | None,
     beside: Path,
 ) -> Experiment:
     """Validate tables after overrides, with paths looked for in the folder ``beside`` first."""
     # They are read twice, and may be an iterator.
-    overrides = overrides if isinstance(overrides, Mapping) else list(overrides)
+    overrides = overrides if isinstance(overrides, Mapping | str) else list(overrides)
+    set_here = apply_overrides({}, overrides)
+    chosen = _table(set_here, "experiment")
+    instead = {key: chosen[key] for key in ("method", "strategy") if chosen.get(key) is not None}
+    for key, path in instead.items():
+        if path != _table(given, "experiment").get(key):
+            given = _with_method(given, key, str(path))
     tables = apply_overrides(given, overrides)
-    _drop_keys_of_another_source(tables, given, apply_overrides({}, overrides))
+    _drop_keys_of_another_source(tables, given, set_here)
     if method is not None:
-        tables = _with_method(tables, method)
+        tables = _with_method(tables, "strategy" if ":" in method else "method", method)
         # A client class that is set for this call is one for every method, unless it goes with a method set beside it.
-        chosen = _table(apply_overrides({}, overrides), "experiment")
-        if not {"method", "strategy"} & set(chosen):
+        if not instead:
             client = client or chosen.get("client")
     if client is not None:
         tables["experiment"] = {**_table(tables, "experiment"), "client": client}
@@ -315,13 +322,16 @@ def _drop_keys_of_another_source(tables: dict[str, Any], given: Mapping[str, Any
     tables["graph"] = {key: value for key, value in _table(tables, "graph").items() if key in fit | kept}
 
 
-def _with_method(tables: dict[str, Any], method: str) -> dict[str, Any]:
-    """Return the tables with another method, and without the table that only the file's own method knows."""
+def _with_method(tables: Mapping[str, Any], key: str, method: str) -> dict[str, Any]:
+    """Return the tables with another method, or strategy, by ``key``.
+
+    What goes with that of the file goes too: its client class, and the table that only it knows.
+    """
     head = {key: value for key, value in _table(tables, "experiment").items() if key not in _METHOD_KEYS}
     own = _table(tables, "experiment").get("strategy")
     own_table = str(own).rpartition(":")[2] if own else None
     kept = {name: table for name, table in tables.items() if name != own_table or name == method.rpartition(":")[2]}
-    return {**kept, "experiment": {**head, "strategy" if ":" in method else "method": method}}
+    return {**kept, "experiment": {**head, key: method}}
 
 
 def find_experiment(path: str | Path) -> Path:
@@ -335,8 +345,13 @@ def find_experiment(path: str | Path) -> Path:
     Raises
     ------
     ExperimentError
-        When neither exists.
+        When neither exists, or it is no path at all.
     """
+    if not isinstance(path, str | PathLike):
+        raise ExperimentError(
+            "an experiment is a file, by path or by name such as 'sfl/digits.toml', or its tables as a dict, not "
+            f"{path!r}"
+        )
     given = Path(path)
     shipped = Path(str(files("simulations")))
     for candidate in (given, shipped.parent / given, shipped / given):

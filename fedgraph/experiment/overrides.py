@@ -10,11 +10,11 @@ from typing import Any
 from fedgraph.support.errors import ExperimentError
 
 
-def apply_overrides(tables: Mapping[str, Any], overrides: Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
+def apply_overrides(tables: Mapping[str, Any], overrides: str | Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
     """Return ``tables`` with each ``table.key=value`` applied; values are TOML, or plain text where they are not.
 
-    ``table={key = value}`` replaces a whole table. ``tables`` is not changed. Overrides may also be given as a mapping
-    from ``table.key`` to the value.
+    ``table={key = value}`` replaces a whole table. ``tables`` is not changed. A single override may be given as it is,
+    and overrides as a mapping from ``table.key`` to the value.
 
     Raises
     ------
@@ -22,6 +22,7 @@ def apply_overrides(tables: Mapping[str, Any], overrides: Iterable[str] | Mappin
         When an override has no ``=`` or goes through something that is not a table.
     """
     result = json.loads(json.dumps(tables, default=str))
+    overrides = [overrides] if isinstance(overrides, str) else overrides
     named = isinstance(overrides, Mapping)
     pairs = json.loads(json.dumps(overrides, default=str)).items() if named else map(_key_and_value, overrides)
     for path, value in pairs:

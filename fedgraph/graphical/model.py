@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgraph.data.columns import Floats, Table
-from fedgraph.data.encoding import Encoding, Range, Rows, Scaling, ScalingSettings, as_table, values_of
+from fedgraph.data.encoding import Encoding, Range, Rows, Scaling, ScalingSettings, as_table, dicts_of, values_of
 from fedgraph.data.schema import Feature, Schema, schema_as_json, schema_from_json
 from fedgraph.graph import FeatureGraph
 from fedgraph.graphical.asking.conditional import DRAWS, Conditional, conditional
@@ -25,7 +25,7 @@ from fedgraph.graphical.asking.sampling import SamplingSettings, draw
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.graphical.network.stitched import StitchedNetwork
-from fedgraph.support.errors import DataError, GraphError, RunError
+from fedgraph.support.errors import DataError, GraphError, RunError, quoted
 from fedgraph.support.files import State, load_state, save_state
 
 FORMAT = "fedgraph graphical model 1"
@@ -78,8 +78,8 @@ class Categories:
 class GraphicalModel:
     """Trained graphical model of a mixed table.
 
-    Methods take rows as a :class:`Table`, as values ``[rows, features]``, as a dict by feature or as several dicts.
-    Features that are left out, and missing values, are unknown.
+    Methods take rows as a data frame of pandas, polars or pyarrow, as a :class:`Table`, as values ``[rows, features]``,
+    as a dict by feature or as a list of dicts. Features that are left out, and missing values, are unknown.
 
     Attributes
     ----------
@@ -165,7 +165,7 @@ class GraphicalModel:
         DataError
             When the rows cannot be used.
         """
-        feature, units = self._asked(rows, [target])
+        feature, units = self._asked(rows, [_one(target)])
         found = self._expected(units, target, plug_in, draws, seed, sampling)
         if feature.kind == "embedding":
             return self._in_own_units(found, target)
@@ -199,7 +199,7 @@ class GraphicalModel:
         DataError
             When the target has no probabilities, or the rows cannot be used.
         """
-        feature, units = self._asked(rows, [target])
+        feature, units = self._asked(rows, [_one(target)])
         if feature.is_scaled:
             raise DataError(f"'{target}' is {feature.kind} and has no probabilities: ask predict or conditional")
         return _of_all_categories(self._expected(units, target, plug_in, draws, seed, sampling))
@@ -207,7 +207,7 @@ class GraphicalModel:
     def conditional(
         self,
         rows: Rows,
-        targets: Sequence[str],
+        targets: str | Sequence[str],
         quantiles: Sequence[float] = (0.05, 0.5, 0.95),
         draws: int = DRAWS,
         seed: int = 0,
@@ -220,9 +220,9 @@ class GraphicalModel:
         Parameters
         ----------
         rows : Rows
-            Known values; those of the targets are ignored.
-        targets : sequence of str
-            Features asked for.
+            Known values; those of the targets in a table, data frame or array are ignored.
+        targets : str or sequence of str
+            Features asked for; a single one may be its name.
         quantiles : sequence of float
             Levels of the quantiles of numbers, between 0 and 1.
         draws, seed : int
@@ -238,8 +238,14 @@ class GraphicalModel:
         Raises
         ------
         DataError
-            When a target is an embedding or no feature, or the rows cannot be used.
+            When a target is an embedding or no feature, or is given by a dict, or the rows cannot be used.
         """
+        targets = [targets] if isinstance(targets, str) else list(targets)
+        # Whoever writes a dict means what it says; a table has all columns.
+        told = [pair for row in dicts_of(rows) for pair in row.items()]
+        given = {name for name, value in told if value is not None and value is not np.nan}
+        if twice := [name for name in targets if name in given]:
+            raise DataError(f"{quoted(twice)} cannot be both given and asked for: leave it out of one of them")
         _, units = self._asked(rows, targets)
         if wide := [name for name in targets if self.encoding.schema[name].kind == "embedding"]:
             raise DataError(f"{', '.join(wide)}: of embeddings there are no distributions; ask predict, or sample")
@@ -283,6 +289,11 @@ class GraphicalModel:
             Seed of the draws.
         settings : SamplingSettings, optional
             How rows are drawn.
+
+        Returns
+        -------
+        Table
+            Its ``columns`` are Arrow arrays by name; ``to_pandas()`` makes a data frame of it.
 
         Raises
         ------
@@ -409,6 +420,13 @@ class GraphicalModel:
 
     def _in_own_units(self, units: Tensor, name: str) -> Floats:
         return self.encoding.scales[name].values(_floats(units))
+
+
+def _one(target: str) -> str:
+    """Return the target, which is to be a single name; a list is easily given, as conditional takes one."""
+    if not isinstance(target, str):
+        raise DataError(f"{target!r} is not the name of a feature: name the one to predict; conditional takes several")
+    return target
 
 
 def _network(schema: Schema, state: State) -> Network:

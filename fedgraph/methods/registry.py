@@ -79,24 +79,27 @@ def resolve(method: str | None, strategy: str | None, client: str | None) -> Met
     method : str or None
         Short name of a built-in method.
     strategy : str or None
-        Dotted path of a strategy, in place of that of ``method``.
+        Dotted path of a strategy, in place of a method.
     client : str or None
         Dotted path of a client class, in place of the default.
 
     Raises
     ------
     ExperimentError
-        When neither method nor strategy is given, or the short name is unknown.
+        When neither method nor strategy is given, or both are, or the short name is unknown.
     """
+    if method is not None and strategy is not None:
+        raise ExperimentError(
+            f"[experiment] has method = '{method}' and strategy = '{strategy}': give a method or a strategy, not both"
+        )
+    if strategy is not None:
+        return Method(strategy.rpartition(":")[2], strategy, client or "")
     known = None if method is None else built_in(method)
     if method is not None and known is None:
         raise ExperimentError(
             f"[experiment] method '{method}' is not a built-in; known: {', '.join(sorted(built_ins()))}. "
             'For your own, give [experiment] strategy = "package.module:Class"'
         )
-    if strategy is not None:
-        replaced = getattr(known, "default_client", "")
-        return Method(strategy.rpartition(":")[2], strategy, client or replaced)
     if known is None:
         raise ExperimentError(
             f'[experiment] needs a method ({", ".join(sorted(built_ins()))}) or a strategy = "package.module:Class"'

@@ -106,8 +106,8 @@ class ModuleModel(ModelFromTwin):
     Raises
     ------
     ExperimentError
-        When the class cannot be imported or built, fails on two inputs of zeros, or does not fit the task, and for an
-        ``embedding_layer`` that does not exist.
+        When the class cannot be imported or built, has no parameters, fails on two inputs of zeros, or does not fit the
+        task, and for an ``embedding_layer`` that does not exist.
     """
 
     def __init__(self, settings: ModuleSettings, task: TaskSpec) -> None:
@@ -126,6 +126,11 @@ class ModuleModel(ModelFromTwin):
             raise ExperimentError(
                 f"[model] {self.name} cannot be built from the options {self.options}: {error}"
             ) from error
+        if not any(True for _ in self._prototype.parameters()):
+            raise ExperimentError(
+                f"[model] {self.name} has no parameters to train: its layers are to be attributes of the module, "
+                "several of them in an nn.ModuleList or nn.Sequential, since PyTorch does not see those in a list"
+            )
         self._check_output()
         layer = settings.embedding_layer
         if layer is not None and not (layer and layer in dict(self._prototype.named_modules())):

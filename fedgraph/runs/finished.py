@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from torch import Tensor, nn
@@ -24,6 +25,21 @@ from fedgraph.support.plugins import add_plugin_paths
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+class _Models(dict[str, dict[str, Tensor]]):
+    """Models by client, which names the clients where one is asked for that there is not."""
+
+    def __init__(self, models: Mapping[str, dict[str, Tensor]], where: Path) -> None:
+        super().__init__(models)
+        self._where = where
+
+    def __missing__(self, client: object) -> NoReturn:
+        raise RunError(f"{self._where} has no model of '{client}'; it has those of {self.some()}")
+
+    def some(self) -> str:
+        """Return the first names."""
+        return ", ".join([*list(self)[:5], *(["..."] if len(self) > 5 else [])])
 
 
 class Run:
@@ -163,14 +179,15 @@ class Run:
         return pd.DataFrame(rows, columns=["round", "client", "reason"]).drop_duplicates(ignore_index=True)
 
     @cached_property
-    def _models(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor] | None]:
+    def _models(self) -> tuple[_Models, dict[str, Tensor] | None]:
         if not self.folder.models.is_file():
             raise RunError(f"{self.path} has no models.safetensors: '{self.method}' does not train models of clients")
-        return load_models(self.folder.models)
+        models, shared = load_models(self.folder.models)
+        return _Models(models, self.path), shared
 
     @property
     def models(self) -> Mapping[str, dict[str, Tensor]]:
-        """State dict of each client's model, by client. Raises RunError for methods that train none."""
+        """State dict of each client's model, by client. Raises RunError for methods that train none, and for others."""
         return self._models[0]
 
     @property
@@ -194,14 +211,9 @@ class Run:
         RunError
             When the run has no such model.
         """
-        state = self.global_model if client is None else self.models.get(client)
+        state = self.global_model if client is None else self.models[client]
         if state is None:
-            known = ", ".join([*list(self.models)[:5], "..."])
-            raise RunError(
-                f"'{self.method}' has no global model: name a client ({known})"
-                if client is None
-                else f"{self.path} has no model of '{client}'; it has those of {known}"
-            )
+            raise RunError(f"'{self.method}' has no global model: name a client ({self._models[0].some()})")
         written: dict[str, Any] | None = self.summary.get("task")
         if written is None:
             raise RunError(f"{self.path} was written by an older version, which did not keep the shapes of the task")
@@ -378,6 +390,8 @@ def load_run(path: str | Path) -> Run:
     >>> run = fedgraph.load_run("runs/sfl-digits-20260101-120000")  # doctest: +SKIP
     >>> run.clients["test/accuracy"].sort_values().head()           # doctest: +SKIP
     """
+    if not isinstance(path, str | PathLike):
+        raise RunError(f"a run is read from the path of its folder, not from {path!r}")
     return Run(RunFolder.open(path))
 
 
@@ -397,8 +411,11 @@ def compare(runs: Sequence[Run | str | Path]) -> Comparison:
     Raises
     ------
     RunError
-        When a folder is no run folder or a run is not finished.
+        When runs are no sequence, a folder is no run folder, or a run is not finished.
     ExperimentError
         When runs have other data than the first one.
     """
+    # A path would be read letter by letter.
+    if isinstance(runs, str | PathLike) or not isinstance(runs, Iterable):
+        raise RunError(f"runs to compare are a list of runs or of their folders, such as [run, other], not {runs!r}")
     return Comparison([run if isinstance(run, Run) else load_run(run) for run in runs])

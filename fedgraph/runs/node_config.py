@@ -16,6 +16,10 @@ def told_nodes(given: Mapping[str, Any] | None, models: Mapping[str, str | Path]
 
 
 def _absolute(model: str) -> str:
-    """Return a model with an absolute path, as nodes may run in other folders; other forms stay as they are."""
+    """Return a model with an absolute path, as nodes may run in other folders; ``package.module:Class`` stays as it is.
+
+    That of a file that is not there says where it was looked for.
+    """
     place, layer = model.partition("#")[::2]
-    return f"{Path(place).absolute()}{'#' * bool(layer)}{layer}" if Path(place).is_file() else model
+    is_path = Path(place).is_file() or (place and ":" not in place)
+    return f"{Path(place).absolute()}{'#' * bool(layer)}{layer}" if is_path else model

@@ -36,7 +36,7 @@ GRIDS = ("local", "flower")
 def run(
     experiment: str | Path | Mapping[str, Any],
     *,
-    set: Iterable[str] | Mapping[str, Any] = (),
+    set: str | Iterable[str] | Mapping[str, Any] = (),
     method: str | None = None,
     strategy: type | str | None = None,
     client: type | str | None = None,
@@ -54,8 +54,8 @@ def run(
     ----------
     experiment : str, Path or mapping
         Experiment file, by path or, for those that come along, by name such as ``"sfl/digits.toml"``; or its tables.
-    set : mapping or iterable of str, optional
-        Keys to override: ``{"train.learning-rate": 0.05}`` or ``["train.learning-rate=0.05"]``.
+    set : mapping, str or iterable of str, optional
+        Keys to override: ``{"train.learning-rate": 0.05}``, ``"train.learning-rate=0.05"`` or several of these.
     method : str, optional
         Built-in method in place of the one in the experiment.
     strategy : type or str, optional
@@ -106,7 +106,7 @@ def run_methods(
     experiment: str | Path | Mapping[str, Any],
     methods: Sequence[str | type | None],
     *,
-    set: Iterable[str] | Mapping[str, Any] = (),
+    set: str | Iterable[str] | Mapping[str, Any] = (),
     grid: str = "local",
     nodes: int = 2,
     data_dir: str | Path | None = None,
@@ -141,6 +141,7 @@ def run_methods(
     >>> fedgraph.run_methods("sfl/digits.toml", ["sfl", "fedavg", "local"]).metrics  # doctest: +SKIP
     """
     told = told_nodes(node_config, models)
+    methods = [methods] if isinstance(methods, str) else methods
     folders = _new_folders(experiment, set, methods, None, grid, out, told)
     return Comparison(_run_all(folders, grid, nodes, data_dir, progress))
 
@@ -181,7 +182,7 @@ def _check_grid(grid: str) -> None:
 
 def _new_folders(
     experiment: str | Path | Mapping[str, Any],
-    overrides: Iterable[str] | Mapping[str, Any],
+    overrides: str | Iterable[str] | Mapping[str, Any],
     methods: Sequence[type | str | None],
     client: type | str | None,
     grid: str,
@@ -246,7 +247,7 @@ def run_one(
     console: Console,
     label: str | None = None,
     model_dir: Path | None = None,
-    advice: str = "once its experiment.toml is mended, go on with --resume",
+    advice: str | None = None,
     listeners: Sequence[Callback] = (),
 ) -> dict[str, Any]:
     """Run or continue the experiment of a run folder.
@@ -268,7 +269,7 @@ def run_one(
     model_dir : Path, optional
         Folder in which nodes keep the frozen models of their clients; by default with their state, in the run folder.
     advice : str, optional
-        How to continue a run that failed, in its error message.
+        How to continue a run that failed, in its error message; by default with ``--resume``, and what first.
     listeners : sequence of Callback, optional
         Callbacks that follow the run, which must then be in this process.
 
@@ -285,8 +286,22 @@ def run_one(
     try:
         _run_or_go_on(folder, grid, nodes, data_dir, console, label, model_dir, listeners)
     except FedgraphError as error:
-        raise RunError(f"{error}\nRun folder: {folder.path}; {advice}") from error
+        raise RunError(f"{error}\nRun folder: {folder.path}; {advice or _how_to_go_on(folder)}") from error
     return folder.summary()
+
+
+def _how_to_go_on(folder: RunFolder) -> str:
+    """Say how a run that failed goes on; what its nodes were told stays as it was."""
+    told = folder.node_config
+    if not told:
+        return "once its experiment.toml is mended, go on with --resume"
+    files = ", or what is wrong with a file of --model," if "models" in told else ""
+    given = " and ".join(
+        option
+        for option, there in (("--model", "models" in told), ("--node-config", told.keys() - {"models"}))
+        if there
+    )
+    return f"once its experiment.toml{files} is mended, go on with --resume; to change what {given} says, run again"
 
 
 def _run_or_go_on(

@@ -84,9 +84,14 @@ def load_object(path: str, key: str) -> Any:
     try:
         return getattr(module, attribute)
     except AttributeError:
-        raise ExperimentError(
-            f"{key} = '{path}': {module.__file__ or module_name} has no '{attribute}'. {_shadow_hint(module_name)}"
-        ) from None
+        if module_name == "__main__":
+            raise ExperimentError(
+                f"{key} = '{path}': this class was defined in another script or notebook, and is known there alone. "
+                "Define it here, or move it to a module"
+            ) from None
+        where = getattr(module, "__file__", None) or module_name
+        hint = f"{where} has no '{attribute}'. {_shadow_hint(module_name)}".strip().removesuffix(".")
+        raise ExperimentError(f"{key} = '{path}': {hint}") from None
 
 
 def check_nothing_hides_ours() -> None:

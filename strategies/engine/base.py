@@ -158,6 +158,11 @@ class CohortStrategy(MethodStrategy[S]):
         return "before"
 
     @property
+    def aggregates(self) -> bool:
+        """Whether replies of different clients meet in ``aggregate``; else there is nothing for ``[defence]`` to do."""
+        return True
+
+    @property
     def moves_after_measuring(self) -> bool:
         """Whether a round changes models after their evaluation; the final models are then evaluated once more."""
         return False

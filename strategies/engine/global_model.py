@@ -7,6 +7,7 @@ from torch import Tensor
 from fedgraph.support.files import State
 from fedgraph.support.settings import S
 from strategies.engine.base import CohortStrategy, Replies
+from strategies.engine.loop import check_returned
 
 
 class GlobalModelStrategy(CohortStrategy[S]):
@@ -23,7 +24,10 @@ class GlobalModelStrategy(CohortStrategy[S]):
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
         """Return the next global model, as a row for each client."""
-        return self.update(server_round, replies).expand(len(replies.names), -1)
+        model = self.update(server_round, replies)
+        where = f"{type(self).__name__}.update, in round {server_round}, returned"
+        check_returned(where, model, self.models.shape[1:], "a number for each parameter of the global model")
+        return model.expand(len(replies.names), -1)
 
     def write_back(self, replies: Replies, models: Tensor) -> None:
         """Write the global model for all clients, including absent ones."""

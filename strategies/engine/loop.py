@@ -53,6 +53,40 @@ class Progress:
         return cls(**state)
 
 
+def check_returned(where: str, returned: object, shape: tuple[int, ...], meaning: str) -> None:
+    """Check the type and the shape of what a strategy made of replies.
+
+    Parameters
+    ----------
+    where : str
+        Who returned it, for the message: ``"Mine.aggregate, in round 1, returned"``.
+    returned : object
+        Anything, as the strategy may be anybody's.
+    shape : tuple of int
+        Expected of it.
+    meaning : str
+        Of this shape, in words.
+
+    Raises
+    ------
+    RunError
+        When it is no float32 tensor of this shape.
+    """
+    # A strategy that computes in float64 would fail at the nodes, one round later.
+    if not isinstance(returned, Tensor) or returned.dtype != torch.float32:
+        if isinstance(returned, Tensor):
+            found, advice = f"a tensor of {returned.dtype}", "end with .float()"
+        elif returned is None:
+            found, advice = "None", "is there a return?"
+        else:
+            kind = type(returned)
+            found = f"a {kind.__module__}.{kind.__name__}".replace(" builtins.", " ")
+            advice = "make it one with torch.as_tensor(...).float()"
+        raise RunError(f"{where} {found} in place of a float tensor {list(shape)}, {meaning}: {advice}")
+    if returned.shape != shape:
+        raise RunError(f"{where} {list(returned.shape)} in place of {list(shape)}: {meaning}")
+
+
 class RoundLoop:
     """Runs the remaining rounds of a strategy and calls the callbacks of its plan.
 
@@ -111,7 +145,8 @@ class RoundLoop:
             if self._stop:
                 return False
         taking_part = strategy.absence.taking_part(server_round, replies)
-        taking_part = strategy.defence.replies(server_round, taking_part, strategy.starts(taking_part.positions))
+        if strategy.aggregates:
+            taking_part = strategy.defence.replies(server_round, taking_part, strategy.starts(taking_part.positions))
         models = strategy.aggregate(server_round, taking_part)
         self._check_models(server_round, taking_part.names, models)
         self._check_padding(taking_part.names, models)
@@ -154,12 +189,13 @@ class RoundLoop:
     def _check_models(self, server_round: int, names: Sequence[str], models: Tensor) -> None:
         """Raise RunError if the strategy did not make a finite model for each client that takes part."""
         where = f"{type(self._strategy).__name__}.aggregate, in round {server_round}, returned"
-        expected = [len(names), self._strategy.models.shape[1]]
-        if list(models.shape) != expected:
-            raise RunError(
-                f"{where} {list(models.shape)} in place of {expected}: a row for each client in replies.names, in that "
-                "order, and a column for each parameter"
-            )
+        shape = (len(names), self._strategy.models.shape[1])
+        check_returned(
+            where,
+            models,
+            shape,
+            "a row for each client in replies.names, in that order, and a column for each parameter",
+        )
         bad = [name for name, fine in zip(names, models.isfinite().all(1).tolist(), strict=True) if not fine]
         if bad:
             raise RunError(

@@ -55,7 +55,7 @@ def test_run_config(tmp_path, digits_tables, monkeypatch):
 
 def test_a_strategy_that_is_none(digits_tables, run_experiment):
     with pytest.raises(ExperimentError, match="is not a Flower Strategy class"):
-        run_experiment(of("local", digits_tables, strategy="pathlib:Path"))
+        run_experiment(of(None, digits_tables, strategy="pathlib:Path"))
 
 
 # ---- packing

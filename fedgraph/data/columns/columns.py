@@ -45,12 +45,15 @@ class Column:
         ``[rows]``, positions in ``texts``, -1 where missing.
     texts : pyarrow.Array
         The distinct values as text, each at least once in the column.
+    numbered : ndarray of int64 or None
+        As of its :class:`Table`.
     """
 
     name: str
     where: str
     codes: NDArray[np.int64]
     texts: pa.Array
+    numbered: NDArray[np.int64] | None = None
 
     @cached_property
     def numbers(self) -> Floats | None:
@@ -70,9 +73,11 @@ class Column:
         return in_order(self.texts.filter(pa.array(self.counts >= least_rows)).to_pylist())
 
     def row_of(self, texts: Sequence[str]) -> int:
-        """Return the first row, counted from 1, with one of some texts that the column has."""
+        """Return the first row, counted from 1 in the file, with one of some texts that the column has."""
         wanted = pc.is_in(self.texts, value_set=pa.array(texts, pa.string())).to_numpy(zero_copy_only=False)
-        return int(np.append(wanted, False)[self.codes].argmax()) + 1
+        rows = np.append(wanted, False)[self.codes].nonzero()[0]
+        # A part of a file may have its rows in another order.
+        return int((rows + 1 if self.numbered is None else self.numbered[rows]).min())
 
     def check_words(self, advice: str) -> None:
         """Raise DataError, with advice, for a few words in a column of numbers.
@@ -169,7 +174,9 @@ def read_column(table: Table, name: str, missing_codes: Sequence[str | float] = 
     renumbered = np.where(kept, np.cumsum(kept) - 1, -1)
     places = renumbered[again.indices.to_numpy(zero_copy_only=False)]
     rows = pc.fill_null(coded.indices, len(places)).to_numpy(zero_copy_only=False)
-    found = Column(name, table.where, np.append(places, -1)[rows], again.dictionary.filter(pa.array(kept)))
+    found = Column(
+        name, table.where, np.append(places, -1)[rows], again.dictionary.filter(pa.array(kept)), table.numbered
+    )
     if found.numbers is not None and np.isinf(found.numbers).any():
         infinite = found.texts.filter(pa.array(np.isinf(found.numbers))).to_pylist()
         raise DataError(infinite_message(name, table.where, infinite[0], found.row_of(infinite[:1])))
@@ -180,7 +187,7 @@ def read_numbers(table: Table, name: str, missing_codes: Sequence[str | float] =
     """Return ``read_column(...).as_numbers()``, or None where that is an error; faster for many distinct values."""
     if not any(isinstance(code, str) for code in missing_codes):
         # Parsing 100,000 words in vain takes long; the first hundred nearly always suffice to detect them.
-        few = Table({name: table.column(name).slice(0, 100)}, table.where)
+        few = table.with_columns({name: table.column(name).slice(0, 100)})
         numbers = None if few.numbers(name) is None else table.numbers(name)
         return None if numbers is None else np.where(_is_missing(numbers, missing_codes), np.nan, numbers)
     column = read_column(table, name, missing_codes)

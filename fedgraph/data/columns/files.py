@@ -7,7 +7,7 @@ import gzip
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TextIO, cast
+from typing import TYPE_CHECKING, TextIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,12 @@ from fedgraph.data.own import LOOKED_FOR
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import DECIMAL_COMMA, separator_of
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 class Table:
-    """Columns by name. Text is trimmed, and missing markers are null.
+    """Columns by name. Text is trimmed, and missing markers are null. ``to_pandas`` makes a data frame of it.
 
     Attributes
     ----------
@@ -30,11 +33,14 @@ class Table:
         In the order of the file.
     where : str
         Names the table in messages.
+    numbered : ndarray of int64 or None
+        The rows of a part of a file as they are counted there, from 1, ``[rows]``; None for a whole file.
     """
 
-    def __init__(self, columns: Mapping[str, pa.Array], where: str) -> None:
+    def __init__(self, columns: Mapping[str, pa.Array], where: str, numbered: NDArray[np.int64] | None = None) -> None:
         self.columns = dict(columns)
         self.where = where
+        self.numbered = numbered
 
     @property
     def names(self) -> list[str]:
@@ -45,6 +51,27 @@ class Table:
     def num_rows(self) -> int:
         """Number of rows."""
         return len(next(iter(self.columns.values()), ()))
+
+    def __repr__(self) -> str:
+        return f"<Table of {self.num_rows:,} rows: {', '.join(self.names)}>"
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the table as a data frame of pandas."""
+        return pa.table(self.columns).to_pandas()
+
+    def part(self, rows: NDArray[np.int64]) -> Table:
+        """Return some rows, which messages go on to count as in the file."""
+        indices = pa.array(rows)
+        numbered = rows + 1 if self.numbered is None else self.numbered[rows]
+        return Table({name: column.take(indices) for name, column in self.columns.items()}, self.where, numbered)
+
+    def with_columns(self, columns: Mapping[str, pa.Array]) -> Table:
+        """Return the same rows with other columns."""
+        return Table(columns, self.where, self.numbered)
+
+    def row_number(self, row: int) -> int:
+        """Return which row of the file a row is, counted from 1."""
+        return row + 1 if self.numbered is None else int(self.numbered[row])
 
     def column(self, name: str) -> pa.Array:
         """Return one column; raise DataError listing the columns if there is none of that name."""
@@ -66,7 +93,7 @@ class Table:
             return None
         if np.isinf(values).any():
             row = int(np.isinf(values).argmax())
-            raise DataError(infinite_message(name, self.where, str(values[row]), row + 1))
+            raise DataError(infinite_message(name, self.where, str(values[row]), self.row_number(row)))
         return values
 
     def categories(self, name: str, known: Sequence[str] | None = None) -> tuple[NDArray[np.int64], tuple[str, ...]]:

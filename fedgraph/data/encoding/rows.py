@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from fedgraph.data.columns.columns import Floats, as_category
-from fedgraph.data.columns.embeddings import with_embeddings
+from fedgraph.data.columns.embeddings import feature_of, with_embeddings
 from fedgraph.data.columns.files import Table
 from fedgraph.data.encoding.values import check_shape, read_values
 from fedgraph.data.schema.schema import Feature, Schema
@@ -18,8 +18,21 @@ from fedgraph.support.errors import DataError
 Row = Mapping[str, Any]
 """Values by feature; None is missing."""
 
-Rows = Table | Floats | Row | Sequence[Row]
+
+class Frame(Protocol):
+    """A data frame of pandas, polars or whatever else hands its columns to Arrow, or a table of pyarrow."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return the columns, as Arrow's PyCapsule interface has it."""
+
+
+Rows = Table | Frame | Floats | Row | Sequence[Row]
 """Rows of a table. A dict is a single row; an array contains the values of :mod:`fedgraph.data.encoding.values`."""
+
+_KINDS = (
+    "a data frame (pandas, polars, pyarrow), a Table, a dict by feature for one row, a list of such dicts, or an array "
+    "of floats [rows, features]"
+)
 
 
 def values_of(rows: Rows, schema: Schema, ignored: Sequence[str] = ()) -> Floats:
@@ -28,7 +41,7 @@ def values_of(rows: Rows, schema: Schema, ignored: Sequence[str] = ()) -> Floats
     Parameters
     ----------
     rows : Rows
-        Columns of a table that are no features are ignored; in a dict they are taken for mistakes.
+        Columns of a table or data frame that are no features are ignored; in a dict they are taken for mistakes.
     schema : Schema
         The features.
     ignored : sequence of str
@@ -42,19 +55,19 @@ def values_of(rows: Rows, schema: Schema, ignored: Sequence[str] = ()) -> Floats
     Raises
     ------
     DataError
-        For a feature in a dict that the schema lacks, for words in place of numbers, for categories that the schema
-        lacks, and for a table without any feature.
+        For rows of another kind, for a feature in a dict that the schema lacks, for words in place of numbers, for
+        categories that the schema lacks, and for a table without any feature.
     """
     if isinstance(rows, np.ndarray):
         check_shape(rows, schema)
         values = rows.astype(np.float64)
     else:
-        table = rows if isinstance(rows, Table) else _table([rows] if isinstance(rows, Mapping) else rows, schema)
-        known = with_embeddings(table.names, {part.name for part in schema.features if part.kind == "embedding"})
-        if isinstance(rows, Table) and not set(known) & set(schema.names):
+        table, count = _read(rows, schema, ignored)
+        known = with_embeddings(table.names, _embeddings(schema))
+        if not isinstance(rows, Mapping | Sequence) and not set(known) & set(schema.names):
             raise DataError(f"{table.where} has none of the features {', '.join(schema.names)}")
         there = [name for name in schema.names if name in known and name not in ignored]
-        values = np.full((_count(rows), schema.num_values), np.nan)
+        values = np.full((count, schema.num_values), np.nan)
         if there:
             values[:, _places(schema, there)] = read_values(table, schema.select(there))
     values[:, _places(schema, ignored)] = np.nan
@@ -67,13 +80,42 @@ def _places(schema: Schema, names: Sequence[str]) -> list[int]:
     return [place for name in names for place in every[schema.value_slices[name]]]
 
 
-def _count(rows: Table | Row | Sequence[Row]) -> int:
-    return rows.num_rows if isinstance(rows, Table) else 1 if isinstance(rows, Mapping) else len(rows)
+def dicts_of(rows: Rows) -> list[Row]:
+    """Return the rows that were written down as dicts; none for tables, data frames and arrays."""
+    if isinstance(rows, Mapping):
+        return [rows]
+    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, Sequence) else []
 
 
-def _table(rows: Sequence[Row], schema: Schema) -> Table:
-    named = dict.fromkeys(name for row in rows for name in row)
-    return Table({name: _column([row.get(name) for row in rows], schema[name]) for name in named}, "the rows")
+def _read(rows: Rows, schema: Schema, ignored: Sequence[str]) -> tuple[Table, int]:
+    """Return rows as a table, and their number, which a table without columns does not tell."""
+    if isinstance(rows, Table):
+        return rows, rows.num_rows
+    dicts = dicts_of(rows)
+    if isinstance(rows, Mapping | Sequence) and len(dicts) == (1 if isinstance(rows, Mapping) else len(rows)):
+        named = dict.fromkeys(name for row in dicts for name in row)
+        columns = {name: _column([row.get(name) for row in dicts], schema[name]) for name in named}
+        return Table(columns, "the rows"), len(dicts)
+    try:
+        frame = pa.table(rows)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        why = f": {', '.join(map(str, error.args))}" if hasattr(rows, "columns") else ""
+        raise DataError(f"rows are {_KINDS}; this {type(rows).__name__} cannot be read as one of them{why}") from None
+    embeddings = _embeddings(schema)
+    names = dict.fromkeys(frame.column_names)
+    features = {name: feature_of(name, embeddings) for name in names if feature_of(name, embeddings) in schema.names}
+    columns = {}
+    for name, feature in features.items():
+        if feature in ignored:
+            continue
+        whole = frame.column(name).combine_chunks()
+        columns[name] = whole if feature in embeddings else _column(whole.to_pylist(), schema[feature])
+    known = columns or {name: pa.nulls(frame.num_rows) for name in features}
+    return Table(known, f"the {type(rows).__name__}"), frame.num_rows
+
+
+def _embeddings(schema: Schema) -> set[str]:
+    return {part.name for part in schema.features if part.kind == "embedding"}
 
 
 def _column(values: Sequence[Any], feature: Feature) -> pa.Array:
@@ -82,10 +124,14 @@ def _column(values: Sequence[Any], feature: Feature) -> pa.Array:
     there = [None if value is None or value != value else value for value in values]
     if feature.categories:
         return pa.array([None if value is None else as_category(value) for value in there], pa.string())
+    return pa.array([None if value is None else _number(value, feature) for value in there], pa.float64())
+
+
+def _number(value: Any, feature: Feature) -> float:
     try:
-        return pa.array([None if value is None else float(value) for value in there], pa.float64())
+        return float(value)
     except (TypeError, ValueError):
-        raise DataError(f"'{feature.name}' is {feature.kind} and cannot be {there!r}") from None
+        raise DataError(f"'{feature.name}' is {feature.kind} and cannot be {value!r}") from None
 
 
 def _embedding(values: Sequence[Any], feature: Feature) -> pa.Array:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import pyarrow as pa
 from torch import Tensor
 
 from fedgraph.data.base import SPLITS, DataSource, SplitName
@@ -95,5 +94,4 @@ def schema_settings(source: ClientTableSource) -> SchemaSettings:
 
 def rows_of(table: Table, rows: Tensor) -> Table:
     """Return some rows (int64) of a table."""
-    indices = pa.array(rows.numpy())
-    return Table({name: column.take(indices) for name, column in table.columns.items()}, table.where)
+    return table.part(rows.numpy())

@@ -88,7 +88,7 @@ class DealtTableSource(TablesOfClients):
     def whole_table(self, name: str) -> Table:
         """Return the client's rows, without the client column."""
         table = rows_of(self._table, self._rows[name])
-        return Table({n: c for n, c in table.columns.items() if n != self.settings.client_column}, table.where)
+        return table.with_columns({n: c for n, c in table.columns.items() if n != self.settings.client_column})
 
     def _check_dropped(self, table: Table) -> None:
         check_dropped(self._table, self.settings.table_schema)

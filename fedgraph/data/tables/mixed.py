@@ -149,7 +149,7 @@ class MixedTableSource(DealtTableSource):
             drawn = torch.rand(table.num_rows, generator=generator(settings.partition_seed, "gaps", name))
             lost = pa.array((drawn < (0 if name in settings.whole else settings.gaps)).numpy())
             columns[name] = pc.if_else(lost, pa.scalar(None, column.type), column)
-        return Table(columns, table.where)
+        return table.with_columns(columns)
 
     def _read(self, path: Path) -> Table:
         settings = self.settings

@@ -83,7 +83,7 @@ class TablesOfClients:
         for column in self.settings.private.get(name, ()):
             read_embedding(table, column) if column in embeddings else table.column(column)
         kept = {key: values for key, values in table.columns.items() if feature_of(key, embeddings) not in others}
-        return ClientTable(Table(kept, table.where), self._split(name, table.num_rows))
+        return ClientTable(table.with_columns(kept), self._split(name, table.num_rows))
 
     def _check_dropped(self, table: Table) -> None:
         """Check ``drop`` against all columns, where all clients have the same ones."""

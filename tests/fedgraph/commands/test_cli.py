@@ -86,6 +86,19 @@ def test_compare_gives_one_table_and_a_folder_per_method(file, tmp_path):
     assert all(method in result.output for method in ("sfl", "fedavg", "local"))
 
 
+def test_what_is_noted_of_several_runs_is_said_once(file, tmp_path):
+    graph = tmp_path / "edges.csv"
+    graph.write_text("from,to\nclient-0,client-1\nclient-2,client-3\nclient-4,client-5\n")
+    result = call(
+        "run", file, "--out", tmp_path / "out", "--set", "experiment.rounds=1", "--compare", "local",
+        "--set", f'graph={{source = "file", path = "{graph}"}}',
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert result.output.count("each pair once and is read as directed") == 1
+    pages = [path.read_text() for path in (tmp_path / "out").glob("*/report.html")]
+    assert [text.count("<p>the list of the client graph has each pair once") for text in pages] == [1, 1]
+
+
 def test_compare_with_an_experiment_that_names_a_strategy(file, tmp_path):
     result = call(
         "run", file, "--out", tmp_path / "out", "--json", tmp_path / "r.json",
@@ -313,6 +326,11 @@ def test_keys_of_every_table():
     assert "merge: a table, see fedngm.merge" in call("keys", "fedngm").output
     assert "min-clients: int = 2" in call("keys", "fedngm.merge").output
     assert "[data.table-schema]" in call("keys", "mixed-table.table-schema").output
+    schema = call("keys", "mixed-table.table-schema").output
+    for name in ("data.table-schema", "table-schema", "[data.table-schema]"):
+        assert call("keys", name).output == schema, "once, though several data sets have it"
+    assert call("keys", "model.variants").output == call("keys", "variants").output
+    assert [word for word in call("keys", "recovery").output.split() if word[0] == "["] == ["[fedngm.recovery]"]
     assert "clip-norm: float = needed" in call("keys", "ipa.privacy").output
     assert call("keys", "nothing").exit_code == 1
     # What a key chooses by name, and the arguments of Flower's own strategies.

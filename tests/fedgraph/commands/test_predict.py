@@ -4,6 +4,7 @@ import csv
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 from typer.testing import CliRunner
 
@@ -64,6 +65,15 @@ def test_a_threshold_that_is_none(trained, data_dir):
         assert result.exit_code == 1
         assert f"--secret is '{text}'; it is written like 2-of-3" in " ".join(result.output.split())
     assert not (trained.path / "predictions").exists()
+
+
+def test_runs_of_other_methods_have_nothing_to_predict_with(digits_tables, tmp_path):
+    (tmp_path / "environment.json").write_text("{}")
+    for head, name in (({"strategy": "__main__:GoneByNow"}, "GoneByNow"), ({"method": "sfl"}, "sfl")):
+        (tmp_path / "experiment.toml").write_text(tomli_w.dumps({**digits_tables, "experiment": head}))
+        result = CliRunner().invoke(app, ["predict", str(tmp_path)])
+        assert result.exit_code == 1
+        assert f"is a run of {name}; only runs of f3 and f3-forecast have" in " ".join(result.output.split())
 
 
 @pytest.mark.usefixtures("leave_no_trace")

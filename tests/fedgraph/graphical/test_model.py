@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -202,3 +203,40 @@ def test_foreign_files_are_refused(fitted, tmp_path):
     GraphicalModel(model.network, broken, model.encoding).save(tmp_path / "it")
     with pytest.raises(RunError, match="not finite"):
         GraphicalModel.load(tmp_path / "it")
+
+
+def test_rows_may_be_a_data_frame(fitted):
+    model, table = fitted
+    frame = table.to_pandas().head(5)
+    assert isinstance(frame, pd.DataFrame)
+    dicts = [{name: row[name] for name in ("size", "age")} for row in frame.to_dict("records")]
+    np.testing.assert_array_equal(
+        model.predict_proba(frame[["size", "age"]].assign(other=1), "ill"), model.predict_proba(dicts, "ill")
+    )
+    assert model.conditional(frame, ["ill"])["ill"].probabilities.shape == (5, 2), "its own column is ignored"
+    assert model.sample(5, given=frame[["ill"]]).column("ill").to_pylist() == frame["ill"].tolist()
+
+
+def test_a_single_feature_is_asked_for_by_its_name(fitted):
+    model, _ = fitted
+    one, several = model.conditional({"ill": "no"}, "age"), model.conditional({"ill": "no"}, ["age"])
+    assert list(one) == ["age"]
+    np.testing.assert_array_equal(one["age"].mean, several["age"].mean)
+    for ask in (model.predict, model.predict_proba):
+        with pytest.raises(DataError, match=r"\['ill'\] is not the name of a feature: name the one to predict"):
+            ask({"age": 30}, ["ill"])
+
+
+def test_what_is_given_in_a_dict_is_not_asked_for(fitted):
+    model, _ = fitted
+    for rows in ({"ill": "yes"}, [{"ill": np.nan}, {"ill": "yes"}]):
+        with pytest.raises(DataError, match="'ill' cannot be both given and asked for"):
+            model.conditional(rows, ["age", "ill"])
+    assert "ill" in model.conditional({"ill": None}, "ill"), "it is unknown"
+
+
+def test_samples_can_be_read(fitted):
+    model, _ = fitted
+    samples = model.sample(1000)
+    assert repr(samples) == "<Table of 1,000 rows: size, ill, place, age>"
+    assert list(samples.to_pandas()["place"]) == samples.column("place").to_pylist()

@@ -51,8 +51,10 @@ def test_a_client_by_dotted_path_replaces_that_of_the_method():
     assert (method.name, method.strategy, method.client) == ("local", "strategies.local:LocalOnly", "mine:Client")
 
 
-def test_a_strategy_by_dotted_path_keeps_the_client_of_the_method_it_varies():
-    assert resolve("sfl", "mine:Variation", None).client == "clients.sfl:SFLClient"
+def test_a_method_and_a_strategy_are_one_too_many():
+    message = "has method = 'sfl' and strategy = 'mine:Variation': give a method or a strategy, not both"
+    with pytest.raises(ExperimentError, match=message):
+        resolve("sfl", "mine:Variation", None)
 
 
 def test_nothing_and_unknown():

@@ -68,10 +68,21 @@ class WrongInput(nn.Linear):
         super().__init__(9, 3)
 
 
+class Listed(nn.Module):
+    """Its layers are in a list, where PyTorch does not see them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(4, 3)]
+
+    def forward(self, inputs):
+        return self.layers[0](inputs)
+
+
 @pytest.fixture(autouse=True)
 def user_package(monkeypatch):
     module = types.ModuleType("their_models")
-    for kind in (Normed, Frozen, Branching, Dropped, DroppedThenBranching, WrongOutput, WrongInput):
+    for kind in (Normed, Frozen, Branching, Dropped, DroppedThenBranching, WrongOutput, WrongInput, Listed):
         setattr(module, kind.__name__, kind)
     module.number = 3
     monkeypatch.setitem(sys.modules, "their_models", module)
@@ -161,6 +172,7 @@ def test_a_failed_vmap_does_not_shift_what_a_module_draws():
         ("no_such_package:Model", {}, r"cannot be imported: No module named 'no_such_package'"),
         ("their_models:number", {}, r"is not a class derived from torch.nn.Module"),
         ("their_models:Normed", {"wide": 3}, r"cannot be built from the options .*'wide'"),
+        ("their_models:Listed", {}, r"Listed has no parameters to train: .*nn.ModuleList"),
         ("their_models:WrongOutput", {}, r"puts out \[2, 5\] for two inputs of shape \(4,\); the task needs \[2, 3\]"),
         ("their_models:WrongInput", {}, r"fails on two inputs of shape \(4,\)"),
     ],

@@ -61,6 +61,9 @@ def test_a_model_as_a_module(ran):
     assert all(torch.equal(run.global_model[name], value) for name, value in run.module().state_dict().items())
     with pytest.raises(RunError, match="no model of 'client-99'; it has those of client-0, client-1"):
         run.module("client-99")
+    with pytest.raises(RunError, match="no model of 'client-99'; it has those of client-0, client-1, .*client-4, ..."):
+        _ = run.models["client-99"]
+    assert "client-99" not in run.models
     with pytest.raises(RunError, match="'local' has no global model: name a client"):
         ran("local").module()
 
@@ -120,6 +123,12 @@ def test_only_what_can_be_compared(ran, digits_tables, tmp_path):
         fedgraph.compare([ran(), ran(shards=1)])
     with pytest.raises(RunError, match="no runs to compare"):
         fedgraph.compare([])
+    with pytest.raises(RunError, match="are a list of runs or of their folders.*not '.*'"):
+        fedgraph.compare(str(tmp_path))
+    with pytest.raises(RunError, match=r"are a list of runs or of their folders, such as \[run, other\], not 3"):
+        fedgraph.compare(3)
+    with pytest.raises(RunError, match="from the path of its folder, not from 3"):
+        fedgraph.compare([3])
     with pytest.raises(RunError, match="is no run folder"):
         fedgraph.load_run(tmp_path)
     unfinished = RunFolder.create(parse_experiment(digits_tables), tmp_path)
@@ -129,5 +138,7 @@ def test_only_what_can_be_compared(ran, digits_tables, tmp_path):
 
 def test_the_package_says_what_it_has():
     assert {"run", "resume", "run_methods", "load_run", "compare"} <= set(dir(fedgraph))
+    assert not {"Any", "TYPE_CHECKING"} & set(dir(fedgraph))
+    assert 'run.models["client-03"]' in fedgraph.__doc__, "as clients of sfl/digits.toml are called"
     with pytest.raises(AttributeError, match="no attribute 'ran'"):
         _ = fedgraph.ran

@@ -1,4 +1,5 @@
 import io
+import re
 import sys
 
 import pytest
@@ -231,5 +232,16 @@ def test_models_that_owners_have_already_are_used_by_every_way_to_say_so(tmp_pat
     (brought.path / "summary.json").unlink()
     again = running.resume(brought.path, nodes=1, progress=False)
     assert again.summary["weights_sha256"] == told.summary["weights_sha256"]
+    # What is wrong is not in its experiment.toml.
+    advice = "or what is wrong with a file of --model, is mended, go on with --resume; to change what --model says, run"
+    with pytest.raises(
+        RunError, match=f"local model {tmp_path}/gone.skops cannot be read(.|\n)*{advice} again$"
+    ) as error:
+        run(models={"owner-0": tmp_path / "gone.skops"})
+    stopped = RunFolder.open(re.search("Run folder: (.*?);", str(error.value))[1])
+    (tmp_path / "own.skops").rename(tmp_path / "gone.skops")
+    again = running.resume(stopped.path, nodes=1, progress=False)
+    assert again.summary["weights_sha256"] == told.summary["weights_sha256"]
+    (tmp_path / "gone.skops").rename(tmp_path / "own.skops")
     with pytest.raises(IdentityError, match="'models' has the entry 'owner-7=.*the clients of this node are owner-"):
         run(models={"owner-7": tmp_path / "own.skops"})

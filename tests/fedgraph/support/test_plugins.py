@@ -19,8 +19,10 @@ def test_no_dotted_path(path):
 def test_missing_module_and_missing_attribute():
     with pytest.raises(ExperimentError, match="cannot import 'no_such_module'.*PYTHONPATH"):
         load_object("no_such_module:X", "key")
-    with pytest.raises(ExperimentError, match=r"key = 'fractions:Fractoin': .*fractions.py has no 'Fractoin'"):
+    with pytest.raises(ExperimentError, match=r"key = 'fractions:Fractoin': .*fractions.py has no 'Fractoin'$"):
         load_object("fractions:Fractoin", "key")
+    with pytest.raises(ExperimentError, match=r"was defined in another script or notebook.* or move it to a module$"):
+        load_object("__main__:NotHere", "key")
 
 
 def test_an_import_that_fails_inside_the_module_is_named(tmp_path, monkeypatch):

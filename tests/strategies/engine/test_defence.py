@@ -17,6 +17,7 @@ from fedgraph.messages import from_record, to_record
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError
 from strategies.engine.defence import Defence
+from strategies.local import LocalOnly
 
 ATTACKERS = ("client-1", "client-4")
 
@@ -97,7 +98,6 @@ DEFENCES = [{"clip": 2.0}, {"krum": 0.2}, {"average": "median"}, {"average": "tr
     ids=["sfl", "global"],
 )
 def test_two_of_nine_clients_do_not_spoil_the_others(attacked, client, chosen, defence):
-    chosen = {key: value for key, value in chosen.items() if value} | ({} if chosen["method"] else {"method": "fedavg"})
     assert honest(attacked(client, **chosen)) < 0.35
     assert honest(attacked(client, defence, **chosen)) > 0.7
 
@@ -118,6 +118,19 @@ def test_what_is_unusual_is_said_without_any_defence(attacked, caplog):
     caplog.clear()
     assert "defence" not in attacked(None).summary()
     assert "moved up to" not in caplog.text
+
+
+def test_where_nothing_is_aggregated_there_is_nothing_to_defend(attacked, caplog):
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        folder = attacked(AbsurdModels, {"clip": 2.0}, method="local")
+    assert "moved up to" not in caplog.text
+    assert "defence" not in folder.summary()
+
+    class Mixing(LocalOnly):
+        def aggregate(self, server_round, replies):
+            return replies.parameters.mean(0).expand_as(replies.parameters)
+
+    assert Mixing.aggregates.fget(Mixing.__new__(Mixing)), "a subclass may mix models after all"
 
 
 def test_honest_clients_keep_their_models_bit_for_bit(attacked):

@@ -11,12 +11,13 @@ from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
+from fedgraph.support.errors import RunError
 from fedgraph.support.settings import Settings
 from strategies.engine.base import Replies
 from strategies.engine.global_model import GlobalModelStrategy
 
 NAMES = ("a", "b", "c")
-PLAIN = {"strategy": "strategies.engine.global_model:GlobalModelStrategy"}
+PLAIN = {"method": None, "strategy": "strategies.engine.global_model:GlobalModelStrategy"}
 
 
 @pytest.mark.parametrize("weights", [[3, 1, 2], [0, 5, 0], [0, 0, 0]])
@@ -50,6 +51,26 @@ def test_one_model_is_for_everybody_also_for_the_absent(strategy):
     assert torch.equal(shared["parameters"], strategy.models[0])
 
 
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, r"Mine.update, in round 1, returned None in place of a float tensor \[4\], .*is there a return"),
+        (np.zeros(4), r"returned a numpy.ndarray in place of a float tensor \[4\]"),
+        ([0.0] * 4, r"returned a list in place of a float tensor \[4\]"),
+        (torch.zeros(4).long(), r"returned a tensor of torch.int64 in place of a float tensor"),
+        (torch.zeros(1, 4), r"returned \[1, 4\] in place of \[4\]: a number for each parameter"),
+    ],
+)
+def test_an_update_that_is_no_model_is_said_to_be_none(strategy, returned, message):
+    class Mine(GlobalModelStrategy):
+        def update(self, server_round, replies):
+            return returned
+
+    mine = Mine(Settings(), strategy.federation, strategy.plan)
+    with pytest.raises(RunError, match=message):
+        mine.aggregate(1, Replies.of(strategy.federation, torch.arange(3), {"parameters": torch.zeros(3, 4)}, {}, {}))
+
+
 def test_a_checkpoint_holds_the_model_once(strategy):
     state = strategy.state()
     assert state["models"].shape == (1, 4)
@@ -59,7 +80,7 @@ def test_a_checkpoint_holds_the_model_once(strategy):
 
 
 def test_whole_run_is_that_of_the_stock_strategy_and_of_a_few_lines(problem, close):
-    ours = problem.run("fedavg", experiment={**PLAIN, "client": "clients.engine.base:CohortClient"})
+    ours = problem.run("fedavg", experiment=PLAIN)
     assert json.loads((ours.path / "summary.json").read_text())["method"] == "GlobalModelStrategy"
     w = problem.initial
     for _ in range(3):
@@ -69,7 +90,7 @@ def test_whole_run_is_that_of_the_stock_strategy_and_of_a_few_lines(problem, clo
 
 
 def test_clients_whose_replies_are_lost_are_left_out_for_a_round(problem, close):
-    lost = problem.run("fedavg", experiment={**PLAIN, "client": "clients.engine.base:CohortClient"}, lost=(2,))
+    lost = problem.run("fedavg", experiment=PLAIN, lost=(2,))
     w = problem.initial
     for server_round in (1, 2, 3):
         models = torch.stack([problem.train(client, w) for client in range(3)])

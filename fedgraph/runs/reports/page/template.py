@@ -68,7 +68,7 @@ nav a { color: var(--accent); margin-right: 16px; }
 {% endif %}
 {% if block.command %}<pre>{{ block.command }}</pre>{% endif %}
 <p class="soft">{{ block.sentence }}</p>
-{% for label, note in block.notes %}<p>{% if block.labels | length > 1 %}{{ label }}: {% endif %}{{ note }}.</p>{% endfor %}
+{% for label, note in block.notes %}<p>{% if label %}{{ label }}: {% endif %}{{ note }}.</p>{% endfor %}
 
 {% if block.results %}
 <h3>Results</h3>

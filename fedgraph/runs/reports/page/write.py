@@ -165,9 +165,7 @@ def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:
         ],
         "costs": costs(summaries),
         "absences": _absences(compared),
-        "notes": [
-            (label, note) for label, each in zip(labels, summaries, strict=True) for note in each.get("notes", ())
-        ],
+        "notes": _notes(labels, summaries),
         "runs": [
             {
                 "label": label,
@@ -178,6 +176,15 @@ def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:
             for label, run in zip(labels, runs, strict=True)
         ],
     }
+
+
+def _notes(labels: Sequence[str], summaries: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return each note once, with the runs that have it; without, where all do."""
+    told: dict[str, list[str]] = {}
+    for label, summary in zip(labels, summaries, strict=True):
+        for note in summary.get("notes", ()):
+            told.setdefault(note, []).append(label)
+    return [("" if len(who) == len(labels) else ", ".join(who), note) for note, who in told.items()]
 
 
 def _results(

@@ -307,6 +307,9 @@ def test_nothing_is_compared_where_two_runs_with_the_same_seed_differ(module):
     ("made", "message"),
     [
         ("replies.parameters.mean(0)", r"Broken.aggregate, in round 1, returned \[\d+\] in place of \[3, \d+\]"),
+        ("None", r"Broken.aggregate, in round 1, returned None in place of a float tensor \[3, \d+\]"),
+        ("replies.parameters.numpy()", r"returned a numpy.ndarray in place of a float tensor \[3, \d+\]"),
+        ("replies.parameters.double()", r"returned a tensor of torch.float64 in place of a float tensor"),
         ("replies.parameters / 0 * 0", r"Broken.aggregate, in round 1, returned NaN or infinite values for 'client-0'"),
     ],
 )

@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -15,7 +16,9 @@ def test_tables_dicts_and_values_say_the_same(mixed):
     dicts = [{"size": 0.5, "ill": "yes", "place": "c"}, {"ill": "no", "age": 41, "place": None, "size": NAN}]
     columns = {"place": pa.array(["c", None]), "age": pa.array([None, 41]), "other": pa.array([1, 2])}
     table = Table({**columns, "size": pa.array([0.5, None]), "ill": pa.array(["yes", "no"])}, "it")
-    for rows in (dicts, table, np.array(wanted)):
+    frame = pd.DataFrame({"other": [1, 2], "place": pd.Categorical(["c", None]), "age": pd.array([None, 41], "Int64"),
+                          "size": [0.5, NAN], "ill": ["yes", "no"]}, index=["x", "y"])  # fmt: skip
+    for rows in (dicts, table, np.array(wanted), frame, pa.table(table.columns)):
         np.testing.assert_array_equal(values_of(rows, schema), wanted)
     np.testing.assert_array_equal(values_of(dicts[0], schema), wanted[:1])
     np.testing.assert_array_equal(values_of({}, schema), [[NAN] * 4])
@@ -26,6 +29,8 @@ def test_what_is_ignored_is_not_even_read(mixed):
     schema, _ = mixed(1)
     rows = [{"ill": "perhaps", "age": 3}]
     np.testing.assert_array_equal(values_of(rows, schema, ["ill"]), [[NAN, NAN, NAN, 3]])
+    np.testing.assert_array_equal(values_of(pd.DataFrame(rows), schema, ["ill"]), [[NAN, NAN, NAN, 3]])
+    np.testing.assert_array_equal(values_of(pd.DataFrame(rows)[["ill"]], schema, ["ill"]), [[NAN] * 4])
 
 
 def test_mistakes_are_named(mixed):
@@ -36,6 +41,12 @@ def test_mistakes_are_named(mixed):
         ({"age": "old"}, "'age' is integer and cannot be"),
         (Table({"x": pa.array([1])}, "it"), "it has none of the features size, ill"),
         (np.zeros((2, 3)), r"\[rows, 4\]"),
+        (pd.DataFrame({"x": [1]}), "the DataFrame has none of the features size, ill"),
+        (pd.DataFrame({"age": [3, "old"]}), "this DataFrame cannot be read .*Could not convert 'old'.*column age"),
+        (pd.Series({"age": 3}), "rows are a data frame .*; this Series cannot be read"),
+        ("age", "rows are a data frame .*; this str cannot be read"),
+        ([["age", 3]], "rows are a data frame .*; this list cannot be read"),
+        (3, "this int cannot be read"),
     ):
         with pytest.raises(DataError, match=message):
             values_of(rows, schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 from fedgraph.data import open_source, parse_data
+from fedgraph.data.columns.columns import read_column
 from fedgraph.data.images.images import ImageSettings, ImageSource
-from fedgraph.data.tables.client_tables import client_table_source
+from fedgraph.data.tables.client_tables import client_table_source, rows_of
 from fedgraph.support.errors import DataError, ExperimentError
 
 ROWS = 3000
@@ -78,6 +80,25 @@ def test_clients_by_a_column(folder):
     assert table.names == ["id", "pay", "sex"]
     assert table.num_rows + found.load_table("south").table.num_rows < ROWS
     assert found.public_table() is None
+
+
+@pytest.mark.parametrize("ways", [{"client-column": "site"}, {"clients": 2, "limit": 390}], ids=["column", "dealt"])
+@pytest.mark.parametrize("cell", ["sixty", "inf"])
+def test_a_cell_that_is_wrong_is_found_by_its_row_in_the_file(folder, ways, cell):
+    ages = ["17.5"] * 400
+    ages[300:] = [cell] * 100
+    lines = [f"{age},{'north' if row % 3 else 'south'}" for row, age in enumerate(ages)]
+    (folder / "people.csv").write_text("\n".join(["age,site", *lines]))
+    found = source(folder, **ways)
+    for name in found.client_names():
+        held = found.load_table(name)
+        for table in (held.table, rows_of(held.table, held.rows("train"))):
+            with pytest.raises(DataError, match=f"column 'age' of .*people.csv.* holds '?{cell}'?") as caught:
+                read_column(table, "age").as_numbers()
+            row = int(re.search(r"in row (\d+)", str(caught.value))[1])
+            assert row > 300
+            whose = lines[row - 1].split(",")[1]
+            assert "limit" in ways or whose == name
 
 
 def test_a_file_for_each_client(folder):
