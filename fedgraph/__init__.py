@@ -10,19 +10,21 @@ From Python::
 
     fedgraph.run_methods("sfl/digits.toml", ["sfl", "fedavg", "local"]).metrics
     fedgraph.load_run("runs/sfl-digits-20260101-120000").report()
+    fedgraph.predict("runs/f3-digits-20260101-120000").predictions
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedgraph.runs import Comparison, Run, compare, load_run
+    from fedgraph.runs.predicting import predict
     from fedgraph.runs.running import resume, run, run_methods
 
 __version__ = "0.2.0"
 
-__all__ = ["Comparison", "Run", "compare", "load_run", "resume", "run", "run_methods"]
+__all__ = ["Comparison", "Run", "compare", "load_run", "predict", "resume", "run", "run_methods"]
 
-_STARTING = ("resume", "run", "run_methods")
+_STARTING = {"predict": "predicting", "resume": "running", "run": "running", "run_methods": "running"}
 
 
 def __getattr__(name: str) -> Any:
@@ -31,7 +33,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'fedgraph' has no attribute '{name}'")
     from importlib import import_module
 
-    return getattr(import_module("fedgraph.runs.running" if name in _STARTING else "fedgraph.runs"), name)
+    return getattr(import_module(f"fedgraph.runs.{_STARTING[name]}" if name in _STARTING else "fedgraph.runs"), name)
 
 
 def __dir__() -> list[str]:

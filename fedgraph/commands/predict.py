@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from fedgraph.support.errors import ExperimentError
 from fedgraph.support.terminal import messages_for_people
 
 if TYPE_CHECKING:
@@ -56,73 +52,19 @@ def predict(
     other node and not the server sees an owner's embedding. Here the nodes of owners also act as aggregators, for a
     trial; how independent nodes do it, and what stays hidden, is described by `python -m pydoc fedgraph.privacy`.
     """
-    from fedgraph.data.owners import SampleSplit
-    from fedgraph.experiment import load_experiment
-    from fedgraph.fusion.owner_models import LocalModelSettings
-    from fedgraph.methods.f3_forecast import EncoderSettings
     from fedgraph.runs import RunFolder
-    from fedgraph.runs.running import run_one
-    from fedgraph.support.plugins import add_plugin_paths
+    from fedgraph.runs.predicting import Prediction
 
     console = Console()
     with messages_for_people():
-        if grid not in ("local", "flower"):
-            raise ExperimentError(f"--grid is 'local' or 'flower', not '{grid}'")
         trained = RunFolder.open(run)
-        add_plugin_paths(trained.plugins)
-        _check_has_fusion_model(trained)
-        head = load_experiment(trained.path / "experiment.toml")
-        options = {"--samples": samples, "--draws": draws, "--secret": secret, "--windows": windows}
-        table: dict[str, object] = {"run": str(trained.path)}
-        if head.method.name == "f3":
-            _check_options(options, ("--windows",), "f3-forecast")
-            if samples not in (None, *get_args(SampleSplit)):
-                raise ExperimentError(f"--samples is one of {', '.join(get_args(SampleSplit))}, not '{samples}'")
-            method = "f3-inference"
-            known = {*LocalModelSettings.keys(), "noise", "draws"}
-            table |= {key: value for key, value in head.method_table.items() if key in known}
-            table |= {"samples": samples or "new", **({"draws": draws} if draws else {})}
-            if secret is not None:
-                method, (threshold, aggregators) = "f3-secret", _k_of_n(secret)
-                table |= {"threshold": threshold, "aggregators": aggregators, "simulated-aggregators": aggregators}
-                nodes = max(nodes, aggregators)
-        else:
-            _check_options(options, ("--samples", "--draws", "--secret"), "f3")
-            method = "f3-forecast-inference"
-            known = set(EncoderSettings.keys())
-            table |= {key: value for key, value in head.method_table.items() if key in known}
-            table |= {} if windows is None else {"windows": windows}
-        overrides = [f"{method}.{key}={_toml(value)}" for key, value in table.items()]
-        overrides += [f"output.dir={json.dumps(str(trained.path / 'predictions'))}", *(set_ or [])]
-        experiment = load_experiment(trained.path / "experiment.toml", overrides, method)
-        folder = RunFolder.create(experiment, Path(experiment.output.dir), trained.plugins, trained.node_config)
-        # Resumed like any other run, it would look for the frozen models in its own folder.
-        advice = "once that is mended, predict again"
-        summary = run_one(folder, grid, nodes, data_dir, console, model_dir=_models_of(trained), advice=advice)
-    if method == "f3-forecast-inference":
+        prediction = Prediction.of(trained, samples, draws, windows, secret)
+        folder = prediction.make(set_ or [], grid, nodes, data_dir, console)
+    summary = folder.summary()
+    if prediction.method == "f3-forecast-inference":
         _tell_forecasts(console, summary, folder, trained)
     else:
         _tell_predictions(console, summary, folder, samples or "new", secret is not None)
-
-
-def _check_has_fusion_model(trained: RunFolder) -> None:
-    """Raise ExperimentError for a run of another method, whose class need not be there any more."""
-    try:
-        head = trained.tables.get("experiment", {})
-    except ValueError:  # what is wrong with the file is said when it is loaded
-        return
-    name = head.get("method") or str(head.get("strategy")).rpartition(":")[2]
-    if name not in ("f3", "f3-forecast"):
-        raise ExperimentError(
-            f"{trained.path} is a run of {name}; only runs of f3 and f3-forecast have a fusion model to predict with"
-        )
-
-
-def _check_options(options: Mapping[str, object], foreign: Sequence[str], method: str) -> None:
-    """Raise ExperimentError when options are given that are about runs of another method."""
-    given = [name for name in foreign if options[name] is not None]
-    if given:
-        raise ExperimentError(f"{' and '.join(given)} is about runs of {method}: leave it out")
 
 
 def _tell_forecasts(console: Console, summary: Mapping[str, Any], folder: RunFolder, trained: RunFolder) -> None:
@@ -161,26 +103,3 @@ def _tell_predictions(
             soft_wrap=True,
         )
     console.print(f"{folder.path / 'predictions.csv'}", soft_wrap=True, highlight=False)
-
-
-def _models_of(trained: RunFolder) -> Path | None:
-    """Return the folder of the owners' frozen models if the run has one; None for that of ``FEDGRAPH_MODELS``."""
-    own = trained.path / "nodes" / "local-models"
-    return own if own.is_dir() or not os.environ.get("FEDGRAPH_MODELS") else None
-
-
-def _k_of_n(text: str) -> tuple[int, int]:
-    """Parse ``2-of-3`` to ``(2, 3)``."""
-    found = re.fullmatch(r"(\d+)-of-(\d+)", text)
-    k, n = (int(part) for part in found.groups()) if found else (0, 0)
-    if not 2 <= k <= n:
-        raise ExperimentError(
-            f"--secret is '{text}'; it is written like 2-of-3: of 3 nodes 2 are needed, at least 2 and at most all"
-        )
-    return k, n
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
-    return json.dumps(value)

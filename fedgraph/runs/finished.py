@@ -143,10 +143,27 @@ class Run:
         return frame
 
     @cached_property
-    def forecasts(self) -> pd.DataFrame:
-        """Forecasts of the test windows, with columns ``client, window, time, forecast, reading, readings_in_window``.
+    def predictions(self) -> pd.DataFrame:
+        """Predictions of F3: a row per sample with its split, its probabilities, and their deviation over graphs.
 
-        The last one counts the readings among the steps that the window is forecast from.
+        Raises
+        ------
+        RunError
+            When the run has none.
+        """
+        import pandas as pd
+
+        file = self.path / "predictions.csv"
+        if not file.is_file():
+            raise RunError(f"{self.path} has no predictions: runs of f3 have, and what fedgraph.predict makes of them")
+        return pd.read_csv(file, dtype={"key": str})
+
+    @cached_property
+    def forecasts(self) -> pd.DataFrame:
+        """Forecasts of the test windows, or of later ones.
+
+        Columns are ``client``, ``window``, ``time``, ``forecast``, ``reading`` and ``readings_in_window``. The last one
+        counts the readings among the steps that the window is forecast from.
 
         Raises
         ------
@@ -155,7 +172,9 @@ class Run:
         """
         import pandas as pd
 
-        files = sorted((self.path / "nodes" / "forecasts" / file_name(self.folder.name)).glob("*.*"))
+        # Forecasts of later windows are called by the run that the networks are from.
+        run = Path(str(self.experiment.method_table.get("run", self.folder.name))).name
+        files = sorted((self.path / "nodes" / "forecasts" / file_name(run)).glob("*.*"))
         if not files:
             raise RunError(
                 f'{self.path} has no forecasts: run with [evaluation] forecasts = "csv" or "parquet"; nodes on other '

@@ -168,14 +168,15 @@ def resume(
     RunError
         When it is no run folder, the run is finished already, or it does not finish now.
     """
-    _check_grid(grid)
+    check_grid(grid)
     folder = RunFolder.open(path)
     folder.check_unfinished()
     add_plugin_paths(folder.plugins)
     return _run_all([folder], grid, nodes, data_dir, progress, new=False)[0]
 
 
-def _check_grid(grid: str) -> None:
+def check_grid(grid: str) -> None:
+    """Raise ExperimentError for a grid that there is not."""
     if grid not in GRIDS:
         raise ExperimentError(f"the grid is {' or '.join(map(repr, GRIDS))}, not '{grid}'")
 
@@ -190,7 +191,7 @@ def _new_folders(
     node_config: Mapping[str, Any],
 ) -> list[RunFolder]:
     """Make a run folder for each method, once all experiments are known to be usable."""
-    _check_grid(grid)
+    check_grid(grid)
     plugins = plugin_folders(experiment)
     add_plugin_paths(plugins)
     paths = [None if method is None else path_of(method) for method in methods]

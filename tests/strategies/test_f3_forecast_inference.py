@@ -10,6 +10,7 @@ import torch
 from flwr.app import Message
 from typer.testing import CliRunner
 
+import fedgraph
 from clients.app import app as client_app
 from fedgraph.commands.cli import app
 from fedgraph.fusion.forecasting import FittedForecasts
@@ -127,6 +128,10 @@ def test_the_command_forecasts_the_latest_windows(road_tables, run_experiment, r
     assert "5 windows of 4 clients forecast" in result.output
     with open(f"{result.output.strip().splitlines()[-1]}/middle.csv") as stream:
         assert len(stream.readlines()) == 1 + 5 * OUTPUTS
+    found = fedgraph.predict(run.path, windows=5, data_dir=data_dir, progress=False).forecasts
+    assert len(found) == 4 * 5 * OUTPUTS
+    assert set(found.client) == {"upstream", "middle", "downstream", "far"}
+    assert found.reading.isna().sum() == 4 * (1 + 2 + 3)
     rewrite_road(KNOWN)
     result = CliRunner().invoke(app, command)
     assert "1 window of 4 clients forecast" in result.output
@@ -134,7 +139,7 @@ def test_the_command_forecasts_the_latest_windows(road_tables, run_experiment, r
     assert "nan" not in result.output
     result = CliRunner().invoke(app, [*command, "--samples", "new"])
     assert result.exit_code != 0
-    assert "--samples is about runs of f3" in result.output
+    assert "samples is about runs of f3" in result.output
 
 
 def test_absent_clients_are_left_out_if_that_is_tolerated(road_tables, run_experiment, rewrite_road, later):
