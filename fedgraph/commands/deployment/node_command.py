@@ -67,6 +67,12 @@ def node(
         node_config = _node_config(client or [], places, consent or [], config or [])
         add_plugin_paths(plugin_folders(experiment))
         hosted = _rehearse(load_experiment(experiment, set_ or []), node_config, console)
+        if check and root_certificates is None and not insecure:
+            console.print(
+                "Checked, not started. To start it, give --root-certificates, the certificate of the server's "
+                "authority; or --insecure on a network that only you use.", soft_wrap=True,
+            )  # fmt: skip
+            return
         command = supernode_command(superlink, port, node_config, root_certificates, private_key, insecure)
         show(command, console)
         if check:

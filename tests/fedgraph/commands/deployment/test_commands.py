@@ -83,7 +83,6 @@ def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file
         (["--client", "client-9"], "names client-9, which this node's data does not have; it has client-"),
         (["--client", "cleint-3"], "names cleint-3, which this node's data does not have; it has client-3, client-"),
         (["--client", "client-0"], "is to host client-0, and hosts nobody whom the run expects: client-3, client-1"),
-        (["--client", "client-1"], "give --root-certificates"),
         (["--client", "client-1", "--private-key", "nowhere"], "--private-key: there is no nowhere"),
         (["--client", "client-1", "--config", "x"], "--config 'x' is not of the form key=value"),
         (["--client", "client-1", "--set", "evaluation.horizons=[3]"], "no step 3"),
@@ -92,6 +91,12 @@ def test_a_node_sees_what_it_has_what_leaves_and_the_command_that_starts_it(file
 )
 def test_a_node_that_could_not_take_part_is_told_before_it_joins(file, arguments, message):
     assert message in refused("node", file, "--check", *arguments)
+
+
+def test_data_can_be_checked_before_there_is_a_server(file):
+    said = call("node", file, "--client", "client-1", "--check").output
+    assert "Checked, not started. To start it, give --root-certificates" in said
+    assert "give --root-certificates, the certificate of" in refused("node", file, "--client", "client-1")
 
 
 def test_names_with_commas_and_places_with_spaces_reach_the_node(file, tmp_path, told_config):
