@@ -5,6 +5,7 @@ Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +28,8 @@ from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.graphical.network.stitched import StitchedNetwork
 from fedgraph.support.errors import DataError, GraphError, RunError, quoted
 from fedgraph.support.files import State, load_state, save_state
+
+log = logging.getLogger("fedgraph")
 
 FORMAT = "fedgraph graphical model 1"
 
@@ -372,6 +375,12 @@ class GraphicalModel:
         if not features:
             raise DataError("name at least one feature that is asked for")
         values = values_of(rows, schema, ignored=targets)
+        for name, value in self.encoding.beyond(values).items():
+            low, *_, high = self.encoding.scaling.ranges[name]
+            log.warning(
+                "%s = %g is far outside the range %g to %g of what the model has learned from: what it says is "
+                "extrapolated", name, value, low, high,
+            )  # fmt: skip
         return features[0], self.encoding.encode(values)[None]
 
     def _expected(

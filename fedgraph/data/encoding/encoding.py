@@ -127,6 +127,17 @@ class Encoding:
             )
         return scale.units(values)
 
+    def beyond(self, values: Floats) -> dict[str, float]:
+        """Return by feature a number of ``[rows, features]`` that is more than half a range outside its range."""
+        found: dict[str, float] = {}
+        for name, limits in self.scaling.ranges.items():
+            own = values[:, self.schema.value_slices[name]]
+            margin = (limits[-1] - limits[0]) / 2
+            far = (own < limits[0] - margin) | (own > limits[-1] + margin)
+            if far.any():
+                found[name] = float(own[far][0])
+        return found
+
     def decode(self, units: Tensor) -> Floats:
         """Convert units ``[rows, units]``, such as the predictions of a model, to values float64 ``[rows, features]``.
 

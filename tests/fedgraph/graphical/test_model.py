@@ -78,6 +78,15 @@ def test_conditional_distributions_are_in_own_units(fitted):
     assert found["place"].categories == ("a", "b", "c")
 
 
+def test_what_is_far_from_all_that_was_learned_is_warned_of(fitted, caplog):
+    model, _ = fitted
+    model.conditional({"age": 95, "size": 120}, "ill", draws=100)
+    assert caplog.text == ""
+    model.conditional({"age": 500, "size": 120}, "ill", draws=100)
+    assert "age = 500 is far outside the range 20 to 80" in caplog.text
+    assert "size" not in caplog.text
+
+
 def test_samples_are_tables_in_own_units(fitted):
     model, table = fitted
     samples = model.sample(5000)
