@@ -159,6 +159,18 @@ def test_absent_clients_are_left_out_if_that_is_tolerated(road_tables, run_exper
     assert summary["windows"] == LATER + 1
 
 
+def test_nodes_that_do_not_say_how_many_readings_there_are_take_part(road_tables, run_experiment, later):
+    run = run_experiment(road_tables)
+
+    def silent(message, context):
+        reply = client_app(message, context)
+        for record in reply.content.metric_records.values():
+            record.pop("readings-in-latest-window", None)
+        return reply
+
+    assert later(run, client=silent).summary()["windows"] == 1
+
+
 def drop_far(path):
     series = dict(np.load(path))
     np.savez(path, data=series["data"][:, :-1], names=series["names"][:-1])
