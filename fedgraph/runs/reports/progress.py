@@ -88,6 +88,10 @@ class LiveDisplay(Callback):
         return self
 
     def __exit__(self, *error: object) -> None:
+        task = self._progress.tasks[0]
+        # An error before anything was computed says all there is to say.
+        if error[0] is not None and not task.completed and not task.fields["metrics"]:
+            self._progress.remove_task(self._task)
         self._progress.stop()
 
     def on_training(self, training: Training) -> None:

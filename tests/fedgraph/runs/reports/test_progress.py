@@ -2,6 +2,7 @@ import io
 import logging
 import sys
 import types
+from contextlib import suppress
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from fedgraph.runs.callbacks import Evaluation, Training
 from fedgraph.runs.reports.progress import LiveDisplay, LogProgress, NotebookDisplay, live_display
+from fedgraph.support.errors import RunError
 
 NAMES = ("a", "b")
 
@@ -39,6 +41,15 @@ def test_live_display_shows_round_and_metric():
     assert "2/4" in shown
     assert "test/mae 3" in shown
     assert "rmse" not in shown
+
+
+@pytest.mark.parametrize("done", [0, 2])
+def test_an_error_before_anything_was_computed_leaves_no_bar(done):
+    console = Console(file=io.StringIO(), width=80)
+    with suppress(RunError), LiveDisplay(console, "sfl", 4) as display:
+        display._update(completed=done)
+        raise RunError("no such file")
+    assert ("sfl" in console.file.getvalue()) == bool(done)
 
 
 def test_live_display_shows_epochs_of_what_has_no_rounds():
