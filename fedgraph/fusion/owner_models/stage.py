@@ -183,7 +183,9 @@ class LocalStage:
             if owner not in self.given and isinstance(table, ScikitSettings):
                 parts[row] = self._single(row).fitted(table, self.seed)
         for row, (_, fingerprint) in parts.items():
-            self.store.keep_preparation(fingerprint, self.data.preparations[row])
+            # Of a model that was trained before, this may be another one.
+            if self.data.owners[row] not in self.wanted:
+                self.store.keep_preparation(fingerprint, self.data.preparations[row])
         return self._assembled([parts[row] for row in range(len(self.data.owners))])
 
     def stacked(self) -> list[StackedOwners]:
