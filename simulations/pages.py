@@ -39,7 +39,7 @@ The picture below a marker has lines over the columns of a table, one for each o
     -->
     ![MAE an hour ahead over days of data](days.png)
 
-It is drawn again when the numbers in it have changed: the file contains a digest of those it was drawn from.
+It is drawn again when the numbers in it or the columns of its table have changed: the file contains a digest of those.
 """
 
 from __future__ import annotations
@@ -281,9 +281,11 @@ class Picture:
 
     @cached_property
     def numbers(self) -> str:
-        """A digest of all that is drawn."""
+        """A digest of all that is drawn, and of what the table says of it."""
         lines = [line for line in self.file.lines if line.row in self.rows]
-        return json_digest([self.rows, [[*line.place, line.seed, line.value, line.deviation] for line in lines]])
+        columns = [] if self.file.table is None else self.file.table.columns
+        told = [column.model_dump(mode="json") for column in columns]
+        return json_digest([self.rows, told, [[*line.place, line.seed, line.value, line.deviation] for line in lines]])
 
     @property
     def is_stale(self) -> bool:

@@ -109,7 +109,10 @@ class Results:
             value = self.measured(outcome, row, column, metric)
             if value is not None:
                 values[outcome.cell.seed] = value
-        return Spread.over(values) if values else None
+        if not values:
+            return None
+        spread = Spread.over(values)
+        return spread._replace(deviation=None) if column.seeds_differ else spread
 
     def measured(self, outcome: Outcome, row: RowTable, column: ColumnTable, metric: MetricTable) -> float | None:
         """Return what one run measured, in the unit of the published value; None where it has no value."""

@@ -145,6 +145,8 @@ class ColumnTable(Settings):
     choose_by  : in place of the table's.
     at         : where the column is in a picture of ``lines``, whose axis is logarithmic: such as its days of data.
     panel      : the title of its panel there.
+    seeds_differ : whether each seed has other data, such as other new clients. Deviations over seeds, which are then of
+                 the data and not of the methods, are not shown.
     published_data : what the paper measured, in the words with which a run on the same data describes its own, as far
                  as they say which it is: ``CIFAR-10``, ``METR-LA, 207 sensors``. Where ours are of other data, or of a
                  part of it, published values say so and stand apart in pictures.
@@ -160,6 +162,7 @@ class ColumnTable(Settings):
     choose_by: _ChooseBy = ""
     at: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     panel: str = ""
+    seeds_differ: bool = False
     published_data: str = ""
 
 

@@ -33,7 +33,8 @@ def over_columns_of_file(file: ResultFile, rows: Sequence[str]) -> Any:
             raise ExperimentError(f"the table of {file.path} has no row '{label}'; it has: {'; '.join(known)}")
 
     def values(row: RowTable, column: ColumnTable, metric: MetricTable) -> Spread | None:
-        return file.spread(row.label, column.key, metric.title)
+        spread = file.spread(row.label, column.key, metric.title)
+        return spread._replace(deviation=None) if spread is not None and column.seeds_differ else spread
 
     return _drawn(file.table, [known[label] for label in rows], values)
 

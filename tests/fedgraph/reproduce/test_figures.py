@@ -92,6 +92,7 @@ def test_lines_go_over_the_columns_of_a_panel(table, figure_of):
         first | {"key": f"digits-{shards}", "at": at, "panel": panel, "set": [f"data.shards={shards}"]}
         for shards, at, panel in ((2, 8.0, "few"), (4, 2.0, "few"), (3, 1.0, "other"))
     ]
+    table["columns"][1]["seeds-differ"] = True
     for row in table["rows"]:
         row.pop("published", None)
     table["rows"] = [row for row in table["rows"] if "method" in row]
@@ -105,6 +106,10 @@ def test_lines_go_over_the_columns_of_a_panel(table, figure_of):
             assert line.lines[0].get_xdata().tolist() == [results.columns[place].at for place in columns]
             means = [results.ours(row, results.columns[place], metric).mean for place in columns]
             assert line.lines[0].get_ydata().tolist() == means
+            (bars,) = line.lines[2]
+            heights = [low_and_high[1][1] - low_and_high[0][1] for low_and_high in bars.get_segments()]
+            # Deviations of columns whose seeds have other data are none of the method.
+            assert [height > 0 for height in heights] == [place != 1 for place in columns]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [row.label for row in results.table.rows]
 
 
