@@ -38,6 +38,8 @@ def test_errors_of_the_files_are_those_of_the_run(method, tmp_path):
     changes = {"evaluation.forecasts": "parquet"} if method == "sfl" else {}
     if method.endswith("-private"):
         method, changes = "f3-forecast", {"f3-forecast.targets": "private"}
+    if method == "joint-forecast":
+        changes = {"joint-forecast.steps": 30}
     nodes = 1 if method == "joint-forecast" else 2
     run = fedgraph.run(TABLES, method=method, set=changes, out=tmp_path, progress=False, nodes=nodes)
     found = run.forecasts
