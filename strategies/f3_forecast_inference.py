@@ -117,9 +117,9 @@ class F3ForecastInference(ForecastStrategy[F3ForecastInferenceSettings]):
     def _note_empty(self, sent: Replies) -> None:
         """Note whose latest window has no reading: its forecasts look like any other."""
         seen = sent.metrics.get(LATEST_READINGS)
-        # Nodes may not say so.
-        numbers = [None] * len(sent.names) if seen is None else seen.tolist()
-        empty = [name for name, number in zip(sent.names, numbers, strict=True) if number == 0]
+        if seen is None:  # nodes may not say so
+            return
+        empty = [name for name, number in zip(sent.names, seen.tolist(), strict=True) if number == 0]
         if empty:
             self.plan.folder.notes.append(
                 f"the latest window of {quoted(empty, 8)} has no reading: what is forecast from it rests on the "

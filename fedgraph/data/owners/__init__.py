@@ -1,11 +1,11 @@
 """Clients that hold different features of the same samples: sensors, patches of images, columns of a table."""
 
+from fedgraph.data.owners.preparation import Preparation
 from fedgraph.data.owners.samples import (
     NO_LABEL,
     SAMPLE_SPLITS,
     OwnerData,
     OwnerSource,
-    Preparation,
     SampleSplit,
     cohort_data,
     owner_source,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedgraph.data.base import SPLITS, CohortData, DataSource
 from fedgraph.data.examples import ExampleSplit, row_table
+from fedgraph.data.owners.preparation import Preparation
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
 
@@ -24,38 +25,6 @@ SAMPLE_SPLITS: tuple[SampleSplit, ...] = ("train", "validation", "test", "new")
 
 NO_LABEL = -1
 """The label of a new sample."""
-
-
-@dataclass(frozen=True)
-class Preparation:
-    """How what an owner has of the samples becomes the inputs of its model; the same for ever once that is trained.
-
-    Attributes
-    ----------
-    features : tuple of str
-        Names of the features in order; empty where they have none.
-    classes : tuple of str
-        Names of the labels.
-    centre, spread : Tensor
-        Float32 ``[features]``: what gaps are filled with and scaled inputs are relative to, and what they are divided
-        by.
-    """
-
-    features: tuple[str, ...]
-    classes: tuple[str, ...]
-    centre: Tensor
-    spread: Tensor
-
-    def table(self) -> dict[str, Any]:
-        """Return it as JSON values, without loss."""
-        numbers = {"centre": self.centre.tolist(), "spread": self.spread.tolist()}
-        return {"features": list(self.features), "classes": list(self.classes), **numbers}
-
-    @classmethod
-    def of(cls, table: Mapping[str, Any]) -> Preparation:
-        """Build it from :meth:`table`."""
-        numbers = (torch.tensor(table[name], dtype=torch.float32) for name in ("centre", "spread"))
-        return cls(tuple(table["features"]), tuple(table["classes"]), *numbers)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Data sets whose clients hold different features of the same samples: splits by key, scaling, missing samples.
+"""Data sets whose clients hold different features of the same samples: splits by key, missing samples.
 
 The setting of federated feature fusion (Ma, Hoang, Chen, UAI 2023, section 2).
 """
@@ -6,7 +6,6 @@ The setting of federated feature fusion (Ma, Hoang, Chen, UAI 2023, section 2).
 from __future__ import annotations
 
 import hashlib
-import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,14 +20,13 @@ from torch import Tensor
 
 from fedgraph.data.base import CohortData, Shares
 from fedgraph.data.own import OwnData
-from fedgraph.data.owners.samples import NO_LABEL, SAMPLE_SPLITS, OwnerData, Preparation, cohort_data
+from fedgraph.data.owners.preparation import Preparation
+from fedgraph.data.owners.samples import NO_LABEL, SAMPLE_SPLITS, OwnerData, cohort_data
 from fedgraph.graph import ClientGraph
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import derive_seed, hashed
 from fedgraph.support.settings import Settings
-
-log = logging.getLogger("fedgraph")
 
 _Part = Annotated[float, Field(ge=0.0, lt=1.0)]
 _OVERLAPPING = torch.tensor([SAMPLE_SPLITS.index("train"), SAMPLE_SPLITS.index("validation")], dtype=torch.int8)
@@ -200,13 +198,13 @@ class SharedSampleSource(ABC):
             if preparation is None:
                 scaled = None if found.scaled is None else found.scaled[row]
                 training = values[(split == 0) & present[row]]
-                preparation = Preparation(found.features[row], found.classes, *_scale(training, scaled))
+                preparation = Preparation.measured(training, scaled, found.features[row], found.classes)
                 scalable = self.settings.scaling == "client" and (scaled is None or bool(scaled.any()))
                 if scalable and not len(training):
                     unscaled.append(name)
             else:
-                values = _in_order(values, found.features[row], preparation, f"{self.title}, client '{name}'")
-            values = _prepare(values, present[row], self.settings.scaling, preparation)
+                values = preparation.in_order(values, found.features[row], f"{self.title}, client '{name}'")
+            values = preparation.inputs(values, present[row], self.settings.scaling)
             inputs.append(self.arranged(name, values))
             preparations.append(preparation)
         return OwnerData(
@@ -337,62 +335,6 @@ def _key_numbers(keys: tuple[str, ...]) -> Tensor:
 def _uniform(numbers: Tensor, seed: int | Tensor) -> Tensor:
     """Return float64 draws in [0, 1) that follow from each number and the seed."""
     return ((hashed(numbers ^ seed) >> 11) & ((1 << 53) - 1)).double() / (1 << 53)
-
-
-def _scale(training: Tensor, scaled: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return mean and deviation of each feature of ``[samples, ..., features]``, 0 and 1 of those not to be scaled."""
-    readings = training.flatten(0, -2).double()
-    there = ~readings.isnan()
-    count = there.sum(0).clamp(min=1)
-    mean = readings.nansum(0) / count
-    deviation = (((readings - mean).square().nansum(0)) / count).sqrt()
-    # A feature that is constant up to rounding stays 0 instead of becoming noise of deviation 1.
-    deviation[deviation <= 1e-6 * mean.abs().clamp(min=1.0)] = 1.0
-    if scaled is not None:
-        mean, deviation = mean.where(scaled, 0.0), deviation.where(scaled, 1.0)
-    return mean.float(), deviation.float()
-
-
-def _prepare(values: Tensor, present: Tensor, scaling: Literal["client", "none"], preparation: Preparation) -> Tensor:
-    """Fill gaps of ``values`` ``[samples, ..., features]``, scale, zero lacking samples; may overwrite ``values``."""
-    gaps = values.isnan()
-    if gaps.any():
-        values = torch.where(gaps, preparation.centre, values)
-    if scaling == "client":
-        values.sub_(preparation.centre).div_(preparation.spread)
-    values[~present] = 0.0
-    return values
-
-
-def _in_order(values: Tensor, features: tuple[str, ...], preparation: Preparation, where: str) -> Tensor:
-    """Return ``values`` ``[samples, ..., features]`` with the features of ``preparation``, in its order.
-
-    A category that does not occur is 0 in every row; one that was not there in training counts as missing.
-    """
-    known = preparation.features
-    if features == known and values.shape[-1] == len(preparation.centre):
-        return values
-    columns = _categorical(known)
-    lacking = [name for name in known if name not in features and name.partition("=")[0] not in _categorical(features)]
-    other = [name for name in features if name not in known and name.partition("=")[0] not in columns]
-    if not known or not features or lacking or other:
-        odd = (lacking or other or [f"{values.shape[-1]} without names"])[0].partition("=")[0]
-        raise DataError(
-            f"{where}: the features are not those that its frozen model was trained on ({odd}): a column is missing or "
-            "new, or holds words where it held numbers; give the columns of training, and the values of categorical "
-            "ones as [data.categories]"
-        )
-    unseen = [name for name in features if name not in known]
-    if unseen:
-        log.warning("%s: not there when its model was trained, and counted as missing: %s", where, ", ".join(unseen))
-    place = {name: number for number, name in enumerate(features)}
-    absent = torch.zeros_like(values[..., :1])
-    return torch.cat([values[..., place[name], None] if name in place else absent for name in known], -1)
-
-
-def _categorical(features: tuple[str, ...]) -> set[str]:
-    """Return the columns that are one-hot, whose features are named ``column=value``."""
-    return {name.partition("=")[0] for name in features if "=" in name}
 
 
 def _check_known(title: str, where: str, names: Sequence[str], known: Sequence[str]) -> None:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedgraph.data.owners.samples import SAMPLE_SPLITS, OwnerData, Preparation, cohort_data
+from fedgraph.data.owners.preparation import Preparation
+from fedgraph.data.owners.samples import SAMPLE_SPLITS, OwnerData, cohort_data
 from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import DataError
 

@@ -10,7 +10,8 @@ import torch
 from sklearn.datasets import load_breast_cancer
 
 from fedgraph.data import open_source, parse_data
-from fedgraph.data.owners.samples import SAMPLE_SPLITS, Preparation
+from fedgraph.data.owners.preparation import Preparation
+from fedgraph.data.owners.samples import SAMPLE_SPLITS
 from fedgraph.support.errors import DataError, ExperimentError
 
 CSV = """id,age,colour,weight,glucose,ill

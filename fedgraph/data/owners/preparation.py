@@ -1,0 +1,111 @@
+"""How what an owner has of the samples becomes the inputs of its model, when that is trained and ever after."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedgraph.support.errors import DataError
+
+log = logging.getLogger("fedgraph")
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How what an owner has of the samples becomes the inputs of its model; the same for ever once that is trained.
+
+    Attributes
+    ----------
+    features : tuple of str
+        Names of the features in order; empty where they have none.
+    classes : tuple of str
+        Names of the labels.
+    centre, spread : Tensor
+        Float32 ``[features]``: what gaps are filled with and scaled inputs are relative to, and what they are divided
+        by.
+    """
+
+    features: tuple[str, ...]
+    classes: tuple[str, ...]
+    centre: Tensor
+    spread: Tensor
+
+    def table(self) -> dict[str, Any]:
+        """Return it as JSON values, without loss."""
+        numbers = {"centre": self.centre.tolist(), "spread": self.spread.tolist()}
+        return {"features": list(self.features), "classes": list(self.classes), **numbers}
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> Preparation:
+        """Build it from :meth:`table`."""
+        numbers = (torch.tensor(table[name], dtype=torch.float32) for name in ("centre", "spread"))
+        return cls(tuple(table["features"]), tuple(table["classes"]), *numbers)
+
+    @classmethod
+    def measured(
+        cls, training: Tensor, scaled: Tensor | None, features: tuple[str, ...], classes: tuple[str, ...]
+    ) -> Preparation:
+        """Measure mean and deviation of each feature of training samples ``[samples, ..., features]``.
+
+        They are 0 and 1 of features that are not ``scaled``, bool ``[features]``; None: all are.
+        """
+        readings = training.flatten(0, -2).double()
+        there = ~readings.isnan()
+        count = there.sum(0).clamp(min=1)
+        mean = readings.nansum(0) / count
+        deviation = (((readings - mean).square().nansum(0)) / count).sqrt()
+        # A feature that is constant up to rounding stays 0 instead of becoming noise of deviation 1.
+        deviation[deviation <= 1e-6 * mean.abs().clamp(min=1.0)] = 1.0
+        if scaled is not None:
+            mean, deviation = mean.where(scaled, 0.0), deviation.where(scaled, 1.0)
+        return cls(features, classes, mean.float(), deviation.float())
+
+    def in_order(self, values: Tensor, features: tuple[str, ...], where: str) -> Tensor:
+        """Return ``values`` ``[samples, ..., features]`` with these features, in their order.
+
+        A category that does not occur is 0 in every row; one that was not there in training counts as missing.
+        """
+        known = self.features
+        if features == known and values.shape[-1] == len(self.centre):
+            return values
+        once, now = _categorical(known), _categorical(features)
+        lacking = [name for name in known if name not in features and _column(name) not in now]
+        other = [name for name in features if name not in known and _column(name) not in once]
+        if not known or not features or lacking or other:
+            odd = _column((lacking or other or [f"{values.shape[-1]} without names"])[0])
+            raise DataError(
+                f"{where}: the features are not those that its frozen model was trained on ({odd}): a column is "
+                "missing or new, or holds words where it held numbers; give the columns of training, and the values of "
+                "categorical ones as [data.categories]"
+            )
+        unseen = ", ".join(name for name in features if name not in known)
+        if unseen:
+            log.warning("%s: not there when its model was trained, and counted as missing: %s", where, unseen)
+        place = {name: number for number, name in enumerate(features)}
+        absent = torch.zeros_like(values[..., :1])
+        return torch.cat([values[..., place[name], None] if name in place else absent for name in known], -1)
+
+    def inputs(self, values: Tensor, present: Tensor, scaling: Literal["client", "none"]) -> Tensor:
+        """Fill gaps of ``values`` ``[samples, ..., features]``, scale, and zero lacking samples; may overwrite them."""
+        gaps = values.isnan()
+        if gaps.any():
+            values = torch.where(gaps, self.centre, values)
+        if scaling == "client":
+            values.sub_(self.centre).div_(self.spread)
+        values[~present] = 0.0
+        return values
+
+
+def _column(feature: str) -> str:
+    """Return the column of a feature; one-hot features are named ``column=value``."""
+    return feature.partition("=")[0]
+
+
+def _categorical(features: tuple[str, ...]) -> set[str]:
+    """Return the columns that are one-hot."""
+    return {_column(name) for name in features if "=" in name}
