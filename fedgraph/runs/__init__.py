@@ -17,8 +17,9 @@ from fedgraph.runs.callbacks import (
     RoundsToTarget,
     Training,
 )
+from fedgraph.runs.comparison import Comparison, compare
 from fedgraph.runs.fairness import Fairness, fairness, stand_alone_values
-from fedgraph.runs.finished import Comparison, Run, compare, load_run
+from fedgraph.runs.finished import Run, load_run
 from fedgraph.runs.folder import Recorder, RunFolder
 from fedgraph.runs.given_graph import client_coordinates, given_graph
 from fedgraph.runs.plan import RunPlan

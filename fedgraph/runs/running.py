@@ -17,7 +17,8 @@ from clients.app import app as client_app
 from fedgraph.experiment import Experiment, load_experiment, plugin_folders, yardsticks
 from fedgraph.federation.grids import LocalGrid, run_on_flower
 from fedgraph.runs.callbacks import Callback
-from fedgraph.runs.finished import Comparison, Run
+from fedgraph.runs.comparison import Comparison
+from fedgraph.runs.finished import Run
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.node_config import told_nodes
 from fedgraph.runs.reports import LiveDisplay, live_display

@@ -18,7 +18,8 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined, Template
 
 from fedgraph.graph import ClientGraph, to_networkx
-from fedgraph.runs.finished import Comparison, Run
+from fedgraph.runs.comparison import Comparison
+from fedgraph.runs.finished import Run
 from fedgraph.runs.reports.page import charts
 from fedgraph.runs.reports.page.sections import Shown, method_charts
 from fedgraph.runs.reports.page.template import PAGE

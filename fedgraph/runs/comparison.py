@@ -1,0 +1,155 @@
+"""Finished runs side by side: their metrics as data frames, a table with a sentence, a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+
+from fedgraph.runs.finished import Run, load_run
+from fedgraph.runs.labels import labels
+from fedgraph.runs.reports.words import results_table, sentence
+from fedgraph.support.errors import RunError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Comparison(Sequence[Run]):
+    """Finished runs with the same data, side by side. Printed on a rich console, it is a table and a sentence.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        The runs.
+
+    Attributes
+    ----------
+    labels : list of str
+        Name of each run, see :func:`fedgraph.runs.labels.labels`.
+
+    Raises
+    ------
+    ExperimentError
+        When a run has another table ``[data]`` than the first one.
+    RunError
+        Without runs.
+    """
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        if not runs:
+            raise RunError("there are no runs to compare")
+        self.runs = list(runs)
+        first = self.runs[0]
+        for run in self.runs[1:]:
+            where = f"numbers on other data than those of {first.folder.name} cannot be compared"
+            run.folder.check_same_data(first.folder.data, where)
+        self.labels = labels([run.method for run in self.runs], [run.folder.tables for run in self.runs])
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.runs[index]
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self.runs)
+
+    @property
+    def summaries(self) -> list[dict[str, Any]]:
+        """Content of each ``summary.json``, with the label in place of the method."""
+        return [{**run.summary, "method": label} for label, run in zip(self.labels, self.runs, strict=True)]
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """Final metrics: a row per ``<split>/<metric>``, and for each run the columns ``mean`` and ``std``."""
+        import pandas as pd
+
+        columns = {
+            (label, spread): {
+                f"{split}/{metric}": values[spread]
+                for split, metrics in run.summary["metrics"].items()
+                for metric, values in metrics.items()
+            }
+            for label, run in zip(self.labels, self.runs, strict=True)
+            for spread in ("mean", "std")
+        }
+        return pd.DataFrame(columns).astype(float)
+
+    def clients(self, metric: str) -> pd.DataFrame:
+        """Return a metric ``<split>/<metric>`` of each client at the end: a row per client, a column per run.
+
+        Raises
+        ------
+        RunError
+            When no run has measured it.
+        """
+        import pandas as pd
+
+        found = {
+            label: run.clients[metric]
+            for label, run in zip(self.labels, self.runs, strict=True)
+            if metric in run.clients
+        }
+        if not found:
+            known = ", ".join(self.metrics.index)
+            raise RunError(f"none of the runs has measured '{metric}'; measured: {known}")
+        return pd.DataFrame(found)
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write a page about the runs, one HTML file that needs nothing else.
+
+        Parameters
+        ----------
+        path : str or Path, optional
+            The file; by default ``report.html`` in the run folder, or ``comparison.html`` in the first of several.
+
+        Returns
+        -------
+        Path
+            The file.
+        """
+        from fedgraph.runs.reports.page import place_of_report, write_report
+
+        return write_report(self.runs, place_of_report(self.runs) if path is None else Path(path))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        summaries = self.summaries
+        yield results_table(summaries)
+        yield sentence(summaries)
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(self.labels)}>"
+
+    def _repr_html_(self) -> str:
+        html: str = self.metrics.to_html(float_format="{:.3f}".format, na_rep="-")
+        return f"{html}<p>{sentence(self.summaries)}</p>"
+
+
+def compare(runs: Sequence[Run | str | Path]) -> Comparison:
+    """Put finished runs with the same data side by side.
+
+    Parameters
+    ----------
+    runs : sequence of Run, str or Path
+        Runs or their folders.
+
+    Returns
+    -------
+    Comparison
+        Its ``metrics`` and ``clients`` are data frames; ``report`` writes a page.
+
+    Raises
+    ------
+    RunError
+        When runs are no sequence, a folder is no run folder, or a run is not finished.
+    ExperimentError
+        When runs have other data than the first one.
+    """
+    # A path would be read letter by letter.
+    if isinstance(runs, str | PathLike) or not isinstance(runs, Iterable):
+        raise RunError(f"runs to compare are a list of runs or of their folders, such as [run, other], not {runs!r}")
+    return Comparison([run if isinstance(run, Run) else load_run(run) for run in runs])
