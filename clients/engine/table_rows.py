@@ -49,6 +49,7 @@ class TableRows:
     ) -> None:
         self._source, self._clients = source, clients
         self._settings, self._scaling = settings, scaling or Scaling()
+        self._schemas: dict[str, Schema] = {}
         self._rows: dict[tuple[str, Schema], Rows] = {}
         self._public: dict[Schema, Floats | None] = {}
 
@@ -58,12 +59,15 @@ class TableRows:
         return {name: self._source.load_table(name) for name in self._clients}
 
     def schema(self, name: str) -> Schema:
-        """Infer the schema of all features of a client."""
-        return infer_schema(self.tables[name].table, schema_settings(self._source), partial=True)
+        """Return the schema of all features of a client, inferred from its table."""
+        if name not in self._schemas:
+            settings = schema_settings(self._source)
+            self._schemas[name] = infer_schema(self.tables[name].table, settings, partial=True)
+        return self._schemas[name]
 
     def no_features(self, name: str) -> dict[str, WhyNone]:
         """Return the columns of a client that are no features, and why."""
-        return without_values(self.tables[name].table, schema_settings(self._source))
+        return without_values(self.tables[name].table, schema_settings(self._source), self.schema(name))
 
     def whole(self, name: str, common: Schema) -> Schema:
         """Return a schema with the common features, followed by the client's private ones."""

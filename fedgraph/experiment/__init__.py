@@ -13,7 +13,7 @@ from fedgraph.experiment.experiment import (
     parse_experiment,
     plugin_folders,
 )
-from fedgraph.experiment.overrides import apply_overrides, toml_value
+from fedgraph.experiment.overrides import Overrides, apply_overrides, overrides_by_key, toml_value
 from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
 from fedgraph.experiment.yardsticks import yardsticks
 
@@ -23,9 +23,11 @@ __all__ = [
     "ExperimentTable",
     "FairnessTable",
     "OutputTable",
+    "Overrides",
     "apply_overrides",
     "find_experiment",
     "load_experiment",
+    "overrides_by_key",
     "parse_experiment",
     "plugin_folders",
     "toml_value",

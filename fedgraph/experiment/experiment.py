@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from os import PathLike
@@ -16,7 +16,7 @@ import tomli_w
 
 from fedgraph.data import CLIENT, OF_ONES_OWN, parse_data
 from fedgraph.defence import DefenceTable
-from fedgraph.experiment.overrides import apply_overrides
+from fedgraph.experiment.overrides import Overrides, apply_overrides, overrides_by_key
 from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
 from fedgraph.federation import ClientsTable, RollCall
 from fedgraph.graph import GraphTable
@@ -229,7 +229,7 @@ def _fairness(table: Mapping[str, Any], evaluation: EvaluationTable) -> Fairness
 
 def load_experiment(
     path: str | Path | Mapping[str, Any],
-    overrides: str | Iterable[str] | Mapping[str, Any] = (),
+    overrides: Overrides = (),
     method: str | None = None,
     client: str | None = None,
 ) -> Experiment:
@@ -274,14 +274,13 @@ def load_experiment(
 
 def _checked(
     given: Mapping[str, Any],
-    overrides: str | Iterable[str] | Mapping[str, Any],
+    overrides: Overrides,
     method: str | None,
     client: str | None,
     beside: Path,
 ) -> Experiment:
     """Validate tables after overrides, with paths looked for in the folder ``beside`` first."""
-    # They are read twice, and may be an iterator.
-    overrides = overrides if isinstance(overrides, Mapping | str) else list(overrides)
+    overrides = overrides_by_key(overrides)  # read twice, and may be an iterator
     set_here = apply_overrides({}, overrides)
     chosen = _table(set_here, "experiment")
     instead = {key: chosen[key] for key in ("method", "strategy") if chosen.get(key) is not None}

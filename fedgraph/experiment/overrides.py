@@ -9,12 +9,14 @@ from typing import Any
 
 from fedgraph.support.errors import ExperimentError
 
+Overrides = str | Iterable[str] | Mapping[str, Any]
+"""One ``table.key=value``, several, or a mapping from ``table.key`` to the value."""
 
-def apply_overrides(tables: Mapping[str, Any], overrides: str | Iterable[str] | Mapping[str, Any]) -> dict[str, Any]:
+
+def apply_overrides(tables: Mapping[str, Any], overrides: Overrides) -> dict[str, Any]:
     """Return ``tables`` with each ``table.key=value`` applied; values are TOML, or plain text where they are not.
 
-    ``table={key = value}`` replaces a whole table. ``tables`` is not changed. A single override may be given as it is,
-    and overrides as a mapping from ``table.key`` to the value.
+    ``table={key = value}`` replaces a whole table. ``tables`` is not changed.
 
     Raises
     ------
@@ -22,12 +24,9 @@ def apply_overrides(tables: Mapping[str, Any], overrides: str | Iterable[str] | 
         When an override has no ``=`` or goes through something that is not a table.
     """
     result = json.loads(json.dumps(tables, default=str))
-    overrides = [overrides] if isinstance(overrides, str) else overrides
-    named = isinstance(overrides, Mapping)
-    pairs = json.loads(json.dumps(overrides, default=str)).items() if named else map(_key_and_value, overrides)
-    for path, value in pairs:
+    for path, value in overrides_by_key(overrides).items():
         override = f"{path}={value}"
-        keys = path.strip().split(".")
+        keys = path.split(".")
         if not all(keys) or (len(keys) < 2 and not isinstance(value, dict)):
             raise _no_override(override)
         table = result
@@ -37,6 +36,25 @@ def apply_overrides(tables: Mapping[str, Any], overrides: str | Iterable[str] | 
                 raise ExperimentError(f"override '{override}': '{key}' is not a table")
         table[keys[-1]] = value
     return result
+
+
+def overrides_by_key(*several: Overrides) -> dict[str, Any]:
+    """Return overrides, however they are given, as one mapping from ``table.key`` to the value, the last of each key.
+
+    Raises
+    ------
+    ExperimentError
+        When an override has no ``=``.
+    """
+    found: dict[str, Any] = {}
+    for overrides in several:
+        given = [overrides] if isinstance(overrides, str) else overrides
+        named = isinstance(given, Mapping)
+        for path, value in json.loads(json.dumps(given, default=str)).items() if named else map(_key_and_value, given):
+            # One that replaces a whole table comes after those of its keys that were given before it.
+            found.pop(path.strip(), None)
+            found[path.strip()] = value
+    return found
 
 
 def _key_and_value(override: str) -> tuple[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any, get_args
 from rich.console import Console
 
 from fedgraph.data.owners import SampleSplit
-from fedgraph.experiment import load_experiment
+from fedgraph.experiment import Overrides, load_experiment, overrides_by_key
 from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.methods.f3_forecast import EncoderSettings
 from fedgraph.runs.finished import Run
@@ -134,7 +133,7 @@ class Prediction:
 
     def make(
         self,
-        overrides: str | Iterable[str] | Mapping[str, Any],
+        overrides: Overrides,
         grid: str,
         nodes: int,
         data_dir: str | Path | None,
@@ -144,9 +143,8 @@ class Prediction:
         check_grid(grid)
         own = {f"{self.method}.{key}": value for key, value in self.table.items()}
         own["output.dir"] = str(self.trained.path / "predictions")
-        experiment = load_experiment(
-            self.trained.path / "experiment.toml", [*_as_texts(own), *_as_texts(overrides)], self.method
-        )
+        keys = overrides_by_key(own, overrides)
+        experiment = load_experiment(self.trained.path / "experiment.toml", keys, self.method)
         folder = RunFolder.create(
             experiment, Path(experiment.output.dir), self.trained.plugins, self.trained.node_config
         )
@@ -156,15 +154,6 @@ class Prediction:
             model_dir=_models_of(self.trained), advice="once that is mended, predict again",
         )  # fmt: skip
         return folder
-
-
-def _as_texts(overrides: str | Iterable[str] | Mapping[str, Any]) -> list[str]:
-    """Return overrides as ``table.key=value``."""
-    if isinstance(overrides, str):
-        return [overrides]
-    if isinstance(overrides, Mapping):
-        return [f"{key}={_toml(value)}" for key, value in overrides.items()]
-    return list(overrides)
 
 
 def _check_has_fusion_model(trained: RunFolder) -> None:
@@ -202,9 +191,3 @@ def _k_of_n(text: str) -> tuple[int, int]:
             f"secret is '{text}'; it is written like 2-of-3: of 3 nodes 2 are needed, at least 2 and at most all"
         )
     return k, n
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
-    return json.dumps(value)

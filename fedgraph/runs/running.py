@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from clients.app import app as client_app
-from fedgraph.experiment import Experiment, load_experiment, plugin_folders, yardsticks
+from fedgraph.experiment import Experiment, Overrides, load_experiment, overrides_by_key, plugin_folders, yardsticks
 from fedgraph.federation.grids import LocalGrid, run_on_flower
 from fedgraph.runs.callbacks import Callback
 from fedgraph.runs.comparison import Comparison
@@ -184,7 +184,7 @@ def check_grid(grid: str) -> None:
 
 def _new_folders(
     experiment: str | Path | Mapping[str, Any],
-    overrides: str | Iterable[str] | Mapping[str, Any],
+    overrides: Overrides,
     methods: Sequence[type | str | None],
     client: type | str | None,
     grid: str,
@@ -197,7 +197,8 @@ def _new_folders(
     add_plugin_paths(plugins)
     paths = [None if method is None else path_of(method) for method in methods]
     client_path = None if client is None else path_of(client)
-    experiments = [load_experiment(experiment, overrides, path, client_path) for path in paths]
+    keys = overrides_by_key(overrides)  # for every method, and may be an iterator
+    experiments = [load_experiment(experiment, keys, path, client_path) for path in paths]
     experiments += yardsticks(experiments[0])
     if out is not None:
         experiments = [replace(each, output=each.output.model_copy(update={"dir": str(out)})) for each in experiments]

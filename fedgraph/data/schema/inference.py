@@ -149,17 +149,24 @@ def infer_schema(table: Table, settings: SchemaSettings | None = None, partial: 
             table.column(name)
         for name in sorted(settings.embeddings):
             read_embedding(table, name)
-    columns = with_embeddings(table.names, settings.embeddings)
-    chosen = columns if settings.features is None else [name for name in settings.features if name in columns]
-    found = (_feature(table, name, settings) for name in chosen if name not in settings.drop)
+    found = (_feature(table, name, settings) for name in _chosen(table, settings))
     schema = Schema(tuple(feature for feature in found if feature is not None))
     if not schema.features:
         raise DataError(f"{table.where} has no feature: none of its columns {', '.join(table.names)} is left")
     return schema
 
 
-def without_values(table: Table, settings: SchemaSettings) -> dict[str, WhyNone]:
+def without_values(table: Table, settings: SchemaSettings, schema: Schema) -> dict[str, WhyNone]:
     """Return the columns that :func:`infer_schema` finds to be no features, and why.
+
+    Parameters
+    ----------
+    table : Table
+        The table.
+    settings : SchemaSettings
+        With which the schema was inferred.
+    schema : Schema
+        The features that it has.
 
     Returns
     -------
@@ -167,9 +174,7 @@ def without_values(table: Table, settings: SchemaSettings) -> dict[str, WhyNone]
         ``empty`` is a column without any value, ``rare`` one of words none of which is in ``least-rows`` rows, such as
         names of persons, and dates. Columns that the settings leave out are none of them.
     """
-    columns = with_embeddings(table.names, settings.embeddings)
-    chosen = columns if settings.features is None else [name for name in settings.features if name in columns]
-    none = [name for name in chosen if name not in settings.drop and _feature(table, name, settings) is None]
+    none = [name for name in _chosen(table, settings) if name not in schema.names]
     codes = settings.missing_codes
     return {name: "rare" if len(read_column(table, name, codes.get(name, ())).texts) else "empty" for name in none}
 
@@ -216,6 +221,12 @@ def check_used(settings: SchemaSettings, schemas: Iterable[Schema]) -> None:
                 f"{key} names {', '.join(unused)}, which no client has with a value in it; "
                 f"the features are {', '.join(sorted(known))}"
             )
+
+
+def _chosen(table: Table, settings: SchemaSettings) -> list[str]:
+    columns = with_embeddings(table.names, settings.embeddings)
+    chosen = columns if settings.features is None else [name for name in settings.features if name in columns]
+    return [name for name in chosen if name not in settings.drop]
 
 
 def _feature(table: Table, name: str, settings: SchemaSettings) -> Feature | None:

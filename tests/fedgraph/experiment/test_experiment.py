@@ -6,7 +6,7 @@ import pytest
 import tomli_w
 
 from fedgraph.experiment.experiment import find_experiment, load_experiment, parse_experiment
-from fedgraph.experiment.overrides import apply_overrides
+from fedgraph.experiment.overrides import apply_overrides, overrides_by_key
 from fedgraph.support.errors import ExperimentError
 
 
@@ -59,6 +59,12 @@ def test_override_values(override, value):
 
 def test_overrides_make_tables_and_the_last_one_counts():
     assert apply_overrides({}, ["x.y.z=1", "x.y.z=2"]) == {"x": {"y": {"z": 2}}}
+    assert apply_overrides({}, ["x.y=1", "x={z = 2}", " x.y =3"]) == {"x": {"y": 3, "z": 2}}
+
+
+def test_overrides_in_any_form_are_one_mapping():
+    found = overrides_by_key({"a.b": Path("x"), "a.c": [1]}, "a.d=2", iter(["a.b=3", "a={e = 4}"]))
+    assert list(found.items()) == [("a.c", [1]), ("a.d", 2), ("a.b", 3), ("a", {"e": 4})]
 
 
 def test_another_source_of_the_graph_drops_the_keys_of_the_old_one(digits_tables):

@@ -123,7 +123,8 @@ def test_run_without_a_report(tables):
 
 
 def test_several_methods_from_python(tables):
-    compared = fedgraph.run_methods(tables, [None, "fedavg", "local"], progress=False)
+    compared = fedgraph.run_methods(tables, [None, "fedavg", "local"], set=iter(["experiment.seed=3"]), progress=False)
+    assert [run.experiment.experiment.seed for run in compared] == [3, 3, 3]
     assert compared.labels == ["sfl", "fedavg", "local"]
     assert (compared[0].path / "comparison.html").is_file()
     assert len({run.summary["weights_sha256"] for run in compared}) == 3
