@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedgraph.data import Augment, Split
 from fedgraph.models import Batch, Differentiated, Layout, StackedModel, TaskSpec
+from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.training.batches import example_numbers, learning_rates, repeat_examples, training_batches
 from fedgraph.training.compiling import Compiled
@@ -77,8 +78,13 @@ class LocalTraining:
         """Train ``matrix`` ``[clients, parameters]`` and ``moments`` in place.
 
         Returns the mean loss of the round (NaN without training) and the number of minibatches, ``[clients]`` each.
+        Raises ExperimentError for a model whose parameters are all frozen.
         """
         settings, width = self.settings, self._trained.num_parameters
+        if not width:
+            raise ExperimentError(
+                "[model] has no parameters to train: all of them are frozen (requires_grad is False); unfreeze some"
+            )
         batches = training_batches(block.keys, block.num_examples, settings, round)
         counts = (batches >= 0).sum(2)
         weights = counts.float()

@@ -12,6 +12,7 @@ from fedgraph.data.examples import ExampleSplit
 from fedgraph.data.series.windows import WindowSplit
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
+from fedgraph.support.errors import ExperimentError
 from fedgraph.training.batches import shuffling_keys
 from fedgraph.training.local_training import Block, LocalTraining
 from fedgraph.training.metrics import masked_mean, tally
@@ -88,3 +89,18 @@ def test_short_last_minibatches_cost_what_they_hold():
     assert (matrix != before).any(1).all()
     assert loss.shape == (4,)
     assert not any(map(math.isnan, loss.tolist()))
+
+
+def test_a_model_with_everything_frozen_is_not_trained(tmp_path, monkeypatch):
+    (tmp_path / "wholly_frozen.py").write_text(
+        "import torch\n\n\nclass Frozen(torch.nn.Linear):\n"
+        "    def __init__(self):\n        super().__init__(5, 3)\n        self.requires_grad_(False)\n\n"
+        "    def forward(self, inputs):\n        return super().forward(inputs.flatten(1))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    model = build({"name": "wholly_frozen:Frozen"}, SERIES)
+    training = LocalTraining(model, SERIES, TrainSettings(), seed=0)
+    matrix = torch.zeros(4, model.layout.num_parameters)
+    block = Block(slice(0, 4), list("abcd"), torch.arange(4), torch.full((4,), 20), windows())
+    with pytest.raises(ExperimentError, match="all of them are frozen"):
+        training.run(block, matrix, {}, 1)
