@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fedgraph.support.errors import ExperimentError
@@ -48,20 +48,23 @@ def overrides_by_key(*several: Overrides) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for overrides in several:
-        given = [overrides] if isinstance(overrides, str) else overrides
-        named = isinstance(given, Mapping)
-        for path, value in json.loads(json.dumps(given, default=str)).items() if named else map(_key_and_value, given):
+        for path, value in _pairs(overrides):
             # One that replaces a whole table comes after those of its keys that were given before it.
-            found.pop(path.strip(), None)
-            found[path.strip()] = value
+            found.pop(path, None)
+            found[path] = value
     return found
 
 
-def _key_and_value(override: str) -> tuple[str, Any]:
-    key, equals, text = override.partition("=")
-    if not equals:
-        raise _no_override(override)
-    return key, toml_value(text.strip())
+def _pairs(overrides: Overrides) -> Iterator[tuple[str, Any]]:
+    if isinstance(overrides, Mapping):
+        for path, value in json.loads(json.dumps(overrides, default=str)).items():
+            yield path.strip(), value
+        return
+    for override in [overrides] if isinstance(overrides, str) else overrides:
+        path, equals, text = override.partition("=")
+        if not equals:
+            raise _no_override(override)
+        yield path.strip(), toml_value(text.strip())
 
 
 def _no_override(override: str) -> ExperimentError:
