@@ -72,10 +72,11 @@ def test_the_two_linear_maps_and_the_rest_are_the_network(changed):
 def on_some_shares(secret, embeddings, present, points=(1, 3)):
     """What aggregators at some points answer; three have shares."""
     stages = secret.stages(present)
-    encoded = encode(embeddings.transpose(0, 1), secret.settings)
+    random = torch.Generator().manual_seed(4)
+    encoded = encode(embeddings.transpose(0, 1), secret.settings, random)
     encoded *= present.T[..., None] & (torch.arange(6) < SIZES[:, None])[:, None]
     answers = torch.zeros(3, *stages.shape, dtype=torch.int64)
-    for answer, share in zip(answers, split(encoded, 3, 2), strict=True):
+    for answer, share in zip(answers, split(encoded, 3, 2, random), strict=True):
         answer[:] = on_shares(stages.stage.mixing, stages.stage.projections, stages.patterns, share)
     return stages, answers[[point - 1 for point in points]], points
 
