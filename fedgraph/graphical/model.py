@@ -19,6 +19,7 @@ from fedgraph.data.columns import Floats, Table
 from fedgraph.data.encoding import Encoding, Range, Rows, Scaling, ScalingSettings, as_table, dicts_of, values_of
 from fedgraph.data.schema import Feature, Schema, schema_as_json, schema_from_json
 from fedgraph.graph import FeatureGraph
+from fedgraph.graphical.asking.answers import Categories, Numbers, answers, of_all_categories
 from fedgraph.graphical.asking.conditional import DRAWS, Conditional, conditional
 from fedgraph.graphical.asking.inference import InferenceSettings, infer
 from fedgraph.graphical.asking.kept_rows import KeptRows
@@ -35,46 +36,6 @@ FORMAT = "fedgraph graphical model 1"
 
 _NAME = "model"
 """Name under which random numbers are drawn: samples depend on model and seed alone."""
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """Conditional distribution of a number in each row, in its own units; for ordinal features, in category positions.
-
-    Attributes
-    ----------
-    mean, deviation : array
-        Mean and standard deviation, ``[rows]``.
-    quantiles : mapping of float to array
-        Quantiles ``[rows]`` by level.
-    effective : array
-        Effective sample size, ``[rows]``: the number of independent rows of the model's joint distribution that would
-        give an answer as good; infinite where the answer is exact.
-    """
-
-    mean: Floats
-    deviation: Floats
-    quantiles: Mapping[float, Floats]
-    effective: Floats
-
-
-@dataclass(frozen=True)
-class Categories:
-    """Conditional distribution of a binary or categorical feature in each row.
-
-    Attributes
-    ----------
-    categories : tuple of str
-        In the order of the schema.
-    probabilities : array
-        ``[rows, categories]``.
-    effective : array
-        Effective sample size, ``[rows]``, as in :class:`Numbers`.
-    """
-
-    categories: tuple[str, ...]
-    probabilities: Floats
-    effective: Floats
 
 
 @dataclass(frozen=True)
@@ -175,9 +136,9 @@ class GraphicalModel:
         if feature.is_number and not feature.categories:
             return self._in_own_units(found[:, 0], target)
         if feature.is_number:
-            codes = self.encoding.scales[target].values(_floats(found[:, 0])).round()
+            codes = self._in_own_units(found[:, 0], target).round()
             return np.array(feature.categories)[codes.clip(0, len(feature.categories) - 1).astype(int)]
-        return np.array(feature.categories)[_of_all_categories(found).argmax(1)]
+        return np.array(feature.categories)[of_all_categories(found).argmax(1)]
 
     def predict_proba(
         self,
@@ -205,7 +166,7 @@ class GraphicalModel:
         feature, units = self._asked(rows, [_one(target)])
         if feature.is_scaled:
             raise DataError(f"'{target}' is {feature.kind} and has no probabilities: ask predict or conditional")
-        return _of_all_categories(self._expected(units, target, plug_in, draws, seed, sampling))
+        return of_all_categories(self._expected(units, target, plug_in, draws, seed, sampling))
 
     def conditional(
         self,
@@ -253,29 +214,7 @@ class GraphicalModel:
         if wide := [name for name in targets if self.encoding.schema[name].kind == "embedding"]:
             raise DataError(f"{', '.join(wide)}: of embeddings there are no distributions; ask predict, or sample")
         found = self._conditional(units, targets, draws, seed, settings)
-        effective = _floats(found.effective[0])
-        asked = self.encoding.schema.slices
-        position = {unit: place for place, unit in enumerate(found.units.tolist())}
-        mean, levels = found.mean[0], found.quantiles(quantiles)[0]
-        result: dict[str, Numbers | Categories] = {}
-        for name in targets:
-            feature, column = self.encoding.schema[name], position[asked[name].start]
-            if feature.is_number:
-                components = _floats(found.expected[0, ..., column])
-                centre, deviation = self.encoding.scales[name].moments(components, float(found.noise[0, column]))
-                result[name] = Numbers(
-                    mean=centre,
-                    deviation=deviation,
-                    quantiles={
-                        level: self._in_own_units(levels[:, place, column], name)
-                        for place, level in enumerate(quantiles)
-                    },
-                    effective=effective,
-                )
-                continue
-            shares = _of_all_categories(mean[:, column : column + feature.width])
-            result[name] = Categories(feature.categories, shares, effective)
-        return result
+        return answers(found, self.encoding, targets, quantiles)
 
     def sample(
         self, count: int, given: Rows | None = None, seed: int = 0, settings: SamplingSettings | None = None
@@ -428,7 +367,7 @@ class GraphicalModel:
         return self.encoding.schema.slices[name]
 
     def _in_own_units(self, units: Tensor, name: str) -> Floats:
-        return self.encoding.scales[name].values(_floats(units))
+        return self.encoding.scales[name].values(units.double().numpy())
 
 
 def _one(target: str) -> str:
@@ -445,13 +384,3 @@ def _network(schema: Schema, state: State) -> Network:
         return Network(schema, adjacency, settings)
     features, hidden = state["common_size"]
     return StitchedNetwork.rebuilt(schema, adjacency, settings, (features, hidden))
-
-
-def _of_all_categories(shares: Tensor) -> Floats:
-    """Return probabilities of all categories from those of a feature's units; a binary feature has one unit."""
-    found = _floats(shares)
-    return np.concatenate([1 - found, found], 1) if found.shape[1] == 1 else found
-
-
-def _floats(values: Tensor) -> Floats:
-    return values.double().numpy()
