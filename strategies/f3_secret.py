@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedgraph.federation import JoinedSamples, OrderedGrid, Traffic, join, split_replies
+from fedgraph.federation import JoinedSamples, OrderedGrid, Traffic, join, nodes_may_come, split_replies
 from fedgraph.fusion import FittedFusion, SecretFusion, Stages
 from fedgraph.messages import EMBED, EmbedRequest
 from fedgraph.methods.f3_secret import (
@@ -117,7 +117,7 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
             log.info("waiting for nodes: only %d of %d aggregators are connected", there, self.settings.aggregators)
             asked |= set(answers)
             while set(grid.get_node_ids()) <= asked:
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or not nodes_may_come(grid):
                     return answers
                 time.sleep(_POLL_SECONDS)
 

@@ -161,7 +161,6 @@ def test_node_with_no_identity(digits_tables, run_experiment):
 
 
 def test_partition_hosted_by_nobody(digits_tables, run_experiment):
-    digits_tables["experiment"]["wait"] = 0
     with pytest.raises(IdentityError, match="'partition-id' 1 of 3 is hosted by nobody"):
         run_experiment(
             digits_tables,
@@ -170,7 +169,7 @@ def test_partition_hosted_by_nobody(digits_tables, run_experiment):
 
 
 def test_too_few_clients(digits_tables, run_experiment):
-    digits_tables["experiment"] |= {"wait": 0, "min-clients": 7}
+    digits_tables["experiment"] |= {"min-clients": 7}
     with pytest.raises(IdentityError, match="only 6 of at least 7 clients are hosted"):
         run_experiment(digits_tables)
 

@@ -9,7 +9,7 @@ from fedgraph.federation.exchange import OrderedGrid, split_replies
 from fedgraph.federation.federation import Federation, hosts_of, nodes_of
 from fedgraph.federation.identity import hosted_clients, listed, named_clients, prove, read_public_keys
 from fedgraph.federation.joined_samples import JoinedSamples, join
-from fedgraph.federation.opening_query import SomeAnswer, ask_everybody, identify
+from fedgraph.federation.opening_query import SomeAnswer, ask_everybody, identify, nodes_may_come
 from fedgraph.federation.roll_call import ClientsTable, RollCall, by_reason
 from fedgraph.federation.traffic import Traffic
 
@@ -29,6 +29,7 @@ __all__ = [
     "join",
     "listed",
     "named_clients",
+    "nodes_may_come",
     "nodes_of",
     "prove",
     "read_public_keys",

@@ -102,7 +102,7 @@ def ask_everybody(
     """Run one exchange with all nodes, including those that connect in time, and return their answers.
 
     The exchange ends when all clients that the roll call waits for have answered: all expected clients, or every
-    partition that nodes report and at least ``min_clients`` clients.
+    partition that nodes report and at least ``min_clients`` clients, or when no more nodes may come.
 
     Parameters
     ----------
@@ -186,14 +186,21 @@ def ask_everybody(
         if missing is None:
             return answers
         left = deadline - time.monotonic()
-        if left < 0:
+        nobody_comes = not silent and not nodes_may_come(grid)
+        if nobody_comes or left < 0:
+            waited = "" if nobody_comes else f"waited {wait:.0f} s for nodes, "
             if tolerate and sum(len(answer.clients) for answer in answers.values()) >= roll_call.min_clients:
-                log.warning("waited %.0f s for nodes, and go on although %s", wait, missing)
+                log.warning("%sgoing on although %s", waited, missing)
                 return answers
             reasons = "".join(f"; node {node}: {problem}" for node, problem in (failed | refused).items())
-            raise IdentityError(f"waited {wait:.0f} s for nodes, but {missing}{reasons}")
+            raise IdentityError(f"{waited and waited + 'but '}{missing}{reasons}")
         news.tell(missing, left)
         time.sleep(_POLL_SECONDS)
+
+
+def nodes_may_come(grid: Grid) -> bool:
+    """Return whether more nodes may connect; on a grid that says ``nodes_may_come = False``, all are there."""
+    return getattr(grid, "nodes_may_come", True)
 
 
 def _admitted(

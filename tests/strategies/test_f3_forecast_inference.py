@@ -31,7 +31,7 @@ def later(road_tables, run_experiment):
         method = {key: run_keys[key] for key in ("targets", "local-rounds", "hidden") if key in run_keys}
         tables = {
             **road_tables,
-            "experiment": {"method": "f3-forecast-inference", "on-missing": on_missing, "wait": 1},
+            "experiment": {"method": "f3-forecast-inference", "on-missing": on_missing},
             "f3-forecast-inference": {**method, "run": str(run.path), **table},
         }
         del tables["f3-forecast"]

@@ -30,7 +30,7 @@ def later(patches_tables, run_experiment, nodes):
 
     def later(run, node_configs=nodes, client=client_app, experiment=None, data=None, **table):
         tables = {key: value for key, value in patches_tables.items() if key != "f3"}
-        tables["experiment"] = {"method": "f3-inference", "wait": 0.05, **(experiment or {})}
+        tables["experiment"] = {"method": "f3-inference", **(experiment or {})}
         tables["data"] = {**tables["data"], **(data or {})}
         tables["f3-inference"] = {"run": str(run.path), "draws": 2, **table}
         return run_experiment(tables, node_configs=node_configs, client=client)

@@ -38,7 +38,7 @@ def trained(patches_tables, run_experiment, data_dir, tmp_path):
         if not folders:
             folders.append(run_experiment(patches_tables, node_configs=[{**state, **host} for host in HOSTS]))
         tables = {name: table for name, table in patches_tables.items() if name != "f3"}
-        tables["experiment"] = {"name": "secret", "method": method, "wait": 0, **(experiment or {})}
+        tables["experiment"] = {"name": "secret", "method": method, **(experiment or {})}
         table = {"run": str(folders[0].path), "draws": 2, **keys}
         if method == "f3-secret":
             table = SHARING | table
@@ -408,6 +408,7 @@ def test_aggregators_that_come_late_are_waited_for(trained, monkeypatch):
 
     trained()
     monkeypatch.setattr(LocalGrid, "get_node_ids", connected)
+    monkeypatch.setattr(LocalGrid, "nodes_may_come", True)
     assert trained(experiment={"wait": 20}).summary()["exchanges"] == 3
     assert len(polls) > 4
 

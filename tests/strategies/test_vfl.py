@@ -366,7 +366,7 @@ def with_strangers(content):
 def test_an_owner_that_is_lost_ends_the_run_unless_it_may_be_skipped(tables, run_experiment, change, message):
     with pytest.raises(RunError, match=message):
         run_experiment(tables, client=spoiling(3, change))
-    tables["experiment"] |= {"on-missing": "skip", "wait": 0.05}
+    tables["experiment"] |= {"on-missing": "skip"}
     folder = run_experiment(tables, client=spoiling(3, change))
     assert folder.is_finished
 
@@ -374,7 +374,7 @@ def test_an_owner_that_is_lost_ends_the_run_unless_it_may_be_skipped(tables, run
 @pytest.mark.parametrize("left_out", ["patch-0-0", "patch-0-1"])
 def test_a_node_learns_with_the_owners_that_are_left(tables, run_experiment, left_out):
     """The other owner of its node sent nothing usable in the first exchange; its embedding is the longest."""
-    tables["experiment"] |= {"on-missing": "skip", "wait": 0.05}
+    tables["experiment"] |= {"on-missing": "skip"}
     others = [name for name in NAMES if name != left_out]
     tables["model"] = {"name": "mlp", "hidden": [9], "variants": [{**tables["model"], "clients": others}]}
 

@@ -39,7 +39,11 @@ class LocalGrid(Grid):
     ----------
     contexts : dict of int to Context
         Flower context of each node, by node id.
+    nodes_may_come : bool
+        False: all nodes are there from the start.
     """
+
+    nodes_may_come = False
 
     def __init__(
         self,

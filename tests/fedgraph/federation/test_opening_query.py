@@ -1,4 +1,5 @@
 import re
+import time
 
 import pytest
 import torch
@@ -36,6 +37,8 @@ def introduce(message, context):
 
 class Late(LocalGrid):
     """Every look at the nodes lets one more connect; ``silent`` ones are connected and do not answer so many times."""
+
+    nodes_may_come = True
 
     def __init__(self, configs, silent=()):
         super().__init__(introduce, configs)
@@ -169,6 +172,31 @@ def test_the_run_begins_when_all_expected_clients_are_there():
 def test_who_is_there_and_who_is_missing_is_told_when_time_is_up():
     with pytest.raises(IdentityError, match=r"2 of 3 clients are here \(a, b\); nobody hosts c; node 1001: no such"):
         expect(Late([{"names": "a b"}, {"problem": "no such file"}]), "a", "b", "c", wait=0.1)
+
+
+@pytest.mark.parametrize("tolerate", [False, True])
+def test_nobody_is_waited_for_where_all_nodes_are_there(tolerate, caplog):
+    grid = LocalGrid(introduce, [{"names": "a b"}, {"problem": "no such file"}])
+    started, roll_call = time.monotonic(), RollCall(2, 60, ("a", "b", "c"))
+    if tolerate:
+        assert identify(grid, "client", "{}", roll_call, False, tolerate=True).names == ("a", "b")
+        assert caplog.messages[-1] == "going on although 2 of 3 clients are here (a, b); nobody hosts c"
+    else:
+        with pytest.raises(
+            IdentityError, match=r"^2 of 3 clients are here \(a, b\); nobody hosts c; node 1001: no such"
+        ):
+            identify(grid, "client", "{}", roll_call, False)
+    assert time.monotonic() - started < 5
+
+
+def test_who_is_there_and_has_not_answered_is_waited_for_on_any_grid():
+    class AllThereFromTheStart(Late):
+        nodes_may_come = False
+
+        def get_node_ids(self):
+            return list(self.contexts)
+
+    assert ask(AllThereFromTheStart([{"names": "a"}, {"names": "b"}], silent={1001: 1}), wait=20).names == ("a", "b")
 
 
 def test_what_goes_wrong_at_a_stranger_is_not_the_concern_of_a_run_that_expects_others():
