@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NoReturn
 
 from pydantic import Field, create_model
@@ -89,9 +90,13 @@ def parse_model(table: Mapping[str, Any], where: str = "[model]", beside: type[S
             "or 'package.module:Class' for a torch.nn.Module of your own"
         )
     kind = ModuleSettings if is_own else MODELS[str(name)][0]
-    if beside is not Settings:
-        kind = create_model(kind.__name__, __base__=(kind, beside))
-    return parse(kind, table, where)
+    return parse(kind if beside is Settings else _together(kind, beside), table, where)
+
+
+@cache
+def _together(kind: type[Settings], beside: type[Settings]) -> type[Settings]:
+    """Return the settings class with the fields of both; to make one takes longer than to validate an experiment."""
+    return create_model(kind.__name__, __base__=(kind, beside))
 
 
 def build(table: Mapping[str, Any], task: TaskSpec) -> StackedModel:

@@ -54,7 +54,7 @@ class Listener:
 
 def test_phases_and_what_comes_out(table_tables, run_experiment):
     listener = Listener()
-    table_tables["fedngm"] |= {"yardsticks": True, "sample-quality": True}
+    table_tables["fedngm"] |= {"yardsticks": True, "sample-quality": True, "recovery": {}}
     folder = run_experiment(table_tables, nodes=1, client=listener)
     assert [request.phase for request in listener.requests] == ["schema", "graph", "fit", "finish"]
     summary = folder.summary()
