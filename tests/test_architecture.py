@@ -42,6 +42,12 @@ DOORS_OF_THEIR_OWN = ("support", "models.native", "methods", "commands")
 # What starts a run stands above the methods, and so apart from what it leaves behind.
 STARTS_RUNS = ("fedgraph.runs.running", "fedgraph.runs.predicting")
 
+# What takes a tenth of a second or more, and not every run needs: a program starts in half the time without.
+IMPORTED_WHERE_USED = (
+    *("dp_accounting", "matplotlib", "networkx", "pandas", "ray", "scipy.optimize", "scipy.stats", "sklearn"),
+    "torch_geometric",
+)
+
 
 def modules(package):
     """Dotted name and file of every module of a package."""
@@ -66,6 +72,15 @@ def imports(path):
             yield from ((alias.name, "") for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield from ((node.module, alias.name) for alias in node.names)
+
+
+def imports_at_the_start(path):
+    """Those of a file itself, not of its functions, nor of type checkers alone."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def room_of(module):
@@ -112,6 +127,18 @@ def test_no_string_runs_up_the_stairs():
     named = re.compile(r"^(strategies|clients)(\.\w+)+:\w+$")
     found = {name for name, path in modules("fedgraph") if any(named.match(text) for text in strings(path))}
     assert found == set()
+
+
+def test_what_is_slow_to_import_is_imported_where_it_is_used():
+    slow = tuple(f"{name}." for name in IMPORTED_WHERE_USED)
+    early = [
+        f"{name}: {target}"
+        for package in ("fedgraph", "clients", "strategies")
+        for name, path in modules(package)
+        for target in imports_at_the_start(path)
+        if f"{target}.".startswith(slow)
+    ]
+    assert early == []
 
 
 def test_nothing_lies_loose_in_the_library():

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn.functional import nll_loss
 
@@ -58,6 +57,8 @@ def calibrate(
     Calibration
         What has been found.
     """
+    from scipy.optimize import minimize  # takes a tenth of a second
+
     embeddings, present, labels = validation
     logits = logits_of(network, embeddings, present, draws, seed).double()
     labels = labels.cpu()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import torch
 
 from fedgraph.graph.value import ClientGraph
 from fedgraph.support.errors import GraphError
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def from_networkx(graph: nx.Graph, weight: str = "weight", allow_negative: bool = False) -> ClientGraph:
@@ -50,6 +52,8 @@ def to_networkx(graph: ClientGraph) -> nx.Graph:
     networkx.Graph
         Or ``DiGraph`` if directed, over client names with the edge attribute ``weight``.
     """
+    import networkx as nx  # takes a fifth of a second
+
     result = nx.DiGraph() if graph.directed else nx.Graph()
     result.add_nodes_from(graph.names)
     result.add_weighted_edges_from(

@@ -8,9 +8,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import networkx as nx
 import numpy as np
 
 from fedgraph.graph.build import from_distance_list
@@ -20,6 +19,9 @@ from fedgraph.graph.tables import EdgeTable, read_relations
 from fedgraph.graph.value import ClientGraph, Symmetriser
 from fedgraph.support.errors import GraphError
 from fedgraph.support.files import write_atomically
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 JSON_FORMAT = "fedgraph client graph"
 KNOWN_FORMATS = (
@@ -173,8 +175,8 @@ def _reader(path: Path) -> Callable[[Path, _Options], ClientGraph]:
         ".json": _read_json,
         ".pkl": _read_pickle,
         ".pickle": _read_pickle,
-        ".graphml": lambda path, options: _from_networkx(nx.read_graphml(path), options),
-        ".gml": lambda path, options: _from_networkx(nx.read_gml(path), options),
+        ".graphml": _read_graphml,
+        ".gml": _read_gml,
     }
     for extension, reader in readers.items():
         if lower.endswith(extension):
@@ -274,6 +276,18 @@ def _read_pickle(path: Path, options: _Options) -> ClientGraph:
             f"a pickled graph is [sensor_ids, sensor_id_to_index, matrix]; this one is a {type(content).__name__}"
         )
     return _named_matrix(content, options)
+
+
+def _read_graphml(path: Path, options: _Options) -> ClientGraph:
+    import networkx as nx  # takes a fifth of a second
+
+    return _from_networkx(nx.read_graphml(path), options)
+
+
+def _read_gml(path: Path, options: _Options) -> ClientGraph:
+    import networkx as nx
+
+    return _from_networkx(nx.read_gml(path), options)
 
 
 def _from_networkx(found: nx.Graph, options: _Options) -> ClientGraph:

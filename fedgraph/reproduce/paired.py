@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from fedgraph.reproduce.results import Results, Spread
 from fedgraph.reproduce.table import ColumnTable, MetricTable, RowTable
@@ -53,7 +53,7 @@ class Difference:
         every, count = np.array(list(values.values())), len(values)
         margin = None
         if count > 1:
-            quantile = float(student.ppf((1 + _LEVEL) / 2, count - 1))
+            quantile = float(stdtrit(count - 1, (1 + _LEVEL) / 2))
             margin = quantile * float(every.std(ddof=1)) * math.sqrt(1 / count + overlap)
         return cls(values, float(every.mean()), margin, int((every > 0).sum()))
 

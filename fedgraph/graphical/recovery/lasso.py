@@ -8,8 +8,6 @@ from collections.abc import Iterable
 
 import numpy as np
 import torch
-from sklearn.covariance import graphical_lasso, log_likelihood
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from fedgraph.graphical.recovery.correlation import Moments, correlation, moments, positive_definite
@@ -23,6 +21,9 @@ def lasso_precision(sums: Moments, penalty: float) -> Tensor:
 
     Raises FloatingPointError where the solver fails.
     """
+    from sklearn.covariance import graphical_lasso  # takes half a second
+    from sklearn.exceptions import ConvergenceWarning
+
     with warnings.catch_warnings():
         # A duality gap of some thousandths moves no edge.
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -55,5 +56,7 @@ def best_penalty(folds: Iterable[Tensor]) -> float:
 
 
 def _score(total: Moments, left_out: Moments, penalty: float) -> float:
+    from sklearn.covariance import log_likelihood
+
     precision = lasso_precision(total.without(left_out), penalty)
     return float(log_likelihood(np.asarray(correlation(left_out)), precision.numpy()))

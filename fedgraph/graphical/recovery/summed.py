@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from sklearn.covariance import log_likelihood
 from torch import Tensor
 
 from fedgraph.data.schema import Schema
@@ -218,6 +217,8 @@ def _by_ebic(moments: Moments) -> Tensor:
     ``n (tr(S P) - log det P) + E log n + 4 gamma E log p`` of p units and E pairs of them, where n is the mean of the
     rows that pairs have.
     """
+    from sklearn.covariance import log_likelihood  # takes half a second
+
     found = positive_definite(correlation(moments))
     rows, size = float(moments.counts.mean()), len(found)
     largest = float((found - torch.eye(size)).abs().max())

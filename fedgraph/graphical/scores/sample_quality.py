@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from torch import Tensor
 
 from fedgraph.data.columns import Floats
@@ -130,6 +127,10 @@ def _correlation(rows: Tensor) -> Tensor:
 
 
 def _auc(schema: Schema, ours: Floats, theirs: Floats, seed: int) -> float:
+    from sklearn.ensemble import HistGradientBoostingClassifier  # takes half a second
+    from sklearn.metrics import roc_auc_score
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
     random = np.random.default_rng(seed)
     count = min(len(ours), len(theirs), _MOST_ROWS)
     ours, theirs = (rows[random.choice(len(rows), count, replace=False)] for rows in (ours, theirs))

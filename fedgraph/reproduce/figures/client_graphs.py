@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import networkx as nx
-
 from fedgraph.graph import ClientGraph, read_graph, to_networkx
 from fedgraph.reproduce.results import Results
 from fedgraph.reproduce.table import ColumnTable
@@ -71,6 +69,8 @@ def _stack_of(results: Results, column: ColumnTable, seed: int) -> list[tuple[st
 
 def shown_clients(graph: ClientGraph, most: int = MOST_CLIENTS) -> list[str]:
     """Choose up to ``most`` clients, community by community of the graph, the largest first, by name within each."""
+    import networkx as nx  # takes a fifth of a second
+
     related = nx.Graph(to_networkx(graph.without_self_loops()))
     communities = nx.community.greedy_modularity_communities(related, weight="weight") if related.size() else []
     ordered = [name for community in communities for name in sorted(community)]

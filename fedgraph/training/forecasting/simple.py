@@ -7,7 +7,6 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-from sklearn.ensemble import HistGradientBoostingRegressor
 from torch import Tensor
 
 from fedgraph.data import SplitName
@@ -113,6 +112,8 @@ def _trees(
     splits: tuple[SplitName, ...],
 ) -> dict[SplitName, Tensor]:
     """One model of boosted trees for each client and step ahead; 0, the mean, where nothing is to be learned from."""
+    from sklearn.ensemble import HistGradientBoostingRegressor  # takes half a second
+
     names, steps = cohort.data.names, cohort.data.task.output_shape[0]
     found = {split: torch.zeros(*inputs[split].shape[:2], steps) for split in splits}
     for row, name in enumerate(names):

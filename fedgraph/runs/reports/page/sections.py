@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import torch
 
@@ -144,6 +143,8 @@ def feature_graph_chart(names: Sequence[str], edges: Sequence[tuple[str, str, fl
     edges : sequence of tuple
         Pairs of features, and the strength of their dependency.
     """
+    import networkx as nx  # takes a fifth of a second
+
     places = {name: (float(x), float(y)) for name, (x, y) in nx.circular_layout(names).items()}
     return charts.feature_graph(names, edges, places)
 

@@ -13,7 +13,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import numpy as np
 from jinja2 import Environment, StrictUndefined, Template
 
@@ -301,6 +300,8 @@ def _graphs(runs: Sequence[Run], split: str, metric: str | None) -> list[dict[st
 
 def _places(graph: ClientGraph, run: Run) -> tuple[dict[str, tuple[float, float]], bool]:
     """Return where each client is drawn, and whether that is a place on a map: else neighbours are drawn together."""
+    import networkx as nx  # takes a fifth of a second
+
     known = run.folder.coordinates()
     if known and all(name in known for name in graph.names):
         # East is as long as north only at the equator.

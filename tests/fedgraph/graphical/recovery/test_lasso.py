@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
+import sklearn.covariance
 import torch
 from sklearn.covariance import GraphicalLassoCV
 
-from fedgraph.graphical.recovery import lasso
 from fedgraph.graphical.recovery.correlation import Moments, correlation, moments, standardised
 from fedgraph.graphical.recovery.lasso import best_penalty, lasso_precision
 
@@ -38,14 +38,14 @@ def test_rows_that_are_noise_get_a_large_penalty():
 
 
 def test_a_penalty_for_which_the_solver_fails_is_passed_over(chain, monkeypatch):
-    solve = lasso.graphical_lasso
+    solve = sklearn.covariance.graphical_lasso
 
     def fails_below(covariance, penalty):
         if penalty < 0.05:
             raise FloatingPointError("ill-conditioned")
         return solve(covariance, penalty)
 
-    monkeypatch.setattr(lasso, "graphical_lasso", fails_below)
+    monkeypatch.setattr("sklearn.covariance.graphical_lasso", fails_below)
     units = standardised(chain(6, 400)[0].units)
     assert 0.05 <= best_penalty(units.chunk(5)) < 0.2
 

@@ -135,7 +135,7 @@ def test_solvers_that_fail_say_what_to_set(chain, monkeypatch):
     def fails(*_):
         raise FloatingPointError("ill-conditioned")
 
-    monkeypatch.setattr("fedgraph.graphical.recovery.lasso.graphical_lasso", fails)
+    monkeypatch.setattr("sklearn.covariance.graphical_lasso", fails)
     with pytest.raises(RunError, match=r"client 'north': .* penalty 0\.001 \(ill-conditioned\); set a larger one"):
         recover(RecoverySettings(penalty=0.001), [table], seed=0)
     with pytest.raises(RunError, match="uGLAD diverged.*smaller learning-rate than 1e\\+30"):
