@@ -11,6 +11,8 @@ $(shell rm -f $(VENV)/.installed)
 endif
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION := 1
 export FLWR_TELEMETRY_ENABLED := 0
+# Tests start dozens of programs, each of which would compile hundreds of modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test test-process test-all test-docker test-flower lint docs venv clean
 
