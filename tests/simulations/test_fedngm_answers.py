@@ -10,7 +10,10 @@ import torch
 from typer.testing import CliRunner
 
 from fedgraph.commands import cli
-from fedgraph.graphical.asking.elimination import posterior
+from fedgraph.data.encoding import Encoding, Scaling
+from fedgraph.graphical.asking import SamplingSettings, draw, posterior
+from fedgraph.graphical.learning import fit_ngm
+from fedgraph.graphical.network import NGMSettings
 from fedgraph.support.randomness import generator
 from simulations.fedngm.answers import insurance_like
 
@@ -53,3 +56,17 @@ def test_the_made_network_is_large_and_half_near_deterministic():
     shares = rows[fits, names.index("v12")].bincount(minlength=len(network.variables["v12"].categories)) / fits.sum()
     assert fits.sum() > 1000
     assert torch.allclose(shares.double(), posterior(network, "v12", given), atol=0.05)
+
+
+def test_rows_of_a_model_of_near_deterministic_relations_have_the_means_of_its_training_rows():
+    network = insurance_like(0)
+    encoding = Encoding(network.schema, Scaling())
+    rows = encoding.encode(network.sample(3000, generator(0, "test")).double().numpy())
+    adjacency, settings = network.moral_graph.adjacency, NGMSettings(epochs=40)
+    fit = fit_ngm(network.schema, adjacency, [rows[300:]], [rows[:300]], ["a"], settings, 0)
+    off = {}
+    for centred in (True, False):
+        drawn = draw(fit.network, fit.parameters, 16_000, ["a"], 0, settings=SamplingSettings(centred=centred))
+        off[centred] = float((drawn[0].mean(0) - rows[300:].mean(0)).abs().mean())
+    assert off[True] < 0.009
+    assert off[True] < 0.6 * off[False]

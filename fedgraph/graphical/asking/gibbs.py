@@ -44,14 +44,14 @@ class Gibbs:
         """The current rows, ``[clients, rows, units]``."""
         return self.units.transpose(1, 2)
 
-    def run(self, sweeps: int, overrelaxation: float, noise: Noise, shift: Tensor | None = None) -> None:
-        """Run ``sweeps`` sweeps, with ``shift`` ``[clients, units, 1]`` added to outputs.
+    def run(self, sweeps: int, overrelaxation: float, noise: Noise, shifts: Tensor | None = None) -> None:
+        """Run ``sweeps`` sweeps, with ``shifts`` ``[sweeps, clients, units, 1]`` added to outputs.
 
         The first sweep is without overrelaxation: it forgets where numbers started, so that numbers whose neighbours
         are known need no second sweep.
         """
         for sweep in range(sweeps):
-            self.sweep(noise, overrelaxation if sweep else 0.0, shift)
+            self.sweep(noise, overrelaxation if sweep else 0.0, None if shifts is None else shifts[sweep])
 
     def sweep(self, noise: Noise, overrelaxation: float = 0.0, shift: Tensor | None = None) -> None:
         """Draw everything once; of a part, only rows in which it is unknown are computed."""
@@ -65,20 +65,23 @@ class Gibbs:
     def centring(self, sweeps: int, overrelaxation: float, noise: Noise) -> Tensor:
         """Run ``sweeps`` sweeps, each with predictions shifted so that rows have the means of the training rows.
 
-        Returns the shift of outputs, averaged over the sweeps, ``[clients, units, 1]``: its variation from sweep to
-        sweep is due to these rows. Where a relation is nearly deterministic, few rows go from one side of it to the
-        other, and the necessary shift grows with the number of sweeps.
+        Returns the shifts of outputs, ``[sweeps, clients, units, 1]``. Other rows need those of each sweep: while
+        features that started independent become dependent, the necessary shift changes, and where a relation is nearly
+        deterministic, so that few rows go from one side of it to the other, it grows. In the second half its variation
+        is mostly due to these rows, and it is the mean there.
         """
         conditionals = self._conditionals
-        shift, total = torch.zeros_like(conditionals.mean), torch.zeros_like(conditionals.mean)
+        shift = torch.zeros_like(conditionals.mean)
+        shifts = shift.repeat(sweeps, 1, 1, 1)
         for sweep in range(sweeps):
             for part in conditionals.parts:
                 outputs = part.outputs(self.inputs)
                 expected = conditionals.expected(part, part.predictions(outputs, shift))
                 shift[:, part.units] += part.centre(expected, conditionals.mean[:, part.units])
                 self._draw(part, part.predictions(outputs, shift), noise, overrelaxation if sweep else 0.0)
-            total += shift
-        return total / sweeps
+            shifts[sweep] = shift
+        shifts[sweeps // 2 :] = shifts[sweeps // 2 :].mean(0)
+        return shifts
 
     def put(self, values: Tensor, chosen: Tensor) -> None:
         """Replace the ``chosen`` units, bool, by ``values``, both ``[clients, units, rows]``."""

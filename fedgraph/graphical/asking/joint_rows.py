@@ -63,33 +63,33 @@ def pilot(
 ) -> tuple[Tensor | None, Tensor]:
     """Draw the first ``count`` rows of the models ``[clients, parameters]``.
 
-    Returns the shift of outputs that centres predictions, ``[clients, units, 1]``, or None without centring, and the
-    rows ``[clients, rows, units]``.
+    Returns the shifts of outputs that centre the predictions of each sweep, ``[sweeps, clients, units, 1]``, or None
+    without centring, and the rows ``[clients, rows, units]``.
     """
     blank = torch.full((len(parameters), count, len(network.schema.unit_feature)), torch.nan)
     random = [generator(seed, "pilot", name) for name in names]
-    shift = None
+    shifts = None
     with pinned_threads(1):
         rows, noise = chains(network, parameters, blank, random, bounded=True)
         if settings.centred:
-            shift = rows.centring(settings.sweeps, OVERRELAXATION, noise)
+            shifts = rows.centring(settings.sweeps, OVERRELAXATION, noise)
         else:
             rows.run(settings.sweeps, OVERRELAXATION, noise)
-    return shift, rows.rows
+    return shifts, rows.rows
 
 
 def joint_rows(
     network: Network, parameters: Tensor, count: int, names: Sequence[str], seed: int, settings: SamplingSettings
 ) -> Tensor:
     """Draw ``count`` rows of each model, ``[clients, count, units]``."""
-    shift = None
+    shifts = None
     if settings.centred:
-        shift, _ = pilot(network, parameters, names, seed, settings, min(settings.kept, _CENTRED_BY))
+        shifts, _ = pilot(network, parameters, names, seed, settings, min(settings.kept, _CENTRED_BY))
     blank = torch.full((1, 1, 1), torch.nan).expand(len(parameters), count, len(network.schema.unit_feature))
 
     def fill(some: Tensor, random: Sequence[torch.Generator]) -> Tensor:
         rows, noise = chains(network, parameters, some, random, bounded=True)
-        rows.run(settings.sweeps, OVERRELAXATION, noise, shift)
+        rows.run(settings.sweeps, OVERRELAXATION, noise, shifts)
         return rows.rows
 
     return in_chunks(fill, blank, names, seed, "sample")

@@ -32,7 +32,7 @@ class KeptRows:
     units : Tensor
         The rows, ``[clients, rows, units]``.
     shift : Tensor or None
-        Shift of outputs with which the rows were drawn, ``[clients, units, 1]``; None where there is none.
+        Shift of outputs with which the rows were drawn in the end, ``[clients, units, 1]``; None where there is none.
     """
 
     network: Network
@@ -51,7 +51,8 @@ class KeptRows:
     ) -> KeptRows:
         """Draw ``settings.kept`` rows, which depend on the models, the names, the seed and the settings alone."""
         parameters = parameters.detach()
-        shift, units = pilot(network, parameters, names, seed, settings, settings.kept)
+        shifts, units = pilot(network, parameters, names, seed, settings, settings.kept)
+        shift = None if shifts is None else shifts[-1]
         every = FullConditionals(network, parameters, None, bounded=True)
         tables = _tables(every, units, shift)
         return cls(network, parameters, tuple(names), seed, settings, units, shift, every, tables)

@@ -64,7 +64,10 @@ def test_centring_tells_by_how_much_predictions_are_off(gaussian):
     state = network.state(parameters)
     state["head.bias"] = state["head.bias"] + off
     found, noise = blank_chains(network, network.layout.flatten(state), 8192)
-    assert torch.allclose(found.centring(30, 0.5, noise)[0, :, 0], -off, atol=0.03)
+    shifts = found.centring(30, 0.5, noise)[:, 0, :, 0]
+    assert torch.allclose(shifts[-1], -off, atol=0.03)
+    assert torch.equal(shifts[15:], shifts[-1].expand(15, 5))
+    assert len(set(map(tuple, shifts[:16].tolist()))) == 16, "each sweep has its own until half of them are done"
     assert torch.allclose(found.rows[0].mean(0), torch.zeros(5), atol=0.03)
 
 
@@ -76,7 +79,7 @@ def test_bounded_integers_have_their_mean_and_stay_in_their_range():
     state["mean"][:], state["deviation"][:], state["residual"][:] = 0.1, 0.3, 0.09
     parameters = network.layout.flatten(state)
     found, noise = blank_chains(network, parameters, 20_000, bounded=True)
-    shift = found.centring(40, 0.0, noise)[0]
+    shift = found.centring(40, 0.0, noise)[-1, 0]
     count, size = found.rows[0].T
     assert (count.min(), count.max()) == (0, 1)
     assert size.min() < -0.5

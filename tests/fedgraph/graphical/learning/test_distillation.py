@@ -132,12 +132,12 @@ def test_an_ensemble_tells_of_each_sample_what_all_clients_models_do_by_their_sh
         assert torch.allclose(found[..., 3:], wanted, atol=1e-6)
 
 
-def test_an_ensemble_of_models_of_few_rows_teaches_more_than_each_of_them_alone(chain, numbers, chain_graph):
+def test_by_few_samples_an_ensemble_of_models_teaches_more_than_each_of_them_alone(chain, numbers, chain_graph):
     schema, graph = numbers(3), chain_graph(3)
     settings = NGMSettings(hidden=8, epochs=60, learning_rate=0.02)
     parts, names = [chain(25, 3, seed) for seed in range(6)], list("abcdef")
     fit = fit_ngm(schema, graph, parts, parts, names, settings, 0)
-    samples = draw(fit.network, fit.parameters, 200, names, 0)
+    samples = draw(fit.network, fit.parameters, 20, names, 0)
     fresh = chain(4000, 3, 9)[None]
     # What rows without number would teach: the noise about it is the same for all models.
     wanted = fit_ngm(schema, graph, [chain(4000, 3, 10)], [fresh[0]], ["all"], settings, 0).parameters
@@ -146,8 +146,8 @@ def test_an_ensemble_of_models_of_few_rows_teaches_more_than_each_of_them_alone(
         with_predictions(fit.network, fit.parameters, samples),
         with_ensemble(fit.network, fit.parameters, samples, [1] * 6),
     ):
-        pooled = pool(tables, [1] * 6, DistillationSettings(samples=1200), 0)
+        pooled = pool(tables, [1] * 6, DistillationSettings(samples=120), 0)
         found = distil_ngm(schema, graph, *pooled, settings, 0)
         told, best = (found.network.forward(each, fresh) for each in (found.parameters, wanted))
         errors.append((told - best).square().mean())
-    assert errors[1] < errors[0]
+    assert errors[1] < 0.7 * errors[0]
