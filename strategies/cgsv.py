@@ -43,6 +43,11 @@ class CGSV(CohortStrategy[CGSVSettings]):
     title = "Gradient rewards in proportion to contribution, by cosine similarity (CGSV)"
     paper = "https://proceedings.neurips.cc/paper/2021/hash/8682cc30db9c025ecd3fee433f8ab54c-Abstract.html"
 
+    @classmethod
+    def uses_graph(cls, settings: CGSVSettings) -> bool:
+        """See :class:`MethodStrategy`: weights are inferred."""
+        return False
+
     def __init__(self, settings: CGSVSettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)
         examples = federation.num_examples["train"]

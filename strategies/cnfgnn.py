@@ -61,6 +61,11 @@ class CNFGNN(GlobalModelStrategy[CNFGNNSettings]):
     paper = "https://arxiv.org/abs/2106.05223"
     default_client = "clients.cnfgnn:CNFGNNClient"
 
+    @classmethod
+    def uses_graph(cls, settings: CNFGNNSettings) -> bool:
+        """See :class:`MethodStrategy`: the server's network does."""
+        return True
+
     def __init__(self, settings: CNFGNNSettings, federation: Federation, plan: RunPlan) -> None:
         if federation.task.kind != "forecast":
             raise ExperimentError(f"cnfgnn forecasts time series, and this data is for {federation.task.kind}")

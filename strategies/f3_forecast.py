@@ -65,6 +65,11 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
     paper = "https://proceedings.mlr.press/v216/ma23b.html"
     default_client = "clients.f3_forecast:F3ForecastClient"
 
+    @classmethod
+    def uses_graph(cls, settings: F3ForecastSettings) -> bool:
+        """See :class:`MethodStrategy`: a learned graph starts from nothing that is given."""
+        return settings.needs_given
+
     def check(self) -> None:
         """See :class:`ForecastStrategy`."""
         if self.settings.needs_given and not self.plan.graph_given:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from fedgraph.support.settings import Settings
 from strategies.engine.base import CohortStrategy, Replies
 
 
@@ -13,6 +14,11 @@ class LocalOnly(CohortStrategy):
     name = "local"
     title = "Local training only: nothing is shared"
     mixes_models = False
+
+    @classmethod
+    def uses_graph(cls, settings: Settings) -> bool:
+        """Return whether a subclass has an ``aggregate`` of its own."""
+        return cls.aggregate is not LocalOnly.aggregate
 
     @property
     def aggregates(self) -> bool:

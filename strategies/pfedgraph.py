@@ -39,6 +39,11 @@ class PFedGraph(CohortStrategy[PFedGraphSettings]):
     paper = "https://proceedings.mlr.press/v202/ye23b.html"
     default_client = "clients.pfedgraph:PFedGraphClient"
 
+    @classmethod
+    def uses_graph(cls, settings: PFedGraphSettings) -> bool:
+        """See :class:`MethodStrategy`: the graph is inferred."""
+        return False
+
     def __init__(self, settings: PFedGraphSettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)
         self.weights = torch.zeros(len(federation.names), len(federation.names), dtype=torch.float64)

@@ -71,7 +71,7 @@ class EvaluationTable(Settings):
                ``<state-dir>/forecasts/<run>``; those of ``fedgraph run`` are in the run folder (``Run.forecasts``).
     yardsticks : of a forecast: beside each method, ``fedgraph run`` also runs what it has to beat, each client's last
                reading, its usual week and a ridge regression (``simple-forecast``), and the same method over a permuted
-               client graph. ``flwr run`` runs the method alone.
+               client graph where it uses one. ``flwr run`` runs the method alone.
     """
 
     splits: tuple[SplitName, ...] = ("validation", "test")

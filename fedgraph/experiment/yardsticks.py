@@ -13,15 +13,22 @@ _HEAD = ("name", "seed", "min-clients", "on-missing", "wait", "timeout")
 _MEASURED = ("splits", "horizons", "missing-as")
 
 
-def yardsticks(experiment: Experiment) -> list[Experiment]:
+def yardsticks(experiment: Experiment, uses_graph: bool = True) -> list[Experiment]:
     """Return the experiments that ``[evaluation] yardsticks`` puts beside one.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        The experiment.
+    uses_graph : bool
+        Whether its method uses the client graph; else a permuted one changes nothing.
 
     Returns
     -------
     list of Experiment
         Each client's last reading, its usual week and a ridge regression, with the same data and covariates; and, where
-        the client graph is from the data, a file or another run, the same method with its clients permuted over the
-        vertices. Empty where the key is false.
+        the method uses a client graph that is from the data, a file or another run, the same method with its clients
+        permuted over the vertices. Empty where the key is false.
     """
     if not experiment.evaluation.yardsticks:
         return []
@@ -36,7 +43,7 @@ def yardsticks(experiment: Experiment) -> list[Experiment]:
         for forecaster in _FORECASTERS
     ]
     graph = experiment.graph
-    if graph.source not in ("none", "complete") and graph.permute_seed is None:
+    if uses_graph and graph.source not in ("none", "complete") and graph.permute_seed is None:
         evaluation = {**tables["evaluation"], "yardsticks": False}
         found.append({**tables, "evaluation": evaluation, "graph": {**tables["graph"], "permute-seed": 0}})
     return [load_experiment(each) for each in found]

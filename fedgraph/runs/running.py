@@ -199,7 +199,7 @@ def _new_folders(
     client_path = None if client is None else path_of(client)
     keys = overrides_by_key(overrides)  # for every method, and may be an iterator
     experiments = [load_experiment(experiment, keys, path, client_path) for path in paths]
-    experiments += yardsticks(experiments[0])
+    experiments += yardsticks(experiments[0], ChosenMethod(experiments[0]).uses_graph)
     if out is not None:
         experiments = [replace(each, output=each.output.model_copy(update={"dir": str(out)})) for each in experiments]
     for each in experiments:

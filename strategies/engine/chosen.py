@@ -78,6 +78,11 @@ class ChosenMethod:
             check_absence_policy(experiment.experiment.on_missing)
             build_stock(self.strategy_class, self._table, self._where, nodes=1)
 
+    @property
+    def uses_graph(self) -> bool:
+        """Whether results depend on the client graph; stock strategies get none."""
+        return issubclass(self.strategy_class, MethodStrategy) and self.strategy_class.uses_graph(self.settings)
+
     def resolved(self) -> Experiment:
         """Return the experiment with only the table of its method, and all defaults filled in."""
         # The keys of a stock strategy are the arguments of its constructor.

@@ -18,6 +18,11 @@ class GlobalModelStrategy(CohortStrategy[S]):
 
     defences = (*CohortStrategy.defences, "average", "trim")
 
+    @classmethod
+    def uses_graph(cls, settings: S) -> bool:
+        """See :class:`MethodStrategy`: an average does not."""
+        return cls.needs_graph
+
     def update(self, server_round: int, replies: Replies) -> Tensor:
         """Return the next global model ``[parameters]``; by default as FedAvg (McMahan et al. 2017, algorithm 1)."""
         return self.defence.average(replies.parameters, replies.num_examples)

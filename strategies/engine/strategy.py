@@ -50,6 +50,14 @@ class MethodStrategy(Strategy, Configured[S]):
     defences: ClassVar[tuple[str, ...]] = ()
     expected_failures: ClassVar[dict[str, str]] = {}
 
+    @classmethod
+    def uses_graph(cls, settings: S) -> bool:
+        """Return whether results depend on the client graph of ``[graph]``: then they are compared to a permuted one's.
+
+        True, unless a method says otherwise.
+        """
+        return True
+
     def start(
         self,
         grid: Grid,

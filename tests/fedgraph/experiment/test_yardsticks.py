@@ -4,6 +4,7 @@ import fedgraph
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.experiment.yardsticks import yardsticks
 from fedgraph.support.errors import ExperimentError
+from strategies.engine.chosen import ChosenMethod
 
 TABLES = {
     "experiment": {"name": "small", "method": "sfl", "rounds": 1, "seed": 3, "on-missing": "skip"},
@@ -55,3 +56,26 @@ def test_they_stand_beside_the_methods_of_a_comparison(tmp_path):
     assert compared.metrics.loc["test/mae-15min"].notna().all()
     alone = fedgraph.run(TABLES, out=tmp_path, progress=False)
     assert (alone.method, (alone.path / "comparison.html").is_file()) == ("sfl", True)
+
+
+@pytest.mark.parametrize(
+    ("method", "permuted"),
+    [
+        ("sfl", True),
+        ("cnfgnn", True),
+        ("local", False),
+        ("fedavg", False),
+        ("pfedgraph", False),
+        ("fedavg-ft", False),
+        ("f3-forecast", False),
+        ("f3-forecast over the given graph", True),
+    ],
+)
+def test_over_a_permuted_graph_where_the_method_uses_it(method, permuted):
+    tables = {name: table for name, table in TABLES.items() if name != "sfl"}
+    tables["experiment"] = {**tables["experiment"], "method": method.partition(" ")[0]}
+    if "given" in method:
+        tables["f3-forecast"] = {"graph": "given"}
+    experiment = parse_experiment(tables)
+    found = yardsticks(experiment, ChosenMethod(experiment).uses_graph)
+    assert [each.graph.permute_seed for each in found] == [None] * 3 + [0] * permuted
