@@ -25,7 +25,7 @@ def labels(methods: Sequence[str], experiments: Sequence[Mapping[str, Any]]) -> 
     -------
     list of str
         ``sfl`` and ``sfl (permute-seed=0)``, for example; ``sfl #1`` and ``sfl #3``, by their places, where experiments
-        differ in more keys than a name has room for, or in none.
+        differ in more keys than a name has room for, or in none; ``sfl (permute-seed=0) #2`` where some are the same.
     """
     found = list(methods)
     for method in (method for method, count in Counter(methods).items() if count > 1):
@@ -34,10 +34,10 @@ def labels(methods: Sequence[str], experiments: Sequence[Mapping[str, Any]]) -> 
         every = dict.fromkeys(key for own in keys for key in own)
         differing = [key for key in every if any(own.get(key) != keys[0].get(key) for own in keys)]
         named = [_named(method, {key: own[key] for key in differing if key in own}) for own in keys]
-        if len(differing) > _MOST_KEYS or len(set(named)) < len(named):
-            named = [f"{method} #{place + 1}" for place in places]
+        if len(differing) > _MOST_KEYS:
+            named = [method for _ in places]
         for place, name in zip(places, named, strict=True):
-            found[place] = name
+            found[place] = name if named.count(name) == 1 else f"{name} #{place + 1}"
     return found
 
 

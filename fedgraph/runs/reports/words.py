@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,8 +35,8 @@ def shown_split(summaries: Sequence[Mapping[str, Any]]) -> str:
 def results_table(summaries: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Build a table of results: mean and standard deviation over clients of each metric, then the cost of the run.
 
-    Up to four runs are columns. More runs become rows, with the means of the last metrics, those of the longest
-    forecast.
+    Up to four runs are columns, if the terminal is wide enough. Others become rows, with the means of the last metrics
+    that most runs have, those of the longest forecast.
 
     Parameters
     ----------
@@ -53,10 +54,11 @@ def results_table(summaries: Sequence[Mapping[str, Any]]) -> RenderableType:
     )
     runs = [_named(summary) for summary in summaries]
     took = costs(summaries)
+    means = _results(summaries, split, _mean, most=_METRICS_OF_MANY)
+    rows = _RowPerRun(title, runs, {**means, _UP: took[_UP], "seconds": took["seconds"]})
     if len(summaries) > _MOST_COLUMNS:
-        results = _results(summaries, split, _mean, most=_METRICS_OF_MANY)
-        return _RowPerRun(title, runs, {**results, _UP: took[_UP], "seconds": took["seconds"]})
-    return _column_per_run(title, runs, _results(summaries, split, _spread), _targets(summaries), took)
+        return rows
+    return _ColumnPerRun(title, runs, (_results(summaries, split, _spread), _targets(summaries), took), rows)
 
 
 def _named(summary: Mapping[str, Any]) -> str:
@@ -131,12 +133,15 @@ def _results(
 ) -> dict[str, list[str]]:
     """Return an entry for each run per metric.
 
-    The last ``most`` metrics, fairness where it was followed, then best, worst and groups of the first of them.
+    The last ``most`` metrics of those that most runs have, fairness where it was followed, then best, worst and groups
+    of the first of them.
     """
     measured = [summary["metrics"].get(split, {}) for summary in summaries]
-    metrics = list(dict.fromkeys(metric for values in measured for metric in values))
-    final = [metric for metric in metrics if not metric.endswith((AFTER_TURN, LAST))]
-    shown = metrics if most is None else final[-most:]
+    having = Counter(metric for values in measured for metric in values)
+    shown = list(having)
+    if most is not None:
+        final = [metric for metric in shown if not metric.endswith((AFTER_TURN, LAST))]
+        shown = [metric for metric in final if having[metric] == max(having[each] for each in final)][-most:]
     results = {metric: [shows(values.get(metric)) for values in measured] for metric in shown}
     if any("fairness" in summary for summary in summaries):
         results["fairness"] = [shown_number(summary.get("fairness", {}).get("last")) for summary in summaries]
@@ -169,16 +174,37 @@ def extreme_clients(summaries: Sequence[Mapping[str, Any]], split: str, metric: 
     return f"{' or '.join(map(str, few))} client{'' if few == [1] else 's'}"
 
 
-def _column_per_run(title: str, runs: Sequence[str], *parts: Mapping[str, Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column("mean ± std of clients")
-    for run in runs:
-        table.add_column(run, justify="right", no_wrap=True)
-    for rows in parts:
-        for label, values in rows.items():
-            table.add_row(escape(label), *values)
-        table.add_section()
-    return table
+@dataclass(frozen=True)
+class _ColumnPerRun:
+    """A table with a column for each run, or ``otherwise`` where the terminal is too narrow to read it."""
+
+    title: str
+    runs: Sequence[str]
+    parts: Sequence[Mapping[str, Sequence[str]]]
+    otherwise: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table."""
+        rows = [(label, values) for part in self.parts for label, values in part.items()]
+        labels = [_OF_RUNS_AND_SPREAD, *(label for label, _ in rows)]
+        values = [max((len(of[place]) for _, of in rows), default=0) for place in range(len(self.runs))]
+        least = [max(_longest(run.split()), width) for run, width in zip(self.runs, values, strict=True)]
+        frame = 3 * len(self.runs) + 4
+        room = options.max_width - frame - sum(least)
+        if room < _longest(word for label in labels for word in label.split()):
+            yield self.otherwise
+            return
+        whole = [max(_longest(run.splitlines()), width) for run, width in zip(self.runs, values, strict=True)]
+        fits = frame + _longest(labels) + sum(whole) <= options.max_width
+        table = Table(title=self.title, title_justify="left")
+        table.add_column(_OF_RUNS_AND_SPREAD, max_width=None if fits else room)
+        for run, width in zip(self.runs, whole if fits else least, strict=True):
+            table.add_column(run, justify="right", width=width)
+        for part in self.parts:
+            for label, of in part.items():
+                table.add_row(escape(label), *of)
+            table.add_section()
+        yield table
 
 
 @dataclass(frozen=True)
@@ -194,7 +220,7 @@ class _RowPerRun:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table."""
-        names = max(len(word) for run in [*self.runs, _OF_RUNS] for word in run.split())
+        names = _longest(word for run in [*self.runs, _OF_RUNS] for word in run.split())
         widths = {label: max(map(len, [*_lines(label).splitlines(), *of])) for label, of in self.columns.items()}
         kept = list(self.columns)
         for label in sorted(kept[1:], key=_importance):
@@ -210,7 +236,11 @@ class _RowPerRun:
         yield table
 
 
-_OF_RUNS = "mean of clients"
+_OF_RUNS, _OF_RUNS_AND_SPREAD = "mean of clients", "mean ± std of clients"
+
+
+def _longest(words: Iterable[str]) -> int:
+    return max(map(len, words), default=0)
 
 
 def _lines(label: str) -> str:

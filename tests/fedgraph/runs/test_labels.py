@@ -29,3 +29,10 @@ def test_numbers_where_keys_do_not_tell_apart():
     assert labels(["sfl", "sfl"], many) == ["sfl #1", "sfl #2"]
     inner = [tables("sfl", {"a": {"b": n}}) for n in (1, 2)]
     assert labels(["sfl", "sfl"], inner) == ["sfl (b=1)", "sfl (b=2)"]
+
+
+def test_of_some_that_are_the_same_the_others_keep_their_names():
+    ridge, last = ({"simple-forecast": {"forecaster": name}} for name in ("ridge", "last-reading"))
+    assert labels(["simple-forecast"] * 3, [ridge, last, ridge]) == [
+        "simple-forecast (ridge) #1", "simple-forecast (last-reading)", "simple-forecast (ridge) #3",
+    ]  # fmt: skip

@@ -141,7 +141,7 @@ def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:
 
     measured = list(dict.fromkeys(metric for each in summaries for metric in each["metrics"].get(split, {})))
     first = _telling(summaries, split, measured)
-    drawn = _graphs(runs, split, first) if first else []
+    drawn = _graphs(compared, split, first) if first else []
     return {
         "title": block.title,
         "text": block.text,
@@ -277,15 +277,15 @@ def _number(value: float) -> str:
     return "-" if value != value else shown_number(value)
 
 
-def _graphs(runs: Sequence[Run], split: str, metric: str | None) -> list[dict[str, Any]]:
+def _graphs(compared: Comparison, split: str, metric: str | None) -> list[dict[str, Any]]:
     """Return the given client graph of the first run that has one, and what each run has learned."""
     found: list[tuple[str, ClientGraph, Run]] = []
-    given = next((run for run in runs if run.graph is not None), None)
+    given = next((run for run in compared.runs if run.graph is not None), None)
     if given is not None and given.graph is not None:
         found.append(("The client graph", given.graph, given))
-    for run in runs:
+    for label, run in zip(compared.labels, compared.runs, strict=True):
         if (learned := run.learned_graph) is not None:
-            found.append((f"Learned by {run.method}", learned, run))
+            found.append((f"Learned by {label}", learned, run))
     if not found:
         return []
     places, on_map = _places(found[0][1], found[0][2])

@@ -194,3 +194,27 @@ def test_a_narrow_table_of_many_runs_leaves_columns_out_and_cuts_no_number(width
     assert shown.count("long-winded-words") == 6
     for label in _LEFT_OUT:
         assert (label in shown) == (label not in left_out)
+
+
+def test_of_many_runs_metrics_are_shown_that_most_have():
+    common, own = {"mae": spread(0.111), "rmse": spread(0.222)}, {"mae-local": spread(0.333), "rmse-local": spread(0.4)}
+    runs = [summary("f3-forecast", {"test": {**common, **own}}), *(summary(name, {"test": common}) for name in "abcd")]
+    shown = text(results_table(runs))
+    assert shown.count("0.111") == shown.count("0.222") == 5
+    assert "local" not in shown
+    assert "mae-local" in text(results_table(runs[:2])), "few have room for all"
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_table_of_few_runs_with_long_names_cuts_neither_names_nor_numbers(width):
+    metrics = {"test": {name: spread(0.123) for name in ("mae-60min", "rmse-60min")}}
+    names = [f"simple-forecast (forecaster-{number} learning-rate=0.001)" for number in range(3)]
+    console = Console(file=io.StringIO(), width=width)
+    console.print(results_table([summary(name, metrics) for name in names]))
+    shown = console.file.getvalue()
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= width
+    assert shown.count("0.123") == 6
+    for word in ("simple-forecast", "learning-rate=0.001)", "forecaster-1"):
+        assert word in shown
+    assert any("mae-60min" in line for line in shown.splitlines())
