@@ -207,6 +207,33 @@ def test_a_comparison_keeps_the_runs_that_were_finished(file, tmp_path, monkeypa
     assert (folder / "report.html").exists()
 
 
+def test_ctrl_c_tells_what_is_finished_and_how_to_go_on(file, tmp_path, monkeypatch):
+    run_one, begun = running.run_one, []
+
+    def stopped_at_the_second(folder, *rest, **named):
+        begun.append(folder)
+        if len(begun) == 2:
+            (folder.path / "metrics.jsonl").write_text("{}\n")
+            raise KeyboardInterrupt
+        return run_one(folder, *rest, **named)
+
+    monkeypatch.setattr(running, "run_one", stopped_at_the_second)
+    result = call("run", file, "--compare", "local", "--compare", "fedavg", "--out", str(tmp_path / "runs"))
+    assert result.exit_code == 130
+    said = result.output.splitlines()
+    assert said[-3:] == ["Stopped.", f"Finished: {begun[0].path}", f"Go on with: fedgraph run --resume {begun[1].path}"]
+    assert {folder.path.name for folder in begun} == {path.name for path in (tmp_path / "runs").iterdir()}
+    monkeypatch.setattr(running, "run_one", interrupted)
+    result = call("run", file, "--out", str(tmp_path / "others"))
+    assert result.exit_code == 130
+    assert result.output.endswith("Stopped.\nNothing was computed yet, and nothing is left.\n")
+    assert not list((tmp_path / "others").iterdir())
+
+
+def interrupted(*rest, **named):
+    raise KeyboardInterrupt
+
+
 def test_a_strategy_beside_the_experiment_file_is_found(file, digits_tables, tmp_path):
     name = f"beside_{os.getpid()}"
     (tmp_path / f"{name}.py").write_text(
