@@ -119,12 +119,23 @@ def encoded_targets(table: Table, settings: TableSettings) -> tuple[Floats, tupl
                 quoted=some(words),
             )
         return values, ()
-    codes, classes = table.categories(settings.label, settings.categories.get(settings.label))
+    listed = settings.categories.get(settings.label)
+    codes, classes = table.categories(settings.label, listed)
+    if listed is None and (len(classes) > settings.max_categories or any(map(_is_fraction, classes))):
+        raise DataError(
+            f"column '{settings.label}' of {table.where} has {len(classes):,} different values, each of which would be "
+            'a class: use task = "regression" to predict a number, or list the classes, [data.categories] '
+            f"{settings.label} = [...]"
+        )
     if len(classes) < 2:
         raise DataError(
             f"column '{settings.label}' of {table.where} must hold two classes or more, and holds {len(classes)}"
         )
     return np.where(codes >= 0, codes, np.nan), classes
+
+
+def _is_fraction(text: str) -> bool:
+    return is_number(text) and not float(text).is_integer()
 
 
 def check_declared(table: Table, settings: TableSettings) -> None:

@@ -54,7 +54,7 @@ class TableSettings(TableOptions):
     categories     : the values of categorical columns, including the label. By default those found in the file, which
                      all clients share; nodes with a file of their own must agree on a list. A numeric column that is
                      listed here is treated as categorical.
-    max_categories : most values a one-hot column may have.
+    max_categories : most values a one-hot column may have, and most classes of a label whose values are not listed.
     """
 
     set: Literal["table"] = "table"

@@ -215,6 +215,7 @@ def test_a_bundled_table_can_be_learned(tmp_path):
         ({"task": "regression", "partition": "iid"}, "column 'sick' .* holds more than numbers"),
         ({"task": "regression", "label": "weight", "partition": "shards"}, "a regression has none"),
         ({"max_categories": 2}, "column 'colour' .* has 3 different values, too many for one-hot"),
+        ({"max_categories": 11, "label": "code"}, "'code' .* has 12 different values, each of which would be a class"),
         ({"path": "nobody.csv"}, "there is no table .*nobody.csv: put the file there"),
         ({"columns": ("a", "b")}, "has 6 columns, and .data. columns names 2"),
         ({"clients": 40}, r"client 'client-00' has too few examples \(2\) to split"),
@@ -224,6 +225,16 @@ def test_a_bundled_table_can_be_learned(tmp_path):
 def test_errors_say_what_to_change(folder, table, message):
     with pytest.raises(DataError, match=message):
         load_all(source(folder, **table))
+
+
+def test_numbers_with_fractions_are_classes_only_where_they_are_listed(folder):
+    (folder / "people.csv").write_text("size,mark\n" + "\n".join(f"{row},{(1, 1.5, 2)[row % 3]}" for row in range(60)))
+    with pytest.raises(
+        DataError, match=r"'mark' .* 3 different values.*: use task = \"regression\".*categories\] mark"
+    ):
+        load_all(source(folder, label="mark"))
+    listed = source(folder, label="mark", categories={"mark": ("1", "1.5", "2")})
+    assert load_all(listed).task.classes == ("1", "1.5", "2")
 
 
 def test_unknown_clients_are_refused(folder):
