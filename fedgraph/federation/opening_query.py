@@ -172,7 +172,9 @@ def ask_everybody(
             failed = {node: problem for node, problem in failed.items() if node not in admitted}
             for node, problem in problems.items():
                 if not tolerate and roll_call.expect is None:
-                    raise IdentityError(f"node {node} cannot take part: {problem}")
+                    # In one process nobody has started nodes.
+                    which = f"node {node} cannot take part: " if nodes_may_come(grid) else ""
+                    raise IdentityError(f"{which}{problem}")
                 if failed.get(node) != problem:
                     log.warning("going on without node %d: %s", node, problem)
                 failed[node] = problem

@@ -250,7 +250,7 @@ class ClientGraph:
         surplus = [name for name in self.names if name not in position]
         if absent and missing == "error":
             raise GraphError(
-                f"the graph has no client {quoted(absent)} (it has {quoted(self.names, 3)})"
+                f"the graph has no client {quoted(absent)} (it has {quoted(surplus or self.names, 3)})"
                 f"{similar(absent, self.names)}; correct the name, or give such clients no edges: [graph] missing = "
                 '"isolate" (in Python reindex(names, missing="isolate"))'
             )

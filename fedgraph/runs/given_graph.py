@@ -56,7 +56,10 @@ def given_graph(
         return None
     told: list[str] = []
     graph = _build(experiment, federation, data_dir, told)
-    graph = graph.reindex(federation.names, *_differing(experiment, graph, federation))
+    try:
+        graph = graph.reindex(federation.names, *_differing(experiment, graph, federation))
+    except GraphError as error:
+        raise GraphError(f"{table.path}: {error}" if table.path else str(error)) from None
     if table.source in ("file", "data"):
         told += _about_isolated(graph)
     for note in told:

@@ -135,9 +135,12 @@ def test_missing_file_names_both_places(build, tmp_path, monkeypatch):
 def test_file_with_clients_that_do_not_take_part(build, tmp_path):
     (tmp_path / "g.csv").write_text("from,to,weight\na,b,1\nb,c,1\nc,z,1\n")
     table = {"source": "file", "path": str(tmp_path / "g.csv")}
-    with pytest.raises(GraphError, match="z"):
+    with pytest.raises(GraphError, match=r"g\.csv: .*'z'"):
         build(table, tmp_path)
     assert build({**table, "extra": "drop"}, tmp_path).names == NAMES
+    (tmp_path / "g.csv").write_text("from,to,weight\na,b,1\nb,cc,1\n")
+    with pytest.raises(GraphError, match=r"g\.csv: the graph has no client 'c' \(it has 'cc'\)"):
+        build(table, tmp_path)
 
 
 def test_a_permuted_graph_has_the_same_links_between_other_clients(build, published, tmp_path):

@@ -65,9 +65,9 @@ def as_another(content):
     [
         (with_nan, RunError, r"nothing usable from 1 owner \(patch-0-0: its embeddings hold NaN.*on-missing"),
         (lambda content: with_nan(content, "predictions"), RunError, "patch-0-0: its predictions hold NaN"),
-        (malformed, IdentityError, r"node 1000 cannot take part: array 'embeddings' has the shape"),
-        (failing, IdentityError, "node 1000 cannot take part: the disk is full"),
-        (lambda content: RecordDict(), IdentityError, "node 1000 cannot take part: .*malformed"),
+        (malformed, IdentityError, r"^array 'embeddings' has the shape"),
+        (failing, IdentityError, "^the disk is full"),
+        (lambda content: RecordDict(), IdentityError, "malformed"),
         (with_other_label, DataError, "disagree on the label of sample 'image-00003'"),
         (with_other_classes, DataError, "'patch-0-0' and 'patch-0-1' have different classes"),
         (as_another, IdentityError, "owner 'patch-0-1' is hosted twice, by node 100. and by node 100."),
