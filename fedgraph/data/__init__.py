@@ -11,13 +11,14 @@ and ``encoding`` are for tables with columns of many kinds.
 """
 
 from fedgraph.data.base import SPLITS, Augment, CohortData, DataSource, Split, SplitName
-from fedgraph.data.own import CLIENT, OwnData
+from fedgraph.data.own import CLIENT, OWN_TITLE, OwnData
 from fedgraph.data.pooled import pooled
 from fedgraph.data.registry import OF_ONES_OWN, catalogue_entries, open_source, parse_data, settings_by_set
 
 __all__ = [
     "CLIENT",
     "OF_ONES_OWN",
+    "OWN_TITLE",
     "SPLITS",
     "Augment",
     "CohortData",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from fedgraph.data import SPLITS, SplitName
+from fedgraph.data import OWN_TITLE, SPLITS, SplitName
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import Identity
 from fedgraph.models import TaskSpec
@@ -92,7 +92,7 @@ class Federation:
             names=names,
             hosts=hosts_of(names, node_of),
             task=_common_task(identities),
-            data="; ".join(sorted({identity.data for identity in identities.values() if identity.clients})),
+            data=data_of(identity.data for identity in identities.values() if identity.clients),
             num_examples=num_examples,
             label_counts=_stacked([(identities[node].label_counts, row) for node, row in located]),
             groups=_groups([(identities[node].groups, row) for node, row in located]),
@@ -165,6 +165,14 @@ def nodes_of(hosted: Mapping[int, Sequence[str]], word: str = "client") -> dict[
                 )
             node_of[name] = node
     return node_of
+
+
+def data_of(descriptions: Iterable[str]) -> str:
+    """Join the nodes' descriptions of their data; of data of their own, say how many nodes describe it alike."""
+    return "; ".join(
+        f"{count} nodes with {text}" if count > 1 and text.startswith(OWN_TITLE) else text
+        for text, count in sorted(Counter(descriptions).items())
+    )
 
 
 def hosts_of(names: Sequence[str], node_of: Mapping[str, int]) -> dict[int, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedgraph.data import SPLITS
 from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS
-from fedgraph.federation.federation import Federation, hosts_of, nodes_of
+from fedgraph.federation.federation import Federation, data_of, hosts_of, nodes_of
 from fedgraph.federation.roll_call import by_reason
 from fedgraph.messages import EmbedReply
 from fedgraph.models import TaskSpec
@@ -232,7 +232,7 @@ def join(
         owners=names,
         keys=keys,
         classes=classes,
-        data="; ".join(sorted({answer.data for answer in answers.values()})),
+        data=data_of(answer.data for answer in answers.values()),
         hosts=hosts_of(names, {name: node for name, node in node_of.items() if name not in absent}),
         split=split.to(torch.int8),
         labels=labels,

@@ -126,3 +126,11 @@ def test_nodes_of_clients_and_back():
     assert {node: positions.tolist() for node, positions in hosts.items()} == {7: [0, 3], 3: [2]}
     with pytest.raises(IdentityError, match="owner 'a' is hosted twice, by node 1 and by node 2: give each node"):
         nodes_of({1: ["a"], 2: ["a"]}, "owner")
+
+
+def test_data_that_nodes_of_their_own_describe_alike_is_counted():
+    own, file = "own data, 1 client, 1,320 hourly steps", "rows.csv, 4 clients"
+    alike = Federation.of({1: identity("a", data=own), 2: identity("b", data=own), 3: identity(data=own)})
+    assert alike.data == f"2 nodes with {own}"
+    mixed = Federation.of({1: identity("a", data=file), 2: identity("b", data=file), 3: identity("c", data=own)})
+    assert mixed.data == f"{own}; {file}"
