@@ -281,7 +281,7 @@ def test_mixed_tables_of_ones_own_are_as_those_in_one_folder(table_tables, wards
     own = run_experiment(mixed(table_tables, **public), node_configs=configs)
     assert graphical_model(own) == graphical_model(whole)
     assert_tells_nothing(own)
-    assert summary_of(own)["data"] == "own data, 266 rows, 1 client; own data, 267 rows, 1 client"
+    assert summary_of(own)["data"] == "own data, 266 rows, 1 client; 2 nodes with own data, 267 rows, 1 client"
     # Several clients on a node: a file each.
     at_two = [
         {**configs[0], "clients": "east,north", "data": configs[0]["data"].replace("east", "{client}")},

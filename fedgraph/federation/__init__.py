@@ -6,7 +6,7 @@
 """
 
 from fedgraph.federation.exchange import OrderedGrid, split_replies
-from fedgraph.federation.federation import Federation, hosts_of, nodes_of
+from fedgraph.federation.federation import Federation, data_of, hosts_of, nodes_of
 from fedgraph.federation.identity import hosted_clients, listed, named_clients, prove, read_public_keys
 from fedgraph.federation.joined_samples import JoinedSamples, join
 from fedgraph.federation.opening_query import SomeAnswer, ask_everybody, identify, nodes_may_come
@@ -23,6 +23,7 @@ __all__ = [
     "Traffic",
     "ask_everybody",
     "by_reason",
+    "data_of",
     "hosted_clients",
     "hosts_of",
     "identify",

@@ -223,23 +223,23 @@ def _run_all(
 ) -> list[Run]:
     """Run the experiments of run folders, and write a report into each, and one of all into the first.
 
-    An error ends all of them, and so does Ctrl-C, whose exception has notes on what is finished and how to go on. Of
-    ``new`` folders those are removed then whose runs have computed nothing, as after a wrong name of a file.
+    An error ends all of them, and so does Ctrl-C; the exception has notes on what is finished. Of ``new`` folders those
+    are removed then whose runs have computed nothing, as after a wrong name of a file.
     """
     finished: list[Run] = []
     for folder in folders:
         try:
             run_one(folder, grid, nodes, None if data_dir is None else Path(data_dir), Console(quiet=not progress))
-        except RunError as error:
+        except (RunError, KeyboardInterrupt) as error:
             removed = [each for each in folders if new and each.remove_unless_begun()]
-            if folder in removed and error.__cause__ is not None:
-                raise error.__cause__ from None
-            raise
-        except KeyboardInterrupt as stopped:
-            left = [each for each in folders[len(finished) :] if not (new and each.remove_unless_begun())]
-            stopped.__notes__ = [f"Finished: {run.folder.path}" for run in finished]
-            stopped.__notes__ += [f"Go on with: fedgraph run --resume {each.path}" for each in left]
-            raise
+            ended = error if folder not in removed or error.__cause__ is None else error.__cause__
+            for run in finished:
+                ended.add_note(f"Finished: {run.folder.path}")
+            if isinstance(error, KeyboardInterrupt) and folder not in removed:
+                ended.add_note(f"Go on with: fedgraph run --resume {folder.path}")
+            if ended is error:
+                raise
+            raise ended from None
         finished.append(Run(folder))
         leave_report(finished[-1:])
     if len(finished) > 1:

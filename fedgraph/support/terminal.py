@@ -13,9 +13,10 @@ from fedgraph.support.errors import FedgraphError
 
 @contextmanager
 def messages_for_people() -> Iterator[None]:
-    """Print errors raised on purpose as their message and exit with status 1; other errors keep their traceback."""
+    """Print errors raised on purpose, with their notes, and exit with status 1; other errors keep their traceback."""
     try:
         yield
     except FedgraphError as error:
-        Console(stderr=True).print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
+        text = "\n".join([f"Error: {error}", *getattr(error, "__notes__", ())])
+        Console(stderr=True).print(text, style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedgraph.data import SPLITS
 from fedgraph.data.schema import Schema, agree, schema_from_json
-from fedgraph.federation import Federation, OrderedGrid, Traffic, hosts_of, nodes_of, split_replies
+from fedgraph.federation import Federation, OrderedGrid, Traffic, data_of, hosts_of, nodes_of, split_replies
 from fedgraph.methods.fedngm import MESSAGE, PhaseReply, PhaseRequest
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError, ReplyError
@@ -68,7 +68,7 @@ class Members:
             hosts=hosts_of(names, node_of),
             num_rows=tuple(found[name][1] for name in names),
             schemas={name: found[name][0] for name in names},
-            data="; ".join(sorted({answer.data for answer in answers.values() if answer.clients})),
+            data=data_of(answer.data for answer in answers.values() if answer.clients),
             absent=absent,
         )
 

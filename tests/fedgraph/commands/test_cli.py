@@ -201,8 +201,9 @@ def test_a_comparison_keeps_the_runs_that_were_finished(file, tmp_path, monkeypa
 
     monkeypatch.setattr(running, "run_one", fails)
     others = ("--compare", "fedavg", "--compare", "local")
-    assert refused("run", file, "--out", tmp_path / "out", *others) == "Error: no such thing\n"
+    said = refused("run", file, "--out", tmp_path / "out", *others)
     (folder,) = (tmp_path / "out").iterdir()
+    assert said == f"Error: no such thing\nFinished: {folder}\n"
     assert folder.name.startswith("small-sfl-20")
     assert (folder / "report.html").exists()
 
