@@ -22,7 +22,7 @@ from fedgraph.federation import ClientsTable, RollCall
 from fedgraph.graph import GraphTable
 from fedgraph.methods import Method, built_in, built_ins, resolve
 from fedgraph.models import ModelChoice
-from fedgraph.support.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError, similar
 from fedgraph.support.settings import Settings, parse
 from fedgraph.training import TrainSettings
 
@@ -171,8 +171,10 @@ def parse_experiment(tables: Mapping[str, Any]) -> Experiment:
     method = resolve(head.method, head.strategy, head.client)
     for name in tables:
         if name not in fixed and name != method.name and built_in(name) is None:
-            known = ", ".join([*fixed, *sorted({*built_ins(), method.name})])
-            raise ExperimentError(f"the experiment has no table [{name}]; known tables: {known}")
+            known = [*fixed, *sorted({*built_ins(), method.name})]
+            raise ExperimentError(
+                f"the experiment has no table [{name}]; known tables: {', '.join(known)}{similar([name], known)}"
+            )
     own_models = getattr(method.strategy_class, "own_models", False)
     for name in ("data",) if own_models else ("data", "model"):
         if name not in tables:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from fedgraph.support.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError, similar
 from fedgraph.support.plugins import load_object
 
 PACKAGE = "strategies"
@@ -96,9 +96,10 @@ def resolve(method: str | None, strategy: str | None, client: str | None) -> Met
         return Method(strategy.rpartition(":")[2], strategy, client or "")
     known = None if method is None else built_in(method)
     if method is not None and known is None:
+        names = sorted(built_ins())
         raise ExperimentError(
-            f"[experiment] method '{method}' is not a built-in; known: {', '.join(sorted(built_ins()))}. "
-            'For your own, give [experiment] strategy = "package.module:Class"'
+            f"[experiment] method '{method}' is not a built-in; known: {', '.join(names)}"
+            f"{similar([method], names) or '.'} For your own, give [experiment] strategy = 'package.module:Class'"
         )
     if known is None:
         raise ExperimentError(

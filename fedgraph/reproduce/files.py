@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from fedgraph.support.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError, similar
 
 Profile = Literal["small", "full"]
 
@@ -52,7 +52,9 @@ def read_file(name: str) -> TableFile:
     known = files_that_come_along()
     path = known.get(name, Path(name))
     if not path.is_file():
-        raise ExperimentError(f"there is no table '{name}'; known tables: {', '.join(known)}")
+        raise ExperimentError(
+            f"there is no table '{name}'; known tables: {', '.join(known)}{similar([name], list(known))}"
+        )
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Generic, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypeVar
 
-from fedgraph.support.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError, similar
 
 S = TypeVar("S", bound="Settings", default="Settings")
 
@@ -99,7 +99,8 @@ def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:
         for problem in error.errors():
             key = ".".join(str(part) for part in problem["loc"])
             if problem["type"] == "extra_forbidden":
-                lines.append(f"{where} has no key '{key}'; known keys: {', '.join(sorted(kind.keys()))}")
+                known = sorted(kind.keys())
+                lines.append(f"{where} has no key '{key}'; known keys: {', '.join(known)}{similar([key], known)}")
             elif problem["type"] == "missing":
                 lines.append(f"{where} needs the key '{key}'")
             else:
