@@ -105,7 +105,7 @@ def _lines(path: Path) -> tuple[list[tuple[int, list[str]]], int]:
     width = len(lines[0][1])
     for number, row in lines:
         if len(row) != width:
-            raise GraphError(f"row {number} has {len(row)} columns but the first row has {width}")
+            raise GraphError(f"line {number} has {len(row)} columns but the first row has {width}")
     return lines, width
 
 
@@ -134,7 +134,7 @@ def _square(lines: list[tuple[int, list[str]]], width: int) -> MatrixTable:
             number, row, name = next(
                 (n, row[0], name) for (n, row), name in zip(lines[1:], first[1:], strict=True) if row[0] != name
             )
-            raise GraphError(f"row {number} is named '{row}' but the column of the same place is named '{name}'")
+            raise GraphError(f"line {number} is named '{row}' but the column of the same place is named '{name}'")
         return MatrixTable(first[1:], _numbers([(number, row[1:]) for number, row in lines[1:]]))
     raise GraphError(
         f"a table of {len(lines)} rows and {width} columns is neither a square matrix (with client names as header "
@@ -147,7 +147,7 @@ def _numbers(lines: list[tuple[int, list[str]]]) -> np.ndarray:
         return np.array([row for _, row in lines], dtype=np.float64)
     except ValueError:
         number, cell = next((number, cell) for number, row in lines for cell in row if not _is_number(cell))
-        raise GraphError(f"row {number} holds '{cell}' where a number belongs") from None
+        raise GraphError(f"line {number} holds '{cell}' where a number belongs") from None
 
 
 def _is_number(text: str) -> bool:

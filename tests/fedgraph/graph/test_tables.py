@@ -70,7 +70,7 @@ def test_other_separators_and_decimal_commas(tmp_path):
         assert isinstance(result, EdgeTable)
         assert result.sources == ["1", "2"]
         np.testing.assert_array_equal(result.values, [5.5, np.inf])
-    with pytest.raises(GraphError, match="row 2 holds '5,5' where a number belongs"):
+    with pytest.raises(GraphError, match="line 2 holds '5,5' where a number belongs"):
         table(tmp_path, 'from,to,cost\n1,2,"5,5"\n')
     assert table(tmp_path, ";a;b\na;0;0,5\nb;0,5;0\n").matrix.tolist() == [[0, 0.5], [0.5, 0]]
 
@@ -86,13 +86,13 @@ def test_compressed(tmp_path):
     [
         ("", "table is empty"),
         ("\n,,\n", "table is empty"),
-        ("from,to,cost\n1,2\n", "row 2 has 2 columns but the first row has 3"),
-        ("from,to,cost\n1,2,3\n1,2,far\n", "row 3 holds 'far' where a number belongs"),
+        ("from,to,cost\n1,2\n", "line 2 has 2 columns but the first row has 3"),
+        ("from,to,cost\n1,2,3\n1,2,far\n", "line 3 holds 'far' where a number belongs"),
         ("from,to,length\n1,2,3\n", "named cost or distance .* or weight .*header is from,to,length"),
         ("from,to,cost,weight\n1,2,3,4\n", "one value column"),
         ("1,2,3\n4,5,6\n7,8,9\n", "may be a list or a matrix.*from,to,cost"),
         ("10,11,12\n0,1,2\n1,0,1\n2,1,0\n", "may be a list or a matrix"),
-        (",a,b,c\na,0,1,2\nx,3,4,5\nc,6,7,8\n", "row 3 is named 'x' but the column of the same place is named 'b'"),
+        (",a,b,c\na,0,1,2\nx,3,4,5\nc,6,7,8\n", "line 3 is named 'x' but the column of the same place is named 'b'"),
         ("a;b\ns0;s1\n", "an edge list needs the headings from,to.*first row is a,b"),
         ("a,b,w\ns0,s1,1\ns1,s2,1\n", "an edge list needs the headings .*from,to,weight"),
         ("from,to\n", "the list has no edges"),
@@ -111,7 +111,7 @@ def test_pairs_of_names(tmp_path):
     for text, problem in (
         ("a,b\nc,d\n", "header from,to and no other column; got a,b"),
         ("from,to,weight\na,b,1\n", "no other column; got from,to,weight"),
-        ("from,to\na\n", "row 2 has 1 columns"),
+        ("from,to\na\n", "line 2 has 1 columns"),
         ("", "the table is empty"),
     ):
         path.write_text(text)
