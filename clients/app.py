@@ -17,7 +17,6 @@ from clients.engine.assignment import Assignment
 from clients.engine.limits import check_allowed, check_noise, count_message
 from clients.engine.node import Node
 from fedgraph.data import SPLITS
-from fedgraph.data.series import shares_scales
 from fedgraph.messages import (
     CHALLENGE_KEY,
     CLIENT_KEY,
@@ -28,13 +27,11 @@ from fedgraph.messages import (
     error_content,
     unpacking_request,
 )
-from fedgraph.models import ModelChoice
 from fedgraph.support.errors import ExperimentError, FedgraphError
 from fedgraph.support.plugins import add_plugin_paths, load_object
 from fedgraph.support.telling import tell, tell_warnings
 from fedgraph.support.threads import pinned_threads
 from fedgraph.support.untrusted import in_short
-from fedgraph.training import AnyCohort, load_cohort
 
 log = logging.getLogger("fedgraph")
 
@@ -155,8 +152,9 @@ def _identity(message: Message, node: Node) -> Identity:
     if not clients:
         nothing = torch.zeros(0, dtype=torch.int64)
         return Identity((), None, "", dict.fromkeys(SPLITS, nothing), None, dealt)
-    check_noise(node, _client_class(path), assignment)
-    data = _opening_cohort(node, assignment, experiment, clients).data
+    client_class = _client_class(path)
+    check_noise(node, client_class, assignment)
+    data = node.opening_cohort(experiment, clients, getattr(client_class, "divides", True)).data
     assignment.horizons_of(data.task)
     return Identity(
         clients=clients,
@@ -169,14 +167,3 @@ def _identity(message: Message, node: Node) -> Identity:
         untrained=data.untrained,
         moments=data.moments,
     )
-
-
-def _opening_cohort(node: Node, assignment: Assignment, experiment: str, clients: tuple[str, ...]) -> AnyCohort:
-    """Return the cohort that answers the opening query.
-
-    Where scales come from other clients, rounds use the same clients with other data: it is then not cached.
-    """
-    if not shares_scales(assignment.data):
-        return node.cohort(experiment, clients)
-    choice = ModelChoice.of(assignment.model)
-    return load_cohort(choice, node.source(assignment), clients, assignment.train, assignment.seed)

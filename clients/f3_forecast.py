@@ -194,6 +194,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
     """
 
     keeps: ClassVar[tuple[str, ...]] = (*F3ForecastClient.keeps, "readings")
+    divides: ClassVar[bool] = False
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:

@@ -116,8 +116,11 @@ class CohortClient(Configured[S]):
         Settings of the method that the class in brackets defines: ``CohortClient[SFLSettings]``.
     sends, keeps : tuple of str
         Descriptions of what the server receives, and of what stays on the node, shown by ``fedgraph node``.
+    divides : bool
+        Whether data have to be enough for training, validation and test.
     """
 
+    divides: ClassVar[bool] = True
     sends: ClassVar[tuple[str, ...]] = ("the parameters of each client's model, whenever it has trained",)
     keeps: ClassVar[tuple[str, ...]] = ("labels", "moments of the optimiser")
 

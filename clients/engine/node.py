@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from flwr.app import Context
 
 from clients.engine.assignment import Assignment
 from fedgraph.data import CLIENT, DataSource, OwnData, open_source, parse_data
+from fedgraph.data.series import shares_scales
 from fedgraph.federation import hosted_clients, listed, named_clients, prove
 from fedgraph.models import ModelChoice
 from fedgraph.support.catalogue import data_folder
@@ -234,6 +235,21 @@ class Node:
     def cohort(self, experiment: str, clients: tuple[str, ...]) -> AnyCohort:
         """Return the named clients, ready to train; built once per process."""
         return _cohort(_without_forecasts(experiment), clients, self.data_dir, self.own)
+
+    def opening_cohort(self, experiment: str, clients: tuple[str, ...], divided: bool = True) -> AnyCohort:
+        """Return the named clients as the opening query describes them.
+
+        Where scales come from other clients, rounds use the same clients with other data: they are then not cached.
+        Not ``divided`` into splits, all examples are for training, so that there need be no more than one.
+        """
+        assignment = Assignment.of(experiment)
+        if divided and not shares_scales(assignment.data):
+            return self.cohort(experiment, clients)
+        if not divided:
+            whole = assignment.data.model_copy(update={"shares": (1.0, 0.0, 0.0)})
+            assignment = replace(assignment, data=whole)
+        choice = ModelChoice.of(assignment.model)
+        return load_cohort(choice, self.source(assignment), clients, assignment.train, assignment.seed)
 
     def prepared(self, key: Hashable, build: Callable[[], Prepared]) -> Prepared:
         """Return what ``build`` makes, cached per ``key`` and node for later messages to this process."""

@@ -244,6 +244,10 @@ def test_what_does_not_fit_the_run_is_refused(road_tables, run_experiment, rewri
     rewrite_road(KNOWN - 1)
     with pytest.raises(FedgraphError, match="899 time steps, fewer than the 900 that were there in training"):
         later(run)
+    # Too few to be divided as they were in training, which says nothing of what to do.
+    rewrite_road(20)
+    with pytest.raises(FedgraphError, match="there are 20 time steps, fewer than the 900"):
+        later(run)
     rewrite_road(KNOWN + LATER)
     path = road_tables["data"]["path"]
     series = dict(np.load(path))
