@@ -154,7 +154,7 @@ def _identity(message: Message, node: Node) -> Identity:
         return Identity((), None, "", dict.fromkeys(SPLITS, nothing), None, dealt)
     client_class = _client_class(path)
     check_noise(node, client_class, assignment)
-    data = node.opening_cohort(experiment, clients, getattr(client_class, "divides", True)).data
+    data = node.opening_cohort(experiment, clients, client_class).data
     assignment.horizons_of(data.task)
     return Identity(
         clients=clients,

@@ -38,7 +38,7 @@ def write_series(path, names=("a", "b", "c"), spoil=None):
         (
             "train",
             "learning-rat",
-            r"\[train\] has no key 'learning-rat'; known keys: .*; did you mean 'learning-rate' for",
+            r"\[train\] has no key 'learning-rat'; known keys: .*learning-rate.*; did you mean 'learning-rate' for",
         ),
         ("experiment", "round", r"\[experiment\] has no key 'round'; known keys: .*rounds"),
         ("data", "shard", r"\[data\] \(set digits\) has no key 'shard'; known keys: .*shards"),
@@ -60,7 +60,8 @@ def test_unknown_key_of_the_method_and_of_the_model(digits_tables, run_experimen
 
 def test_unknown_table_and_unknown_method(digits_tables):
     with pytest.raises(
-        ExperimentError, match=r"no table \[trian\]; known tables: .*; did you mean 'train' for 'trian'"
+        ExperimentError,
+        match=r"no table \[trian\]; known tables: experiment, data, model, train.*; did you mean 'train' for 'trian'",
     ):
         parse_experiment({**digits_tables, "trian": {}})
     with pytest.raises(ExperimentError, match="method 'slf' is not a built-in; known: .*fedavg, .*local, .*sfl"):
@@ -137,7 +138,7 @@ def test_asymmetric_weights_where_symmetric_ones_are_asked_for(tmp_path, run_exp
 
 def test_all_missing_sensor(tmp_path, run_experiment):
     write_series(tmp_path / "s.npz", spoil=1)
-    with pytest.raises(IdentityError, match=".*'?b'?.*missing"):
+    with pytest.raises(IdentityError, match=r"^s\.npz: no valid reading .* b .*missing"):
         run_experiment(series_tables(tmp_path / "s.npz"))
 
 
@@ -353,7 +354,7 @@ def test_client_names_with_commas_stand_in_quotes():
 @pytest.mark.parametrize("method", ["f3", "vfl"])
 def test_data_whose_clients_have_the_same_features(digits_tables, run_experiment, method):
     tables = {key: value for key, value in digits_tables.items() if key not in ("sfl", "graph")}
-    with pytest.raises(IdentityError, match="method 'f3' needs clients.*sets that do: .*image-patch"):
+    with pytest.raises(IdentityError, match="^method 'f3' needs clients.*sets that do: .*image-patch"):
         run_experiment({**tables, "experiment": {"method": method}})
 
 
@@ -363,7 +364,7 @@ def test_a_model_that_a_node_was_to_bring_along(patches_tables, run_experiment, 
 
     with pytest.raises(IdentityError, match="'models' has the entry 'patch-9-9=x'.* patch-0-0, patch-0-1"):
         run(models="patch-9-9=x")
-    with pytest.raises(IdentityError, match=r"local model .*gone\.pt2"):
+    with pytest.raises(IdentityError, match=r"^local model .*gone\.pt2"):
         run(model=str(tmp_path / "gone.pt2"))
     with pytest.raises(IdentityError, match="local model 'weights.pkl' is a pickle, which can run code"):
         run(models="patch-0-1=weights.pkl")

@@ -236,20 +236,19 @@ class Node:
         """Return the named clients, ready to train; built once per process."""
         return _cohort(_without_forecasts(experiment), clients, self.data_dir, self.own)
 
-    def opening_cohort(self, experiment: str, clients: tuple[str, ...], divided: bool = True) -> AnyCohort:
-        """Return the named clients as the opening query describes them.
+    def opening_cohort(self, experiment: str, clients: tuple[str, ...], client_class: type) -> AnyCohort:
+        """Return the named clients as the opening query describes them to a run with ``client_class``.
 
         Where scales come from other clients, rounds use the same clients with other data: they are then not cached.
-        Not ``divided`` into splits, all examples are for training, so that there need be no more than one.
+        Where the class does not divide data, all examples are for training, so that there need be no more than one.
         """
         assignment = Assignment.of(experiment)
-        if divided and not shares_scales(assignment.data):
-            return self.cohort(experiment, clients)
-        if not divided:
+        if not getattr(client_class, "divides", True):
             whole = assignment.data.model_copy(update={"shares": (1.0, 0.0, 0.0)})
             assignment = replace(assignment, data=whole)
-        choice = ModelChoice.of(assignment.model)
-        return load_cohort(choice, self.source(assignment), clients, assignment.train, assignment.seed)
+        elif not shares_scales(assignment.data):
+            return self.cohort(experiment, clients)
+        return _loaded(assignment, self.source(assignment), clients)
 
     def prepared(self, key: Hashable, build: Callable[[], Prepared]) -> Prepared:
         """Return what ``build`` makes, cached per ``key`` and node for later messages to this process."""
@@ -290,5 +289,8 @@ def _without_forecasts(experiment: str) -> str:
 @lru_cache(maxsize=_COHORTS_KEPT)
 def _cohort(experiment: str, clients: tuple[str, ...], data_dir: Path, own: OwnData | None) -> AnyCohort:
     assignment = Assignment.of(experiment)
-    source = _source(assignment.data.model_dump_json(), data_dir, own)
+    return _loaded(assignment, _source(assignment.data.model_dump_json(), data_dir, own), clients)
+
+
+def _loaded(assignment: Assignment, source: DataSource, clients: tuple[str, ...]) -> AnyCohort:
     return load_cohort(ModelChoice.of(assignment.model), source, clients, assignment.train, assignment.seed)

@@ -91,7 +91,7 @@ def rehearse(
     elif isinstance(source, ClientTableSource) and not stacked:
         lines = _of_tables(source, clients)
     else:
-        lines = _of_cohort(node.opening_cohort(part, clients, getattr(client_class, "divides", True)), assignment)
+        lines = _of_cohort(node.opening_cohort(part, clients, client_class), assignment)
     left = [name for name in named_clients(node_config) if name not in clients] if assignment.expect else []
     unexpected = f"{', '.join(left)}: not expected by the run, which expects " if left else ""
     unexpected += closest_first(left, assignment.expect or ()) if left else ""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -13,9 +11,10 @@ from rich.console import Console
 
 from fedgraph.commands.deployment.node_command import pairs
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.terminal import messages_for_people
+from fedgraph.support.terminal import ended_by_hand, messages_for_people
 
 _DEFAULT = "sfl/digits.toml"
+_NOTHING_LEFT = "Stopped.\nNothing was computed yet, and nothing is left."
 
 
 def run(
@@ -46,7 +45,7 @@ def run(
     from fedgraph.runs.running import run_methods
 
     console = Console()
-    with messages_for_people(), _stopped_by_hand(console):
+    with messages_for_people(), ended_by_hand(console, _NOTHING_LEFT):
         for file, suffixes in ((json_, None), (plot, PICTURES)):
             _check_writable(file, suffixes)
         if resume is not None:
@@ -90,17 +89,6 @@ def run(
     if plot is not None:
         with messages_for_people():
             plot_runs(folders, plot)
-
-
-@contextmanager
-def _stopped_by_hand(console: Console) -> Iterator[None]:
-    """Say after Ctrl-C what is left of the runs."""
-    try:
-        yield
-    except KeyboardInterrupt as stopped:
-        told = getattr(stopped, "__notes__", None) or ["Nothing was computed yet, and nothing is left."]
-        console.print("\n".join(["", "Stopped.", *told]), markup=False, soft_wrap=True)
-        raise typer.Exit(130) from None
 
 
 def _check_writable(file: Path | None, suffixes: tuple[str, ...] | None) -> None:

@@ -28,7 +28,7 @@ from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import write_atomically
 from fedgraph.support.plugins import add_plugin_paths
-from fedgraph.support.terminal import messages_for_people
+from fedgraph.support.terminal import GOES_ON, ended_by_hand, messages_for_people
 
 
 def reproduce(
@@ -97,15 +97,12 @@ def reproduce(
             raise ExperimentError(f"--out: no permission to write to {out / 'cells'}")
         target = out / "-".join((short, profile, *((text_digest(*counting),) if counting else ())))
         how = Execution(nodes, folder, keep_models, plugins)
-        try:
+        with ended_by_hand(console, GOES_ON):
             chosen = [choice for choice in choices if choice.row.label in labels and choice.column.key in keys]
             run_cells([cell for choice in chosen for cell in choice.missing], how, progress)
             cells = plan_cells(maker, planned, choices)
             selected = [cell for cell in cells if cell.row in labels and cell.column in keys and cell.seed in wanted]
             run_cells(selected, how, progress, on_end=lambda cell: _write(results(), target))
-        except KeyboardInterrupt:
-            console.print("\nStopped. The same command goes on from here.")
-            raise typer.Exit(130) from None
         final = results()
         _write(final, target)
         files = ["table.md", "table.csv", "summary.csv"]

@@ -10,6 +10,8 @@ from rich.console import Console
 
 from fedgraph.support.errors import FedgraphError
 
+GOES_ON = "Stopped. The same command goes on from here."
+
 
 @contextmanager
 def messages_for_people() -> Iterator[None]:
@@ -20,3 +22,15 @@ def messages_for_people() -> Iterator[None]:
         text = "\n".join([f"Error: {error}", *getattr(error, "__notes__", ())])
         Console(stderr=True).print(text, style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
+
+
+@contextmanager
+def ended_by_hand(console: Console, told: str) -> Iterator[None]:
+    """Say after Ctrl-C what is left, by the notes of the exception or else as ``told``, and exit with status 130."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        notes = getattr(stopped, "__notes__", None)
+        text = "\n".join(["Stopped.", *notes]) if notes else told
+        console.print(f"\n{text}", markup=False, soft_wrap=True)
+        raise typer.Exit(130) from None

@@ -91,7 +91,7 @@ class Column:
         others = len(texts) - len(words)
         if not words or len(words) > min(_MOST_WORDS, len(texts) // 2):
             return
-        if others > _MOST_CODES or any(is_number(text) and not float(text).is_integer() for text in texts):
+        if others > _MOST_CODES or any(map(has_fraction, texts)):
             raise DataError(
                 f"column '{self.name}' of {self.where} holds {some(words)} (the first in row {self.row_of(words)}), "
                 f"and all other values are numbers: {advice}",
@@ -217,6 +217,11 @@ def is_number(text: str) -> bool:
         return "_" not in text and text.isascii() and bool(np.isfinite(float(text)))
     except ValueError:
         return False
+
+
+def has_fraction(text: str) -> bool:
+    """Return whether a category is a number and not a whole one."""
+    return is_number(text) and not float(text).is_integer()
 
 
 def some(words: Sequence[str], shown: int = 5) -> str:

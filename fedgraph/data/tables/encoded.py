@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgraph.data.columns.columns import is_number, read_column, some
+from fedgraph.data.columns.columns import has_fraction, is_number, read_column, some
 from fedgraph.data.columns.files import Table
 from fedgraph.data.own import OwnData
 from fedgraph.data.partition import Indices, client_names, partition
@@ -121,7 +121,7 @@ def encoded_targets(table: Table, settings: TableSettings) -> tuple[Floats, tupl
         return values, ()
     listed = settings.categories.get(settings.label)
     codes, classes = table.categories(settings.label, listed)
-    if listed is None and (len(classes) > settings.max_categories or any(map(_is_fraction, classes))):
+    if listed is None and (len(classes) > settings.max_categories or any(map(has_fraction, classes))):
         raise DataError(
             f"column '{settings.label}' of {table.where} has {len(classes):,} different values, each of which would be "
             'a class: use task = "regression" to predict a number, or list the classes, [data.categories] '
@@ -132,10 +132,6 @@ def encoded_targets(table: Table, settings: TableSettings) -> tuple[Floats, tupl
             f"column '{settings.label}' of {table.where} must hold two classes or more, and holds {len(classes)}"
         )
     return np.where(codes >= 0, codes, np.nan), classes
-
-
-def _is_fraction(text: str) -> bool:
-    return is_number(text) and not float(text).is_integer()
 
 
 def check_declared(table: Table, settings: TableSettings) -> None:

@@ -25,7 +25,7 @@ from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import locked, write_atomically
 from fedgraph.support.plugins import add_plugin_paths
-from fedgraph.support.terminal import messages_for_people
+from fedgraph.support.terminal import GOES_ON, ended_by_hand, messages_for_people
 from strategies.engine.phases import PhasedStrategy
 
 if TYPE_CHECKING:
@@ -86,11 +86,8 @@ def sweep(
                 raise RunError(f"another process is working on {folder}") from None
             search = Search(plan, folder, prune)
             how = Execution(nodes, data, keep_models, plugins)
-            try:
+            with ended_by_hand(console, GOES_ON):
                 search.run(trials, how, progress, on_end=lambda: _write(search, folder))
-            except KeyboardInterrupt:
-                console.print("\nStopped. The same command goes on from here.")
-                raise typer.Exit(130) from None
             _conclude(console, search, folder)
 
 

@@ -141,7 +141,8 @@ def _results(
     shown = list(having)
     if most is not None:
         final = [metric for metric in shown if not metric.endswith((AFTER_TURN, LAST))]
-        shown = [metric for metric in final if having[metric] == max(having[each] for each in final)][-most:]
+        runs = max((having[metric] for metric in final), default=0)
+        shown = [metric for metric in final if having[metric] == runs][-most:]
     results = {metric: [shows(values.get(metric)) for values in measured] for metric in shown}
     if any("fairness" in summary for summary in summaries):
         results["fairness"] = [shown_number(summary.get("fairness", {}).get("last")) for summary in summaries]

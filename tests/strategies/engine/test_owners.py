@@ -67,7 +67,7 @@ def as_another(content):
         (lambda content: with_nan(content, "predictions"), RunError, "patch-0-0: its predictions hold NaN"),
         (malformed, IdentityError, r"^array 'embeddings' has the shape"),
         (failing, IdentityError, "^the disk is full"),
-        (lambda content: RecordDict(), IdentityError, "malformed"),
+        (lambda content: RecordDict(), IdentityError, "^the answer to the request for embeddings is malformed"),
         (with_other_label, DataError, "disagree on the label of sample 'image-00003'"),
         (with_other_classes, DataError, "'patch-0-0' and 'patch-0-1' have different classes"),
         (as_another, IdentityError, "owner 'patch-0-1' is hosted twice, by node 100. and by node 100."),
