@@ -103,6 +103,7 @@ class IPAClient(CohortClient[IPASettings]):
             round=self.request.round,
             moments={name: value[0, self._there].to(cohort.device) for name, value in self._moments.items()},
             num_examples=cohort.data.splits["train"].num_examples.to(cohort.device),
+            least=cohort.least_examples,
         )
 
     def gradient_term(self) -> FixedAlignment:

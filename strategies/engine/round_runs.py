@@ -92,7 +92,8 @@ def execute_rounds(
         now = {"seconds": time.monotonic() - began, **vars(traffic)}
         return {name: earlier.get(name, 0) + count for name, count in now.items()}
 
-    watched = _watched(experiment, federation, folder, lambda: counters()["seconds"])
+    least = max(model.least_examples for model in architectures.models)
+    watched = _watched(experiment, federation, folder, lambda: counters()["seconds"], least)
     recorder = Recorder(folder, federation.names, experiment.output.checkpoint_every, watched, counters)
     plan = RunPlan(
         layout=architectures.layout,
@@ -189,11 +190,11 @@ def open_federation(
 
 
 def _watched(
-    experiment: Experiment, federation: Federation, folder: RunFolder, seconds: Callable[[], float]
+    experiment: Experiment, federation: Federation, folder: RunFolder, seconds: Callable[[], float], least: int
 ) -> list[Callback]:
     """Return the callbacks that the experiment asks for and whose state belongs to checkpoints."""
     evaluation, fairness = experiment.evaluation, experiment.fairness
-    watched: list[Callback] = [LocalWork(federation.num_examples["train"], experiment.train)]
+    watched: list[Callback] = [LocalWork(federation.num_examples["train"], experiment.train, least)]
     if evaluation.monitor is not None and evaluation.patience is not None:
         watched.append(EarlyStopping(evaluation.monitor, evaluation.patience, evaluation.restore_best))
     if evaluation.average_last is not None:
