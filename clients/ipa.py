@@ -33,6 +33,7 @@ class IPAClient(CohortClient[IPASettings]):
     """
 
     noise: ClassVar[str] = "privacy"
+    _shared: Tensor | None = None
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
@@ -54,7 +55,12 @@ class IPAClient(CohortClient[IPASettings]):
             raise ReplyError("the peers of IPA take turns: one is asked to train at a time")
         stacked, training = self.train()
         self.node.done.append(trained_on(self.cohort, self.request.round))
-        return WorkReply(self.request.clients, stacked, {**self.evaluate_after(self.request.round), **training})
+        metrics = self.evaluate_after(self.request.round)
+        return WorkReply(self.request.clients, stacked, {**metrics, **training}, self.kept_models)
+
+    def at_server(self) -> Tensor:
+        """Return the models as they were sent or, after a turn, as they are shared: maybe with noise."""
+        return self.sent if self._shared is None else self._shared
 
     def _check_peers(self) -> None:
         """Raise ReplyError unless what came of other peers has the shapes of their models, and of their weights."""
@@ -84,6 +90,7 @@ class IPAClient(CohortClient[IPASettings]):
             self._keep(alignment)
         leaving = 1 + len(alignment.others) if alignment.moves else 1
         shared = release(before[None, :leaving], moved[None, :leaving])
+        self._shared = shared[:, 0]
         self.models = shared[:, 0] if release.privacy is not None else result.parameters
         others = {"others": shared[:, 1:]} if alignment.moves else {}
         return {"parameters": shared[:, 0], **others}, release.publishable({"loss": result.loss})

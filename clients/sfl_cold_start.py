@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,8 @@ from fedgraph.training import cross_losses
 
 class SFLColdStartClient(SFLClient[SFLColdStartSettings]):
     """Evaluates cold clients with a mean of candidates weighted by graph and loss; trains the read-out, as SFL."""
+
+    keeps: ClassVar[tuple[str, ...]] = (*SFLClient.keeps, "the models that cold clients chose, as measured last")
 
     def measured(self) -> Tensor:
         """Return the models received, with row i of every client that chooses replaced by its choice.

@@ -18,7 +18,15 @@ from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.models import finite_rows
 from fedgraph.support.errors import ReplyError, quoted
 from fedgraph.support.settings import Configured, S
-from fedgraph.training import AnyCohort, Cohort, GradientTerm, TrainResult, TrainSettings, fresh_state
+from fedgraph.training import (
+    AnyCohort,
+    ClientState,
+    Cohort,
+    GradientTerm,
+    TrainResult,
+    TrainSettings,
+    fresh_state,
+)
 from fedgraph.training.forecasting import forecast_errors, write_forecasts
 
 _TYPES = (torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8)
@@ -114,6 +122,8 @@ class CohortClient(Configured[S]):
         zeros to one width; code that takes its sizes from tensors works with both.
     settings : Settings
         Settings of the method that the class in brackets defines: ``CohortClient[SFLSettings]``.
+    kept_models : tuple of str
+        Clients whose models, as they were measured for this request, are kept on the node.
     sends, keeps : tuple of str
         Descriptions of what the server receives, and of what stays on the node, shown by ``fedgraph node``.
     divides : bool
@@ -123,6 +133,7 @@ class CohortClient(Configured[S]):
     divides: ClassVar[bool] = True
     sends: ClassVar[tuple[str, ...]] = ("the parameters of each client's model, whenever it has trained",)
     keeps: ClassVar[tuple[str, ...]] = ("labels", "moments of the optimiser")
+    kept_models: tuple[str, ...] = ()
 
     def __init__(self, node: Node, request: WorkRequest) -> None:
         self.node = node
@@ -159,17 +170,38 @@ class CohortClient(Configured[S]):
             return WorkReply(request.clients, self.predict())
         metrics = self.evaluate_after(request.round - request.train)
         if not request.train:
-            return WorkReply(request.clients, {}, metrics)
+            return WorkReply(request.clients, {}, metrics, self.kept_models)
         stacked, training = self.train()
         done.append(trained_on(self.cohort, request.round))
-        return WorkReply(request.clients, stacked, {**metrics, **training})
+        return WorkReply(request.clients, stacked, {**metrics, **training}, self.kept_models)
 
     def evaluate_after(self, server_round: int) -> dict[str, Tensor]:
-        """Evaluate the models as they are after a round, and say so for who runs the node."""
+        """Evaluate the models as they are after a round, and say so for who runs the node.
+
+        Models that the server does not have as they were measured are kept, so that a finished run can give them.
+        """
         metrics = self.evaluate()
         if self.request.evaluate:
             self.node.done.append(measured_after(self.request.evaluate, server_round))
+            self.kept_models = self._keep_measured(server_round)
         return metrics
+
+    def _keep_measured(self, server_round: int) -> tuple[str, ...]:
+        """Keep the models that were measured last on this node; return the clients of whom the server has another."""
+        request = self.request
+        if "parameters" not in {*request.stacked, *request.shared}:
+            return ()
+        models, known = self._measured_models, self.at_server()
+        other = models.new_ones(len(models), dtype=torch.bool)
+        if models.shape == known.shape:
+            other = (models != known).any(dim=1)
+        if bool(other.any()):
+            after = torch.full((len(models),), server_round)
+            # Only the last ones are ever read.
+            self.node.state(request.run, ClientState.MEASURED).save(
+                request.clients, server_round, {"parameters": models, "round": after}, keep_from=server_round + 1
+            )
+        return tuple(name for name, differs in zip(request.clients, other.tolist(), strict=True) if differs)
 
     @cached_property
     def cohort(self) -> AnyCohort:
@@ -188,7 +220,16 @@ class CohortClient(Configured[S]):
         return self.received()
 
     def received(self) -> Tensor:
-        """Return the models that came with the request: a row for each client, or one model for all.
+        """Return the models to work with; by default those that came with the request."""
+        return self.sent
+
+    def at_server(self) -> Tensor:
+        """Return the models that the server has when these are measured, ``[clients, columns]``: those it sent."""
+        return self.sent
+
+    @cached_property
+    def sent(self) -> Tensor:
+        """The models that came with the request, ``[clients, columns]``: a row for each client, or one for all.
 
         Raises
         ------
@@ -218,7 +259,7 @@ class CohortClient(Configured[S]):
         """Return metrics of the models as ``<split>/<metric>``, each ``[clients]``."""
         if not self.request.evaluate:
             return {}
-        models = self.measured()
+        models = self._measured_models
         if self.leaves_forecasts:
             self.leave_forecasts(self.uniform_cohort.predict(models, "test"))
         return evaluate_splits(self.assignment, self.cohort, models, self.request.evaluate)
@@ -236,6 +277,10 @@ class CohortClient(Configured[S]):
     def measured(self) -> Tensor:
         """Return the models to evaluate, ``[clients, parameters]``; by default the current ones."""
         return self.models
+
+    @cached_property
+    def _measured_models(self) -> Tensor:
+        return self.measured()
 
     def predict(self) -> dict[str, Tensor]:
         """Return predicted and true classes of the test examples, int32 ``[clients, examples]``."""

@@ -134,17 +134,21 @@ class WorkReply:
         Tensors ``[clients, ...]``.
     metrics : mapping of str to Tensor
         Numbers per client, ``[clients]``; of an unpacked reply NaN where a number is not finite.
+    kept : tuple of str
+        Clients whose models, as they were measured, are kept by the node, because the server has others.
     """
 
     clients: tuple[str, ...]
     stacked: Mapping[str, Tensor] = field(default_factory=dict)
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
 
     def pack(self) -> RecordDict:
         """Convert to Flower records."""
+        kept = {"kept": list(self.kept)} if self.kept else {}
         return RecordDict(
             {
-                "config": ConfigRecord({"clients": list(self.clients)}),
+                "config": ConfigRecord({"clients": list(self.clients), **kept}),
                 "stacked": to_record(self.stacked),
                 "metrics": MetricRecord({name: values.tolist() for name, values in self.metrics.items()}),
             }
@@ -190,6 +194,9 @@ class WorkReply:
         if named != list(clients):
             told = _some(named) if isinstance(named, list) else in_short(repr(named), 60)
             raise ReplyError(f"the reply speaks for {told}, but {_some(clients)} were asked")
+        kept = config.get("kept", [])
+        if not isinstance(kept, list) or not set(kept) <= set(clients):
+            raise ReplyError("the reply names other clients' models as kept than were asked")
         count = len(clients)
         stacked = checked_arrays(record, {name: (count, *shape) for name, shape in expected.items()}, types)
         metrics = {}
@@ -199,7 +206,7 @@ class WorkReply:
             found = torch.tensor(values, dtype=torch.float64)
             # One infinite loss would make the mean over all clients infinite.
             metrics[name] = found.where(found.isfinite(), torch.nan)
-        return cls(tuple(clients), stacked, metrics)
+        return cls(tuple(clients), stacked, metrics, tuple(kept))
 
     def unusable(self) -> dict[str, str]:
         """Return the clients whose tensors contain NaN, infinite or huge values, with the reason."""

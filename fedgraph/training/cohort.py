@@ -232,7 +232,8 @@ class Cohort:
     ) -> tuple[Tensor, Tensor]:
         """Return the predicted and the true class of every example, int64 ``[clients, examples]`` each.
 
-        Both are padded with -1 after a client's last example. Raises DataError when there are no classes.
+        Both are padded with -1 after a client's last example; the predicted class is -1, too, where outputs are not
+        finite. Raises DataError when there are no classes.
         """
         self._check(parameters)
         if self.data.task.kind != "classification":
@@ -245,7 +246,8 @@ class Cohort:
             start = 0
             for outputs, targets, _, present in self._outputs(parameters, split, block, batch_size):
                 stop = start + outputs.shape[1]
-                both = torch.stack([outputs.argmax(-1), targets])
+                predicted = outputs.argmax(-1).masked_fill(~outputs.isfinite().all(-1), -1)
+                both = torch.stack([predicted, targets])
                 classes[:, block, start:stop] = both.masked_fill(~present, -1).cpu()
                 start = stop
 

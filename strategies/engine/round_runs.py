@@ -37,6 +37,7 @@ from fedgraph.runs.reports import FILE, LogProgress, PeerComparison
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.randomness import derive_seed
 from strategies.engine.base import CohortStrategy
+from strategies.engine.broken_outputs import notes_of
 from strategies.engine.chosen import ChosenMethod
 from strategies.engine.nodes import Nodes
 from strategies.engine.peer_predictions import check_comparable, compare_peers
@@ -265,7 +266,12 @@ def _write_results(
     if getattr(experiment.data, "test", None) == "shared" and "test" in experiment.evaluation.splits:
         count = len(federation.names)
         noted["measured"] = f"{count} clients, all measured on the same test data with the model each holds at the end"
+    folder.notes.extend(notes_of(strategy.progress.broken, federation))
     noted["task"] = asdict(federation.task)
+    if strategy.progress.kept or not strategy.restorable:
+        # Elsewhere clients keep nothing, and the models of the folder are those that were measured.
+        kept = {"clients": strategy.progress.kept, "round": strategy.progress.after}
+        noted["models_at_nodes"] = {"run": folder.name, **kept}
     noted["models_per_round"] = _models_per_round(folder, strategy)
     noted |= strategy.defence.facts() | strategy.facts() | ({} if peers is None else {"peers": peers.summary()})
     totals = recorder.counters()
