@@ -59,6 +59,9 @@ class RunModels(Mapping[str, dict[str, Tensor]]):
             )
         return self._kept(client)
 
+    def __contains__(self, client: object) -> bool:
+        return client in self.at_server
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.at_server)
 
