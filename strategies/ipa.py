@@ -103,7 +103,7 @@ class IPA(CohortStrategy[IPASettings]):
         super().initialise(initial_arrays)
         names = self.federation.names
         if self.settings.initialisation == "own":
-            self.models = self.plan.initial_models(names)
+            self.models = self.exchanged(self.plan.initial_models(names))
         if self.settings.initial_weights == "kaiming-normal":
             keys = names if self.settings.initialisation == "own" else ("",) * len(names)
             self.models = torch.stack([self._kaiming(row, key) for row, key in zip(self.models, keys, strict=True)])

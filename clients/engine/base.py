@@ -12,10 +12,12 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from clients.engine.assignment import Assignment
+from clients.engine.frozen_layers import frozen_layers
 from clients.engine.node import Node
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.messages import WorkReply, WorkRequest
-from fedgraph.models import finite_rows
+from fedgraph.methods.frozen_layers import lacking, named
+from fedgraph.models import PersonalLayers, finite_rows
 from fedgraph.support.errors import ReplyError, quoted
 from fedgraph.support.settings import Configured, S
 from fedgraph.training import (
@@ -122,6 +124,10 @@ class CohortClient(Configured[S]):
         zeros to one width; code that takes its sizes from tensors works with both.
     settings : Settings
         Settings of the method that the class in brackets defines: ``CohortClient[SFLSettings]``.
+    joins_frozen : bool
+        Whether a request may leave out frozen layers, which the node was sent once.
+    frozen : Tensor or None
+        Those of the model, ``[numbers]``, where the request leaves them out.
     kept_models : tuple of str
         Clients whose models, as they were measured for this request, are kept on the node.
     sends, keeps : tuple of str
@@ -133,7 +139,9 @@ class CohortClient(Configured[S]):
     divides: ClassVar[bool] = True
     sends: ClassVar[tuple[str, ...]] = ("the parameters of each client's model, whenever it has trained",)
     keeps: ClassVar[tuple[str, ...]] = ("labels", "moments of the optimiser")
+    joins_frozen: ClassVar[bool] = True
     kept_models: tuple[str, ...] = ()
+    frozen: Tensor | None = None
 
     def __init__(self, node: Node, request: WorkRequest) -> None:
         self.node = node
@@ -160,7 +168,16 @@ class CohortClient(Configured[S]):
         for name, tensor in [*request.stacked.items(), *request.shared.items()]:
             if tensor.dtype not in _TYPES:
                 raise ReplyError(f"'{name}' of the request is of the type {tensor.dtype}")
-        return cls(node, request).reply().pack()
+        served = cls(node, request)
+        fingerprint = named(message.content)
+        if fingerprint:
+            served.frozen = frozen_layers(node, request.run, message.content, fingerprint)
+            if served.frozen is None:
+                node.done.append("asked for the frozen layers of the model")
+                return lacking()
+            if len(served.frozen) != served.layers.fixed.num_parameters:
+                raise ReplyError("the request has other frozen layers than the model of this node")
+        return served.reply().pack()
 
     def reply(self) -> WorkReply:
         """Evaluate, then train, or predict, as the request asks for."""
@@ -173,7 +190,14 @@ class CohortClient(Configured[S]):
             return WorkReply(request.clients, {}, metrics, self.kept_models)
         stacked, training = self.train()
         done.append(trained_on(self.cohort, request.round))
-        return WorkReply(request.clients, stacked, {**metrics, **training}, self.kept_models)
+        return WorkReply(request.clients, self._without_frozen(stacked), {**metrics, **training}, self.kept_models)
+
+    def _without_frozen(self, stacked: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Leave frozen layers out of whole models that a method sends back."""
+        parameters = stacked.get("parameters")
+        if self.frozen is None or parameters is None or parameters.shape[1] != self.layers.whole.num_parameters:
+            return stacked
+        return {**stacked, "parameters": self.layers.split(parameters)[0]}
 
     def evaluate_after(self, server_round: int) -> dict[str, Tensor]:
         """Evaluate the models as they are after a round, and say so for who runs the node.
@@ -220,12 +244,21 @@ class CohortClient(Configured[S]):
         return self.received()
 
     def received(self) -> Tensor:
-        """Return the models to work with; by default those that came with the request."""
-        return self.sent
+        """Return the models to work with, ``[clients, parameters]``; by default those that came with the request."""
+        return self.completed(self.sent)
+
+    @cached_property
+    def layers(self) -> PersonalLayers:
+        """Which columns of a model the server sends, and which stay here or were sent once."""
+        return PersonalLayers.of(self.cohort.model.layout, (), self.frozen is not None)
+
+    def completed(self, shared: Tensor) -> Tensor:
+        """Join what the server sends of models, ``[models, columns]``, with frozen layers to whole models."""
+        return self.layers.join(shared, shared[:, :0], self.frozen) if self.frozen is not None else shared
 
     def at_server(self) -> Tensor:
         """Return the models that the server has when these are measured, ``[clients, columns]``: those it sent."""
-        return self.sent
+        return self.completed(self.sent)
 
     @cached_property
     def sent(self) -> Tensor:
@@ -314,9 +347,15 @@ class CohortClient(Configured[S]):
         """
         request = self.request
         trained = self.cohort if cohort is None else cohort
-        return train_cohort(
+        result = train_cohort(
             self.node, trained, request.run, request.round, request.keep_from, start, gradient_term, purpose
         )
+        if self.frozen is not None and not bool((self.layers.fixed_of(result.parameters) == self.frozen).all()):
+            raise ReplyError(
+                "training has changed layers that require no gradient, and that are sent once: make them buffers of "
+                "the module (register_buffer), which are sent in every exchange"
+            )
+        return result
 
     def start(self) -> Tensor:
         """Return the models from which training starts, ``[clients, parameters]``; by default the current ones."""

@@ -132,6 +132,24 @@ def least_examples(build: Callable[[], nn.Module], task: TaskSpec) -> int:
         return 2 if not works(1) and works(2) else 1
 
 
+def changed_in_training(build: Callable[[], nn.Module], task: TaskSpec, names: Iterable[str]) -> set[str]:
+    """Find out by trying which of some parameters the forward pass in training changes by itself, as in place.
+
+    All of them, for a module that fails on random inputs.
+    """
+    names = set(names)
+    if not names:
+        return set()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        module = build().train()
+        before = {name: value.clone() for name, value in module.named_parameters() if name in names}
+        try:
+            module(_inputs(task, 3))
+        except Exception:
+            return names
+        return {name for name, value in module.named_parameters() if name in names and not value.equal(before[name])}
+
+
 def _inputs(task: TaskSpec, count: int) -> Tensor:
     return torch.randn(count, *task.input_shape, generator=torch.Generator().manual_seed(0))
 

@@ -20,6 +20,7 @@ from fedgraph.models.parameters import Layout
 from fedgraph.models.stacked import ModelFromTwin, without_global_draws
 from fedgraph.models.user_module import (
     built,
+    changed_in_training,
     check_real,
     constructor_options,
     hint_of_types,
@@ -206,8 +207,9 @@ class ModuleModel(ModelFromTwin):
         module = self._prototype
         kept = module.state_dict()
         buffers = {name: value for name, value in module.named_buffers() if name in kept and value.is_floating_point()}
-        frozen = {name: value for name, value in module.named_parameters() if not value.requires_grad}
-        return Layout.of(dict(module.named_parameters()) | buffers, buffers=[*frozen, *buffers])
+        frozen = [name for name, value in module.named_parameters() if not value.requires_grad]
+        unchanged = set(frozen) - changed_in_training(self._copy, self.task, frozen)
+        return Layout.of(dict(module.named_parameters()) | buffers, [*frozen, *buffers], unchanged)
 
     def forward(
         self, state: Mapping[str, Tensor], inputs: Tensor, training: bool

@@ -16,7 +16,15 @@ from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation, OrderedGrid, Traffic, identify
 from fedgraph.graph import write_graph
 from fedgraph.messages import to_record
-from fedgraph.models import Architectures, ModelChoice, initial_model, weights_sha256
+from fedgraph.methods.frozen_layers import FrozenLayers
+from fedgraph.models import (
+    Architectures,
+    ModelChoice,
+    PersonalLayers,
+    PersonalLayersSettings,
+    initial_model,
+    weights_sha256,
+)
 from fedgraph.runs import (
     AverageLast,
     Callback,
@@ -35,6 +43,7 @@ from fedgraph.runs import (
 )
 from fedgraph.runs.reports import FILE, LogProgress, PeerComparison
 from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.plugins import load_object
 from fedgraph.support.randomness import derive_seed
 from strategies.engine.base import CohortStrategy
 from strategies.engine.broken_outputs import notes_of
@@ -114,6 +123,7 @@ def execute_rounds(
             architectures.models[0], derive_seed(head.seed, "own initial model", name)
         ),
         defence=experiment.defence,
+        frozen=_frozen_layers(method, architectures, head.seed),
     )
     strategy = method.build(federation, plan)
     if not strategy.restorable:
@@ -135,6 +145,19 @@ def execute_rounds(
         compare_peers(strategy, Nodes(ordered, federation, plan, head.timeout)) if evaluation.compare_peers else None
     )
     _write_results(experiment, folder, federation, strategy, recorder, peers)
+
+
+def _frozen_layers(method: ChosenMethod, architectures: Architectures, seed: int) -> FrozenLayers | None:
+    """Return the layers that nodes are sent once: those that are not trained, where the client class can do without."""
+    layout = architectures.layout
+    if not layout.frozen or not getattr(load_object(method.client, "[experiment] client"), "joins_frozen", False):
+        return None
+    settings = method.settings
+    personal = settings.personal_layers if isinstance(settings, PersonalLayersSettings) else ()
+    layers = PersonalLayers.of(layout, personal, fixes_frozen=True)
+    if not layers.fixed.names:
+        return None
+    return FrozenLayers(layers.fixed, layers.fixed.row(architectures.initial(seed)))
 
 
 def _have_forecasts_written(
@@ -256,6 +279,7 @@ def _write_results(
         strategy.models,
         strategy.global_model(),
         strategy.plan.architectures,
+        strategy.plan.frozen,
     )
     if peers is not None:
         peers.write(folder.path / FILE)
@@ -284,7 +308,7 @@ def _write_results(
             traffic=Traffic(**{name: int(totals[name]) for name in vars(Traffic())}),
             seconds=totals["seconds"],
             evaluation=recorder.last,
-            sha256=weights_sha256(federation.names, strategy.models),
+            sha256=weights_sha256(federation.names, strategy.with_frozen(strategy.models)[1]),
             nodes=len(federation.hosts),
             groups=federation.groups,
             noted=noted,
