@@ -29,6 +29,10 @@ def frozen_layers(node: Node, run: str, content: RecordDict, fingerprint: str) -
         return _kept(path) if path.is_file() else None
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, save({RECORD: sent}))
+    for other in path.parent.glob("*.safetensors"):
+        # A run has one model: what else lies here was left by another run of that name.
+        if other != path:
+            other.unlink(missing_ok=True)
     _kept.cache_clear()
     return sent
 

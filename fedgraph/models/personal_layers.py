@@ -6,7 +6,7 @@ Private last layers: FedPer (Arivazhagan et al. 2019). Private representations: 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 import torch
@@ -44,7 +44,7 @@ class PersonalLayers:
     whole: Layout
     shared: Layout
     personal: Layout
-    fixed: Layout = Layout((), ())
+    fixed: Layout = field(default_factory=lambda: Layout((), ()))
 
     @classmethod
     def of(cls, whole: Layout, patterns: Sequence[str], fixes_frozen: bool = False) -> PersonalLayers:
