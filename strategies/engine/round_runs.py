@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation, OrderedGrid, Traffic, identify
@@ -93,7 +94,9 @@ def execute_rounds(
         return {name: earlier.get(name, 0) + count for name, count in now.items()}
 
     watched = _watched(experiment, federation, folder, lambda: counters()["seconds"])
-    recorder = Recorder(folder, federation.names, experiment.output.checkpoint_every, watched, counters)
+    recorder = Recorder(
+        folder, federation.names, experiment.output.checkpoint_every, watched, counters, federation.num_examples
+    )
     plan = RunPlan(
         layout=architectures.layout,
         client=method.client,
@@ -119,7 +122,7 @@ def execute_rounds(
     if evaluation.compare_peers:
         check_comparable(experiment, strategy)
     if experiment.output.resume:
-        earlier.update(_go_on(recorder, strategy, federation))
+        earlier.update(_go_on(recorder, strategy, federation, head.rounds))
     strategy.summary()
     strategy.start(
         ordered,
@@ -167,7 +170,7 @@ def open_federation(
     FedgraphError
         When clients are missing, hosted twice or disagree, and when the graph does not fit them.
     """
-    settings = method.settings.as_table()
+    settings = method.settings.as_table(nulls=True)
     federation = identify(
         grid,
         method.client,
@@ -223,17 +226,46 @@ def _check_restorable(experiment: Experiment) -> None:
     )
 
 
-def _go_on(recorder: Recorder, strategy: CohortStrategy, federation: Federation) -> dict[str, float]:
-    """Restore the strategy to the last checkpoint; return the counters at that time, empty without a checkpoint."""
+def _go_on(recorder: Recorder, strategy: CohortStrategy, federation: Federation, rounds: int) -> dict[str, float]:
+    """Restore the strategy to the last checkpoint; return the counters at that time, empty without a checkpoint.
+
+    Raises
+    ------
+    RunError
+        For other clients or other numbers of their examples than before, a checkpoint of another method or model, and
+        fewer rounds than were trained.
+    """
     saved = recorder.resume()
     if saved is None:
         return {}
     if saved["clients"] != list(federation.names):
         raise RunError("other clients take part than before the run was stopped; it cannot go on with these")
-    strategy.load_state(saved["strategy"])
-    log.info("going on after round %d", strategy.progress.rounds)
+    _check_same_examples(saved.get("examples", {}), federation)
+    try:
+        strategy.load_state(saved["strategy"])
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise RunError(
+            f"the checkpoint of this run is of another method or model than its experiment.toml describes "
+            f"({type(error).__name__}: {error}): set the experiment back, or start a new run"
+        ) from error
+    done = strategy.progress.rounds
+    if done > rounds:
+        raise RunError(f"[experiment] rounds = {rounds}, but this run has trained {done} already: set {done} or more")
+    log.info("going on after round %d", done)
     counters: dict[str, float] = saved["counters"]
     return counters
+
+
+def _check_same_examples(before: Mapping[str, Tensor], federation: Federation) -> None:
+    """Raise RunError, with the client, when a client has other numbers of examples than when the run was stopped."""
+    for split, counts in before.items():
+        now = federation.num_examples.get(split)
+        for name, old, new in zip(federation.names, counts.tolist(), () if now is None else now.tolist(), strict=False):
+            if old != new:
+                raise RunError(
+                    f"client '{name}' has {new} {split} examples and had {old} when this run was stopped: a run goes "
+                    "on with the data that it began with. Set the data back, or start a new run"
+                )
 
 
 def _write_results(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import random
 from collections import Counter
@@ -26,12 +25,13 @@ from fedgraph.messages import (
     from_record,
     to_record,
 )
+from fedgraph.methods import NODE_MINIMA, constructor_arguments
 from fedgraph.models import usable_rows
 from fedgraph.runs import RunPlan
 from fedgraph.support.errors import ExperimentError, ReplyError
 from fedgraph.support.files import State
 from fedgraph.support.randomness import derive_seed
-from fedgraph.support.settings import Settings
+from fedgraph.support.settings import Settings, with_nulls
 from fedgraph.support.untrusted import in_short, read_json
 from strategies.engine.base import CohortStrategy
 from strategies.engine.loop import Progress
@@ -44,7 +44,6 @@ _MOST_METRICS = 1_000
 _LONGEST_NAME = 200
 
 STOCK_CLIENT = "clients.engine.stock:StockClient"
-_NODE_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
 
 
 class StockStrategy(CohortStrategy):
@@ -271,19 +270,6 @@ def seeded(seed: int) -> Iterator[None]:
         random.setstate(before)
 
 
-def stock_keys(stock_class: type[Strategy]) -> dict[str, Any]:
-    """Return the keys of a stock strategy's table with their defaults: the arguments of its constructors."""
-    known: dict[str, inspect.Parameter] = {}
-    for base in reversed(stock_class.__mro__):
-        if "__init__" in vars(base) and base is not object:
-            known.update(inspect.signature(vars(base)["__init__"]).parameters)
-    return {
-        name.replace("_", "-"): parameter.default
-        for name, parameter in known.items()
-        if name != "self" and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    }
-
-
 def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: str, nodes: int) -> Strategy:
     """Construct a stock strategy from its table; keys are its keyword arguments with dashes.
 
@@ -295,12 +281,13 @@ def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: st
     ExperimentError
         For an unknown key, with the known ones, or values the strategy refuses.
     """
-    known = stock_keys(stock_class)
+    known = constructor_arguments(stock_class)
+    table = with_nulls(table)
     arguments = {key.replace("-", "_"): value for key, value in table.items()}
     unknown = sorted(set(table) - set(known))
     if unknown:
         raise ExperimentError(f"{where} has no key '{unknown[0]}'; known keys: {', '.join(sorted(known))}")
-    for name in _NODE_MINIMA:
+    for name in NODE_MINIMA:
         default = known.get(name.replace("_", "-"))
         if isinstance(default, int):
             arguments.setdefault(name, min(default, nodes))

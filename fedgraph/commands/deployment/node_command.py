@@ -199,7 +199,7 @@ def _rehearse(experiment: Experiment, node_config: Mapping[str, Any], console: C
     from strategies.engine.chosen import ChosenMethod
 
     chosen = ChosenMethod(experiment)
-    found = rehearse(experiment, chosen.client, chosen.settings.as_table(), node_config)
+    found = rehearse(experiment, chosen.client, chosen.settings.as_table(nulls=True), node_config)
     head = experiment.experiment
     console.print(
         f"Experiment '{head.name}', method {experiment.method.name}: {experiment.method.title}", soft_wrap=True
