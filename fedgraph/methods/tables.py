@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import Settings, parse, with_nulls
 
 NODE_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
@@ -59,36 +60,57 @@ def _arguments(strategy_class: type) -> dict[str, inspect.Parameter]:
     return {name: each for own in several for name, each in own.items()}
 
 
-def _with_arguments(strategy_class: type, table: dict[str, Any]) -> dict[str, Any]:
-    """Add the values that a stock strategy, made from ``table``, has for its other arguments."""
-    given = {key.replace("-", "_"): value for key, value in with_nulls(table).items()}
+def _with_arguments(strategy_class: type, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the values that a stock strategy, made from ``table``, has for its other arguments.
+
+    A strategy that it wraps is a table with its dotted path as ``name``.
+    """
+    table = dict(table)
     try:
-        before = vars(strategy_class(**given))
+        if "strategy" in table:
+            table["strategy"] = _wrapped(table["strategy"])
+        before = _plain(vars(_made(strategy_class, table)))
     except Exception:  # what is wrong with the table is said where the method is checked
         return table
-    values = {name: before.get(name, parameter.default) for name, parameter in _arguments(strategy_class).items()}
-    values = {name: value for name, value in values.items() if name not in {*given, *NODE_MINIMA} and _is_plain(value)}
+    values = {
+        name.replace("_", "-"): before.get(name, parameter.default)
+        for name, parameter in _arguments(strategy_class).items()
+        if name not in NODE_MINIMA
+    }
+    values = {key: value for key, value in values.items() if key not in with_nulls(table) and _is_plain(value)}
 
     def is_same(more: Mapping[str, Any]) -> bool:
-        return _plain_attributes(strategy_class, {**given, **more}) == _plain(before)
+        try:
+            return _plain(vars(_made(strategy_class, {**table, **more}))) == before
+        except Exception:
+            return False
 
     # A constructor may fix an argument of the class it extends, which cannot be given then.
-    found = values if is_same(values) else {name: value for name, value in values.items() if is_same({name: value})}
-    return {**table, **{name.replace("_", "-"): value for name, value in found.items()}}
+    found = values if is_same(values) else {key: value for key, value in values.items() if is_same({key: value})}
+    return {**table, **found}
+
+
+def _wrapped(given: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table of a strategy that another one wraps, which may be given as its dotted path alone."""
+    table = {"name": given} if isinstance(given, str) else dict(given)
+    path = table.pop("name")
+    return {"name": path, **_with_arguments(load_object(path, "strategy"), table)}
+
+
+def _made(strategy_class: type, table: Mapping[str, Any]) -> Any:
+    """Construct a stock strategy, and the one that it wraps."""
+    arguments = {key.replace("-", "_"): value for key, value in with_nulls(table).items()}
+    inner = arguments.get("strategy")
+    if isinstance(inner, Mapping):
+        rest = {key: value for key, value in inner.items() if key != "name"}
+        arguments["strategy"] = _made(load_object(inner["name"], "strategy"), rest)
+    return strategy_class(**arguments)
 
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
     return isinstance(value, (bool, int, float, str))
-
-
-def _plain_attributes(strategy_class: type, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the plain attributes of a strategy; None if it cannot be made, as when it fixes an argument itself."""
-    try:
-        return _plain(vars(strategy_class(**arguments)))
-    except Exception:
-        return None
 
 
 def _plain(attributes: Mapping[str, Any]) -> dict[str, Any]:

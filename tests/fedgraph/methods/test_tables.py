@@ -159,6 +159,17 @@ def test_arguments_that_cannot_be_given_are_not_written(name, more):
     assert "fraction-train" not in found
 
 
+@pytest.mark.parametrize("inner", ["flwr.serverapp.strategy:FedAdam", {"name": "flwr.serverapp.strategy:FedAdam"}])
+def test_arguments_of_a_strategy_that_is_wrapped_are_written(inner):
+    name = "DifferentialPrivacyServerSideFixedClipping"
+    given = {"strategy": inner, "noise-multiplier": 0.5, "clipping-norm": 2.0, "num-sampled-clients": 3}
+    experiment = parse_experiment(tables({"strategy": f"flwr.serverapp.strategy:{name}"}, **{name: given}))
+    found = written(experiment)[name]
+    assert found.items() >= {key: value for key, value in given.items() if key != "strategy"}.items()
+    assert found["strategy"].items() >= {"name": "flwr.serverapp.strategy:FedAdam", "eta": 0.1, "beta-1": 0.9}.items()
+    assert parse_experiment(written(experiment)).as_toml() == experiment.as_toml()
+
+
 @pytest.mark.parametrize("name", [*MODELS, "torch.nn:Linear"])
 def test_every_key_of_a_model_and_of_its_variants_is_written(name):
     variants = [{"clients": ["a"], "name": "mlp", "hidden": [2]}]
