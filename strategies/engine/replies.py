@@ -119,7 +119,8 @@ def collect(
         good = torch.tensor([name not in unusable for name in clients[node]])
         parts.append((asked[node][good], _rows(reply, good)))
     for reason in by_reason(absent) if log_absent else ():
-        log.warning("no usable reply from %s", reason)
+        # Of an absence that lasts, the screen shows the first exchange alone; the run's log has every one.
+        log.warning("no usable reply from %s", reason, extra={"once": f"absent: {reason}"})
     first = {message.metadata.src_node_id: message for message in reversed(sent)}
     return _stack(federation, parts, absent), [first[node] for node in found]
 

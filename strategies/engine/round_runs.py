@@ -293,28 +293,25 @@ def _write_results(
     graph = federation.graph
     if strategy.needs_graph and graph is not None and graph.without_self_loops().num_edges == 0:
         noted["notes"] = ["the client graph has no edges, so that nothing is shared along it: see [graph]"]
-    if getattr(experiment.data, "test", None) == "shared" and "test" in experiment.evaluation.splits:
-        count = len(federation.names)
-        noted["measured"] = f"{count} clients, all measured on the same test data with the model each holds at the end"
     noted["task"] = asdict(federation.task)
     noted["models_per_round"] = _models_per_round(folder, strategy)
     noted |= strategy.defence.facts() | strategy.facts() | ({} if peers is None else {"peers": peers.summary()})
     totals = recorder.counters()
-    folder.write_summary(
-        summary_of(
-            experiment,
-            federation.names,
-            federation.data,
-            rounds=strategy.progress.rounds,
-            traffic=Traffic(**{name: int(totals[name]) for name in vars(Traffic())}),
-            seconds=totals["seconds"],
-            evaluation=recorder.last,
-            sha256=weights_sha256(federation.names, strategy.models),
-            nodes=len(federation.hosts),
-            groups=federation.groups,
-            noted=noted,
-        )
+    summary = summary_of(
+        experiment,
+        federation.names,
+        federation.data,
+        rounds=strategy.progress.rounds,
+        traffic=Traffic(**{name: int(totals[name]) for name in vars(Traffic())}),
+        seconds=totals["seconds"],
+        evaluation=recorder.last,
+        sha256=weights_sha256(federation.names, strategy.models),
+        nodes=len(federation.hosts),
+        groups=federation.groups,
+        noted=noted,
+        trainings=folder.trainings(),
     )
+    folder.write_summary(summary)
     log.info(
         "finished: %s; %d exchanges, %.1f MB down, %.1f MB up", folder.path / "summary.json",
         totals["exchanges"], totals["bytes_down"] / 1e6, totals["bytes_up"] / 1e6,
