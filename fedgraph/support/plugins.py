@@ -140,7 +140,9 @@ def _shadow_hint(module_name: str) -> str:
     ours = _own(top)
     seen = [Path(folder).resolve() for folder in getattr(sys.modules.get(top), "__path__", [])]
     theirs = [Path(entry or ".").resolve() / top for entry in sys.path]
-    for folder in (folder for folder in dict.fromkeys([*seen, *theirs]) if folder != ours and folder.is_dir()):
+    # That of another checkout is nobody's to rename.
+    users = [folder for folder in theirs if not _is_checkout(folder.parent)]
+    for folder in (folder for folder in dict.fromkeys([*seen, *users]) if folder != ours and folder.is_dir()):
         hides, hidden = (
             (folder, f"this project's own {ours}") if folder in seen else (f"this project's own {ours}", folder)
         )
