@@ -92,15 +92,25 @@ def _caption(summary: Mapping[str, Any], split: str) -> str:
     who = in_words(*counts(summary, split))
     usual = f"{who}, each measured on its own {split} data with the model it holds at the end"
     lost = summary.get("not_measured", {}).get(split, {})
-    return str(summary.get("measured", usual)) + (f"; not measured: {'; '.join(by_reason(lost))}" if lost else "")
+    said = [str(summary.get("measured", usual))]
+    if lost:
+        said.append(f"not measured: {'; '.join(by_reason(lost))}")
+    never = {name: of["reason"] for name, of in summary.get("missed_training", {}).items() if _never(of)}
+    if never:
+        said.append(f"never trained: {'; '.join(by_reason(never))}")
+    return "; ".join(said)
+
+
+def _never(missed: Mapping[str, Any]) -> bool:
+    return bool(missed["rounds"] == missed["of"])
 
 
 def rows(summaries: Sequence[Mapping[str, Any]], split: str) -> dict[str, list[str]]:
     """Return rows of a table about clients that were lost, by label, with a cell for each run; none without any."""
     counted = [counts(summary, split) for summary in summaries]
     missed = [summary.get("missed_training", {}) for summary in summaries]
-    never = [{name: of for name, of in each.items() if of["rounds"] == of["of"]} for each in missed]
-    some = [{name: of for name, of in each.items() if of["rounds"] < of["of"]} for each in missed]
+    never = [{name: of for name, of in each.items() if _never(of)} for each in missed]
+    some = [{name: of for name, of in each.items() if not _never(of)} for each in missed]
     found = {}
     if any(measured < everybody for measured, everybody in counted):
         found["clients measured"] = [f"{measured} of {everybody}" for measured, everybody in counted]

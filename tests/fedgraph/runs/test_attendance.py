@@ -58,7 +58,7 @@ def test_lost_clients_are_counted_and_named():
         "missed rounds": ["c: 1 of 2", "-"],
     }
     assert captions([lost], "test").startswith("2 of 4 clients, each measured on its own test data")
-    assert captions([lost], "test").endswith("; not measured: c, d: gone")
+    assert captions([lost], "test").endswith("; not measured: c, d: gone; never trained: d: no reply")
 
 
 def test_a_client_without_a_finite_value_says_so():

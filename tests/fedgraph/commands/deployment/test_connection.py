@@ -9,7 +9,7 @@ import pytest
 
 from fedgraph.commands.deployment.connection import check_port_free, check_superlink, host_and_port
 from fedgraph.commands.deployment.credentials import make_test_credentials
-from fedgraph.federation.grids.local_flower import flower_environment, free_port, past_proxies
+from fedgraph.federation.grids.local_flower import flower_environment, free_port, past_proxies, process, program
 from fedgraph.support.errors import RunError
 
 
@@ -197,20 +197,20 @@ def test_the_check_goes_through_the_proxy_that_flower_goes_through(tmp_path, lis
     assert len(proxy.asked) == 3
 
 
-def test_flower_goes_the_same_way(listen, proxy, monkeypatch):
-    """Its client asks the same proxy, and none where no_proxy names the server."""
-    from flwr.supercore.protobuf.client import ProtobufClient
-
+@pytest.mark.process
+def test_flower_goes_the_same_way(tmp_path, listen, proxy, monkeypatch):
+    """Its SuperNode asks the proxy that the check has asked; and processes on this machine do not."""
     address, port = listen(host=ELSEWHERE), proxy("403 Forbidden")
-    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{port}")
-    for no_proxy, asked in (("", 2), (ELSEWHERE, 2)):
-        monkeypatch.setenv("no_proxy", no_proxy)
-        client = ProtobufClient(f"http://{address}")._client
-        with contextlib.suppress(Exception):
-            client.get(f"http://{address}/health")
-        with contextlib.suppress(RunError):
-            check_superlink(address, None)
-        assert len(proxy.asked) == asked
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
+    with pytest.raises(RunError, match="403 Forbidden came back"):
+        check_superlink(address, None)
+    command = [program("flower-supernode"), "--insecure", "--superlink", address, "--port", str(free_port())]
+    with process(command, flower_environment(tmp_path), tmp_path / "log"):
+        deadline = time.monotonic() + 120
+        while len(proxy.asked) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+    assert [first.split()[1].startswith(f"http://{address}/") for first in proxy.asked[:2]] == [True, True]
+    assert not any("127.0.0.1" in first for first in proxy.asked)
 
 
 @pytest.mark.parametrize("variable", ["https_proxy", "HTTPS_PROXY", "all_proxy"])
