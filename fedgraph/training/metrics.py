@@ -63,6 +63,7 @@ DIRECTION: dict[str, Literal["lower", "higher"]] = {
     "accuracy": "higher",
     "auc": "higher",
     "aupr": "higher",
+    "ece": "lower",
     "f1": "higher",
     "loss": "lower",
     "mae": "lower",
