@@ -1,8 +1,7 @@
 """Scores of predictions of single features, in the units of the table.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 3.3: MAE and RMSE of numbers, AUC and
-AUPR of binary features, precision and recall of categorical ones. Beside these the expected calibration error (Naeini,
-Cooper, Hauskrecht, AAAI 2015; Guo et al., ICML 2017).
+AUPR of binary features, precision and recall of categorical ones; beside these the expected calibration error.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedgraph.data.columns import Floats
@@ -18,13 +16,11 @@ from fedgraph.data.encoding import Encoding, check_shape
 from fedgraph.data.schema import Feature, Schema
 from fedgraph.graphical.network.network import Network
 from fedgraph.support.errors import DataError
+from fedgraph.support.probability_scores import calibration_error, ranking_scores
 
 Predictions = Mapping[str, Floats]
 """By target: numbers ``[rows]`` in the units of the table (of ordered words, positions), an embedding ``[rows,
 numbers]``, or probabilities ``[rows, categories]`` of binary and categorical features."""
-
-_BINS = 15
-"""Number of bins of the expected calibration error, as in Guo et al."""
 
 
 def as_predictions(network: Network, encoding: Encoding, units: Tensor, targets: Sequence[str]) -> Predictions:
@@ -82,8 +78,7 @@ def score(feature: Feature, truth: Floats, predicted: Floats) -> dict[str, float
     categorical, by the most probable category: ``micro-precision``, ``micro-recall``, and ``macro-precision``,
     ``macro-recall``, means over all categories of the feature; as in the paper, the recall of a category is 0 where it
     never was the truth, and the precision 0 where it never was predicted. ``ece`` is the expected calibration error
-    (:func:`calibration_error`) of the probability of the most probable category, or of the positive one of two. Without
-    any row all are NaN.
+    of the probability of the most probable category, or of the positive one of two. Without any row all are NaN.
 
     Binary also: ``auc`` (of the ROC curve) and ``aupr`` (average precision), NaN where only one category occurs. The
     positive category is the one that fewer of these rows have, in the paper the death of a child, and the second if
@@ -117,24 +112,13 @@ def _number(truth: Floats, predicted: Floats) -> dict[str, float]:
 
 
 def _binary(truth: Floats, chances: Floats) -> dict[str, float]:
-    from sklearn import metrics
-
     rarer = int(2 * truth.sum() <= len(truth))
-    positive, chance = truth == rarer, chances[:, rarer]
-    ranked = _measured(
-        {
-            "auc": lambda: metrics.roc_auc_score(positive, chance),
-            "aupr": lambda: metrics.average_precision_score(positive, chance),
-        },
-        len(np.unique(truth)) == 2,
-    )
-    error = _measured({"ece": lambda: calibration_error(chance, positive)}, len(truth) > 0)
-    return ranked | _averaged(truth, chances) | error
+    return ranking_scores(chances[:, rarer], truth == rarer) | _averaged(truth, chances)
 
 
 def _categorical(truth: Floats, chances: Floats) -> dict[str, float]:
-    error = {"ece": lambda: calibration_error(chances.max(1), chances.argmax(1) == truth)}
-    return _averaged(truth, chances) | _measured(error, len(truth) > 0)
+    confident = chances.max(1, initial=0)
+    return _averaged(truth, chances) | {"ece": calibration_error(confident, chances.argmax(1) == truth)}
 
 
 def _averaged(truth: Floats, chances: Floats) -> dict[str, float]:
@@ -154,32 +138,6 @@ def _averaged(truth: Floats, chances: Floats) -> dict[str, float]:
         },
         len(truth) > 0,
     )
-
-
-def calibration_error(chances: Floats, happened: NDArray[np.bool_]) -> float:
-    """Return the expected calibration error of probabilities, over 15 bins of equal width.
-
-    It is the mean over rows of how far, in the row's bin, the mean probability is from the share in which it came true.
-    A forecast of the same base rate for every row has an error of 0, so that the error says nothing without a score of
-    how well rows are told apart.
-
-    Parameters
-    ----------
-    chances : array
-        Probabilities ``[rows]``, 0 to 1.
-    happened : array
-        Whether it came true, bool ``[rows]``.
-
-    Returns
-    -------
-    float
-        0 to 1; NaN without any row.
-    """
-    if not len(chances):
-        return float("nan")
-    bins = np.minimum((chances * _BINS).astype(np.int64), _BINS - 1)
-    apart = np.bincount(bins, chances - happened, minlength=_BINS)
-    return float(np.abs(apart).sum() / len(chances))
 
 
 def _measured(measures: Mapping[str, Callable[[], float]], possible: bool) -> dict[str, float]:

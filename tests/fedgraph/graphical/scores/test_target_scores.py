@@ -1,14 +1,13 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.calibration import calibration_curve
 
 from fedgraph.data.encoding.encoding import Encoding
 from fedgraph.data.encoding.scaling import Scaling
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.graphical.network.network import Network
 from fedgraph.graphical.network.settings import NGMSettings
-from fedgraph.graphical.scores.target_scores import as_predictions, calibration_error, score, score_targets
+from fedgraph.graphical.scores.target_scores import as_predictions, score, score_targets
 from fedgraph.support.errors import DataError
 
 NAN = float("nan")
@@ -55,17 +54,6 @@ def test_calibration_of_categories_is_that_of_the_most_probable_one():
     chances = np.array([[0.5, 0.3, 0.1, 0.1], [0.5, 0.3, 0.1, 0.1], [0.1, 0.1, 0.0, 0.8]])
     assert score(CAUSE, np.array([0, 1, 3.0]), chances)["ece"] == pytest.approx(0.2 / 3)
     assert score(CAUSE, np.array([1, 1, 0.0]), chances)["ece"] == pytest.approx((2 * 0.5 + 0.8) / 3)
-    assert calibration_error(np.array([1.0, 0.0]), np.array([True, False])) == 0
-    assert np.isnan(calibration_error(np.zeros(0), np.zeros(0, dtype=bool)))
-
-
-def test_calibration_is_the_gap_of_the_curve_that_scikit_learn_draws():
-    random = np.random.default_rng(0)
-    chances = random.random(500)
-    happened = random.random(500) < chances**2
-    shares, means = calibration_curve(happened, chances, n_bins=15)
-    counts = np.histogram(chances, bins=15, range=(0, 1))[0]
-    assert calibration_error(chances, happened) == pytest.approx(np.sum(counts * np.abs(shares - means)) / 500)
 
 
 def test_categories_without_labels_or_predictions_count_as_zero():
