@@ -65,7 +65,7 @@ class TableScores:
         dict of str to float
             ``<split>/<target>-<metric><suffix>`` -> value.
         """
-        tables = {"test": self._held.rows(name, self._common).values["test"]}
+        tables = {"test": self._held.values(name, self._common)["test"]}
         if (public := self._held.public(self._common)) is not None:
             tables["public"] = public
         scores: dict[str, float] = {}
@@ -131,7 +131,7 @@ class TableScores:
         """Return the yardsticks of some clients' training rows, each fitted once."""
         if whose not in self._yardsticks:
             targets = [each for each in self._targets(self._common) if self._common[each].kind != "embedding"]
-            training = np.concatenate([self._held.rows(each, self._common).values["train"] for each in whose])
+            training = np.concatenate([self._held.values(each, self._common)["train"] for each in whose])
             self._yardsticks[whose] = {
                 yardstick: fit_targets(yardstick, self._common, training, targets, self._seed)
                 for yardstick in get_args(Yardstick)
@@ -147,7 +147,7 @@ class TableScores:
     def _with_private(self, name: str, schema: Schema, split: str, values: Floats) -> Floats:
         """Return rows of a schema with the client's private features, which are missing in public rows."""
         if split != "public":
-            return self._held.rows(name, schema).values[split]
+            return self._held.values(name, schema)[split]
         more = np.full((len(values), schema.num_values), np.nan)
         more[:, : values.shape[1]] = values
         return more

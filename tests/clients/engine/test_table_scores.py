@@ -23,7 +23,7 @@ def scored(table_tables, data_dir, monkeypatch):
 
     def found(pooled):
         source = client_table_source(open_source(parse_experiment(table_tables).data, data_dir), "fedngm")
-        held = TableRows(source, NAMES, ScalingSettings(), None)
+        held = TableRows(source, NAMES, ScalingSettings())
         common = held.schema("east").select(("height", "weight", "ill", "ward", "stay"))
         how = "pooled" if pooled else "distilled"
         settings = FedNGMSettings(yardsticks=True, targets=("weight", "ill"), hidden=0.3, global_model=how)
@@ -38,7 +38,7 @@ def scored(table_tables, data_dir, monkeypatch):
             patched.setattr(module, "fit_targets", fit_targets)
             scores = TableScores(held, NAMES, common, settings, 0)
             told = {name: scores.of(name, {}) for name in NAMES}
-        return told, fitted, [len(held.rows(name, common).values["train"]) for name in NAMES]
+        return told, fitted, [len(held.values(name, common)["train"]) for name in NAMES]
 
     return found
 
