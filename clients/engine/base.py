@@ -15,6 +15,7 @@ from clients.engine.assignment import Assignment
 from clients.engine.node import Node
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.messages import WorkReply, WorkRequest
+from fedgraph.methods.baselines import STOCK_TERMS
 from fedgraph.models import finite_rows
 from fedgraph.support.errors import ReplyError, quoted
 from fedgraph.support.settings import Configured, S
@@ -118,9 +119,12 @@ class CohortClient(Configured[S]):
         Descriptions of what the server receives, and of what stays on the node, shown by ``fedgraph node``.
     divides : bool
         Whether data have to be enough for training, validation and test.
+    terms : frozenset of str
+        Numbers of stock strategies (:data:`fedgraph.methods.baselines.STOCK_TERMS`) that change how the class trains.
     """
 
     divides: ClassVar[bool] = True
+    terms: ClassVar[frozenset[str]] = frozenset()
     sends: ClassVar[tuple[str, ...]] = ("the parameters of each client's model, whenever it has trained",)
     keeps: ClassVar[tuple[str, ...]] = ("labels", "moments of the optimiser")
 
@@ -149,6 +153,11 @@ class CohortClient(Configured[S]):
         for name, tensor in [*request.stacked.items(), *request.shared.items()]:
             if tensor.dtype not in _TYPES:
                 raise ReplyError(f"'{name}' of the request is of the type {tensor.dtype}")
+        for name in sorted(STOCK_TERMS.keys() & request.stacked.keys() - cls.terms):
+            raise ReplyError(
+                f"the strategy asks for {STOCK_TERMS[name]}, and {cls.__name__} trains without it: derive the class "
+                "from clients.engine.stock:StockClient"
+            )
         return cls(node, request).reply().pack()
 
     def reply(self) -> WorkReply:
@@ -162,7 +171,36 @@ class CohortClient(Configured[S]):
             return WorkReply(request.clients, {}, metrics)
         stacked, training = self.train()
         done.append(trained_on(self.cohort, request.round))
+        if request.mean:
+            return self.averaged(stacked["parameters"], {**metrics, **training})
         return WorkReply(request.clients, stacked, {**metrics, **training})
+
+    def averaged(self, parameters: Tensor, metrics: dict[str, Tensor]) -> WorkReply:
+        """Reply with the mean of models ``[clients, parameters]``, weighted by training examples.
+
+        Models that are not finite are left out, and their clients named.
+
+        Raises
+        ------
+        ReplyError
+            When no model is left.
+        """
+        usable = finite_rows(parameters)
+        examples = self.cohort.data.splits["train"].num_examples.float()
+        weights = torch.where(usable, examples, 0.0)
+        clients = self.request.clients
+        if not usable.any() or (examples.any() and not weights.any()):
+            raise ReplyError(f"training diverged at {', '.join(clients)}: NaN or infinite parameters")
+        if not usable.all():
+            parameters = torch.where(usable[:, None], parameters, 0.0)
+        # A node whose clients have no examples returns the model it received, which then has no weight.
+        mean = (weights / weights.sum()) @ parameters if weights.any() else self.models[0]
+        failed = {
+            name: "training diverged: NaN or infinite parameters"
+            for name, good in zip(clients, usable.tolist(), strict=True)
+            if not good
+        }
+        return WorkReply(clients, {}, metrics, {"parameters": mean}, failed)
 
     def evaluate_after(self, server_round: int) -> dict[str, Tensor]:
         """Evaluate the models as they are after a round, and say so for who runs the node."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.untrusted import check_name, in_short
@@ -17,6 +17,8 @@ NUMPY = "numpy.ndarray"
 _NUMPY_HEADER = 4096
 """Upper bound on the bytes of the header of a serialised array."""
 
+_EMPTY: dict[str, list[str] | str] = {"empty-lists": [], "empty-texts": ""}
+
 _MOST_AXES = 16
 _LONGEST_AXIS = 1 << 40
 _MOST_RECORDS = 50
@@ -26,7 +28,7 @@ _LONGEST_TEXT = 1 << 24
 
 
 def check_content(content: RecordDict) -> None:
-    """Check the structure of a message from another party, whatever it is about.
+    """Check the structure of a message from another party, whatever it is about, and undo :func:`mark_empty`.
 
     Names, numbers of entries, lengths of texts, and that every array has as many bytes as its shape and type say. No
     array is decoded, and nothing is allocated.
@@ -36,6 +38,7 @@ def check_content(content: RecordDict) -> None:
     ReplyError
         With the first part that cannot be accepted.
     """
+    _restore_empty(content)
     if len(content) > _MOST_RECORDS:
         raise ReplyError(f"it has {len(content):,} records, and {_MOST_RECORDS} are the most")
     for record_name, record in content.items():
@@ -49,6 +52,37 @@ def check_content(content: RecordDict) -> None:
                 check_array(name, value)
             elif not isinstance(record, MetricRecord) and any(len(text) > _LONGEST_TEXT for text in _texts(value)):
                 raise ReplyError(f"the text '{name}' is longer than {_LONGEST_TEXT:,} letters")
+
+
+def mark_empty(content: RecordDict) -> RecordDict:
+    """Replace empty lists and texts of config records, whose bytes Flower's ``message_size_mod`` cannot count.
+
+    Returns
+    -------
+    RecordDict
+        The same content. A record lists the names of what was empty, which :func:`check_content` puts back.
+    """
+    for record in content.config_records.values():
+        for key, empty in _EMPTY.items():
+            names = [name for name, value in record.items() if type(value) is type(empty) and not value]
+            for name in names:
+                del record[name]
+            if names:
+                record[key] = [*_names(record, key), *names]
+    return content
+
+
+def _restore_empty(content: RecordDict) -> None:
+    for record in content.config_records.values():
+        for key, empty in _EMPTY.items():
+            for name in _names(record, key):
+                record.setdefault(name, type(empty)())
+            record.pop(key, None)
+
+
+def _names(record: ConfigRecord, key: str) -> list[str]:
+    found = record.get(key)
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
 
 def check_array(name: str, array: Array) -> None:

@@ -37,7 +37,7 @@ class Nodes:
 
     def __init__(self, grid: OrderedGrid, federation: Federation, plan: RunPlan, timeout: float) -> None:
         self.grid = grid
-        self._federation, self._plan, self._timeout = federation, plan, timeout
+        self._federation, self._plan, self.timeout = federation, plan, timeout
         self._node_of = {place: node for node, rows in federation.hosts.items() for place in rows.tolist()}
 
     def ask(
@@ -50,8 +50,10 @@ class Nodes:
         further: Callable[[Tensor, bool], Tensors] = lambda positions, measures: {},
         predictions: Reader | None = None,
         types: Mapping[str, str] | None = None,
+        only: Tensor | None = None,
+        means: Reader | None = None,
     ) -> Replies:
-        """Run one exchange with all nodes.
+        """Run one exchange with all nodes, or with those of some clients.
 
         Parameters
         ----------
@@ -72,6 +74,10 @@ class Nodes:
             Reads what the models sent predict for the test examples. By default predictions are not asked for.
         types : mapping of str to str, optional
             NumPy types of returned tensors that are not float32, by name.
+        only : Tensor, optional
+            Positions of the clients that are asked; by default all are.
+        means : Reader, optional
+            Reads the mean of a node's models, which is asked for in their place.
 
         Returns
         -------
@@ -80,22 +86,26 @@ class Nodes:
         """
         kind = MessageType.EVALUATE if shapes is None else MessageType.TRAIN
         shared_record, messages = to_record(shared), []
+        asked = self._federation.hosts if only is None else _among(self._federation.hosts, only)
         for node in self.grid.get_node_ids():
-            positions = self._federation.hosts[node]
+            if node not in asked:
+                continue
+            positions = asked[node]
             rows = _slice_or_rows(positions)
             more = further(positions, bool(splits) or predictions is not None)
             request = self._request(
                 server_round,
-                self._federation.clients_of(node),
+                tuple(self._federation.names[position] for position in positions.tolist()),
                 {name: tensor[rows] for name, tensor in stacked.items()},
                 {**shared, **more},
                 splits,
                 shapes is not None,
                 predictions is not None,
+                means is not None,
             )
             content = request.pack(None if more else shared_record)
             messages.append(Message(content, node, kind, group_id=str(server_round)))
-        return self.exchange(messages, self._federation.hosts, predictions or self._reader(shapes, types))
+        return self.exchange(messages, asked, predictions or means or self._reader(shapes, types))
 
     def ask_one(
         self,
@@ -115,16 +125,7 @@ class Nodes:
 
     def exchange(self, messages: Iterable[Message], asked: Mapping[int, Tensor], read: Reader) -> Replies:
         """Send messages, and return the usable replies."""
-        return self.taken_in(self.send(messages), asked, read)[0]
-
-    def send(self, messages: Iterable[Message]) -> list[Message]:
-        """Send messages, and return whatever comes back in time."""
-        return self.grid.send_and_receive(messages, timeout=self._timeout)
-
-    def taken_in(
-        self, received: Iterable[Message], asked: Mapping[int, Tensor], read: Reader
-    ) -> tuple[Replies, list[Message]]:
-        """Return the usable replies, and the messages they came in. See :func:`collect`."""
+        received = self.grid.send_and_receive(messages, timeout=self.timeout)
         return collect(self._federation, asked, received, read)
 
     def _request(
@@ -136,6 +137,7 @@ class Nodes:
         splits: Sequence[SplitName],
         train: bool,
         predict: bool = False,
+        mean: bool = False,
     ) -> WorkRequest:
         plan = self._plan
         return WorkRequest(
@@ -150,6 +152,7 @@ class Nodes:
             train=train,
             keep_from=plan.keep_from(server_round),
             predict=predict,
+            mean=mean,
         )
 
     def _reader(self, shapes: Shapes | None, types: Mapping[str, str] | None = None) -> Reader:
@@ -169,6 +172,12 @@ def _read(
     if architectures is not None and "parameters" in reply.stacked:
         unusable = {**architectures.padding_violations(clients, reply.stacked["parameters"]), **unusable}
     return reply, unusable
+
+
+def _among(hosts: Mapping[int, Tensor], only: Tensor) -> dict[int, Tensor]:
+    """Return the clients of each node that are among ``only``; nodes without any are left out."""
+    found = {node: rows[torch.isin(rows, only)] for node, rows in hosts.items()}
+    return {node: rows for node, rows in found.items() if len(rows)}
 
 
 def _slice_or_rows(positions: Tensor) -> slice | Tensor:

@@ -86,7 +86,7 @@ def collect(
     messages: Iterable[Message],
     read: Reader,
     log_absent: bool = True,
-) -> tuple[Replies, list[Message]]:
+) -> Replies:
     """Unpack usable replies, and log why the other clients asked have none.
 
     Parameters
@@ -104,14 +104,12 @@ def collect(
 
     Returns
     -------
-    replies : Replies
+    Replies
         Usable replies, stacked.
-    messages : list of Message
-        Messages that at least one of them came from.
     """
-    names, sent = federation.names, list(messages)
+    names = federation.names
     clients = {node: [names[position] for position in positions.tolist()] for node, positions in asked.items()}
-    found, problems = split_replies(sent, asked, lambda node, content: read(content, clients[node]))
+    found, problems = split_replies(messages, asked, lambda node, content: read(content, clients[node]))
     absent = {name: problem for node, problem in problems.items() for name in clients[node]}
     parts: list[tuple[Tensor, WorkReply]] = []
     for node, (reply, unusable) in found.items():
@@ -120,8 +118,7 @@ def collect(
         parts.append((asked[node][good], _rows(reply, good)))
     for reason in by_reason(absent) if log_absent else ():
         log.warning("no usable reply from %s", reason)
-    first = {message.metadata.src_node_id: message for message in reversed(sent)}
-    return _stack(federation, parts, absent), [first[node] for node in found]
+    return _stack(federation, parts, absent)
 
 
 def _rows(reply: WorkReply, good: Tensor) -> WorkReply:

@@ -449,11 +449,11 @@ def test_a_node_does_not_hand_out_clear_embeddings_in_a_secret_run(trained, data
     from clients.engine.node import Node
     from clients.f3_secret import SecretClient
     from fedgraph.experiment.experiment import parse_experiment
-    from fedgraph.messages.embeddings import EMBED, EmbedRequest
+    from fedgraph.messages.embeddings import EmbedRequest
     from fedgraph.support.errors import ReplyError
 
     part = parse_experiment(trained.tables).client_part({"run": "x"})
     node = Node.of(Context(1, 1, {"clients": OWNERS[0], "data-dir": str(data_dir)}, RecordDict(), {}))
     asked = EmbedRequest("clients.f3_secret:SecretClient", part, "run")
     with pytest.raises(ReplyError, match="asks for embeddings in the clear"):
-        SecretClient.handle(Message(asked.pack(), 1, EMBED), node)
+        SecretClient.handle(Message(asked.pack(), 1, EmbedRequest.message_type), node)
