@@ -17,7 +17,7 @@ NUMPY = "numpy.ndarray"
 _NUMPY_HEADER = 4096
 """Upper bound on the bytes of the header of a serialised array."""
 
-_EMPTY: dict[str, list[str] | str] = {"empty-lists": [], "empty-texts": ""}
+_EMPTY_LISTS, _EMPTY_TEXTS = "empty-lists", "empty-texts"
 
 _MOST_AXES = 16
 _LONGEST_AXIS = 1 << 40
@@ -27,11 +27,16 @@ _MOST_ENTRIES = 1_000
 _LONGEST_TEXT = 1 << 24
 
 
-def check_content(content: RecordDict) -> None:
+def check_content(content: RecordDict) -> RecordDict:
     """Check the structure of a message from another party, whatever it is about, and undo :func:`mark_empty`.
 
     Names, numbers of entries, lengths of texts, and that every array has as many bytes as its shape and type say. No
     array is decoded, and nothing is allocated.
+
+    Returns
+    -------
+    RecordDict
+        The same content.
 
     Raises
     ------
@@ -52,6 +57,7 @@ def check_content(content: RecordDict) -> None:
                 check_array(name, value)
             elif not isinstance(record, MetricRecord) and any(len(text) > _LONGEST_TEXT for text in _texts(value)):
                 raise ReplyError(f"the text '{name}' is longer than {_LONGEST_TEXT:,} letters")
+    return content
 
 
 def mark_empty(content: RecordDict) -> RecordDict:
@@ -63,21 +69,19 @@ def mark_empty(content: RecordDict) -> RecordDict:
         The same content. A record lists the names of what was empty, which :func:`check_content` puts back.
     """
     for record in content.config_records.values():
-        for key, empty in _EMPTY.items():
-            names = [name for name, value in record.items() if type(value) is type(empty) and not value]
-            for name in names:
-                del record[name]
-            if names:
-                record[key] = [*_names(record, key), *names]
+        for name in [name for name, value in record.items() if value == [] or value == ""]:
+            key = _EMPTY_LISTS if isinstance(record.pop(name), list) else _EMPTY_TEXTS
+            record[key] = [*_names(record, key), name]
     return content
 
 
 def _restore_empty(content: RecordDict) -> None:
     for record in content.config_records.values():
-        for key, empty in _EMPTY.items():
-            for name in _names(record, key):
-                record.setdefault(name, type(empty)())
-            record.pop(key, None)
+        for key, kind in ((_EMPTY_LISTS, list), (_EMPTY_TEXTS, str)):
+            if key in record:
+                for name in _names(record, key):
+                    record.setdefault(name, kind())
+                del record[key]
 
 
 def _names(record: ConfigRecord, key: str) -> list[str]:
