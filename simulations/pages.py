@@ -27,7 +27,8 @@ too, where there are several; ``,`` separates thousands. No decimals leave a num
 of it is that seed alone, ``published`` the paper's value; ``seeds`` is how many there are, ``compared`` by how much
 the row that the table compares with is above, with its interval (see ``[table] compare``). ``% below FedAvg .1``, or
 ``% above``, is by how many per cent the mean differs from that of the row FedAvg, and ``less FedAvg .1`` by how much. A
-number that is not there is ``-``; where the first of them is not, ``otherwise``, more text of this kind, stands in place of the whole.
+number that is not there is ``-``; where the first of them is not, ``otherwise``, more text of this kind, stands in
+place of the whole.
 
 A number in a sentence stands between two markers as well::
 
@@ -72,7 +73,8 @@ _PICTURE = re.compile(
 )
 _FIELD = re.compile(r"\{(?P<place>[^{}]*):(?P<format>[^{}:]*)\}")
 _FORMAT = re.compile(
-    r"((?P<relation>% below|% above|less) (?P<other>.+) )?(published ?|seed (?P<seed>\d+) ?)?(?P<spread>±)?(?P<thousands>,)?(\.(?P<decimals>\d))?|seeds|compared"
+    r"((?P<relation>% below|% above|less) (?P<other>.+) )?(published ?|seed (?P<seed>\d+) ?)?"
+    r"(?P<spread>±)?(?P<thousands>,)?(\.(?P<decimals>\d))?|seeds|compared"
 )
 _ABSENT = "-"
 _DRAWN_FROM = "Source"
@@ -252,7 +254,7 @@ def _number(file: ResultFile, found: re.Match[str], place: Sequence[str | None],
             if int(how["seed"]) not in spread.values:
                 return None
             parts = [spread.values[int(how["seed"])]]
-    if how["other"] is not None:
+    if how["other"]:
         file.check_known(how["other"], column, metric)
         other = file.spread(how["other"], column, metric)
         if other is None:

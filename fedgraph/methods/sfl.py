@@ -28,8 +28,8 @@ class SFLSettings(PersonalLayersSettings):
                       others and contribute little; ``none``: all have the same weight.
     everybody       : weight of all clients together in the mean, beside 1 for a client's own neighbourhood, so that
                       clients without neighbours receive something too.
-    lambda_global   : lambda_1, weight of the distance to the read-out w beside the mean loss of a minibatch (eq. 3). The
-                      released program has 0.3 on this scale, but its distances have no gradient: 0 in effect.
+    lambda_global   : lambda_1, weight of the distance to the read-out w beside the mean loss of a minibatch (eq. 3).
+                      The released program has 0.3, but its distances have no gradient: 0 in effect.
     lambda_personal : lambda_2, weight of the distance to the personalised model u_i; likewise.
     distance        : ``euclidean`` norm, or half of it ``squared``.
     start           : clients train from their ``personalised`` model, or all from the ``read-out``.

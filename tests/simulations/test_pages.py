@@ -68,7 +68,8 @@ def test_every_table_of_measured_numbers_is_written_from_a_result_file():
 
 
 def test_a_number_beside_that_of_another_row(results):
-    page = "<!-- toy/one-small {A|c|mae:% below B .1} % less, {B|c|mae:% above A .0}, {A|c|mae:less B .2} --><!-- end -->"
+    shown = "{A|c|mae:% below B .1} % less, {B|c|mae:% above A .0}, {A|c|mae:less B .2}"
+    page = f"<!-- toy/one-small {shown} --><!-- end -->"
     assert "-->62.5 % less, 167, -2.50<!-- end -->" in written_anew(page, results)
     with pytest.raises(ExperimentError, match="no row 'C'"):
         written_anew(page.replace("below B", "below C"), results)
