@@ -81,7 +81,7 @@ def table4_page(context: StudyContext) -> StudyPage:
     text = (
         f"A graph is drawn for every sample of a batch of 100, as in the paper. Ours ran on `{options.device}`, the "
         f"published on an A100. Memory is {_MEMORY[options.device]}; how the published one was taken is not said. "
-        "Embeddings are random, as long as the paper's. The released program runs the owners' own models again in every "
-        "batch, which is in the published seconds; ours are of embeddings that are there."
+        "Embeddings are random, as long as the paper's. The released program runs the owners' own models again in "
+        "every batch, which is in the published seconds; ours are of embeddings that are there."
     )
     return StudyPage(text, summary, (owners,))
