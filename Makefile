@@ -38,8 +38,8 @@ test-docker: venv  ## The image and the compose files on a container engine; as 
 # In an environment of its own, since the other one is that of the pinned version.
 FLOWER := .venv-flower-$(VERSION)
 test-flower: export OMP_NUM_THREADS := 1
-test-flower:  ## What starts servers, on another version of Flower: make test-flower VERSION=1.42.0
-	test -n "$(VERSION)" || { echo "name a version of Flower: make test-flower VERSION=1.42.0"; exit 2; }
+test-flower:  ## What starts servers, on another version of Flower: make test-flower VERSION=1.41.0
+	test -n "$(VERSION)" || { echo "name a version of Flower: make test-flower VERSION=1.41.0"; exit 2; }
 	$(MAKE) venv VENV=$(FLOWER)
 	$(FLOWER)/bin/python -m pip install --quiet --no-deps "flwr==$(VERSION)"
 	$(FLOWER)/bin/flwr --version

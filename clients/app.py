@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from fedgraph.messages import (
     Identity,
     check_content,
     error_content,
+    mark_empty,
     unpacking_request,
 )
 from fedgraph.support.errors import ExperimentError, FedgraphError
@@ -35,28 +36,40 @@ from fedgraph.support.untrusted import in_short
 
 log = logging.getLogger("fedgraph")
 
+Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
+
 _NO_MEMORY = "allocate memory"
 """In the words of PyTorch where there is not enough."""
 
 _LONGEST_LOGGED = 20_000
 _MOST_THREADS = 1_024
 
-app = ClientApp()
 
-
-@app.query("identify")
 def identify(message: Message, context: Context) -> Message:
     """Answer the opening query: the clients of this node and the data they have."""
     return _answered(message, context, lambda node: _identity(message, node).pack())
 
 
-@app.train()
-@app.evaluate()
-@app.query()
-@app.query("embed")
 def work(message: Message, context: Context) -> Message:
     """Answer any other message with the client class that it names."""
     return _answered(message, context, lambda node: _work(message, node))
+
+
+def client_app(mods: Sequence[Mod] = ()) -> ClientApp:
+    """Return the ClientApp, within mods of Flower or of your own.
+
+    Parameters
+    ----------
+    mods : sequence of callable
+        The mods, the outermost first. Those that count or log work with every method; those that change a model
+        (``fixedclipping_mod``, ``adaptiveclipping_mod``, ``LocalDpMod``, ``secaggplus_mod``) look for a message of one
+        model and refuse all messages of a node that hosts several clients.
+    """
+    made = ClientApp(mods=list(mods))
+    made.query("identify")(identify)
+    for kind in (made.train(), made.evaluate(), made.query(), made.query("embed")):
+        kind(work)
+    return made
 
 
 def _answered(message: Message, context: Context, answer: Callable[[Node], RecordDict]) -> Message:
@@ -81,7 +94,7 @@ def _answered(message: Message, context: Context, answer: Callable[[Node], Recor
             content = error_content(f"the request asks for more than this node can hold ({_origin(error)}: {words})")
         else:
             content = error_content(f"{_origin(error)}: {words}")
-    return Message(content, reply_to=message)
+    return Message(mark_empty(content), reply_to=message)
 
 
 def _kind(message: Message) -> str:
@@ -122,11 +135,12 @@ def _head(message: Message) -> tuple[str, str]:
         return str(config[CLIENT_KEY]), str(config[EXPERIMENT_KEY])
 
 
-def _client_class(path: str) -> Any:
+def _client_class(path: str, assignment: Assignment) -> Any:
     """Return the class of a dotted path that comes from the server. Raises ExperimentError for anything else."""
     found = load_object(path, "[experiment] client")
     if not (isinstance(found, type) and callable(getattr(found, "handle", None))):
         raise ExperimentError(f"[experiment] client = '{path}' is no client class: it has no classmethod `handle`")
+    assignment.check_terms(found)
     return found
 
 
@@ -135,7 +149,7 @@ def _work(message: Message, node: Node) -> RecordDict:
     assignment = Assignment.of(experiment)
     check_allowed(node, path, assignment)
     threads = min(assignment.train.threads, _MOST_THREADS)
-    client_class = _client_class(path)
+    client_class = _client_class(path, assignment)
     check_noise(node, client_class, assignment)
     with pinned_threads(threads):
         content: RecordDict = client_class.handle(message, node)
@@ -152,7 +166,7 @@ def _identity(message: Message, node: Node) -> Identity:
     if not clients:
         nothing = torch.zeros(0, dtype=torch.int64)
         return Identity((), None, "", dict.fromkeys(SPLITS, nothing), None, dealt)
-    client_class = _client_class(path)
+    client_class = _client_class(path, assignment)
     check_noise(node, client_class, assignment)
     data = node.opening_cohort(experiment, clients, client_class).data
     assignment.horizons_of(data.task)
@@ -167,3 +181,6 @@ def _identity(message: Message, node: Node) -> Identity:
         untrained=data.untrained,
         moments=data.moments,
     )
+
+
+app = client_app()

@@ -17,7 +17,7 @@ from clients.engine.assignment import Assignment
 from clients.engine.node import Node
 from clients.f3 import TOLD_OF_SAMPLES, F3Client
 from fedgraph.federation import listed
-from fedgraph.messages import EMBED, EmbedReply, EmbedRequest
+from fedgraph.messages import EmbedReply, EmbedRequest
 from fedgraph.methods.f3_secret import (
     ComputeReply,
     ComputeRequest,
@@ -75,7 +75,7 @@ class SecretClient(Configured[F3SecretSettings]):
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:
         """Answer a message; called by the ClientApp."""
-        if message.metadata.message_type == EMBED:
+        if message.metadata.message_type == EmbedRequest.message_type:
             asked = EmbedRequest.unpack(message.content)
             return cls(node, asked.experiment).introduce(asked).pack()
         config: Any = message.content.config_records["config"]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedgraph.federation import JoinedSamples, OrderedGrid, Traffic, join, nodes_may_come, split_replies
 from fedgraph.fusion import FittedFusion, SecretFusion, Stages
-from fedgraph.messages import EMBED, EmbedRequest
+from fedgraph.messages import EmbedRequest
 from fedgraph.methods.f3_secret import (
     STEP,
     ComputeReply,
@@ -110,7 +110,7 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
         while True:
             # Of these exchanges only the last one counts, as for any opening query.
             self.traffic, asked = Traffic(), set(grid.get_node_ids())
-            answers = self.ask(grid, request.pack(), EMBED, Introduction.unpack)
+            answers = self.ask(grid, request.pack(), EmbedRequest.message_type, Introduction.unpack)
             there = sum(answer.aggregator is not None for answer in answers.values())
             if there >= self.settings.aggregators:
                 return answers

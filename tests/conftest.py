@@ -208,7 +208,7 @@ def run_experiment(tmp_path, data_dir):
     from clients.app import app as client_app
     from strategies.app import app as server_app
 
-    def run(tables, nodes=2, node_configs=None, folder=None, client=client_app, report=False):
+    def run(tables, nodes=2, node_configs=None, folder=None, client=client_app, report=False, grid=LocalGrid):
         if folder is None:
             output = {"report": report, **tables.get("output", {})}
             folder = RunFolder.create(parse_experiment({**tables, "output": output}), tmp_path / "runs")
@@ -219,8 +219,8 @@ def run_experiment(tmp_path, data_dir):
             "set": f"'output.resume={folder.path}'",
             "data-dir": str(data_dir),
         }
-        grid = LocalGrid(client, [{**state, **config} for config in configs], run_config)
-        server_app(grid, Context(1, 1, {}, RecordDict(), run_config))
+        nodes_there = grid(client, [{**state, **config} for config in configs], run_config)
+        server_app(nodes_there, Context(1, 1, {}, RecordDict(), run_config))
         return folder
 
     return run

@@ -266,9 +266,9 @@ def test_bad_stock_reply_never_reaches_the_average(digits_tables, run_experiment
     from flwr.app import Array
 
     def put_nan_everywhere(reply, rounds):
-        record = reply.content["arrays"]
-        name = next(iter(record))
-        record[name] = Array(np.full(record[name].shape, np.nan, np.float32))
+        record = reply.content.array_records.get("shared", {})
+        for name in record:
+            record[name] = Array(np.full(record[name].shape, np.nan, np.float32))
 
     tables = {**digits_tables, "experiment": {"method": "fedavg", "rounds": 2, "on-missing": "skip"}}
     folder = run_experiment(tables, client=spoiled(put_nan_everywhere))
@@ -277,13 +277,24 @@ def test_bad_stock_reply_never_reaches_the_average(digits_tables, run_experiment
     assert summary["metrics"]["test"]["loss"]["mean"] is not None
 
 
-def test_a_client_that_cheats_about_its_weight_is_refused(digits_tables, run_experiment):
+def test_a_node_cannot_say_how_much_its_clients_weigh(digits_tables, run_experiment):
+    """The server counts the examples that it was told at the beginning."""
+
     def cheat(reply, rounds):
-        reply.content["metrics"]["num-examples"] = 10**9
+        reply.content.metric_records["metrics"]["num-examples"] = [1e9] * 3
 
     tables = {**digits_tables, "experiment": {"method": "fedavg", "rounds": 1}}
-    with pytest.raises(RunError, match="its weight 'num-examples' is 1000000000"):
-        run_experiment(tables, client=spoiled(cheat))
+    usual, cheated = (run_experiment(tables, **more).summary() for more in ({}, {"client": spoiled(cheat)}))
+    assert cheated["weights_sha256"] == usual["weights_sha256"]
+
+
+def test_failures_that_a_node_tells_are_read_with_care(digits_tables, run_experiment):
+    def absurd(reply, rounds):
+        reply.content.config_records["config"]["failed"] = "[1]"
+
+    tables = {**digits_tables, "experiment": {"method": "fedavg", "rounds": 1}}
+    with pytest.raises(RunError, match="the reply does not say which clients failed"):
+        run_experiment(tables, client=spoiled(absurd))
 
 
 def test_pickle_that_executes_code_is_not_executed(tmp_path, run_experiment):

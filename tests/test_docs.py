@@ -189,3 +189,18 @@ def test_the_documentation_builds_without_a_warning(tmp_path):
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr[-4000:]
     assert (tmp_path / "html" / "auto_examples" / "plot_01_compare_methods.html").is_file()
+
+
+def test_versions_on_pages_are_those_of_the_metadata():
+    metadata = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    first, last = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", metadata["project"]["requires-python"]).groups()
+    last = int(last) - 1
+    for page in ("README.md", "docs/guides/getting-started.md", "docker/site.md"):
+        told = re.findall(r"Python ((?:>= )?3\.\d+(?: or newer| to 3\.\d+)?)", (REPOSITORY / page).read_text())
+        assert told == [f"3.{first} to 3.{last}"], page
+    assert f"not (3, {first}) <= sys.version_info[:2] <= (3, {last})" in (REPOSITORY / "Makefile").read_text()
+    named = [line for line in metadata["project"]["classifiers"] if re.search(r":: 3\.\d+$", line)]
+    assert [line.rpartition(".")[2] for line in named] == [str(minor) for minor in range(int(first), last + 1)]
+    target = metadata["tool"]["flwr"]["app"]["flwr-version-target"]
+    assert f"flwr=={target}\n" in (REPOSITORY / ".ci" / "constraints.txt").read_text()
+    assert f"| Flower {target} | `make venv` installs it |" in (REPOSITORY / "CONTRIBUTING.md").read_text()

@@ -44,6 +44,8 @@ class Assignment:
         Clients that the run is for; None for whichever clients nodes host.
     forecasts : {"csv", "parquet"} or None
         In which form forecasts of the models that are measured are written on the node; None: not at all.
+    terms : str
+        Dotted path of the client class whose training the method relies on, where the experiment names another one.
     """
 
     seed: int
@@ -55,6 +57,17 @@ class Assignment:
     missing_as: float | None = None
     expect: tuple[str, ...] | None = None
     forecasts: FileForm | None = None
+    terms: str = ""
+
+    def check_terms(self, client_class: type) -> None:
+        """Raise ExperimentError for a client class without the terms of the method, which would not be that method."""
+        # By name: nothing is imported because a server says so.
+        if self.terms and self.terms not in {f"{base.__module__}:{base.__name__}" for base in client_class.__mro__}:
+            raise ExperimentError(
+                f"[experiment] client: {client_class.__name__} lacks what clients of this method do, and the run would "
+                f"not be of the method that it names: derive the class from {self.terms}, or give it a strategy of "
+                "your own in place of the method"
+            )
 
     def method_as(self, kind: type[S]) -> S:
         """Return the settings of the method that ``kind`` defines; settings that only the server needs are left out."""
@@ -80,6 +93,7 @@ class Assignment:
                 missing_as=None if tables.get("missing-as") is None else float(tables["missing-as"]),
                 expect=None if expect is None else tuple(str(name) for name in expect),
                 forecasts=TypeAdapter(FileForm | None).validate_python(tables.get("forecasts")),
+                terms=str(tables.get("terms", "")),
             )
 
     def horizons_of(self, task: TaskSpec) -> tuple[int, ...]:

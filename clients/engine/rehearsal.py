@@ -14,7 +14,6 @@ from clients.engine.base import CohortClient
 from clients.engine.disclosure import Disclosure, disclosure
 from clients.engine.limits import check_allowed, check_noise
 from clients.engine.node import Node
-from clients.engine.stock import StockClient
 from fedgraph.data import SPLITS
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, OwnerSource
 from fedgraph.data.schema import as_text, infer_schema
@@ -81,9 +80,10 @@ def rehearse(
         expected = closest_first(named, assignment.expect or ())
         raise IdentityError(f"{given} hosts nobody whom the run expects: {expected}")
     client_class = load_object(client, "[experiment] client")
+    assignment.check_terms(client_class)
     check_noise(node, client_class, assignment)
     source = node.source(assignment)
-    stacked = issubclass(client_class, CohortClient | StockClient)
+    stacked = issubclass(client_class, CohortClient)
     if not clients:
         lines: Iterator[str] = iter(())
     elif isinstance(source, OwnerSource) and not stacked:

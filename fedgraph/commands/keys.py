@@ -20,7 +20,7 @@ from fedgraph.models import MODELS, ModelTable, ModuleSettings, VariantTable
 from fedgraph.reproduce import EXPLAINED, STUDY_EXPLAINED
 from fedgraph.support.settings import Settings
 from fedgraph.training import TrainSettings
-from strategies.engine.stock import stock_keys
+from strategies.engine.stock_settings import stock_keys
 
 
 def setting_tables() -> dict[str, tuple[str, type[Settings]]]:

@@ -140,10 +140,12 @@ class Experiment:
         """
         expected = {} if self.clients.expect is None else {"expect": self.clients.expect}
         forecasts = {"forecasts": self.evaluation.forecasts} if final and self.evaluation.forecasts else {}
+        terms = {"terms": self.method.terms} if self.method.terms else {}
         return json.dumps(
             {
                 **expected,
                 **forecasts,
+                **terms,
                 "seed": self.experiment.seed,
                 "data": self.data.as_table(),
                 "model": self.model,

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from fedgraph.federation.federation import Federation
 from fedgraph.federation.traffic import Traffic
-from fedgraph.messages import check_content, error_of
+from fedgraph.messages import check_content, error_of, mark_empty
 from fedgraph.support.errors import IdentityError, ReplyError
 from fedgraph.support.untrusted import in_short
 
@@ -89,6 +89,8 @@ class OrderedGrid(Grid):
         outgoing = list(messages)
         if not outgoing:
             return []
+        for message in outgoing:
+            mark_empty(message.content)
         self.traffic.exchanges += 1
         replies = self._ordered(self._grid.send_and_receive(outgoing, timeout=timeout))
         self.traffic.count(outgoing, replies, self._hosted)

@@ -17,7 +17,7 @@ from fedgraph.federation.federation import Federation
 from fedgraph.federation.identity import challenge, check_proof
 from fedgraph.federation.roll_call import Answer, RollCall
 from fedgraph.federation.traffic import Traffic
-from fedgraph.messages import CHALLENGE_KEY, CLIENT_KEY, EXPERIMENT_KEY, Identity, is_unreachable, proof_of
+from fedgraph.messages import CHALLENGE_KEY, CLIENT_KEY, EXPERIMENT_KEY, Identity, is_unreachable, mark_empty, proof_of
 from fedgraph.support.errors import IdentityError
 
 log = logging.getLogger("fedgraph")
@@ -158,7 +158,7 @@ def ask_everybody(
         known = set(heard_of) | (set() if again else set(failed))
         unknown = [node for node in grid.get_node_ids() if node not in known]
         silent = set(unknown)
-        messages = [Message(content, node, message_type) for node in unknown]
+        messages = [Message(mark_empty(content), node, message_type) for node in unknown]
         if messages:
             replies = list(grid.send_and_receive(messages, timeout=max(wait, timeout)))
             traffic.count(messages, replies)

@@ -8,8 +8,8 @@
 
 from fedgraph.messages.array_records import checked_arrays, from_record, to_record
 from fedgraph.messages.cohort import Identity, WorkReply, WorkRequest
-from fedgraph.messages.content import check_content
-from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
+from fedgraph.messages.content import check_content, mark_empty
+from fedgraph.messages.embeddings import EmbedReply, EmbedRequest
 from fedgraph.messages.envelope import (
     CHALLENGE_KEY,
     CLIENT_KEY,
@@ -31,7 +31,6 @@ from fedgraph.messages.envelope import (
 __all__ = [
     "CHALLENGE_KEY",
     "CLIENT_KEY",
-    "EMBED",
     "EXPERIMENT_KEY",
     "KEEP_KEY",
     "PROOF_KEY",
@@ -49,6 +48,7 @@ __all__ = [
     "error_of",
     "from_record",
     "is_unreachable",
+    "mark_empty",
     "proof_of",
     "to_record",
     "told_hosts",

@@ -2,11 +2,12 @@
 
 A request to a node has the records ``config`` (what to do, for which clients), ``stacked`` (tensors ``[clients, ...]``)
 and ``shared`` (tensors without a client axis). A reply has ``config`` (whose reply this is), ``stacked`` and
-``metrics`` (numbers per client).
+``metrics`` (numbers per client), and ``shared`` where it was asked for the mean of the clients' models.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import index
@@ -22,7 +23,7 @@ from fedgraph.messages.array_records import checked_arrays, from_record, to_reco
 from fedgraph.messages.envelope import KEEP_KEY, ROUND_KEY, Request, told_hosts, unpacking_reply, unpacking_request
 from fedgraph.models import TaskSpec, usable_rows
 from fedgraph.support.errors import ReplyError
-from fedgraph.support.untrusted import LARGEST, LONGEST_DESCRIPTION, in_short
+from fedgraph.support.untrusted import LARGEST, LONGEST_DESCRIPTION, in_short, read_json
 
 _TASK: TypeAdapter[TaskSpec | None] = TypeAdapter(TaskSpec | None)
 _LARGEST_MOMENT = 1e30
@@ -57,6 +58,8 @@ class WorkRequest(Request):
         Rounds before this one will never be asked for again; client state of these may be dropped.
     predict : bool
         Instead of all that, return ``predicted`` and true classes (``targets``) of each client's test examples.
+    mean : bool
+        Return the mean of the trained models, weighted by training examples, in place of all of them.
     """
 
     clients: tuple[str, ...]
@@ -67,6 +70,7 @@ class WorkRequest(Request):
     train: bool = True
     keep_from: int = 0
     predict: bool = False
+    mean: bool = False
 
     def pack(self, shared: ArrayRecord | None = None) -> RecordDict:
         """Convert to Flower records; pass ``shared`` if the record of that name exists already."""
@@ -79,6 +83,7 @@ class WorkRequest(Request):
                 "train": self.train,
                 KEEP_KEY: self.keep_from,
                 "predict": self.predict,
+                "mean": self.mean,
             }
         )
         return RecordDict(
@@ -109,6 +114,7 @@ class WorkRequest(Request):
                 train=bool(config["train"]),
                 keep_from=int(config[KEEP_KEY]),
                 predict=bool(config["predict"]),
+                mean=bool(config["mean"]),
             )
 
 
@@ -134,21 +140,35 @@ class WorkReply:
         Tensors ``[clients, ...]``.
     metrics : mapping of str to Tensor
         Numbers per client, ``[clients]``; of an unpacked reply NaN where a number is not finite.
+    kept : tuple of str
+        Clients whose models, as they were measured, are kept by the node, because the server has others.
+    shared : mapping of str to Tensor
+        Tensors of all clients together: the mean of their models, where it was asked for.
+    failed : mapping of str to str
+        Clients that are not part of ``shared``, and why.
     """
 
     clients: tuple[str, ...]
     stacked: Mapping[str, Tensor] = field(default_factory=dict)
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
+    shared: Mapping[str, Tensor] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     def pack(self) -> RecordDict:
         """Convert to Flower records."""
-        return RecordDict(
+        kept = {"kept": list(self.kept)} if self.kept else {}
+        content = RecordDict(
             {
-                "config": ConfigRecord({"clients": list(self.clients)}),
+                "config": ConfigRecord({"clients": list(self.clients), **kept}),
                 "stacked": to_record(self.stacked),
                 "metrics": MetricRecord({name: values.tolist() for name, values in self.metrics.items()}),
             }
         )
+        if self.shared:
+            content["shared"] = to_record(self.shared)
+            content.config_records["config"]["failed"] = json.dumps(dict(self.failed))
+        return content
 
     @classmethod
     def unpack(
@@ -157,6 +177,7 @@ class WorkReply:
         clients: Sequence[str],
         expected: Mapping[str, tuple[int, ...]],
         types: Mapping[str, str] | None = None,
+        shared: Mapping[str, tuple[int, ...]] | None = None,
     ) -> WorkReply:
         """Check a reply from ``clients`` and unpack it.
 
@@ -173,6 +194,8 @@ class WorkReply:
             Shapes of the tensors without the client axis, by name; the reply must contain exactly these tensors.
         types : mapping of str to str, optional
             NumPy types by name, ``float32`` for names that are missing.
+        shared : mapping of str to tuple of int, optional
+            Shapes of the tensors of all clients together, by name. By default there are none.
 
         Raises
         ------
@@ -190,6 +213,9 @@ class WorkReply:
         if named != list(clients):
             told = _some(named) if isinstance(named, list) else in_short(repr(named), 60)
             raise ReplyError(f"the reply speaks for {told}, but {_some(clients)} were asked")
+        kept = config.get("kept", [])
+        if not isinstance(kept, list) or not set(kept) <= set(clients):
+            raise ReplyError("the reply names other clients' models as kept than were asked")
         count = len(clients)
         stacked = checked_arrays(record, {name: (count, *shape) for name, shape in expected.items()}, types)
         metrics = {}
@@ -199,7 +225,12 @@ class WorkReply:
             found = torch.tensor(values, dtype=torch.float64)
             # One infinite loss would make the mean over all clients infinite.
             metrics[name] = found.where(found.isfinite(), torch.nan)
-        return cls(tuple(clients), stacked, metrics)
+        together = checked_arrays(content.array_records.get("shared", ArrayRecord()), shared or {}, types)
+        told = read_json(config.get("failed", "{}"), "which clients failed") if shared else {}
+        if not isinstance(told, dict):
+            raise ReplyError("the reply does not say which clients failed, by name")
+        failed = {name: in_short(str(told[name])) for name in clients if name in told}
+        return cls(tuple(clients), stacked, metrics, tuple(kept), together, failed)
 
     def unusable(self) -> dict[str, str]:
         """Return the clients whose tensors contain NaN, infinite or huge values, with the reason."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.untrusted import check_name, in_short
@@ -17,6 +17,8 @@ NUMPY = "numpy.ndarray"
 _NUMPY_HEADER = 4096
 """Upper bound on the bytes of the header of a serialised array."""
 
+_EMPTY_LISTS, _EMPTY_TEXTS = "empty-lists", "empty-texts"
+
 _MOST_AXES = 16
 _LONGEST_AXIS = 1 << 40
 _MOST_RECORDS = 50
@@ -25,17 +27,23 @@ _MOST_ENTRIES = 1_000
 _LONGEST_TEXT = 1 << 24
 
 
-def check_content(content: RecordDict) -> None:
-    """Check the structure of a message from another party, whatever it is about.
+def check_content(content: RecordDict) -> RecordDict:
+    """Check the structure of a message from another party, whatever it is about, and undo :func:`mark_empty`.
 
     Names, numbers of entries, lengths of texts, and that every array has as many bytes as its shape and type say. No
     array is decoded, and nothing is allocated.
+
+    Returns
+    -------
+    RecordDict
+        The same content.
 
     Raises
     ------
     ReplyError
         With the first part that cannot be accepted.
     """
+    _restore_empty(content)
     if len(content) > _MOST_RECORDS:
         raise ReplyError(f"it has {len(content):,} records, and {_MOST_RECORDS} are the most")
     for record_name, record in content.items():
@@ -49,6 +57,36 @@ def check_content(content: RecordDict) -> None:
                 check_array(name, value)
             elif not isinstance(record, MetricRecord) and any(len(text) > _LONGEST_TEXT for text in _texts(value)):
                 raise ReplyError(f"the text '{name}' is longer than {_LONGEST_TEXT:,} letters")
+    return content
+
+
+def mark_empty(content: RecordDict) -> RecordDict:
+    """Replace empty lists and texts of config records, whose bytes Flower's ``message_size_mod`` cannot count.
+
+    Returns
+    -------
+    RecordDict
+        The same content. A record lists the names of what was empty, which :func:`check_content` puts back.
+    """
+    for record in content.config_records.values():
+        for name in [name for name, value in record.items() if value == [] or value == ""]:
+            key = _EMPTY_LISTS if isinstance(record.pop(name), list) else _EMPTY_TEXTS
+            record[key] = [*_names(record, key), name]
+    return content
+
+
+def _restore_empty(content: RecordDict) -> None:
+    for record in content.config_records.values():
+        for key, kind in ((_EMPTY_LISTS, list), (_EMPTY_TEXTS, str)):
+            if key in record:
+                for name in _names(record, key):
+                    record.setdefault(name, kind())
+                del record[key]
+
+
+def _names(record: ConfigRecord, key: str) -> list[str]:
+    found = record.get(key)
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
 
 def check_array(name: str, array: Array) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from flwr.app import ConfigRecord, RecordDict
@@ -20,9 +20,6 @@ from fedgraph.messages.array_records import checked_arrays, to_record
 from fedgraph.messages.envelope import Request, told_hosts, unpacking_reply, unpacking_request
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.untrusted import LARGEST, LONGEST_DESCRIPTION, in_short
-
-EMBED = "query.embed"
-"""The message type of the request."""
 
 _LARGEST_EMBEDDING = 1 << 20
 _LARGEST_PROBABILITY = 1 + 1e-4
@@ -44,7 +41,11 @@ class EmbedRequest(Request):
     fingerprints : mapping of str to str
         By owner the fingerprint of the frozen model that it must use; owners that are not named use the model they
         have.
+    message_type : str
+        Flower's message type of the request.
     """
+
+    message_type: ClassVar[str] = "query.embed"
 
     splits: tuple[str, ...] = ("train", "validation", "test")
     embeddings: bool = True

@@ -9,6 +9,9 @@ from fedgraph.support.settings import Settings, parse
 from fedgraph.training import TrainSettings
 from fedgraph.training.forecasting import SimpleForecaster
 
+STOCK_TERMS = {"proximal-mu": "proximal-mu", "clipping-norm": "clipping_norm"}
+"""How strategies of Flower change the training of clients: tensor of a request ``[clients]``, and Flower's key."""
+
 
 class FineTuningSettings(Settings):
     """``[fedavg-ft]``, and part of ``[sfl-ft]``: how a copy of a model is fine-tuned before it is evaluated.

@@ -39,6 +39,16 @@ class Method:
         return load_object(self.strategy, "[experiment] strategy")
 
     @property
+    def terms(self) -> str:
+        """Dotted path of the class whose training the method relies on, and a client class of one's own must share.
+
+        Empty where there is no class of one's own, and for strategies of Flower.
+        """
+        default = getattr(self.strategy_class, "default_client", "")
+        built_in = bool(vars(self.strategy_class).get("name"))
+        return default if self.client and built_in and default != self.client else ""
+
+    @property
     def title(self) -> str:
         """Title of the method; its name where the strategy has none."""
         return getattr(self.strategy_class, "title", "") or self.name

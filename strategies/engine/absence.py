@@ -19,6 +19,7 @@ class AbsencePolicy:
         self._federation = federation
         self._plan = plan
         self._last: dict[str, Tensor] = {}
+        self._last_metrics: dict[str, Tensor] = {}
         self._has_replied = torch.zeros(len(federation.names), dtype=torch.bool)
 
     def enforce(self, server_round: int, replies: Replies) -> None:
@@ -31,9 +32,11 @@ class AbsencePolicy:
                 f"round {server_round}: no usable reply from {len(replies.absent)} clients ({reasons}). "
                 'To go on without them, set [experiment] on-missing = "skip" or "keep-last"'
             )
-        if len(replies.names) < self._plan.min_clients:
+        # Of a strategy that draws clients, those that it has not drawn are there all the same.
+        present = len(self._federation.names) - len(replies.absent)
+        if present < self._plan.min_clients:
             raise RunError(
-                f"round {server_round}: only {len(replies.names)} of at least {self._plan.min_clients} clients "
+                f"round {server_round}: only {present} of at least {self._plan.min_clients} clients "
                 f"([experiment] min-clients) sent a usable reply ({reasons})"
             )
 
@@ -45,21 +48,28 @@ class AbsencePolicy:
         self.enforce(server_round, replies)
         if self._plan.on_missing != "keep-last":
             return replies
-        for name, tensor in replies.tensors.items():
-            if name not in self._last:
-                self._last[name] = tensor.new_zeros(len(self._federation.names), *tensor.shape[1:])
-            self._last[name][replies.positions] = tensor
+        for last, found in ((self._last, replies.tensors), (self._last_metrics, replies.metrics)):
+            for name, tensor in found.items():
+                if name not in last:
+                    last[name] = tensor.new_zeros(len(self._federation.names), *tensor.shape[1:])
+                last[name][replies.positions] = tensor
         self._has_replied[replies.positions] = True
         if not replies.absent:
             return replies
-        positions = self._has_replied.nonzero().flatten()
-        tensors = {name: tensor[positions] for name, tensor in self._last.items()}
-        return Replies.of(self._federation, positions, tensors, {}, replies.absent)
+        asked = torch.zeros_like(self._has_replied)
+        asked[replies.positions] = True
+        asked[[self._federation.positions[name] for name in replies.absent]] = True
+        positions = (asked & self._has_replied).nonzero().flatten()
+        tensors, metrics = (
+            {name: tensor[positions] for name, tensor in last.items()} for last in (self._last, self._last_metrics)
+        )
+        return Replies.of(self._federation, positions, tensors, metrics, replies.absent)
 
     def state(self) -> State:
         """Return what a resumed run needs."""
-        return {"last": self._last, "has-replied": self._has_replied}
+        return {"last": self._last, "metrics": self._last_metrics, "has-replied": self._has_replied}
 
     def load_state(self, state: State) -> None:
         """Restore what :meth:`state` returned."""
-        self._last, self._has_replied = state["last"], state["has-replied"]
+        self._last, self._last_metrics = state["last"], state["metrics"]
+        self._has_replied = state["has-replied"]

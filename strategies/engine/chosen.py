@@ -17,7 +17,8 @@ from fedgraph.support.plugins import path_of
 from fedgraph.support.settings import Settings, parse
 from strategies.engine.base import CohortStrategy
 from strategies.engine.phases import PhasedStrategy, PhasesPlan, check_without_rounds
-from strategies.engine.stock import STOCK_CLIENT, StockStrategy, build_stock, check_absence_policy
+from strategies.engine.stock import STOCK_CLIENT, StockStrategy
+from strategies.engine.stock_settings import build_stock
 from strategies.engine.strategy import MethodStrategy
 
 
@@ -49,7 +50,9 @@ class ChosenMethod:
         method = experiment.method
         strategy_class = method.strategy_class
         if not (isinstance(strategy_class, type) and issubclass(strategy_class, Strategy)):
-            raise ExperimentError(f"[experiment] strategy '{method.strategy}' is not a Flower Strategy class")
+            older = any(base.__module__.startswith("flwr.server.") for base in getattr(strategy_class, "__mro__", ()))
+            advice = ", but one of Flower's older interface: derive it from flwr.serverapp.strategy" if older else ""
+            raise ExperimentError(f"[experiment] strategy '{method.strategy}' is not a Flower Strategy class{advice}")
         self.strategy_class: type[Strategy] = strategy_class
         if mixes_models(strategy_class) and ModelChoice.of(experiment.model).is_mixed:
             others = [name for name, known in built_ins().items() if not mixes_models(known)]
@@ -75,8 +78,7 @@ class ChosenMethod:
         else:
             self.client = experiment.experiment.client or STOCK_CLIENT
             self.settings = Settings()
-            check_absence_policy(experiment.experiment.on_missing)
-            build_stock(self.strategy_class, self._table, self._where, nodes=1)
+            build_stock(self.strategy_class, self._table, self._where, clients=1)
 
     @property
     def uses_graph(self) -> bool:
@@ -94,9 +96,10 @@ class ChosenMethod:
         """Build the strategy of rounds for this federation."""
         if issubclass(self.strategy_class, CohortStrategy):
             return self.strategy_class(self.settings, federation, plan)
-        # Where nodes may be absent, a stock strategy must not wait for them.
-        nodes = len(federation.hosts) if plan.on_missing == "fail" else 1
-        return StockStrategy(build_stock(self.strategy_class, self._table, self._where, nodes=nodes), federation, plan)
+        # Where clients may be absent, a stock strategy must not wait for them.
+        clients = len(federation.names) if plan.on_missing == "fail" else 1
+        stock = build_stock(self.strategy_class, self._table, self._where, clients)
+        return StockStrategy(stock, federation, plan)
 
     def build_of_phases(self, plan: PhasesPlan) -> PhasedStrategy:
         """Build the strategy of a method that goes through phases."""

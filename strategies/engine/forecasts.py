@@ -119,7 +119,7 @@ class ForecastStrategy(PhasedStrategy[S]):
         ]
         answers = grid.send_and_receive(messages, timeout=self.plan.timeout)
         # Why clients are absent is told once, by the check.
-        replies, _ = collect(federation, asked, answers, read, log_absent=False)
+        replies = collect(federation, asked, answers, read, log_absent=False)
         self.check_present(replies.absent, len(replies.names))
         return replies
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedgraph.data import SplitName
 from fedgraph.federation import Federation, OrderedGrid
 from fedgraph.messages import WorkReply, WorkRequest, to_record
+from fedgraph.methods.frozen_layers import is_lacking
 from fedgraph.models import Architectures
 from fedgraph.runs import RunPlan
 from strategies.engine.replies import Reader, Replies, collect
@@ -37,7 +38,7 @@ class Nodes:
 
     def __init__(self, grid: OrderedGrid, federation: Federation, plan: RunPlan, timeout: float) -> None:
         self.grid = grid
-        self._federation, self._plan, self._timeout = federation, plan, timeout
+        self._federation, self._plan, self.timeout = federation, plan, timeout
         self._node_of = {place: node for node, rows in federation.hosts.items() for place in rows.tolist()}
 
     def ask(
@@ -50,8 +51,10 @@ class Nodes:
         further: Callable[[Tensor, bool], Tensors] = lambda positions, measures: {},
         predictions: Reader | None = None,
         types: Mapping[str, str] | None = None,
+        only: Tensor | None = None,
+        means: Reader | None = None,
     ) -> Replies:
-        """Run one exchange with all nodes.
+        """Run one exchange with all nodes, or with those of some clients.
 
         Parameters
         ----------
@@ -72,6 +75,10 @@ class Nodes:
             Reads what the models sent predict for the test examples. By default predictions are not asked for.
         types : mapping of str to str, optional
             NumPy types of returned tensors that are not float32, by name.
+        only : Tensor, optional
+            Positions of the clients that are asked; by default all are.
+        means : Reader, optional
+            Reads the mean of a node's models, which is asked for in their place.
 
         Returns
         -------
@@ -80,22 +87,26 @@ class Nodes:
         """
         kind = MessageType.EVALUATE if shapes is None else MessageType.TRAIN
         shared_record, messages = to_record(shared), []
+        asked = self._federation.hosts if only is None else _among(self._federation.hosts, only)
         for node in self.grid.get_node_ids():
-            positions = self._federation.hosts[node]
+            if node not in asked:
+                continue
+            positions = asked[node]
             rows = _slice_or_rows(positions)
             more = further(positions, bool(splits) or predictions is not None)
             request = self._request(
                 server_round,
-                self._federation.clients_of(node),
+                tuple(self._federation.names[position] for position in positions.tolist()),
                 {name: tensor[rows] for name, tensor in stacked.items()},
                 {**shared, **more},
                 splits,
                 shapes is not None,
                 predictions is not None,
+                means is not None,
             )
             content = request.pack(None if more else shared_record)
             messages.append(Message(content, node, kind, group_id=str(server_round)))
-        return self.exchange(messages, self._federation.hosts, predictions or self._reader(shapes, types))
+        return self.exchange(messages, asked, predictions or means or self._reader(shapes, types))
 
     def ask_one(
         self,
@@ -115,17 +126,27 @@ class Nodes:
 
     def exchange(self, messages: Iterable[Message], asked: Mapping[int, Tensor], read: Reader) -> Replies:
         """Send messages, and return the usable replies."""
-        return self.taken_in(self.send(messages), asked, read)[0]
+        return collect(self._federation, asked, self.send(messages), read)
 
     def send(self, messages: Iterable[Message]) -> list[Message]:
-        """Send messages, and return whatever comes back in time."""
-        return self.grid.send_and_receive(messages, timeout=self._timeout)
+        """Send messages, and return whatever comes back in time.
 
-    def taken_in(
-        self, received: Iterable[Message], asked: Mapping[int, Tensor], read: Reader
-    ) -> tuple[Replies, list[Message]]:
-        """Return the usable replies, and the messages they came in. See :func:`collect`."""
-        return collect(self._federation, asked, received, read)
+        Nodes that lack the frozen layers of the model, at first all of them, are sent their request again with these.
+        """
+        frozen = self._plan.frozen
+        if frozen is None:
+            return self.grid.send_and_receive(messages, timeout=self.timeout)
+        sent = {message.metadata.dst_node_id: message for message in messages}
+        for message in sent.values():
+            frozen.named_in(message.content)
+        received = self.grid.send_and_receive(sent.values(), timeout=self.timeout)
+        lacks = [reply.metadata.src_node_id for reply in received if reply.has_content() and is_lacking(reply.content)]
+        again = [_repeated(sent[node], frozen.added_to(sent[node].content)) for node in lacks if node in sent]
+        answers = {reply.metadata.src_node_id: reply for reply in received if reply.metadata.src_node_id not in lacks}
+        answers |= {
+            reply.metadata.src_node_id: reply for reply in self.grid.send_and_receive(again, timeout=self.timeout)
+        }
+        return [answers[node] for node in sent if node in answers]
 
     def _request(
         self,
@@ -136,6 +157,7 @@ class Nodes:
         splits: Sequence[SplitName],
         train: bool,
         predict: bool = False,
+        mean: bool = False,
     ) -> WorkRequest:
         plan = self._plan
         return WorkRequest(
@@ -150,6 +172,7 @@ class Nodes:
             train=train,
             keep_from=plan.keep_from(server_round),
             predict=predict,
+            mean=mean,
         )
 
     def _reader(self, shapes: Shapes | None, types: Mapping[str, str] | None = None) -> Reader:
@@ -169,6 +192,18 @@ def _read(
     if architectures is not None and "parameters" in reply.stacked:
         unusable = {**architectures.padding_violations(clients, reply.stacked["parameters"]), **unusable}
     return reply, unusable
+
+
+def _among(hosts: Mapping[int, Tensor], only: Tensor) -> dict[int, Tensor]:
+    """Return the clients of each node that are among ``only``; nodes without any are left out."""
+    found = {node: rows[torch.isin(rows, only)] for node, rows in hosts.items()}
+    return {node: rows for node, rows in found.items() if len(rows)}
+
+
+def _repeated(message: Message, content: RecordDict) -> Message:
+    """Return a message to the same node with another content."""
+    metadata = message.metadata
+    return Message(content, metadata.dst_node_id, metadata.message_type, group_id=metadata.group_id)
 
 
 def _slice_or_rows(positions: Tensor) -> slice | Tensor:

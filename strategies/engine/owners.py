@@ -14,7 +14,7 @@ from torch import Tensor
 from fedgraph.defence import bounded_embeddings
 from fedgraph.federation import JoinedSamples, join
 from fedgraph.fusion import FusionEpoch, FusionSettings
-from fedgraph.messages import EMBED, EmbedReply, EmbedRequest
+from fedgraph.messages import EmbedReply, EmbedRequest
 from fedgraph.support.files import json_digest, load_state, save_state
 from fedgraph.support.settings import S
 from strategies.engine.phases import Outcome, PhasedStrategy
@@ -67,7 +67,7 @@ class OwnersStrategy(PhasedStrategy[S]):
             if saved.get("asked") == asked:
                 return self._bounded(JoinedSamples.of_state(saved["samples"]))
             log.info("the experiment was changed since owners were asked for embeddings: they are asked again")
-        answers = self.ask(grid, request.pack(), EMBED, EmbedReply.unpack)
+        answers = self.ask(grid, request.pack(), EmbedRequest.message_type, EmbedReply.unpack)
         joined = join(answers, None if owners is None else tuple(owners), plan.tolerant, embeddings)
         self.check_owners_present(joined)
         log.info(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from flwr.app import Message, RecordDict
@@ -43,6 +43,8 @@ class Replies:
         Training examples, int64 ``[present]``.
     absent : mapping of str to str
         Clients without a usable reply, and why.
+    kept : tuple of str
+        Clients whose nodes keep the models that were measured; see :class:`fedgraph.messages.WorkReply`.
     """
 
     positions: Tensor
@@ -52,6 +54,7 @@ class Replies:
     graph: ClientGraph | None
     num_examples: Tensor
     absent: Mapping[str, str] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> Tensor:
@@ -86,7 +89,7 @@ def collect(
     messages: Iterable[Message],
     read: Reader,
     log_absent: bool = True,
-) -> tuple[Replies, list[Message]]:
+) -> Replies:
     """Unpack usable replies, and log why the other clients asked have none.
 
     Parameters
@@ -104,14 +107,12 @@ def collect(
 
     Returns
     -------
-    replies : Replies
+    Replies
         Usable replies, stacked.
-    messages : list of Message
-        Messages that at least one of them came from.
     """
-    names, sent = federation.names, list(messages)
+    names = federation.names
     clients = {node: [names[position] for position in positions.tolist()] for node, positions in asked.items()}
-    found, problems = split_replies(sent, asked, lambda node, content: read(content, clients[node]))
+    found, problems = split_replies(messages, asked, lambda node, content: read(content, clients[node]))
     absent = {name: problem for node, problem in problems.items() for name in clients[node]}
     parts: list[tuple[Tensor, WorkReply]] = []
     for node, (reply, unusable) in found.items():
@@ -120,8 +121,7 @@ def collect(
         parts.append((asked[node][good], _rows(reply, good)))
     for reason in by_reason(absent) if log_absent else ():
         log.warning("no usable reply from %s", reason)
-    first = {message.metadata.src_node_id: message for message in reversed(sent)}
-    return _stack(federation, parts, absent), [first[node] for node in found]
+    return _stack(federation, parts, absent)
 
 
 def _rows(reply: WorkReply, good: Tensor) -> WorkReply:
@@ -132,6 +132,7 @@ def _rows(reply: WorkReply, good: Tensor) -> WorkReply:
         tuple(name for name, keep in zip(reply.clients, good.tolist(), strict=True) if keep),
         {name: tensor[good] for name, tensor in reply.stacked.items()},
         {name: tensor[good] for name, tensor in reply.metrics.items()},
+        tuple(name for name, keep in zip(reply.clients, good.tolist(), strict=True) if keep and name in reply.kept),
     )
 
 
@@ -162,4 +163,5 @@ def _stack(federation: Federation, parts: list[tuple[Tensor, WorkReply]], absent
         )
         for name in measured
     }
-    return Replies.of(federation, positions[order], tensors, metrics, absent)
+    kept = tuple(sorted(name for _, reply in parts for name in reply.kept))
+    return replace(Replies.of(federation, positions[order], tensors, metrics, absent), kept=kept)

@@ -16,7 +16,15 @@ from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation, OrderedGrid, Traffic, identify
 from fedgraph.graph import write_graph
 from fedgraph.messages import to_record
-from fedgraph.models import Architectures, ModelChoice, initial_model, weights_sha256
+from fedgraph.methods.frozen_layers import FrozenLayers
+from fedgraph.models import (
+    Architectures,
+    ModelChoice,
+    PersonalLayers,
+    PersonalLayersSettings,
+    initial_model,
+    weights_sha256,
+)
 from fedgraph.runs import (
     AverageLast,
     Callback,
@@ -35,8 +43,10 @@ from fedgraph.runs import (
 )
 from fedgraph.runs.reports import FILE, LogProgress, PeerComparison
 from fedgraph.support.errors import ExperimentError, RunError
+from fedgraph.support.plugins import load_object
 from fedgraph.support.randomness import derive_seed
 from strategies.engine.base import CohortStrategy
+from strategies.engine.broken_outputs import notes_of
 from strategies.engine.chosen import ChosenMethod
 from strategies.engine.nodes import Nodes
 from strategies.engine.peer_predictions import check_comparable, compare_peers
@@ -92,7 +102,8 @@ def execute_rounds(
         now = {"seconds": time.monotonic() - began, **vars(traffic)}
         return {name: earlier.get(name, 0) + count for name, count in now.items()}
 
-    watched = _watched(experiment, federation, folder, lambda: counters()["seconds"])
+    least = max(model.least_examples for model in architectures.models)
+    watched = _watched(experiment, federation, folder, lambda: counters()["seconds"], least)
     recorder = Recorder(folder, federation.names, experiment.output.checkpoint_every, watched, counters)
     plan = RunPlan(
         layout=architectures.layout,
@@ -112,6 +123,7 @@ def execute_rounds(
             architectures.models[0], derive_seed(head.seed, "own initial model", name)
         ),
         defence=experiment.defence,
+        frozen=_frozen_layers(method, architectures, head.seed),
     )
     strategy = method.build(federation, plan)
     if not strategy.restorable:
@@ -133,6 +145,19 @@ def execute_rounds(
         compare_peers(strategy, Nodes(ordered, federation, plan, head.timeout)) if evaluation.compare_peers else None
     )
     _write_results(experiment, folder, federation, strategy, recorder, peers)
+
+
+def _frozen_layers(method: ChosenMethod, architectures: Architectures, seed: int) -> FrozenLayers | None:
+    """Return the layers that nodes are sent once: those that are not trained, where the client class can do without."""
+    layout = architectures.layout
+    if not layout.frozen or not getattr(load_object(method.client, "[experiment] client"), "joins_frozen", False):
+        return None
+    settings = method.settings
+    personal = settings.personal_layers if isinstance(settings, PersonalLayersSettings) else ()
+    layers = PersonalLayers.of(layout, personal, fixes_frozen=True)
+    if not layers.fixed.names:
+        return None
+    return FrozenLayers(layers.fixed, layers.fixed.row(architectures.initial(seed)))
 
 
 def _have_forecasts_written(
@@ -189,11 +214,11 @@ def open_federation(
 
 
 def _watched(
-    experiment: Experiment, federation: Federation, folder: RunFolder, seconds: Callable[[], float]
+    experiment: Experiment, federation: Federation, folder: RunFolder, seconds: Callable[[], float], least: int
 ) -> list[Callback]:
     """Return the callbacks that the experiment asks for and whose state belongs to checkpoints."""
     evaluation, fairness = experiment.evaluation, experiment.fairness
-    watched: list[Callback] = [LocalWork(federation.num_examples["train"], experiment.train)]
+    watched: list[Callback] = [LocalWork(federation.num_examples["train"], experiment.train, least)]
     if evaluation.monitor is not None and evaluation.patience is not None:
         watched.append(EarlyStopping(evaluation.monitor, evaluation.patience, evaluation.restore_best))
     if evaluation.average_last is not None:
@@ -254,6 +279,7 @@ def _write_results(
         strategy.models,
         strategy.global_model(),
         strategy.plan.architectures,
+        strategy.plan.frozen,
     )
     if peers is not None:
         peers.write(folder.path / FILE)
@@ -264,7 +290,12 @@ def _write_results(
     if getattr(experiment.data, "test", None) == "shared" and "test" in experiment.evaluation.splits:
         count = len(federation.names)
         noted["measured"] = f"{count} clients, all measured on the same test data with the model each holds at the end"
+    folder.notes.extend(notes_of(strategy.progress.broken, federation))
     noted["task"] = asdict(federation.task)
+    if strategy.progress.kept or not strategy.restorable:
+        # Elsewhere clients keep nothing, and the models of the folder are those that were measured.
+        kept = {"clients": strategy.progress.kept, "round": strategy.progress.after}
+        noted["models_at_nodes"] = {"run": folder.name, **kept}
     noted["models_per_round"] = _models_per_round(folder, strategy)
     noted |= strategy.defence.facts() | strategy.facts() | ({} if peers is None else {"peers": peers.summary()})
     totals = recorder.counters()
@@ -277,7 +308,7 @@ def _write_results(
             traffic=Traffic(**{name: int(totals[name]) for name in vars(Traffic())}),
             seconds=totals["seconds"],
             evaluation=recorder.last,
-            sha256=weights_sha256(federation.names, strategy.models),
+            sha256=weights_sha256(federation.names, strategy.with_frozen(strategy.models)[1]),
             nodes=len(federation.hosts),
             groups=federation.groups,
             noted=noted,

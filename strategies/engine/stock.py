@@ -1,81 +1,99 @@
-"""Any stock Flower strategy as a method: its own functions in fedgraph's loop, with its order, checks and records."""
+"""Any stock Flower strategy as a method: its own functions in fedgraph's loop, with its order, checks and records.
+
+To the strategy every client is a node: it draws clients, and gets a reply from each, whichever nodes host them.
+"""
 
 from __future__ import annotations
 
-import inspect
-import math
+import gc
+import logging
 import random
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Literal
 
-import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedProx, Strategy
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Result, Strategy
 from torch import Tensor
 
 from fedgraph.federation import Federation
-from fedgraph.messages import (
-    KEEP_KEY,
-    Request,
-    WorkReply,
-    checked_arrays,
-    from_record,
-    to_record,
-)
+from fedgraph.graph import weighted_mean
+from fedgraph.messages import WorkReply, from_record, to_record
+from fedgraph.methods.baselines import STOCK_TERMS
 from fedgraph.models import usable_rows
 from fedgraph.runs import RunPlan
-from fedgraph.support.errors import ExperimentError, ReplyError
+from fedgraph.support.errors import ReplyError, RunError, quoted
 from fedgraph.support.files import State
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Settings
-from fedgraph.support.untrusted import in_short, read_json
 from strategies.engine.base import CohortStrategy
-from strategies.engine.loop import Progress
+from strategies.engine.client_grid import ClientGrid
 from strategies.engine.nodes import Nodes
 from strategies.engine.replies import Replies
+from strategies.engine.stock_settings import load_stock_state, stock_state
+from strategies.engine.strategy import EvaluateFn
 
-Form = tuple[tuple[str, frozenset[str]], ...]
+log = logging.getLogger("fedgraph")
 
-_MOST_METRICS = 1_000
-_LONGEST_NAME = 200
+Configure = Callable[[int, ArrayRecord, ConfigRecord, Grid], Iterable[Message]]
 
 STOCK_CLIENT = "clients.engine.stock:StockClient"
-_NODE_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
+
+_SERVER_OPTIMISERS = (FedAdagrad, FedAdam, FedAvgM, FedYogi)
+_OF_MEANS = {strategy.aggregate_train for strategy in (FedAvg, *_SERVER_OPTIMISERS)}
+"""What computes with the clients' weighted mean alone, so that a node may send the mean of its clients' models."""
+
+_UNDERSTOOD = frozenset({*STOCK_TERMS.values(), "server-round"})
 
 
 class StockStrategy(CohortStrategy):
-    """Runs ``stock`` unchanged; a node answers for all its clients at once with their weighted mean.
+    """Runs ``stock`` with every client as a node of its own.
 
-    Raises
-    ------
-    ExperimentError
-        For ``on-missing = "keep-last"``.
+    Nodes of a strategy that only averages (FedAvg, FedProx, FedAvgM, FedAdam, FedAdagrad, FedYogi) send the mean of
+    their clients' models, weighted by training examples, unless replies of single clients are needed for ``on-missing =
+    "keep-last"`` or ``[defence]``.
+
+    Running statistics are averaged over clients where ``stock`` has an optimiser at the server, which would make
+    variances negative; of any other strategy, variances below 0 are set to 0.
     """
 
     def __init__(self, stock: Strategy, federation: Federation, plan: RunPlan) -> None:
-        check_absence_policy(plan.on_missing)
         super().__init__(Settings(), federation, plan)
         self.stock = stock
         self._arrays = ArrayRecord()
-        self._usable: list[Message] = []
+        self._means: dict[int, Tensor] = {}
+        self._aggregated: bool | None = None
+        self._said: set[str] = set()
 
     def initialise(self, initial_arrays: ArrayRecord) -> None:
         """Start with one model for all clients."""
         super().initialise(initial_arrays)
-        self._arrays = initial_arrays
+        # In the order in which clients send theirs: some strategies compute with arrays by place.
+        state = from_record(initial_arrays)
+        self._arrays = to_record({name: state[name] for name in self.layout.names})
+
+    def run(
+        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, timeout: float, evaluate_fn: EvaluateFn | None
+    ) -> Result:
+        """Run the rounds; raise RunError where the strategy has aggregated in none of them."""
+        result = super().run(grid, initial_arrays, num_rounds, timeout, evaluate_fn)
+        if self._aggregated is False:
+            raise RunError(
+                f"{self._name} aggregated the replies of no round, so that the model is the initial one. Its messages "
+                "in the log say why: mostly it needs replies of more clients than there are"
+            )
+        return result
 
     def replace_models(self, models: Tensor) -> None:
         """Continue with other models; all rows are the same here."""
         super().replace_models(models)
-        self._arrays = to_record(self.plan.layout.row_state(models[0]))
+        self._arrays = to_record(self.layout.row_state(models[0]))
 
-    def global_arrays(self) -> ArrayRecord:
-        """Return the global model exactly as the stock strategy returned it."""
-        return self._arrays
+    def global_arrays(self) -> ArrayRecord | None:
+        """Return the global model exactly as the strategy returned it, and with the frozen layers, if any."""
+        return self._arrays if self.plan.frozen is None else super().global_arrays()
 
     def global_model(self) -> Tensor:
         """Return the global model, ``[parameters]``."""
@@ -86,34 +104,54 @@ class StockStrategy(CohortStrategy):
         """``apart``, as in Flower."""
         return "apart"
 
+    @property
+    def averages(self) -> bool:
+        """Whether nodes send the mean of their clients' models, in place of all of them."""
+        stock: Any = self.stock
+        of_means = type(stock).aggregate_train in _OF_MEANS and stock.weighted_by_key == "num-examples"
+        defended = self.defence.table.clip or self.defence.table.krum
+        return of_means and not defended and self.plan.on_missing != "keep-last"
+
     def train_round(self, server_round: int, nodes: Nodes) -> Replies:
-        """Send the requests of the stock strategy; the nodes it draws depend only on the seed and the round."""
-        config = self._config() | {KEEP_KEY: self.plan.keep_from(server_round)}
-        with seeded(derive_seed(self.plan.seed, "stock-train", server_round)):
-            messages = list(self.stock.configure_train(server_round, self._arrays, ConfigRecord(config), nodes.grid))
-        replies, self._usable = self._exchange(nodes, messages, trains=True)
-        return replies
+        """Train the clients that the strategy draws, which depend on the seed and the round alone."""
+        self._means = {}
+        contents, asked = self._configured(server_round, nodes, self.stock.configure_train, "train")
+        stacked, shared = self._models_for(contents)
+        return nodes.ask(
+            server_round,
+            {**stacked, **self._terms(contents)},
+            shared,
+            shapes={} if self.averages else self.reply_shapes(),
+            only=asked,
+            means=self._read_mean if self.averages else None,
+        )
 
     def aggregate(self, server_round: int, replies: Replies) -> Tensor:
-        """Aggregate the usable replies with the stock strategy, for all clients."""
-        arrays, _ = self.stock.aggregate_train(
-            server_round, self._defended(server_round, self._with_weight(self._usable))
-        )
-        if arrays is not None:
-            self._arrays = arrays
-            self.models = self.plan.layout.row(from_record(arrays)).expand_as(self.models)
-        return self.models[replies.positions]
+        """Hand the strategy a reply of each client, or of each node that sent a mean; return its model for all."""
+        messages = self._as_messages(server_round, replies)
+        if messages:
+            with _quick_collections():
+                arrays, _ = self.stock.aggregate_train(server_round, messages)
+            self._take_over(server_round, arrays, messages)
+        return self.models[:1].expand(len(replies.names), -1)
 
     def write_back(self, replies: Replies, models: Tensor) -> None:
         """Do nothing: ``aggregate`` has set the global model of all clients."""
 
     def measure(self, server_round: int, nodes: Nodes) -> Replies:
-        """Send the evaluation requests of the stock strategy, and pass the replies on to it."""
-        config = ConfigRecord(self._config())
-        with seeded(derive_seed(self.plan.seed, "stock-evaluate", server_round)):
-            messages = list(self.stock.configure_evaluate(server_round, self._arrays, config, nodes.grid))
-        replies, usable = self._exchange(nodes, messages, trains=False)
-        self.stock.aggregate_evaluate(server_round, self._with_weight(usable))
+        """Evaluate the clients that the strategy draws, and hand it what they measured."""
+        contents, asked = self._configured(server_round, nodes, self.stock.configure_evaluate, "evaluate")
+        stacked, shared = self._models_for(contents)
+        replies = nodes.ask(server_round, stacked, shared, self.plan.splits, only=asked)
+        measured = {name: values for name, values in replies.metrics.items() if "/" in name}
+        self.stock.aggregate_evaluate(
+            server_round,
+            [
+                _reply(position, MessageType.EVALUATE, _metrics(count, measured, place))
+                for place, (position, count) in enumerate(_counted(replies))
+                if count
+            ],
+        )
         return replies
 
     def summary(self) -> None:
@@ -122,147 +160,183 @@ class StockStrategy(CohortStrategy):
 
     def state(self) -> State:
         """Return the global model, and all arrays and numbers of the stock strategy."""
-        own = {"global": from_record(self._arrays), "stock": stock_state(self.stock)}
-        return {**own, "progress": self.progress.state(), "defence": self.defence.state()}
+        own = {"global": from_record(self._arrays), "stock": stock_state(self.stock), "aggregated": self._aggregated}
+        return {**super().state(), "models": self.models[:1], **own}
 
     def load_state(self, state: State) -> None:
         """Restore what :meth:`state` returned."""
         self.initialise(to_record(state["global"]))
+        super().load_state({**state, "models": self.models})
         load_stock_state(self.stock, state["stock"])
-        self.progress = Progress.of_state(state["progress"])
-        self.defence.load_state(state.get("defence", {}))
+        self._aggregated = state["aggregated"]
 
     def facts(self) -> dict[str, Any]:
         """Return a remark where the method is equal to another one with these settings."""
         without_term = isinstance(self.stock, FedProx) and self.stock.proximal_mu == 0
         return {"remark": "mu 0: the same as fedavg"} if without_term else {}
 
-    def _config(self) -> dict[str, Any]:
-        plan = self.plan
-        return {**Request(plan.client, plan.experiment, plan.run).header(), "evaluate": list(plan.splits)}
+    # ---- what the strategy sends -----------------------------------------------------------------------------------
 
-    def _asked(self, messages: Iterable[Message]) -> dict[int, Tensor]:
-        nodes = [message.metadata.dst_node_id for message in messages]
-        return {node: self.federation.hosts[node] for node in nodes}
+    @property
+    def _name(self) -> str:
+        return type(self.stock).__name__
 
-    def _with_weight(self, messages: Iterable[Message]) -> list[Message]:
-        """Leave out nodes whose clients all have no training examples: they have no part in an average."""
-        examples = self.federation.num_examples["train"]
-        return [message for message in messages if examples[self.federation.hosts[message.metadata.src_node_id]].any()]
+    def _configured(
+        self, server_round: int, nodes: Nodes, configure: Configure, purpose: str
+    ) -> tuple[dict[int, RecordDict], Tensor]:
+        """Return what the strategy sends, by the position of the client, and the positions of all that are asked.
 
-    def _defended(self, server_round: int, messages: list[Message]) -> list[Message]:
-        """Apply ``[defence]`` to the models of nodes; Flower's strategies see a node where ours see a client."""
-        if not messages or not self.defence.watches:
-            return messages
-        layout = self.plan.layout
-        names = [self._clients_at(message.metadata.src_node_id) for message in messages]
-        sent = [next(iter(message.content.array_records.items())) for message in messages]
-        rows = torch.stack([layout.row(from_record(record)) for _, record in sent])
-        tensors, kept = self.defence.judged(server_round, names, {"parameters": rows}, self.models[:1].expand_as(rows))
-        bounded = tensors["parameters"]
-        for message, (key, _), row, before in zip(messages, sent, bounded, rows, strict=True):
-            if bounded is not rows and not torch.equal(row, before):
-                message.content[key] = to_record(layout.row_state(row))
-        return messages if kept is None else [messages[place] for place in kept.tolist()]
-
-    def _clients_at(self, node: int) -> str:
-        first, *others = [self.federation.names[position] for position in self.federation.hosts[node].tolist()]
-        return f"{first} and {len(others)} others of its node" if others else first
-
-    def _exchange(self, nodes: Nodes, messages: list[Message], trains: bool) -> tuple[Replies, list[Message]]:
-        """Run an exchange; return the usable replies, and the messages that a stock strategy can average.
-
-        Stock strategies end the run unless all replies have records and metrics of the same names: nodes that report
-        others than most nodes do are left out.
+        These are the clients that it has drawn, and those whose node is gone, who are absent. Raises RunError, before
+        the strategy waits for clients, where more of them are gone than the run allows.
         """
-        received = nodes.send(messages)
-        asked = self._asked(messages)
-        replies, usable = nodes.taken_in(received, asked, partial(self._read, trains=trains, names=None))
-        forms = Counter(map(_form, (message.content for message in usable)))
-        if len(forms) > 1:
-            ((names, _),) = forms.most_common(1)
-            replies, usable = nodes.taken_in(received, asked, partial(self._read, trains=trains, names=names))
-        return replies, usable
+        grid = ClientGrid(nodes.grid, self.federation, nodes.timeout, f"{self._name}, in round {server_round}")
+        gone = {self.federation.names[position]: "its node is not connected" for position in grid.gone()}
+        nobody = torch.zeros(0, dtype=torch.int64)
+        self.absence.enforce(server_round, Replies.of(self.federation, nobody, {}, {}, gone))
+        with seeded(derive_seed(self.plan.seed, f"stock-{purpose}", server_round)):
+            messages = list(configure(server_round, self._arrays, ConfigRecord(), grid))
+        contents = {message.metadata.dst_node_id - 1: message.content for message in messages}
+        return contents, torch.tensor(sorted({*contents, *grid.gone()}), dtype=torch.int64)
 
-    def _read(
-        self, content: RecordDict, clients: list[str], trains: bool, names: Form | None
-    ) -> tuple[WorkReply, Mapping[str, str]]:
-        """Return what a node reports of its single clients, after checking that its answer can be averaged."""
-        metrics, failed = _per_client(content, clients)
-        self._check(content, clients, trains)
-        if names is not None and _form(content) != names:
-            raise ReplyError("its records or metrics have other names than those of most nodes")
-        return WorkReply(tuple(clients), {}, metrics), failed
+    def _models_for(self, contents: Mapping[int, RecordDict]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the models that are sent: one for all, or ``[clients, parameters]`` where the strategy has several."""
+        records: dict[int, ArrayRecord] = {}
+        for position, content in contents.items():
+            if len(content.array_records) != 1:
+                raise RunError(
+                    f"{self._name} sends its clients {len(content.array_records)} array records "
+                    f"({', '.join(content.array_records) or 'none'}) in place of one with the model; what it needs "
+                    "beyond a model takes a strategy and a client class of your own: see `fedgraph new strategy`"
+                )
+            (records[position],) = content.array_records.values()
+        different = {id(record): record for record in records.values()}
+        rows = {key: self._row(record, "sends") for key, record in different.items()}
+        if len(rows) <= 1:
+            return {}, {"parameters": next(iter(rows.values()), self.models[0])}
+        whole = self.models.clone()
+        for position, record in records.items():
+            whole[position] = rows[id(record)]
+        return {"parameters": whole}, {}
 
-    def _check(self, content: RecordDict, clients: list[str], trains: bool) -> None:
-        """Raise ReplyError unless a stock strategy can average this reply safely."""
-        if len(content.metric_records) != 1 or len(content.array_records) != trains:
-            raise ReplyError(f"the reply has not one record of metrics{' and one of arrays' if trains else ' alone'}")
-        (metrics,) = content.metric_records.values()
-        for name, value in metrics.items():
-            # A metric may be undefined, such as the loss of no training at all.
-            if isinstance(value, list) or math.isinf(value):
-                raise ReplyError(f"metric '{name}' is no number, or infinite")
-        weight = metrics.get("num-examples", 0)
-        positions = [self.federation.positions[name] for name in clients]
-        hosted = int(self.federation.num_examples["train"][positions].sum())
-        # Clients that are not meant to train have no examples; their node has no weight.
-        if not isinstance(weight, (int, float)) or not min(1, hosted) <= weight <= hosted:
-            raise ReplyError(f"its weight 'num-examples' is {weight}, its clients have {hosted} training examples")
-        if not trains:
+    def _terms(self, contents: Mapping[int, RecordDict]) -> dict[str, Tensor]:
+        """Return numbers that change how clients train, ``[clients]`` by name; others are said to have no effect."""
+        configs: dict[int, dict[str, Any]] = {
+            position: {key: value for record in content.config_records.values() for key, value in record.items()}
+            for position, content in contents.items()
+        }
+        ignored = {key for config in configs.values() for key in config} - _UNDERSTOOD - self._said
+        if ignored:
+            self._said |= ignored
+            log.warning(
+                "%s sends its clients %s, which changes nothing: they train as [train] says",
+                self._name,
+                quoted(sorted(ignored)),
+            )
+        found: dict[str, Tensor] = {}
+        for name, key in STOCK_TERMS.items():
+            values = {position: float(config[key]) for position, config in configs.items() if key in config}
+            if any(values.values()):
+                found[name] = torch.zeros(len(self.federation.names))
+                found[name][list(values)] = torch.tensor(list(values.values()))
+        return found
+
+    # ---- what it gets ----------------------------------------------------------------------------------------------
+
+    def _read_mean(self, content: RecordDict, clients: list[str]) -> tuple[WorkReply, Mapping[str, str]]:
+        """Keep the mean of a node's models, by the position of its first client."""
+        reply = WorkReply.unpack(content, clients, {}, shared=self.reply_shapes())
+        mean = reply.shared["parameters"]
+        if not bool(usable_rows(mean[None]).all()):
+            raise ReplyError("the mean of its models holds NaN or infinite values, or values too large to compute with")
+        usable = [self.federation.positions[name] for name in clients if name not in reply.failed]
+        if usable:
+            self._means[usable[0]] = mean
+        return reply, reply.failed
+
+    def _as_messages(self, server_round: int, replies: Replies) -> list[Message]:
+        """Return a reply of each client with training examples, in the order of names, or of each node."""
+        counts, metrics = dict(_counted(replies)), {**replies.metrics}
+        if "loss" in metrics:
+            metrics["train_loss"] = metrics["loss"]
+        if not self.averages:
+            return [
+                self._reply(position, row, _metrics(count, metrics, place))
+                for place, ((position, count), row) in enumerate(zip(counts.items(), replies.parameters, strict=True))
+                if count
+            ]
+        nodes = self._nodes_of_means(replies)
+        self._watch(server_round, nodes)
+        return [
+            self._reply(positions[0], self._means[positions[0]], MetricRecord({"num-examples": examples}))
+            for positions in nodes
+            if (examples := sum(counts[position] for position in positions))
+        ]
+
+    def _nodes_of_means(self, replies: Replies) -> list[list[int]]:
+        """Return the positions of the clients that each mean is of, in the order of names."""
+        present = set(replies.positions.tolist())
+        hosted = [[each for each in rows.tolist() if each in present] for rows in self.federation.hosts.values()]
+        return sorted(positions for positions in hosted if positions)
+
+    def _watch(self, server_round: int, nodes: Sequence[Sequence[int]]) -> None:
+        """Let ``[defence] warn`` look at the means, as it looks at models elsewhere."""
+        if not nodes or not self.defence.watches:
             return
-        (record,) = content.array_records.values()
-        layout = self.plan.layout
-        tensors = checked_arrays(record, dict(zip(layout.names, layout.shapes, strict=True)))
-        for name, tensor in tensors.items():
-            if not bool(usable_rows(tensor[None]).all()):
-                raise ReplyError(f"array '{name}' holds NaN or infinite values, or values too large to compute with")
+        names = [self.federation.names[positions[0]] for positions in nodes]
+        told = [
+            f"{name} and {len(positions) - 1} others of its node" if len(positions) > 1 else name
+            for name, positions in zip(names, nodes, strict=True)
+        ]
+        means = torch.stack([self._means[positions[0]] for positions in nodes])
+        self.defence.judged(server_round, told, {"parameters": means}, self.models[:1].expand_as(means))
 
+    def _reply(self, position: int, row: Tensor, metrics: MetricRecord) -> Message:
+        return _reply(position, MessageType.TRAIN, metrics, to_record(self.layout.row_state(row)))
 
-def _per_client(content: RecordDict, clients: list[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read metrics ``[clients]`` and the clients that failed inside a node, from the record beside the stock reply."""
-    config: Any = content.config_records.get("config", {})
-    try:
-        named = config["clients"]
-        values = read_json(config["per-client"], "what the clients measured")
-        told = read_json(config["failed"], "what failed")
-        failed = {str(name): in_short(str(reason)) for name, reason in told.items()}
-        metrics = {name: torch.tensor(row, dtype=torch.float64) for name, row in values.items()}
-        # One infinite loss would make the mean over all clients infinite.
-        metrics = {name: row.where(row.isfinite(), torch.nan) for name, row in metrics.items()}
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise ReplyError(f"the reply does not say what its clients measured ({in_short(str(error), 300)})") from None
-    if (
-        not all(0 < len(name) <= _LONGEST_NAME and name.isprintable() for name in metrics)
-        or len(metrics) > _MOST_METRICS
-    ):
-        raise ReplyError(f"the reply has more than {_MOST_METRICS:,} metrics, or names that cannot be shown")
-    if named != clients or any(row.shape != (len(clients),) for row in metrics.values()):
-        raise ReplyError("the reply speaks for other clients than were asked")
-    return metrics, {name: reason for name, reason in failed.items() if name in clients}
+    def _take_over(self, server_round: int, arrays: ArrayRecord | None, messages: Sequence[Message]) -> None:
+        """Continue with the arrays that the strategy returned; where it returned none, with what there was."""
+        if arrays is None:
+            self._aggregated = bool(self._aggregated)
+            if "nothing" not in self._said:
+                self._said.add("nothing")
+                log.warning("round %d: %s aggregated nothing of %d replies", server_round, self._name, len(messages))
+            return
+        self._aggregated = True
+        row = self._row(arrays, "returned")
+        mended = self._statistics_mended(row, messages)
+        self._arrays = arrays if mended is row else to_record(self.layout.row_state(mended))
+        self.models = mended.expand_as(self.models)
 
+    def _statistics_mended(self, row: Tensor, messages: Sequence[Message]) -> Tensor:
+        """Return the model ``[parameters]`` with running statistics that normalisation can compute with."""
+        layout = self.layout
+        if not layout.buffers:
+            return row
+        if isinstance(self.stock, _SERVER_OPTIMISERS):
+            sent = torch.stack([layout.row(from_record(_arrays_of(message))) for message in messages])
+            told: list[Any] = [message.content.metric_records["metrics"]["num-examples"] for message in messages]
+            return torch.cat(
+                [row[: layout.num_trainable], weighted_mean(sent[:, layout.num_trainable :], torch.tensor(told))]
+            )
+        state = layout.row_state(row)
+        variances = [name for name in layout.buffers if name.endswith("running_var") and bool((state[name] < 0).any())]
+        return layout.row({**state, **{name: state[name].clamp(min=0) for name in variances}}) if variances else row
 
-def _form(content: RecordDict) -> Form:
-    """Return the names of the records that stock strategies average, and of the metrics."""
-    return tuple(
-        (name, frozenset(record) if isinstance(record, MetricRecord) else frozenset())
-        for name, record in sorted(content.items())
-        if isinstance(record, (ArrayRecord, MetricRecord))
-    )
-
-
-def check_absence_policy(on_missing: str) -> None:
-    """Raise ExperimentError for ``keep-last``, the one policy that a stock strategy cannot follow."""
-    if on_missing == "keep-last":
-        raise ExperimentError(
-            '[experiment] on-missing = "keep-last" is not for stock Flower strategies, which average what arrives: '
-            'use "fail" or "skip"'
-        )
+    def _row(self, arrays: ArrayRecord, verb: str) -> Tensor:
+        """Return named arrays as a model ``[parameters]``. Raises RunError for those of another model."""
+        state, shapes = from_record(arrays), self.layout.shapes_by_name()
+        other = {name: tuple(state[name].shape) for name in state} != shapes
+        if other:
+            wrong = sorted(set(state) ^ set(shapes)) or [
+                name for name, shape in shapes.items() if tuple(state[name].shape) != shape
+            ]
+            raise RunError(f"{self._name} {verb} arrays that are not those of the model: look at {quoted(wrong)}")
+        return self.layout.row(state)
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed Python's global generator, from which stock strategies draw nodes, and restore it afterwards."""
+    """Seed Python's global generator, from which stock strategies draw clients, and restore it afterwards."""
     before = random.getstate()
     random.seed(seed)
     try:
@@ -271,70 +345,32 @@ def seeded(seed: int) -> Iterator[None]:
         random.setstate(before)
 
 
-def stock_keys(stock_class: type[Strategy]) -> dict[str, Any]:
-    """Return the keys of a stock strategy's table with their defaults: the arguments of its constructors."""
-    known: dict[str, inspect.Parameter] = {}
-    for base in reversed(stock_class.__mro__):
-        if "__init__" in vars(base) and base is not object:
-            known.update(inspect.signature(vars(base)["__init__"]).parameters)
-    return {
-        name.replace("_", "-"): parameter.default
-        for name, parameter in known.items()
-        if name != "self" and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    }
-
-
-def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: str, nodes: int) -> Strategy:
-    """Construct a stock strategy from its table; keys are its keyword arguments with dashes.
-
-    The minimum numbers of nodes default to Flower's values, but never to more nodes than there are, for which a stock
-    strategy would wait forever.
-
-    Raises
-    ------
-    ExperimentError
-        For an unknown key, with the known ones, or values the strategy refuses.
-    """
-    known = stock_keys(stock_class)
-    arguments = {key.replace("-", "_"): value for key, value in table.items()}
-    unknown = sorted(set(table) - set(known))
-    if unknown:
-        raise ExperimentError(f"{where} has no key '{unknown[0]}'; known keys: {', '.join(sorted(known))}")
-    for name in _NODE_MINIMA:
-        default = known.get(name.replace("_", "-"))
-        if isinstance(default, int):
-            arguments.setdefault(name, min(default, nodes))
+@contextmanager
+def _quick_collections() -> Iterator[None]:
+    """Leave all objects that there are out of garbage collections, of which Flower runs one for each reply it reads."""
+    gc.freeze()
     try:
-        return stock_class(**arguments)
-    except (TypeError, ValueError) as error:
-        raise ExperimentError(f"{where}: {stock_class.__name__} refuses these settings: {error}") from None
+        yield
+    finally:
+        gc.unfreeze()
 
 
-def stock_state(stock: Strategy) -> State:
-    """Return the arrays (alone, in lists or in dicts) and numbers among a stock strategy's attributes."""
-    state: State = {}
-    for name, value in vars(stock).items():
-        if isinstance(value, np.ndarray):
-            state[name] = torch.from_numpy(value)
-        elif isinstance(value, (list, dict)) and value:
-            items = {str(key): item for key, item in (value.items() if isinstance(value, dict) else enumerate(value))}
-            if all(isinstance(item, np.ndarray) for item in items.values()):
-                tensors = {key: torch.from_numpy(np.asarray(item)) for key, item in items.items()}
-                state[name] = {type(value).__name__: tensors}
-        elif isinstance(value, (bool, int, float)):
-            state[name] = value
-    return state
+def _reply(position: int, kind: str, metrics: MetricRecord, arrays: ArrayRecord | None = None) -> Message:
+    """Return the reply of a client as Flower's own clients send it."""
+    content = RecordDict({"metrics": metrics})
+    if arrays is not None:
+        content["arrays"] = arrays
+    return Message(content, reply_to=Message(RecordDict(), position + 1, kind))
 
 
-def load_stock_state(stock: Strategy, state: State) -> None:
-    """Restore what :func:`stock_state` returned."""
-    for name, value in state.items():
-        if isinstance(value, Tensor):
-            setattr(stock, name, value.numpy())
-        elif isinstance(value, dict) and "list" in value:
-            items = value["list"]
-            setattr(stock, name, [items[str(index)].numpy() for index in range(len(items))])
-        elif isinstance(value, dict):
-            setattr(stock, name, {key: item.numpy() for key, item in value["dict"].items()})
-        else:
-            setattr(stock, name, value)
+def _metrics(count: int, metrics: Mapping[str, Tensor], place: int) -> MetricRecord:
+    return MetricRecord({"num-examples": count, **{name: float(values[place]) for name, values in metrics.items()}})
+
+
+def _counted(replies: Replies) -> list[tuple[int, int]]:
+    """Return the position and the number of training examples of each client."""
+    return list(zip(replies.positions.tolist(), replies.num_examples.tolist(), strict=True))
+
+
+def _arrays_of(message: Message) -> ArrayRecord:
+    return next(iter(message.content.array_records.values()))

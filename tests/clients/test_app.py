@@ -9,8 +9,9 @@ from faulting.scenario import Scenario
 from faulting.small import prepared
 from faulting.trial import undisturbed_run
 from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, message_size_mod
 
-from clients.app import app
+from clients.app import app, client_app
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.federation.identity import check_proof, read_public_keys
@@ -21,10 +22,11 @@ from fedgraph.messages import (
     Identity,
     WorkReply,
     WorkRequest,
+    check_content,
     error_of,
     proof_of,
 )
-from fedgraph.support.errors import IdentityError
+from fedgraph.support.errors import FedgraphError, IdentityError
 from fedgraph.support.plugins import load_object
 from fedgraph.support.telling import TOLD, Told
 
@@ -45,6 +47,7 @@ def identify(part, node_config, label_counts=False, challenge=None):
     if challenge is not None:
         config[CHALLENGE_KEY] = challenge
     (reply,) = grid.send_and_receive([Message(RecordDict({"config": config}), 1000, "query.identify")])
+    check_content(reply.content)
     return reply
 
 
@@ -269,3 +272,25 @@ def test_a_node_says_what_it_did_for_each_message(name, tmp_path, told):
     by_nodes = [text for text in told() if not THE_SERVER_DID.match(text)]
     assert len(by_nodes) >= len(configs)
     assert [text for text in by_nodes if not DID.fullmatch(text)] == []
+
+
+@pytest.mark.parametrize("method", ["sfl", "fedavg", "f3", "fedngm"])
+def test_mods_that_count_work_around_every_message(request, run_experiment, method):
+    """Flower's count bytes of every entry of a record, and cannot of empty ones."""
+    tables = request.getfixturevalue({"f3": "patches_tables", "fedngm": "table_tables"}.get(method, "digits_tables"))
+    tables["experiment"] |= {"method": method}
+    counted = []
+
+    def counting(message, context, call_next):
+        counted.append(message.metadata.message_type)
+        return call_next(message, context)
+
+    usual = run_experiment(tables).summary()
+    within = run_experiment(tables, client=client_app([counting, message_size_mod, arrays_size_mod])).summary()
+    assert within["weights_sha256"] == usual["weights_sha256"]
+    assert counted
+
+
+def test_a_mod_that_changes_a_model_refuses_ours(digits_tables, run_experiment):
+    with pytest.raises(FedgraphError):
+        run_experiment(digits_tables, client=client_app([LocalDpMod(1.0, 1.0, 1.0, 0.1)]))

@@ -10,7 +10,7 @@ from clients.f3 import F3Client
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.fusion.owner_models import stage
 from fedgraph.messages import error_of
-from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
+from fedgraph.messages.embeddings import EmbedReply, EmbedRequest
 from fedgraph.privacy.noise.gaussian import clipped
 from fedgraph.support.errors import DataError, ExperimentError, IdentityError
 
@@ -32,7 +32,7 @@ def ask(patches_tables, tmp_path, data_dir):
         config = {key: value for key, value in config.items() if value is not None}
         node = Node.of(Context(1, 1, {"data-dir": str(data_dir), **config}, RecordDict(), {}))
         asked = EmbedRequest("clients.f3:F3Client", part, run, **request)
-        message = Message(asked.pack(), 1, EMBED)
+        message = Message(asked.pack(), 1, EmbedRequest.message_type)
         return EmbedReply.unpack(F3Client.handle(message, node))
 
     return ask
@@ -242,5 +242,5 @@ def test_errors_of_a_node_go_back_in_its_own_words(patches_tables, data_dir, tmp
     part = parse_experiment(patches_tables).client_part({})
     config = {"clients": "patch-9-9", "data-dir": str(data_dir), "state-dir": str(tmp_path)}
     request = EmbedRequest("clients.f3:F3Client", part, "run")
-    reply = client_app(Message(request.pack(), 1, EMBED), Context(1, 1, config, RecordDict(), {}))
+    reply = client_app(Message(request.pack(), 1, EmbedRequest.message_type), Context(1, 1, config, RecordDict(), {}))
     assert "patch-9-9" in error_of(reply)

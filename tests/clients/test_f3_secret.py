@@ -8,8 +8,8 @@ from clients.app import app as client_app
 from clients.engine.node import Node
 from clients.f3_secret import SecretClient
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.messages import error_of
-from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
+from fedgraph.messages import check_content, error_of
+from fedgraph.messages.embeddings import EmbedReply, EmbedRequest
 from fedgraph.methods.f3_secret import STEP, ComputeRequest, Introduction, ShareRequest
 from fedgraph.privacy.secret.sealed import fingerprint
 from fedgraph.support.errors import ReplyError
@@ -38,20 +38,24 @@ def node(tmp_path, data_dir):
 
 def ask(context, content, kind):
     reply = client_app(Message(content, 1, kind), context)
-    return error_of(reply), reply.content
+    return error_of(reply), check_content(reply.content)
 
 
 def test_a_node_that_only_aggregates_needs_neither_owners_nor_data(part, tmp_path):
     config = {"aggregator": "north", "state-dir": str(tmp_path), "data-dir": str(tmp_path / "nowhere")}
     context = Context(1, 1, config, RecordDict(), {})
-    problem, content = ask(context, EmbedRequest(SECRET, part({}), "run", embeddings=False).pack(), EMBED)
+    problem, content = ask(
+        context, EmbedRequest(SECRET, part({}), "run", embeddings=False).pack(), EmbedRequest.message_type
+    )
     assert problem is None
     answer = Introduction.unpack(content)
     assert (answer.clients, answer.partition, answer.aggregator, len(answer.public)) == ((), None, "north", 32)
-    _, again = ask(context, EmbedRequest(SECRET, part({}), "run", embeddings=False).pack(), EMBED)
+    _, again = ask(context, EmbedRequest(SECRET, part({}), "run", embeddings=False).pack(), EmbedRequest.message_type)
     assert Introduction.unpack(again).public == answer.public
     # Where owners train and the aggregator has nothing to do, it says so.
-    problem, content = ask(context, EmbedRequest("clients.f3:F3Client", part({}), "run").pack(), EMBED)
+    problem, content = ask(
+        context, EmbedRequest("clients.f3:F3Client", part({}), "run").pack(), EmbedRequest.message_type
+    )
     assert problem is None
     assert EmbedReply.unpack(content).clients == ()
 

@@ -7,7 +7,7 @@ from flwr.app import Context, Message, RecordDict
 from clients.engine.node import Node, forget_cohorts
 from clients.vfl import VerticalClient
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.messages.embeddings import EMBED, EmbedReply, EmbedRequest
+from fedgraph.messages.embeddings import EmbedReply, EmbedRequest
 from fedgraph.methods.vfl import StepReply, StepRequest
 from fedgraph.support.errors import ExperimentError, IdentityError, ReplyError
 from fedgraph.training.client_state import ClientState
@@ -34,7 +34,9 @@ class VerticalNode:
     def open(self, run="run"):
         request = EmbedRequest("clients.vfl:VerticalClient", self.part, run)
         self.data = VerticalClient(self.node, request).source.load_owners(NAMES)
-        return EmbedReply.unpack(VerticalClient.handle(Message(request.pack(), 1, EMBED), self.node))
+        return EmbedReply.unpack(
+            VerticalClient.handle(Message(request.pack(), 1, EmbedRequest.message_type), self.node)
+        )
 
     def step(self, step, update, gradient, embed, training=True, run="run", keep_from=0):
         size = gradient.shape[2]

@@ -172,7 +172,7 @@ def test_bytes_of_a_stock_strategy(digits_tables, run_experiment):
     del digits_tables["graph"]
     folder = run_experiment(of("fedavg", digits_tables, rounds=3), nodes=1)
     summary, (_, model) = summary_of(folder), load_models(folder.path / "models.safetensors")
-    one_model = sum(4 * tensor.numel() + HEADER for tensor in model.values())
+    one_model = sum(4 * tensor.numel() for tensor in model.values()) + HEADER
     assert (summary["bytes_down"], summary["bytes_up"]) == (6 * one_model, 3 * one_model)
     recorded = [(line["bytes_down"], line["bytes_up"]) for line in lines(folder, phase="training")]
     assert recorded == [(one_model, one_model)] * 3

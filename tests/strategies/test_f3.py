@@ -13,6 +13,7 @@ from clients.app import app as client_app
 from fedgraph.fusion.alignment import SoftAlignment
 from fedgraph.fusion.model_file import FittedFusion
 from fedgraph.fusion.prediction import Prediction
+from fedgraph.messages import check_content
 from fedgraph.messages.embeddings import EmbedReply
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import DataError, ExperimentError
@@ -59,7 +60,7 @@ def test_one_exchange_and_what_it_takes(patches_tables, run_experiment):
     assert (summary["exchanges"], summary["bytes_down"]) == (1, 0)
     records = [record for reply in listener.replies for record in reply.content.array_records.values()]
     assert summary["bytes_up"] == sum(len(array.data) for record in records for array in record.values())
-    answer = EmbedReply.unpack(listener.replies[0].content)
+    answer = EmbedReply.unpack(check_content(listener.replies[0].content))
     arrays = answer.embeddings, answer.predictions
     assert summary["bytes_per_owner"] == sum(each.numel() * 4 for each in arrays) + answer.present.numel()
     assert summary["bytes_per_owner"] == KEYS * (4 * (6 + 10) + 1)
@@ -228,7 +229,7 @@ def test_ensembles_are_those_of_the_owners_predictions(patches_tables, run_exper
     patches_tables["f3"] |= {"fusion": fusion}
     listener = Listener()
     folder = run_experiment(patches_tables, client=listener, nodes=1)
-    answer = EmbedReply.unpack(listener.replies[0].content)
+    answer = EmbedReply.unpack(check_content(listener.replies[0].content))
     said, present = answer.predictions.numpy(), answer.present.numpy()
     if fusion == "vote":
         votes = np.eye(10)[said.argmax(2)] * present[..., None]
@@ -268,7 +269,7 @@ def test_noise_withholds_predictions_and_is_accounted_for(patches_tables, run_ex
     assert not (folder.path / "entropies.csv").exists()
     assert "accuracy-local" not in summary["metrics"]["test"]
     for reply in listener.replies:
-        answer = EmbedReply.unpack(reply.content)
+        answer = EmbedReply.unpack(check_content(reply.content))
         assert answer.predictions.shape[2] == 0
         assert float(answer.embeddings.std()) == pytest.approx(4.0, rel=0.1)
     patches_tables["f3"] |= {"fusion": "vote"}

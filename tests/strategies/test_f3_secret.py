@@ -10,7 +10,7 @@ import torch
 from flwr.app import Context, Message, RecordDict
 
 from clients.app import app as client_app
-from fedgraph.messages import error_content
+from fedgraph.messages import check_content, error_content
 from fedgraph.messages.array_records import to_record
 from fedgraph.messages.embeddings import EmbedReply
 from fedgraph.privacy.secret.sealed import Context as SealedContext
@@ -121,7 +121,7 @@ def clear_embeddings(trained, samples="new"):
 
     def listening(message, context):
         reply = client_app(message, context)
-        answers.append(EmbedReply.unpack(reply.content))
+        answers.append(EmbedReply.unpack(check_content(reply.content)))
         return reply
 
     trained("f3-inference", client=listening, configs=HOSTS, samples=samples)
@@ -191,7 +191,7 @@ def unsealed(wire, message):
     from fedgraph.privacy.secret import field
     from fedgraph.privacy.secret.aggregator_files import own_keys
 
-    request = ComputeRequest.unpack(message.content)
+    request = ComputeRequest.unpack(check_content(message.content))
     node = Node.of(wire.contexts[message.metadata.dst_node_id])
     keys = own_keys(node.state_dir / "aggregators" / request.aggregator)
     settings = ShareSettings.model_validate(SHARING)
@@ -449,11 +449,11 @@ def test_a_node_does_not_hand_out_clear_embeddings_in_a_secret_run(trained, data
     from clients.engine.node import Node
     from clients.f3_secret import SecretClient
     from fedgraph.experiment.experiment import parse_experiment
-    from fedgraph.messages.embeddings import EMBED, EmbedRequest
+    from fedgraph.messages.embeddings import EmbedRequest
     from fedgraph.support.errors import ReplyError
 
     part = parse_experiment(trained.tables).client_part({"run": "x"})
     node = Node.of(Context(1, 1, {"clients": OWNERS[0], "data-dir": str(data_dir)}, RecordDict(), {}))
     asked = EmbedRequest("clients.f3_secret:SecretClient", part, "run")
     with pytest.raises(ReplyError, match="asks for embeddings in the clear"):
-        SecretClient.handle(Message(asked.pack(), 1, EMBED), node)
+        SecretClient.handle(Message(asked.pack(), 1, EmbedRequest.message_type), node)

@@ -27,7 +27,7 @@ from fedgraph.graph.feature_graph import read_feature_graph
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.recovery import RecoverySettings
 from fedgraph.graphical.recovery.summed import UnitSums, recover_from_sums
-from fedgraph.messages import error_content
+from fedgraph.messages import check_content, error_content
 from fedgraph.methods.fedngm import PhaseReply, PhaseRequest
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import DataError, ExperimentError, RunError
@@ -44,7 +44,7 @@ class Listener:
         self.requests, self.replies, self.change = [], [], change
 
     def __call__(self, message, context):
-        request = PhaseRequest.unpack(message.content)
+        request = PhaseRequest.unpack(check_content(message.content))
         self.requests.append(request)
         reply = client_app(message, context)
         content = self.change(request, reply.content)

@@ -16,7 +16,7 @@ from fedgraph.support.errors import ContractError, ExperimentError, FedgraphErro
 from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import Configured, Settings, parse
 from strategies.engine.chosen import ChosenMethod
-from strategies.engine.stock import build_stock
+from strategies.engine.stock_settings import build_stock
 from strategies.engine.strategy import MethodStrategy
 
 _UNKNOWN = "no-such-key"
@@ -49,7 +49,7 @@ def settings(trials: Trials) -> str:
     strategy, checked = subject.strategy, subject.checked
     where = f"[{subject.experiment.method.name}]"
     if not issubclass(checked, MethodStrategy) and not subject.is_client:
-        _refuses(lambda: build_stock(checked, {_UNKNOWN: 1}, where, nodes=1), checked.__name__)
+        _refuses(lambda: build_stock(checked, {_UNKNOWN: 1}, where, clients=1), checked.__name__)
         return "the arguments of its constructor are its keys"
     if not issubclass(checked, Configured):
         return "it declares none"
@@ -136,6 +136,13 @@ def _is_finite(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
 
 
+_ABOUT_NODES = (
+    "what a client does must not depend on which others share its node; in a client class each row of a tensor "
+    "[clients, ...] is one client, so take no mean, maximum or random number over the first dimension; at the "
+    "server, count clients, not replies of nodes"
+)
+
+
 def same_seed(trials: Trials) -> str:
     """Check that a second run gives the same bits."""
     first = trials.one_node
@@ -163,23 +170,10 @@ def number_of_nodes(trials: Trials) -> str:
         if furthest > 1:
             raise ContractError(
                 f"on {nodes} nodes the weights are others than on one, by more than sums in another order explain (a "
-                f"difference of {RELATIVE:g} of a weight plus {ABSOLUTE:g}): {_about_nodes(trials.subject.strategy)}"
+                f"difference of {RELATIVE:g} of a weight plus {ABSOLUTE:g}): {_ABOUT_NODES}"
             )
     same = "bit for bit" if furthest == 0 else f"within {RELATIVE:g} of a weight plus {ABSOLUTE:g}"
     return f"1, {', '.join(map(str, sorted(runs)))} nodes: {same}"
-
-
-def _about_nodes(strategy: type[Any]) -> str:
-    if not issubclass(strategy, MethodStrategy):
-        return (
-            "a stock Flower strategy is sent one model by each node, the mean of its clients', so that what is no mean "
-            "depends on how they are divided; a subclass of strategies.engine.base.CohortStrategy sees every client's"
-        )
-    return (
-        "what a client does must not depend on which others share its node; in a client class each row of a tensor "
-        "[clients, ...] is one client, so take no mean, maximum or random number over the first dimension; at the "
-        "server, count clients, not replies of nodes"
-    )
 
 
 def reply_order(trials: Trials) -> str:

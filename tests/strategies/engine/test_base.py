@@ -13,7 +13,7 @@ from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.federation.opening_query import identify
 from fedgraph.federation.roll_call import RollCall
 from fedgraph.graph import ClientGraph
-from fedgraph.messages import WorkReply, WorkRequest
+from fedgraph.messages import WorkReply, WorkRequest, check_content
 from fedgraph.messages.array_records import to_record
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
@@ -43,7 +43,7 @@ class Nodes(LocalGrid):
         self.requests = []
 
     def serve(self, message, context):
-        request = WorkRequest.unpack(message.content)
+        request = WorkRequest.unpack(check_content(message.content))
         self.requests.append((message.metadata.message_type, context.node_id, request))
         trouble = self.trouble.get((request.round, context.node_id))
         if trouble == "raise":

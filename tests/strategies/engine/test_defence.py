@@ -13,7 +13,6 @@ from clients.f3 import F3Client
 from clients.sfl import SFLClient
 from fedgraph.defence import DefenceTable
 from fedgraph.federation import Federation
-from fedgraph.messages import from_record, to_record
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import ExperimentError
 from strategies.engine.defence import Defence
@@ -52,11 +51,8 @@ class AbsurdModels(CohortClient):
 
 class AbsurdStock(StockClient):
     def train(self):
-        content = super().train()
-        if set(self.clients) & set(ATTACKERS):
-            state = {name: torch.full_like(value, 1e14) for name, value in from_record(content["arrays"]).items()}
-            content["arrays"] = to_record(state)
-        return content
+        stacked, numbers = super().train()
+        return {**stacked, "parameters": absurd(self.request.clients, stacked["parameters"].clone())}, numbers
 
 
 @pytest.fixture
@@ -102,12 +98,19 @@ def test_two_of_nine_clients_do_not_spoil_the_others(attacked, client, chosen, d
     assert honest(attacked(client, defence, **chosen)) > 0.7
 
 
-def test_a_stock_strategy_is_defended_node_by_node(attacked):
-    assert honest(attacked(AbsurdStock, nodes=9, method="fedavg")) < 0.35
+@pytest.mark.parametrize("nodes", [2, 9])
+def test_a_stock_strategy_is_defended_client_by_client(attacked, nodes):
+    assert honest(attacked(AbsurdStock, nodes=nodes, method="fedavg")) < 0.35
     for defence in ({"clip": 2.0}, {"krum": 0.2}):
-        folder = attacked(AbsurdStock, defence, nodes=9, method="fedavg")
+        folder = attacked(AbsurdStock, defence, nodes=nodes, method="fedavg")
         assert honest(folder) > 0.7
     assert folder.summary()["defence"]["left-out"]["client-1"] == 3
+
+
+def test_means_of_nodes_are_watched_too(attacked, caplog):
+    with caplog.at_level(logging.WARNING, "fedgraph"):
+        attacked(AbsurdStock, nodes=9, method="fedavg", rounds=1)
+    assert "the parameters of 'client-1', 'client-4' moved up to" in caplog.text
 
 
 def test_what_is_unusual_is_said_without_any_defence(attacked, caplog):

@@ -6,14 +6,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
+from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
+from clients.ditto import DittoClient
+from clients.engine.assignment import Assignment
+from clients.engine.base import CohortClient
+from clients.engine.node import Node
+from clients.engine.stock import StockClient
 from fedgraph.data import open_source, parse_data
+from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.federation.grids.in_process import LocalGrid
+from fedgraph.messages import from_record, to_record
 from fedgraph.methods import built_ins
 from fedgraph.runs.result_files import load_models
-from fedgraph.support.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError, IdentityError, RunError
 from strategies.engine.phases import PhasedStrategy
-from strategies.engine.stock import build_stock, load_stock_state, stock_state
+from strategies.engine.stock_settings import build_stock, load_stock_state, stock_state
 from strategies.fedprox import FedProx
 
 
@@ -40,15 +52,15 @@ def test_table_keys_are_checked_against_the_constructor():
     with pytest.raises(
         ExperimentError, match=r"\[FedAdam\] has no key 'etta'; known keys: arrayrecord-key, .*eta, eta-l"
     ):
-        build_stock(FedAdam, {"etta": 1}, "[FedAdam]", nodes=2)
+        build_stock(FedAdam, {"etta": 1}, "[FedAdam]", clients=2)
     with pytest.raises(ExperimentError, match="Refuses refuses these settings"):
-        build_stock(Refuses, {"some-value": -1.0}, "[Refuses]", nodes=2)
+        build_stock(Refuses, {"some-value": -1.0}, "[Refuses]", clients=2)
 
 
-def test_stock_minimum_of_nodes_never_exceeds_the_nodes_there_are():
-    assert build_stock(FedAvg, {}, "[fedavg]", nodes=1).min_available_nodes == 1
-    assert build_stock(FedAvg, {}, "[fedavg]", nodes=9).min_available_nodes == 2
-    assert build_stock(FedAvg, {"min-available-nodes": 5}, "[fedavg]", nodes=9).min_available_nodes == 5
+def test_stock_minimum_of_nodes_never_exceeds_the_clients_there_are():
+    assert build_stock(FedAvg, {}, "[fedavg]", clients=1).min_available_nodes == 1
+    assert build_stock(FedAvg, {}, "[fedavg]", clients=9).min_available_nodes == 2
+    assert build_stock(FedAvg, {"min-available-nodes": 5}, "[fedavg]", clients=9).min_available_nodes == 5
 
 
 def test_fedavg_is_the_weighted_mean_for_every_packing(digits_tables, run_experiment):
@@ -68,21 +80,316 @@ def torch_models(folder):
     return torch.cat([tensors[name].flatten() for name in sorted(tensors) if name.startswith("global/")])
 
 
-@pytest.mark.parametrize(
-    ("name", "table"),
-    [
-        ("FedAdam", {"eta": 0.01}),
-        ("FedAvgM", {"server-momentum": 0.5}),
-        ("FedMedian", {}),
-        ("FedProx", {"proximal-mu": 0.1}),
-        ("FedTrimmedAvg", {"beta": 0.1}),
-    ],
-)
-def test_stock_strategies_run_by_dotted_path(digits_tables, run_experiment, name, table):
-    result = summary(run_experiment(stock(digits_tables, name, **table), nodes=3))
+WRAPPED = {"strategy": "flwr.serverapp.strategy:FedAvg", "noise-multiplier": 0.0, "num-sampled-clients": 6}
+STRATEGIES = {
+    "Bulyan": {},
+    "DifferentialPrivacyClientSideAdaptiveClipping": {**WRAPPED, "clipped-count-stddev": 0.0},
+    "DifferentialPrivacyClientSideFixedClipping": {**WRAPPED, "clipping-norm": 0.05},
+    "DifferentialPrivacyServerSideAdaptiveClipping": {**WRAPPED, "clipped-count-stddev": 0.0},
+    "DifferentialPrivacyServerSideFixedClipping": {**WRAPPED, "clipping-norm": 0.05},
+    "FedAdagrad": {"eta": 0.05},
+    "FedAdam": {"eta": 0.01},
+    "FedAvg": {},
+    "FedAvgM": {"server-momentum": 0.5},
+    "FedMedian": {},
+    "FedProx": {"proximal-mu": 0.5},
+    "FedTrimmedAvg": {"beta": 0.2},
+    "FedYogi": {"eta": 0.01},
+    "Krum": {"num-malicious-nodes": 1},
+    "MultiKrum": {"num-malicious-nodes": 1, "num-nodes-to-select": 3},
+    "QFedAvg": {"client-learning-rate": 0.1, "q": 0.2},
+}
+OF_TREES = {"FedXgbBagging", "FedXgbCyclic"}
+"""Their clients send boosted trees."""
+
+
+def flowers_own(tables, name, rounds, initial, data_dir):
+    """The global model of Flower's own loop, with a node per client and an app as its documentation has them."""
+    experiment = parse_experiment(tables)
+    part = experiment.client_part({})
+    mods = {
+        "DifferentialPrivacyClientSideAdaptiveClipping": [adaptiveclipping_mod],
+        "DifferentialPrivacyClientSideFixedClipping": [fixedclipping_mod],
+    }
+    app = ClientApp(mods=mods.get(name, []))
+
+    def cohort_of(context):
+        node = Node.of(context)
+        return node.cohort(part, tuple(node.hosted(Assignment.of(part))))
+
+    @app.train()
+    def train(message, context):
+        cohort, config = cohort_of(context), message.content["config"]
+        w = cohort.model.layout.row(from_record(message.content["arrays"]))[None]
+        mu = config.get("proximal-mu", 0.0)
+        result = cohort.train(w, config["server-round"], lambda v, clients, weight: mu * (v - w[:, : v.shape[1]]))
+        metrics = {"num-examples": int(result.num_examples), "train_loss": float(result.loss)}
+        arrays = to_record(cohort.model.layout.row_state(result.parameters[0]))
+        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics)}), reply_to=message)
+
+    names = open_source(experiment.data, data_dir).client_names()
+    configs = [{"clients": client, "data-dir": str(data_dir)} for client in names]
+    untested = {"fraction-evaluate": 0.0}
+    wraps = "strategy" in STRATEGIES[name]
+    table = {**STRATEGIES[name], **({"strategy": {"name": WRAPPED["strategy"], **untested}} if wraps else untested)}
+    stock = build_stock(getattr(flower, name), table, name, len(names))
+    layout = Node.of(Context(1, 1, configs[0], RecordDict(), {})).cohort(part, tuple(names[:1])).model.layout
+    arrays = to_record({name: initial[name] for name in layout.names})
+    result = stock.start(LocalGrid(app, configs), arrays, num_rounds=rounds)
+    state = from_record(result.arrays)
+    return torch.cat([state[key].flatten().float() for key in sorted(state)])
+
+
+@pytest.mark.parametrize("name", [name for name in flower.__all__ if name in STRATEGIES])
+def test_a_strategy_gives_what_it_gives_in_flowers_own_loop(digits_tables, run_experiment, data_dir, name):
+    """For any number of nodes: it sees a reply of each client."""
+    tables = stock(digits_tables, name, **STRATEGIES[name])
+    start = run_experiment({**tables, "experiment": {**tables["experiment"], "rounds": 0}})
+    wanted = flowers_own(tables, name, 2, load_models(start.models)[1], data_dir)
+    assert not torch.allclose(wanted, torch_models(start), atol=1e-4)
+    for nodes in (1, 2, 6):
+        folder = run_experiment(tables, nodes=nodes)
+        torch.testing.assert_close(torch_models(folder), wanted, rtol=1e-4, atol=1e-5)
+    result = summary(folder)
     assert result["method"] == name
     assert set(result["per_client"]["test"]["accuracy"]) == {f"client-{i}" for i in range(6)}
-    assert result["metrics"]["test"]["loss"]["mean"] < 2.4
+
+
+def test_all_strategies_of_flower_are_tried():
+    assert set(flower.__all__) - {"Result", "Strategy"} == STRATEGIES.keys() | OF_TREES
+
+
+def test_a_robust_strategy_is_another_method_than_fedavg(digits_tables, run_experiment):
+    digests = {
+        name: summary(run_experiment(stock(digits_tables, name), nodes=2))["weights_sha256"]
+        for name in ("FedAvg", "FedMedian", "FedTrimmedAvg", "Krum")
+    }
+    assert len(set(digests.values())) == 4
+
+
+def test_a_fraction_of_the_clients_trains_whatever_the_nodes(digits_tables, run_experiment):
+    tables = stock(digits_tables, "FedAvg", **{"fraction-train": 0.5, "min-train-nodes": 1})
+    for nodes in (1, 2):
+        (first, *_) = run_experiment(tables, nodes=nodes).trainings()
+        assert sum(loss is not None for loss in first["per_client"]["loss"].values()) == 3
+
+
+def test_a_strategy_that_aggregates_nothing_ends_in_an_error(digits_tables, run_experiment):
+    with pytest.raises(RunError, match="Bulyan aggregated the replies of no round"):
+        run_experiment(stock(digits_tables, "Bulyan", **{"num-malicious-nodes": 1}))
+
+
+class OwnStart(FedAvg):
+    def start(self, *args, **kwargs):
+        raise AssertionError("never called")
+
+
+class TwoRecords(FedAvg):
+    def configure_train(self, server_round, arrays, config, grid):
+        for message in super().configure_train(server_round, arrays, config, grid):
+            message.content["variates"] = arrays
+            yield message
+
+
+class OneEach(FedAvg):
+    """Sends every client a model and a term of its own, and keeps what each has sent back."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        for place, message in enumerate(super().configure_train(server_round, arrays, config, grid)):
+            state = {name: tensor + 0.01 * place for name, tensor in from_record(arrays).items()}
+            records = {"arrays": to_record(state), "config": config.copy()}
+            records["config"]["proximal-mu"] = float(message.metadata.dst_node_id)
+            yield Message(RecordDict(records), message.metadata.dst_node_id, "train")
+
+
+class Talkative(FedAvg):
+    def configure_train(self, server_round, arrays, config, grid):
+        config["lr"] = 0.5
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+class Asking(FedAvg):
+    def configure_train(self, server_round, arrays, config, grid):
+        grid.send_and_receive([])
+
+
+def own(tables, strategy, **table):
+    head = {**tables["experiment"], "strategy": f"{__name__}:{strategy.__name__}"}
+    head.pop("method")
+    return {**tables, "experiment": head, strategy.__name__: table}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "error", "message"),
+    [
+        (OwnStart, ExperimentError, "OwnStart has a `start` of its own"),
+        (TwoRecords, RunError, "TwoRecords sends its clients 2 array records \\(arrays, variates\\) in place of one"),
+        (Asking, RunError, "Asking, in round 1, sends messages itself"),
+    ],
+)
+def test_what_a_strategy_needs_and_does_not_get_is_refused(digits_tables, run_experiment, strategy, error, message):
+    with pytest.raises(error, match=message):
+        run_experiment(own(digits_tables, strategy))
+
+
+def test_the_strategy_that_is_wrapped_is_checked_too(digits_tables, run_experiment):
+    name = "DifferentialPrivacyServerSideFixedClipping"
+    for wrapped, message in (
+        (None, r"strategy is the strategy to wrap: .flwr"),
+        ("builtins:int", "'builtins:int' is not a Flower Strategy class"),
+        ({"name": WRAPPED["strategy"], "fraction": 1}, "strategy has no key 'fraction'"),
+        ({"name": f"{__name__}:OwnStart"}, "OwnStart has a `start` of its own"),
+    ):
+        table = {**WRAPPED, "clipping-norm": 1.0, "strategy": wrapped if wrapped is not None else 3}
+        with pytest.raises(ExperimentError, match=message):
+            run_experiment(stock(digits_tables, name, **table))
+
+
+def test_models_and_terms_may_differ_between_clients(digits_tables, run_experiment):
+    whole, apart = (torch_models(run_experiment(own(digits_tables, OneEach), nodes=nodes)) for nodes in (1, 6))
+    torch.testing.assert_close(whole, apart, rtol=1e-5, atol=1e-6)
+    plain = torch_models(run_experiment(stock(digits_tables, "FedAvg")))
+    assert not torch.allclose(whole, plain, atol=1e-3)
+
+
+def test_what_has_no_effect_is_said_once(digits_tables, run_experiment, caplog):
+    run_experiment(own(digits_tables, Talkative))
+    told = [record.message for record in caplog.records if "changes nothing" in record.message]
+    assert told == ["Talkative sends its clients 'lr', which changes nothing: they train as [train] says"]
+
+
+class Plain(CohortClient):
+    pass
+
+
+class Derived(StockClient):
+    pass
+
+
+def test_a_client_class_without_the_terms_of_a_strategy_is_refused(digits_tables, run_experiment):
+    def with_client(name, client, **table):
+        tables = stock(digits_tables, name, **table)
+        return {**tables, "experiment": {**tables["experiment"], "client": f"{__name__}:{client.__name__}"}}
+
+    usual = summary(run_experiment(stock(digits_tables, "FedAvg")))["weights_sha256"]
+    assert summary(run_experiment(with_client("FedAvg", Plain)))["weights_sha256"] == usual
+    run_experiment(with_client("FedProx", Derived, **{"proximal-mu": 0.1}))
+    with pytest.raises(RunError, match="asks for proximal-mu, and Plain trains without it: derive the class from"):
+        run_experiment(with_client("FedProx", Plain, **{"proximal-mu": 0.1}))
+
+
+class DerivedDitto(DittoClient):
+    pass
+
+
+def test_a_client_class_without_the_terms_of_a_method_is_refused(digits_tables, run_experiment):
+    """Before anything is trained; a strategy of one's own has what terms it likes."""
+
+    def with_client(client, **method):
+        head = {**digits_tables["experiment"], **method, "client": f"{__name__}:{client.__name__}"}
+        return {**digits_tables, "experiment": {key: value for key, value in head.items() if value}}
+
+    for method, terms in (("ditto", "clients.ditto:DittoClient"), ("feddyn", "clients.feddyn:DriftClient")):
+        with pytest.raises(
+            IdentityError, match=f"Plain lacks what clients of this method do.*derive the class from {terms}"
+        ):
+            run_experiment(with_client(Plain, method=method))
+    run_experiment(with_client(DerivedDitto, method="ditto"))
+    run_experiment(with_client(Plain, method="fedatt"))
+    run_experiment(with_client(Plain, method="", strategy="strategies.engine.global_model:GlobalModelStrategy"))
+
+
+def test_a_strategy_of_flowers_older_interface_is_said_to_be_one(digits_tables, run_experiment):
+    tables = stock(digits_tables, "FedAvg")
+    tables["experiment"] |= {"strategy": "flwr.server.strategy:FedAvg"}
+    with pytest.raises(ExperimentError, match="of Flower's older interface: derive it from flwr.serverapp.strategy"):
+        run_experiment(tables)
+
+
+def leaving(after, comes_back=None):
+    """A grid whose second node is gone once there were ``after`` exchanges, until there were ``comes_back``."""
+
+    class Leaving(LocalGrid):
+        exchanges = 0
+
+        def get_node_ids(self):
+            gone = self.exchanges >= after and (comes_back is None or self.exchanges < comes_back)
+            return [node for node in super().get_node_ids() if not (gone and node == 1001)]
+
+        def send_and_receive(self, messages, *, timeout=None):
+            self.exchanges += 1
+            return super().send_and_receive(messages, timeout=timeout)
+
+    return Leaving
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedMedian"])
+def test_clients_whose_node_is_gone_are_absent(digits_tables, run_experiment, name):
+    """Of three nodes with two clients each; exchanges are the opening query, training 1, evaluation 1, training 2."""
+    tables = stock(digits_tables, name)
+    tables["experiment"] |= {"rounds": 3}
+    with pytest.raises(RunError, match="round 2: no usable reply from 2 clients .*its node is not connected"):
+        run_experiment(tables, nodes=3, grid=leaving(after=3))
+    tables["experiment"] |= {"on-missing": "skip"}
+    folder = run_experiment(tables, nodes=3, grid=leaving(after=3))
+    assert [sorted(line["absent"]) for line in folder.trainings()] == [[], *[["client-2", "client-3"]] * 2]
+    assert summary(folder)["per_client"]["test"]["accuracy"]["client-2"] is None
+    tables["experiment"] |= {"min-clients": 5}
+    with pytest.raises(RunError, match="round 2: only 4 of at least 5 clients"):
+        run_experiment(tables, nodes=3, grid=leaving(after=3))
+
+
+def test_one_who_comes_back_takes_part_again(digits_tables, run_experiment):
+    tables = stock(digits_tables, "FedMedian")
+    tables["experiment"] |= {"rounds": 3, "on-missing": "skip"}
+    folder = run_experiment(tables, nodes=3, grid=leaving(after=3, comes_back=5))
+    assert [len(line["absent"]) for line in folder.trainings()] == [0, 2, 0]
+
+
+def test_a_strategy_waits_for_clients_no_longer_than_the_timeout(digits_tables, run_experiment):
+    tables = stock(digits_tables, "FedAvg", **{"min-available-nodes": 6})
+    tables["experiment"] |= {"rounds": 3, "on-missing": "skip", "timeout": 0.5}
+    with pytest.raises(RunError, match=r"FedAvg, in round 2, has waited 0 s .* more than the 4 clients .*client-2"):
+        run_experiment(tables, nodes=3, grid=leaving(after=3))
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedMedian", "QFedAvg"])
+def test_the_last_replies_of_those_who_are_gone_take_part(digits_tables, run_experiment, name):
+    tables = stock(digits_tables, name, **STRATEGIES[name])
+    tables["experiment"] |= {"rounds": 3, "on-missing": "keep-last"}
+    kept = run_experiment(tables, nodes=3, grid=leaving(after=3))
+    tables["experiment"] |= {"on-missing": "skip"}
+    left = run_experiment(tables, nodes=3, grid=leaving(after=3))
+    assert not torch.allclose(torch_models(kept), torch_models(left), atol=1e-4)
+
+
+class NegativeVariances(FedAvg):
+    def aggregate_train(self, server_round, replies):
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        state = {name: tensor - 5 for name, tensor in from_record(arrays).items()}
+        return to_record(state), metrics
+
+
+@pytest.mark.parametrize("name", ["FedAdam", "FedAvgM", "NegativeVariances"])
+def test_running_variances_are_never_negative(digits_tables, run_experiment, name):
+    tables = own(digits_tables, NegativeVariances) if name == "NegativeVariances" else stock(digits_tables, name)
+    tables |= {"model": {"name": f"{__name__}:Normalised"}, name: {"eta": 0.5} if name == "FedAdam" else {}}
+    _, model = load_models(run_experiment(tables).models)
+    assert bool((model["norm.running_var"] >= 0).all())
+    if name == "NegativeVariances":
+        return
+    _, averaged = load_models(run_experiment({**stock(digits_tables, "FedAvg"), "model": tables["model"]}).models)
+    torch.testing.assert_close(model["norm.running_mean"][0] != 0, averaged["norm.running_mean"][0] != 0)
+
+
+class Normalised(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(64)
+        self.head = torch.nn.Linear(64, 10)
+
+    def forward(self, inputs):
+        return self.head(self.norm(inputs.flatten(1)))
 
 
 def test_fedprox_pulls_clients_to_the_global_model(digits_tables, run_experiment):
@@ -106,12 +413,6 @@ def test_drawing_nodes_depends_on_seed_and_round_alone(digits_tables, run_experi
     assert first["weights_sha256"] == again["weights_sha256"]
     tables["experiment"]["seed"] = 1
     assert summary(run_experiment(tables, nodes=6))["weights_sha256"] != first["weights_sha256"]
-
-
-def test_keep_last_is_refused(digits_tables, run_experiment):
-    tables = {**digits_tables, "experiment": {"method": "fedavg", "rounds": 1, "on-missing": "keep-last"}}
-    with pytest.raises(ExperimentError, match="not for stock Flower strategies"):
-        run_experiment(tables)
 
 
 def test_state_of_a_stock_strategy_round_trips():

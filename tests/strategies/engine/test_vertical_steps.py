@@ -9,6 +9,7 @@ from flwr.app import Message
 from fedgraph.federation.exchange import OrderedGrid
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.federation.joined_samples import JoinedSamples
+from fedgraph.messages import check_content
 from fedgraph.methods.vfl import StepReply, StepRequest
 from fedgraph.support.errors import RunError
 from strategies.engine.vertical_steps import VerticalSteps
@@ -46,7 +47,7 @@ def served():
     asked = []
 
     def node(message, context):
-        request = StepRequest.unpack(message.content)
+        request = StepRequest.unpack(check_content(message.content))
         asked.append((context.node_id, request))
         size = max(SIZES[owner] for owner in request.owners)
         answer = torch.zeros(len(request.owners), len(request.embed), size)

@@ -202,13 +202,6 @@ class Rows(Configured):
         told = {"clients": list(clients), "partition": list(node.partition())}
         return RecordDict({"config": ConfigRecord(told), "rows": to_record({"rows": rows})})
 '''),
-    "a stock strategy whose median is one of nodes": (
-        "number-of-nodes",
-        "a stock Flower strategy is sent one model by each node",
-        """
-from flwr.serverapp.strategy import FedMedian as Broken
-""",
-    ),
     "a client class that looks at its neighbours on the node": ("number-of-nodes", "which others share its node", '''
 class Broken(CohortClient):
     def start(self):

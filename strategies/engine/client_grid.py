@@ -1,0 +1,89 @@
+"""The grid as a stock Flower strategy sees it: every client is a node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedgraph.federation import Federation, OrderedGrid
+from fedgraph.support.errors import RunError, quoted
+
+
+class ClientGrid(Grid):
+    """The grid as a stock strategy sees it: every client is a node, numbered from 1 in the order of names.
+
+    Parameters
+    ----------
+    grid : OrderedGrid
+        Grid with the nodes that host the clients.
+    federation : Federation
+        The clients.
+    timeout : float
+        Seconds that the strategy may wait for clients.
+    whose : str
+        Who waits, for the message.
+    """
+
+    def __init__(self, grid: OrderedGrid, federation: Federation, timeout: float, whose: str) -> None:
+        self._grid, self._federation, self._whose = grid, federation, whose
+        self._timeout, self._deadline = timeout, time.monotonic() + timeout
+
+    def gone(self) -> list[int]:
+        """Return the positions of the clients whose node is not connected."""
+        connected = set(self._grid.get_node_ids())
+        hosts = self._federation.hosts.items()
+        return sorted(place for node, rows in hosts if node not in connected for place in rows.tolist())
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the numbers of the clients whose node is connected.
+
+        Raises
+        ------
+        RunError
+            When a strategy still asks after ``timeout`` seconds, since it waits for more.
+        """
+        gone = self.gone()
+        if time.monotonic() > self._deadline:
+            names = [self._federation.names[position] for position in gone]
+            raise RunError(
+                f"{self._whose}, has waited {self._timeout:.0f} s ([experiment] timeout) for more than the "
+                f"{len(self._federation.names) - len(gone)} clients that are connected; gone: {quoted(names)}. It goes "
+                "on with fewer where its table says so: min-available-nodes, min-train-nodes, min-evaluate-nodes"
+            )
+        return [position + 1 for position in range(len(self._federation.names)) if position not in set(gone)]
+
+    @property
+    def run(self) -> Any:
+        """Flower's description of the run."""
+        return self._grid.run
+
+    def set_run(self, run: Any) -> None:
+        """Pass Flower's description of the run on to the grid below."""
+        self._grid.set_run(run)
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """Build a message."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Raise RunError: a strategy returns its messages."""
+        return self._sends_itself()
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Raise RunError: a strategy gets its replies."""
+        return self._sends_itself()
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Raise RunError: a strategy returns its messages."""
+        return self._sends_itself()
+
+    def _sends_itself(self) -> NoReturn:
+        raise RunError(
+            f"{self._whose}, sends messages itself: configure_train and configure_evaluate return the messages to send"
+        )

@@ -1,0 +1,119 @@
+"""The table of a stock Flower strategy, and what a resumed run needs of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.serverapp.strategy import Strategy
+from torch import Tensor
+
+from fedgraph.support.errors import ExperimentError
+from fedgraph.support.files import State
+from fedgraph.support.plugins import load_object
+
+_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
+
+
+def stock_keys(stock_class: type[Strategy]) -> dict[str, Any]:
+    """Return the keys of a stock strategy's table with their defaults: the arguments of its constructors."""
+    known: dict[str, inspect.Parameter] = {}
+    for base in reversed(stock_class.__mro__):
+        if "__init__" in vars(base) and base is not object:
+            known.update(inspect.signature(vars(base)["__init__"]).parameters)
+    return {
+        name.replace("_", "-"): parameter.default
+        for name, parameter in known.items()
+        if name != "self" and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    }
+
+
+def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: str, clients: int) -> Strategy:
+    """Construct a stock strategy from its table; keys are its keyword arguments with dashes.
+
+    Clients are its nodes. Its minimum numbers of nodes default to Flower's values, but never to more clients than there
+    are, for which it would wait. The strategy around which another one is wrapped is a dotted path, or a table with
+    that path as ``name`` beside the keys of its own.
+
+    Raises
+    ------
+    ExperimentError
+        For an unknown key, with the known ones, values the strategy refuses, and a strategy with a ``start`` of its
+        own, which would not be called.
+    """
+    if stock_class.start is not Strategy.start:
+        raise ExperimentError(
+            f"{stock_class.__name__} has a `start` of its own, and strategies run in fedgraph's loop, which calls "
+            "configure_train, aggregate_train, configure_evaluate and aggregate_evaluate alone: move into these what "
+            "`start` does, or run it by `flwr run` with an app of your own"
+        )
+    known = stock_keys(stock_class)
+    arguments = {key.replace("-", "_"): value for key, value in table.items()}
+    unknown = sorted(set(table) - set(known))
+    if unknown:
+        raise ExperimentError(f"{where} has no key '{unknown[0]}'; known keys: {', '.join(sorted(known))}")
+    for name in _MINIMA:
+        default = known.get(name.replace("_", "-"))
+        if isinstance(default, int):
+            arguments.setdefault(name, min(default, clients))
+    if "strategy" in arguments:
+        arguments["strategy"] = _wrapped(arguments["strategy"], where, clients)
+    try:
+        return stock_class(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ExperimentError(f"{where}: {stock_class.__name__} refuses these settings: {error}") from None
+
+
+def _wrapped(given: Any, where: str, clients: int) -> Strategy:
+    """Construct the strategy around which another one is wrapped."""
+    table = {"name": given} if isinstance(given, str) else dict(given) if isinstance(given, Mapping) else {}
+    path = table.pop("name", None)
+    if not isinstance(path, str):
+        raise ExperimentError(
+            f'{where} strategy is the strategy to wrap: "flwr.serverapp.strategy:FedAvg", or with keys of its own '
+            '{name = "flwr.serverapp.strategy:FedAvg", fraction-train = 0.5}'
+        )
+    found = load_object(path, f"{where} strategy")
+    if not (isinstance(found, type) and issubclass(found, Strategy)):
+        raise ExperimentError(f"{where} strategy: '{path}' is not a Flower Strategy class")
+    return build_stock(found, table, f"{where} strategy", clients)
+
+
+def stock_state(stock: Strategy) -> State:
+    """Return the arrays (alone, in lists or in dicts) and numbers among the attributes of a stock strategy.
+
+    And those of the strategy that it wraps.
+    """
+    state: State = {}
+    for name, value in vars(stock).items():
+        if isinstance(value, Strategy):
+            state[name] = {"strategy": stock_state(value)}
+        elif isinstance(value, np.ndarray):
+            state[name] = torch.from_numpy(value)
+        elif isinstance(value, (list, dict)) and value:
+            items = {str(key): item for key, item in (value.items() if isinstance(value, dict) else enumerate(value))}
+            if all(isinstance(item, np.ndarray) for item in items.values()):
+                tensors = {key: torch.from_numpy(np.asarray(item)) for key, item in items.items()}
+                state[name] = {type(value).__name__: tensors}
+        elif isinstance(value, (bool, int, float)):
+            state[name] = value
+    return state
+
+
+def load_stock_state(stock: Strategy, state: State) -> None:
+    """Restore what :func:`stock_state` returned."""
+    for name, value in state.items():
+        if isinstance(value, Tensor):
+            setattr(stock, name, value.numpy())
+        elif isinstance(value, dict) and "strategy" in value:
+            load_stock_state(getattr(stock, name), value["strategy"])
+        elif isinstance(value, dict) and "list" in value:
+            items = value["list"]
+            setattr(stock, name, [items[str(index)].numpy() for index in range(len(items))])
+        elif isinstance(value, dict):
+            setattr(stock, name, {key: item.numpy() for key, item in value["dict"].items()})
+        else:
+            setattr(stock, name, value)
