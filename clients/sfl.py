@@ -15,7 +15,7 @@ SomeSFLSettings = TypeVar("SomeSFLSettings", bound=SFLSettings, default=SFLSetti
 
 
 class SFLClient(PersonalLayersClient[SomeSFLSettings]):
-    """Minimises L_i(v) + lambda_1 R(v, w) + lambda_2 R(v, u_i).
+    """Minimises L_i(v) + lambda_1 R(v, w) + lambda_2 R(v, u_i), with L_i the mean loss of a minibatch.
 
     w is the global read-out, u_i the personalised model that client i received; R is the Euclidean norm of the
     difference, or half its square. Layers that stay with the client are not part of it.
@@ -40,15 +40,11 @@ class SFLClient(PersonalLayersClient[SomeSFLSettings]):
         u = self.request.stacked["parameters"][:, :trainable].to(device)
         columns = columns if isinstance(columns, slice) else columns.to(device)
         squared = self.settings.distance == "squared"
-        per_batch = self.settings.lambda_scale == "batch-sum"
 
         def term(v: Tensor, clients: slice | Tensor, batch_weight: Tensor) -> Tensor:
             shared = v[:, columns]
             gradient = to_global * distance_gradient(shared, w, squared)
             gradient += to_personal * distance_gradient(shared, u[clients], squared)
-            # The loss is a mean over the batch: a lambda for the summed loss is divided by the batch size.
-            if per_batch:
-                gradient = gradient / batch_weight.clamp(min=1)[:, None]
             if isinstance(columns, slice):
                 return gradient
             return torch.zeros_like(v).index_copy(1, columns, gradient)

@@ -25,8 +25,10 @@ by its label; without ``rows`` all rows of the file are shown.
 bars, is that of the place in the table. A format is ``.3``, the decimals; before them ``±``, the deviation over seeds
 too, where there are several; ``,`` separates thousands. No decimals leave a number as it stands. ``seed 0`` before all
 of it is that seed alone, ``published`` the paper's value; ``seeds`` is how many there are, ``compared`` by how much
-the row that the table compares with is above, with its interval (see ``[table] compare``). A number that is not there
-is ``-``; where the first of them is not, ``otherwise``, more text of this kind, stands in place of the whole.
+the row that the table compares with is above, with its interval (see ``[table] compare``). ``% below FedAvg .1``, or
+``% above``, is by how many per cent the mean differs from that of the row FedAvg, and ``less FedAvg .1`` by how much. A
+number that is not there is ``-``; where the first of them is not, ``otherwise``, more text of this kind, stands in
+place of the whole.
 
 A number in a sentence stands between two markers as well::
 
@@ -71,7 +73,8 @@ _PICTURE = re.compile(
 )
 _FIELD = re.compile(r"\{(?P<place>[^{}]*):(?P<format>[^{}:]*)\}")
 _FORMAT = re.compile(
-    r"(published ?|seed (?P<seed>\d+) ?)?(?P<spread>±)?(?P<thousands>,)?(\.(?P<decimals>\d))?|seeds|compared"
+    r"((?P<relation>% below|% above|less) (?P<other>.+) )?(published ?|seed (?P<seed>\d+) ?)?"
+    r"(?P<spread>±)?(?P<thousands>,)?(\.(?P<decimals>\d))?|seeds|compared"
 )
 _ABSENT = "-"
 _DRAWN_FROM = "Source"
@@ -251,8 +254,20 @@ def _number(file: ResultFile, found: re.Match[str], place: Sequence[str | None],
             if int(how["seed"]) not in spread.values:
                 return None
             parts = [spread.values[int(how["seed"])]]
+    if how["other"]:
+        file.check_known(how["other"], column, metric)
+        other = file.spread(how["other"], column, metric)
+        if other is None:
+            return None
+        parts = [_related(parts[0], how["relation"], other.mean)]
     style = "g" if how["decimals"] is None else f"{how['thousands'] or ''}.{how['decimals']}f"
     return " ± ".join(f"{part:{style}}" for part in parts[: 2 if how["spread"] else 1])
+
+
+def _related(value: float, relation: str, other: float) -> float:
+    if relation == "less":
+        return value - other
+    return 100 * (other - value if relation == "% below" else value - other) / other
 
 
 def stale(root: Path) -> Iterator[tuple[Path, str, str]]:

@@ -15,21 +15,23 @@ import pytest
 import torch
 
 RECORDED = Path(__file__).with_suffix(".json")
+LINKED = {"main-labels": 2}  # with one main class each, no two of the clients are neighbours
+PULLED = {"lambda-global": 0.1, "lambda-personal": 0.05}
 ADAM = {"optimizer": "adam", "learning-rate": 0.001, "keep-optimizer": True}
 
 # By name, what is changed in a small experiment; "method" is that of the name unless something else is said.
 ROUNDS = {
-    "sfl": {},
-    "sfl-three-hops": {"experiment": {"method": "sfl"}, "sfl": {"hops": 3, "alpha": 0.7}},
+    "sfl": {"graph": LINKED, "sfl": PULLED},
+    "sfl-three-hops": {"experiment": {"method": "sfl"}, "graph": LINKED, "sfl": {"hops": 3, "alpha": 0.7}},
     "sfl-star": {},
     "sfl-star-updates": {
         "experiment": {"method": "sfl-star"},
         "sfl-star": {"learner": "smoothness", "mixes": "updates", "server-momentum": 0.5},
     },
     "sfl-cold-start": {"sfl-cold-start": {"cold-below": 1.0}},
-    "sfl-per": {},
-    "sfl-lg": {},
-    "sfl-ft": {},
+    "sfl-per": {"graph": LINKED, "sfl-per": PULLED},
+    "sfl-lg": {"graph": LINKED},
+    "sfl-ft": {"graph": LINKED},
     "ipa": {"train": ADAM},
     "local": {"train": ADAM},
     "fedavg": {},

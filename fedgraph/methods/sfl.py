@@ -28,11 +28,10 @@ class SFLSettings(PersonalLayersSettings):
                       others and contribute little; ``none``: all have the same weight.
     everybody       : weight of all clients together in the mean, beside 1 for a client's own neighbourhood, so that
                       clients without neighbours receive something too.
-    lambda_global   : weight of the distance to the read-out w in the local objective.
-    lambda_personal : weight of the distance to the personalised model u_i.
+    lambda_global   : lambda_1, weight of the distance to the read-out w beside the mean loss of a minibatch (eq. 3).
+                      The released program has 0.3, but its distances have no gradient: 0 in effect.
+    lambda_personal : lambda_2, weight of the distance to the personalised model u_i; likewise.
     distance        : ``euclidean`` norm, or half of it ``squared``.
-    lambda_scale    : ``batch-sum``: the lambdas are relative to the loss summed over a batch, like lambda / batch size
-                      to its mean; ``batch-mean``: relative to the mean.
     start           : clients train from their ``personalised`` model, or all from the ``read-out``.
     released        : behave like the authors' released program, whose distance terms have no gradient and whose clients
                       start from the read-out; replaces both lambdas and start.
@@ -46,10 +45,9 @@ class SFLSettings(PersonalLayersSettings):
     server_momentum: float = Field(default=0.9, ge=0, lt=1)
     weighting: Literal["none", "examples"] = "none"
     everybody: float = Field(default=0.0, ge=0)
-    lambda_global: float = Field(default=0.3, ge=0)
-    lambda_personal: float = Field(default=0.3, ge=0)
+    lambda_global: float = Field(default=0.0, ge=0)
+    lambda_personal: float = Field(default=0.0, ge=0)
     distance: Literal["euclidean", "squared"] = "euclidean"
-    lambda_scale: Literal["batch-sum", "batch-mean"] = "batch-sum"
     start: Literal["personalised", "read-out"] = "personalised"
     released: bool = False
 
@@ -137,8 +135,6 @@ class SFLColdStartSettings(SFLSettings):
     hops: int = Field(default=1, ge=0)
     weighting: Literal["none", "examples"] = "examples"
     everybody: float = Field(default=1.0, ge=0)
-    lambda_global: float = Field(default=0.0, ge=0)
-    lambda_personal: float = Field(default=0.0, ge=0)
     start: Literal["personalised", "read-out"] = "read-out"
     cold_below: float = Field(default=0.1, gt=0, le=1)
     temperature: float = Field(default=0.06, ge=0)

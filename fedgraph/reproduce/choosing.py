@@ -39,7 +39,7 @@ class Trial:
     def overrides(self) -> list[str]:
         """The settings as ``table.key=value``."""
         # JSON is TOML but for tables and null, which settings to choose cannot be.
-        return [f"{key}={json.dumps(value)}" for key, value in self.settings]
+        return [f"{key}={json.dumps(value)}" for keys, value in self.settings for key in keys.split()]
 
     @property
     def is_over(self) -> bool:
@@ -136,7 +136,7 @@ def _choice(maker: CellMaker, row: RowTable, column: ColumnTable, seeds: Sequenc
     quantity = table.choice_quantity(row, column)
     # Settings of the command line are not chosen.
     given = {override.partition("=")[0].strip() for override in maker.overrides}
-    tried = {key: values for key, values in row.choose.items() if key not in given}
+    tried = {keys: values for keys, values in row.choose.items() if given.isdisjoint(keys.split())}
     trials = []
     for values in product(*tried.values()):
         settings = tuple(zip(tried, values, strict=True))

@@ -187,9 +187,9 @@ class RowTable(Settings):
     published : by column key, the printed values in the order of the column's metrics, each a number,
                 ``[number, deviation]``, or ``"-"`` where there is none. Shown beside ours, used in no computation.
     differs   : how it differs from the published row, or what its settings were chosen on, in plain words.
-    choose    : settings that are chosen, by ``table.key`` the values to try. Every combination is run with the seeds of
-                ``choose-seeds``, and the one that is best by ``choose-by`` is the row's, with all seeds. The
-                choice is reported with ``differs``.
+    choose    : settings that are chosen, by ``table.key`` the values to try; several keys with blanks between them have
+                the same value. Every combination is run with the seeds of ``choose-seeds``, and the one that is best by
+                ``choose-by`` is the row's, with all seeds. The choice is reported with ``differs``.
     """
 
     label: _Label

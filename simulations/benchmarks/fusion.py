@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -46,6 +46,8 @@ PUBLISHED = {
 PAPER_OWNERS, PAPER_SAMPLES, PAPER = PUBLISHED["METR-LA"]
 TIMES_FASTER = 10
 TRAINING_SHARE = 0.7
+_VALIDATION_SHARE = 0.1
+_HIDDEN, _STEPS, _BATCH = 16, 12, 100
 
 
 def fusion(
@@ -112,6 +114,30 @@ def measure(
     # The kernel counts pages in batches, so that its peak may be a little below what is resident.
     peak = max(peak_bytes(), before)
     return {"wall": timing.wall, "core": timing.core, "peak": peak, "before": before, "gpu": on_gpu}
+
+
+def measure_local(owners: int, samples: int, epochs: int) -> dict[str, float]:
+    """Core-seconds of the owners' LSTMs as the paper has them, one thread, without training them.
+
+    ``once`` computes the embeddings of all samples, as F3 is run here; ``every batch`` runs all models again in every
+    batch of training and validation samples of so many epochs, as the released program does.
+    """
+    torch.set_num_threads(1)
+    models = [torch.nn.LSTM(1, _HIDDEN, batch_first=True) for _ in range(owners)]
+    read_out = torch.randn(_STEPS)
+    windows = torch.randn(samples, _STEPS, 1).split(_BATCH)
+    used = round((TRAINING_SHARE + _VALIDATION_SHARE) * len(windows))
+
+    @torch.no_grad()
+    def embed(batches: Sequence[torch.Tensor]) -> None:
+        for batch in batches:
+            for model in models:
+                torch.einsum("bth,t->bh", model(batch)[0], read_out)
+
+    embed(windows[:1])
+    once = timed(lambda: embed(windows))
+    every = timed(lambda: embed(windows[:used] * epochs))
+    return {"once": once.core, "every batch": every.core}
 
 
 def random_data(owners: int, samples: int, size: int) -> FusionData:

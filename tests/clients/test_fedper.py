@@ -85,10 +85,7 @@ def test_private_layers_in_the_middle_of_a_model(one_node):
         assert torch.equal(values, names[name])
 
 
-SFL = {
-    "lambda-global": 0.4, "lambda-personal": 0.6, "distance": "squared", "lambda-scale": "batch-mean",
-    "start": "personalised",
-}  # fmt: skip
+SFL = {"lambda-global": 0.4, "lambda-personal": 0.6, "distance": "squared", "start": "personalised"}
 
 
 def test_sfl_pulls_shared_layers_only(one_node):

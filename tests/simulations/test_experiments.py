@@ -1,6 +1,7 @@
 """The experiments that come along: each is valid, and those on real traffic data do what they are there to show."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,15 @@ def test_is_valid_and_found_by_name(path):
     named = load_experiment(f"{path.parent.name}/{path.name}")
     assert named.as_dict() == experiment.as_dict()
     assert experiment.experiment.name
+
+
+def test_experiments_of_sfl_say_which_lambdas_they_have():
+    tables = [tomllib.loads(path.read_text()) for path in EXPERIMENTS]
+    found = [table for table in tables if table["experiment"]["method"] == "sfl" or "sfl-star" in table]
+    assert len(found) >= 10
+    for table in found:
+        own = table["sfl" if table["experiment"]["method"] == "sfl" else "sfl-star"]
+        assert own.keys() >= {"lambda-global", "lambda-personal"}, table["experiment"]["name"]
 
 
 @pytest.mark.parametrize("name", ["metr-la", "pems-bay"])

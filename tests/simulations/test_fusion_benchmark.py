@@ -51,3 +51,13 @@ def test_samples_are_split_as_in_the_paper():
     assert data.split.bincount().tolist() == [1999, 285, 572]
     assert 0.4 < data.labels.float().mean() < 0.6
     assert torch.equal(data.embeddings, fusion.random_data(5, 2856, 2).embeddings)
+
+
+def test_local_models_run_once_or_again_in_every_batch(monkeypatch):
+    batches = []
+    kept = torch.nn.LSTM.forward
+    monkeypatch.setattr(torch.nn.LSTM, "forward", lambda self, batch: batches.append(len(batch)) or kept(self, batch))
+    found = fusion.measure_local(3, 1000, 5)
+    # A first batch to warm up, all ten of them, and the eight of training and validation five times.
+    assert batches == [100] * 3 * (1 + 10 + 8 * 5)
+    assert set(found) == {"once", "every batch"}

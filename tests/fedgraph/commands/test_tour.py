@@ -51,6 +51,15 @@ def test_a_part(tour, short, tmp_path, part):
     assert f"{(tmp_path / 'tour' / f'{part}.html')}" in result.output
 
 
+def test_beside_alignment_stands_what_averaging_has_and_costs(tour, short):
+    """One model for all is what a user would try first."""
+    said = tour("ipa").output
+    assert re.search(r"one model for both \(FedAvg\) +\d+\.\d %", said)
+    aligning, averaging = map(float, re.search(r"sent by each peer.*?([\d.]+) MB / ([\d.]+) MB", said).groups())
+    assert aligning >= averaging
+    assert "--compare fedavg --compare local" in said
+
+
 def test_a_part_that_there_is_not(tour):
     result = tour("sfi")
     assert result.exit_code == 1
@@ -62,7 +71,8 @@ def test_every_method_earns_its_place(tour, tmp_path):
     result = tour()
     assert result.exit_code == 0, result.output
     numbers = [float(found) for found in re.findall(r"(\d+\.\d+) (?:mph|%)", result.output)]
-    own, no_graph, permuted, learned, alone, cold, _, warm, owner, fused, whole, each, aligned, model, exact = numbers
+    (own, no_graph, permuted, learned, alone, cold, _, warm, owner, fused, whole, each, aligned, averaged, model,
+     exact) = numbers  # fmt: skip
     assert learned < permuted < no_graph < own
     assert learned < 0.85 * no_graph
     assert cold < 0.5 * alone
@@ -70,6 +80,7 @@ def test_every_method_earns_its_place(tour, tmp_path):
     assert fused > owner + 10
     assert fused > whole - 3
     assert aligned > each + 35
+    assert abs(aligned - averaged) < 3
     assert abs(model - exact) < 5
     found, wrong = re.search(r"(\d+) of 10\b", result.output)[1], re.search(r"not true +(\d+)", result.output)[1]
     assert int(found) >= 8

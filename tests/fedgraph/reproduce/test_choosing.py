@@ -92,6 +92,13 @@ def test_where_higher_is_better_the_highest_is_taken_and_every_combination_is_tr
     assert "seeds 3, 4" in cell.chosen
 
 
+def test_keys_that_are_given_together_have_the_same_value(choosing, choices_of):
+    choosing["rows"][1]["choose"] = {"sfl.lambda-global sfl.lambda-personal": [0.0, 0.3]}
+    _, choices = choices_of(choosing)
+    tables = [trial.cells[0].experiment.method_table for trial in choices[0].trials]
+    assert [(table["lambda-global"], table["lambda-personal"]) for table in tables] == [(0.0, 0.0), (0.3, 0.3)]
+
+
 def test_a_trial_that_failed_is_out_and_one_without_a_finite_value_too(choosing, choices_of):
     choosing["rows"][1]["choose"] = {"train.learning-rate": [0.1, 0.2, 0.3]}
     maker, choices = choices_of(choosing)
