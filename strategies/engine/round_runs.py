@@ -268,6 +268,8 @@ def _go_on(recorder: Recorder, strategy: CohortStrategy, federation: Federation,
     _check_same_examples(saved.get("examples", {}), federation)
     try:
         strategy.load_state(saved["strategy"])
+        if len(strategy.models) != len(federation.names):
+            raise ValueError(f"{len(strategy.models)} models of {len(federation.names)} clients")
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise RunError(
             f"the checkpoint of this run is of another method or model than its experiment.toml describes "

@@ -148,7 +148,11 @@ def proxy(monkeypatch):
                 target.shutdown(socket.SHUT_WR)
 
         def serve_one(came):
-            first = came.recv(65536).decode()
+            # A body of bytes may come with the headers.
+            first = came.recv(65536).decode("latin-1")
+            if not first:
+                came.close()
+                return
             start.asked.append(first.splitlines()[0])
             if answer is not None:
                 came.sendall(f"HTTP/1.1 {answer}\r\nContent-Length: 0\r\n\r\n".encode())
