@@ -98,9 +98,9 @@ def command(results: Results) -> str:
 
 
 def terminal_tables(results: Results, rows: Collection[str], columns: Collection[str]) -> Iterator[InParts]:
-    """Yield a table per column for the terminal, with the named rows and columns."""
+    """Yield a table per column for the terminal, with the named rows and columns; none where no such row is run."""
     for column in results.columns:
-        if column.key in columns:
+        if column.key in columns and any(row.label in rows for row in results.rows(column)):
             yield _measured(results, column, rows)
             if any(row.label in rows for row, _ in differences(results, column)):
                 yield _compared(results, column, rows)
