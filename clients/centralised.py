@@ -31,6 +31,7 @@ def _pool(cohort: Cohort) -> Cohort:
 
 
 def _pooled(cohort: Cohort) -> Cohort:
-    steps = int(num_steps(cohort.data.splits["train"].num_examples, cohort.settings).sum())
+    examples = cohort.data.splits["train"].num_examples
+    steps = int(num_steps(examples, cohort.settings, cohort.least_examples).sum())
     settings = cohort.settings.model_copy(update={"local_epochs": None, "local_steps": steps})
     return Cohort(cohort.model, pooled(cohort.data), settings, cohort.seed)

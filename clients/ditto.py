@@ -27,7 +27,7 @@ class DittoClient(CohortClient[DittoSettings]):
 
     keeps: ClassVar[tuple[str, ...]] = (*CohortClient.keeps, "each client's own model beside the global one")
 
-    @property
+    @cached_property
     def w(self) -> Tensor:
         """The global model, a row for each client."""
         return super().received()
@@ -58,9 +58,9 @@ class DittoClient(CohortClient[DittoSettings]):
         weight = self.settings.lambda_personal
         if weight == 0:
             return None
-        w = self.request.shared["parameters"].to(self.uniform_cohort.device)
+        w = self.w[0].to(self.uniform_cohort.device)
         return lambda v, clients, batch_weight: weight * (v - w[: v.shape[1]])
 
     @cached_property
     def _kept(self) -> dict[str, Tensor]:
-        return self.recall(_PURPOSE, {"parameters": self.request.shared["parameters"], "trained": torch.tensor(0.0)})
+        return self.recall(_PURPOSE, {"parameters": self.w[0], "trained": torch.tensor(0.0)})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 from typing_extensions import TypeVar
 
@@ -14,6 +16,8 @@ SomeFineTuning = TypeVar("SomeFineTuning", bound=FineTuningSettings, default=Fin
 
 class FineTuned(CohortClient[SomeFineTuning]):
     """Mixin, before a client class, that evaluates fine-tuned copies, with their own moments and order of examples."""
+
+    keeps: ClassVar[tuple[str, ...]] = (*CohortClient.keeps, "the fine-tuned models that were measured last")
 
     def measured(self) -> Tensor:
         """Return the models received after each client's fine-tuning, ``[clients, parameters]``."""

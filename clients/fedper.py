@@ -32,15 +32,17 @@ class PersonalLayersClient(CohortClient[SomePersonalLayers]):
     @cached_property
     def layers(self) -> PersonalLayers:
         """Which columns of a model are shared, and which are personal."""
-        return PersonalLayers.of(self.cohort.model.layout, self.settings.personal_layers)
-
-    def received(self) -> Tensor:
-        """Return the layers received, completed by the personal ones."""
-        return self.completed(super().received())
+        return PersonalLayers.of(self.cohort.model.layout, self.settings.personal_layers, self.frozen is not None)
 
     def completed(self, shared: Tensor) -> Tensor:
         """Join shared layers ``[clients, shared]`` with each client's personal ones to ``[clients, parameters]``."""
-        return self.layers.join(shared, self._own) if self.layers.personal.names else shared
+        if not self.layers.personal.names:
+            return super().completed(shared)
+        return self.layers.join(shared, self._own, self.frozen)
+
+    def at_server(self) -> Tensor:
+        """Return what the server has of the models: no personal layers."""
+        return self.sent if self.layers.personal.names else super().at_server()
 
     def train(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Train whole models, keep the personal layers, send the others."""

@@ -33,6 +33,7 @@ class IPAClient(CohortClient[IPASettings]):
     """
 
     noise: ClassVar[str] = "privacy"
+    _shared: Tensor | None = None
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
@@ -54,13 +55,18 @@ class IPAClient(CohortClient[IPASettings]):
             raise ReplyError("the peers of IPA take turns: one is asked to train at a time")
         stacked, training = self.train()
         self.node.done.append(trained_on(self.cohort, self.request.round))
-        return WorkReply(self.request.clients, stacked, {**self.evaluate_after(self.request.round), **training})
+        metrics = self.evaluate_after(self.request.round)
+        return WorkReply(self.request.clients, stacked, {**metrics, **training}, self.kept_models)
+
+    def at_server(self) -> Tensor:
+        """Return the models as they were sent or, after a turn, as they are shared: maybe with noise."""
+        return self.completed(self.sent if self._shared is None else self._shared)
 
     def _check_peers(self) -> None:
         """Raise ReplyError unless what came of other peers has the shapes of their models, and of their weights."""
         if not self.request.train:
             return
-        shared, width = self.request.shared, self.uniform_cohort.model.layout.num_parameters
+        shared, width = self.request.shared, self.layers.shared.num_parameters
         at_once = "peers" in shared
         peers = shared["peers"] if at_once else shared["others"]
         weights = self.request.stacked["weights"] if at_once else shared["weights"]
@@ -74,17 +80,20 @@ class IPAClient(CohortClient[IPASettings]):
         release = UpdateRelease(self, self.settings.noise, self.settings.privacy)
         if "peers" in self.request.shared:
             stacked, training = super().train()
-            shared = release(self.models[:, None], stacked["parameters"][:, None])
+            own, _ = self.layers.split(stacked["parameters"])
+            shared = release(self.sent[:, None], own[:, None])
             return {"parameters": shared[:, 0]}, release.publishable(training)
-        alignment, before = self.alignment, torch.cat([self.models, self.request.shared["others"]])
+        alignment, before = self.alignment, torch.cat([self.sent, self.request.shared["others"]])
         result = self.train_from(self.start(), alignment)
+        own, _ = self.layers.split(result.parameters)
         moved = before.clone()
-        moved[0], moved[1:, : alignment.others.shape[1]] = result.parameters[0], alignment.others.cpu()
+        moved[0], moved[1:, : alignment.others.shape[1]] = own[0], alignment.others.cpu()
         if bool(finite_rows(moved).all()):
             self._keep(alignment)
         leaving = 1 + len(alignment.others) if alignment.moves else 1
         shared = release(before[None, :leaving], moved[None, :leaving])
-        self.models = shared[:, 0] if release.privacy is not None else result.parameters
+        self._shared = shared[:, 0]
+        self.models = self.completed(self._shared) if release.privacy is not None else result.parameters
         others = {"others": shared[:, 1:]} if alignment.moves else {}
         return {"parameters": shared[:, 0], **others}, release.publishable({"loss": result.loss})
 
@@ -103,6 +112,7 @@ class IPAClient(CohortClient[IPASettings]):
             round=self.request.round,
             moments={name: value[0, self._there].to(cohort.device) for name, value in self._moments.items()},
             num_examples=cohort.data.splits["train"].num_examples.to(cohort.device),
+            least=cohort.least_examples,
         )
 
     def gradient_term(self) -> FixedAlignment:

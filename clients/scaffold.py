@@ -47,7 +47,10 @@ class ScaffoldClient(CohortClient[S]):
     def control_on(self, result: TrainResult) -> Tensor:
         """Compute and remember the next c_i ``[clients, trainable]``."""
         x, c = self.models, self.request.shared["control"]
-        weight = gradient_weight(self.cohort.settings, result.num_examples, result.steps, self.request.round)
+        cohort = self.uniform_cohort
+        weight = gradient_weight(
+            cohort.settings, result.num_examples, result.steps, self.request.round, cohort.least_examples
+        )
         way = (x - result.parameters)[:, : len(c)]
         controls = self.controls - c + way / weight[:, None].float()
         usable = finite_rows(controls)  # 0 / 0 where a client did not train
@@ -56,7 +59,7 @@ class ScaffoldClient(CohortClient[S]):
         return controls
 
 
-def gradient_weight(settings: TrainSettings, num_examples: Tensor, steps: Tensor, round: int) -> Tensor:
+def gradient_weight(settings: TrainSettings, num_examples: Tensor, steps: Tensor, round: int, least: int = 1) -> Tensor:
     """Compute the total weight of the gradients in a client's change ``x - y`` in a round of SGD.
 
     ``x - y = sum_k w_k g_k`` is linear in the gradients, and ``sum_k w_k`` is returned: learning rate times ``||a||_1``
@@ -74,6 +77,8 @@ def gradient_weight(settings: TrainSettings, num_examples: Tensor, steps: Tensor
         Minibatches that each client trained on, int64 ``[clients]``.
     round : int
         Round, for the learning rate.
+    least : int, default 1
+        Fewest examples of a minibatch, as of ``Cohort.least_examples``.
 
     Returns
     -------
@@ -85,6 +90,6 @@ def gradient_weight(settings: TrainSettings, num_examples: Tensor, steps: Tensor
     per_step = (1 - momentum**number) / (1 - momentum)
     if settings.nesterov:
         per_step = 1 + momentum * per_step
-    rates = learning_rates(settings, num_examples, round)
+    rates = learning_rates(settings, num_examples, round, least)
     rate = settings.rate(round) if rates is None else rates.double()
     return (rate * per_step * (number <= steps)).sum(0)

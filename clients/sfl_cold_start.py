@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,8 @@ from fedgraph.training import cross_losses
 
 class SFLColdStartClient(SFLClient[SFLColdStartSettings]):
     """Evaluates cold clients with a mean of candidates weighted by graph and loss; trains the read-out, as SFL."""
+
+    keeps: ClassVar[tuple[str, ...]] = (*SFLClient.keeps, "the models that cold clients chose, as measured last")
 
     def measured(self) -> Tensor:
         """Return the models received, with row i of every client that chooses replaced by its choice.
@@ -24,9 +28,9 @@ class SFLColdStartClient(SFLClient[SFLColdStartSettings]):
             return self.models
         candidates, prior = self.request.shared["candidates"], self.request.stacked["prior"]
         rows = prior.any(dim=1).nonzero().flatten()  # none where they were absent from the last round
-        losses = cross_losses(self.uniform_cohort, candidates, rows)
+        losses = cross_losses(self.uniform_cohort, self.completed(candidates), rows)
         weights = choice(prior[rows], losses, self.settings.temperature)
-        return self.models.index_copy(0, rows, weights.to(candidates) @ candidates)
+        return self.models.index_copy(0, rows, self.completed(weights.to(candidates) @ candidates))
 
 
 def choice(prior: Tensor, losses: Tensor, temperature: float) -> Tensor:

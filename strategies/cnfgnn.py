@@ -194,8 +194,9 @@ class CNFGNN(GlobalModelStrategy[CNFGNNSettings]):
             return torch.cat([self._network(self.weights[0], *part) for part in parts], 1)
 
     def facts(self) -> dict[str, Any]:
-        """Return how many parameters the graph network has."""
-        return {"parameters_at_server": self.weights.shape[1]}
+        """Return how many parameters the graph network has, and why a client's model is none by itself."""
+        why = "a client forecasts with what the graph network makes of the hidden states of all clients at that time"
+        return {"parameters_at_server": self.weights.shape[1], "no_module": why}
 
     def state(self) -> State:
         """Return what a resumed run needs, with the graph network and the moments of its optimiser."""

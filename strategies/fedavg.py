@@ -38,7 +38,7 @@ class FedAvgOwnStart(GlobalModelStrategy):
     def initialise(self, initial_arrays: ArrayRecord) -> None:
         """Draw a model for each client."""
         super().initialise(initial_arrays)
-        self.models = self.plan.initial_models(self.federation.names)
+        self.models = self.exchanged(self.plan.initial_models(self.federation.names))
 
     def outgoing(self, server_round: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return all clients' own models while they differ, which is in the first round, then the global one."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -102,7 +103,7 @@ class IPA(CohortStrategy[IPASettings]):
         super().initialise(initial_arrays)
         names = self.federation.names
         if self.settings.initialisation == "own":
-            self.models = self.plan.initial_models(names)
+            self.models = self.exchanged(self.plan.initial_models(names))
         if self.settings.initial_weights == "kaiming-normal":
             keys = names if self.settings.initialisation == "own" else ("",) * len(names)
             self.models = torch.stack([self._kaiming(row, key) for row, key in zip(self.models, keys, strict=True)])
@@ -179,4 +180,5 @@ class IPA(CohortStrategy[IPASettings]):
         nothing = torch.full((1,), torch.nan, dtype=torch.float64)
         metrics = {name: torch.cat([turn.metrics.get(name, nothing) for turn in heard]) for name in sorted(names)}
         positions = torch.tensor([int(turn.positions[0]) for turn in heard], dtype=torch.int64)
-        return Replies.of(self.federation, positions, {}, metrics, absent)
+        kept = tuple(name for turn in heard for name in turn.kept)
+        return replace(Replies.of(self.federation, positions, {}, metrics, absent), kept=kept)

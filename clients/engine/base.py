@@ -12,14 +12,24 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 
 from clients.engine.assignment import Assignment
+from clients.engine.frozen_layers import frozen_layers
 from clients.engine.node import Node
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.methods.baselines import STOCK_TERMS
-from fedgraph.models import finite_rows
+from fedgraph.methods.frozen_layers import lacking, named
+from fedgraph.models import PersonalLayers, finite_rows
 from fedgraph.support.errors import ReplyError, quoted
 from fedgraph.support.settings import Configured, S
-from fedgraph.training import AnyCohort, Cohort, GradientTerm, TrainResult, TrainSettings, fresh_state
+from fedgraph.training import (
+    AnyCohort,
+    ClientState,
+    Cohort,
+    GradientTerm,
+    TrainResult,
+    TrainSettings,
+    fresh_state,
+)
 from fedgraph.training.forecasting import forecast_errors, write_forecasts
 
 _TYPES = (torch.float32, torch.float16, torch.int64, torch.int32, torch.uint8)
@@ -115,6 +125,12 @@ class CohortClient(Configured[S]):
         zeros to one width; code that takes its sizes from tensors works with both.
     settings : Settings
         Settings of the method that the class in brackets defines: ``CohortClient[SFLSettings]``.
+    joins_frozen : bool
+        Whether a request may leave out frozen layers, which the node was sent once.
+    frozen : Tensor or None
+        Those of the model, ``[numbers]``, where the request leaves them out.
+    kept_models : tuple of str
+        Clients whose models, as they were measured for this request, are kept on the node.
     sends, keeps : tuple of str
         Descriptions of what the server receives, and of what stays on the node, shown by ``fedgraph node``.
     divides : bool
@@ -127,6 +143,9 @@ class CohortClient(Configured[S]):
     terms: ClassVar[frozenset[str]] = frozenset()
     sends: ClassVar[tuple[str, ...]] = ("the parameters of each client's model, whenever it has trained",)
     keeps: ClassVar[tuple[str, ...]] = ("labels", "moments of the optimiser")
+    joins_frozen: ClassVar[bool] = True
+    kept_models: tuple[str, ...] = ()
+    frozen: Tensor | None = None
 
     def __init__(self, node: Node, request: WorkRequest) -> None:
         self.node = node
@@ -158,7 +177,16 @@ class CohortClient(Configured[S]):
                 f"the strategy asks for {STOCK_TERMS[name]}, and {cls.__name__} trains without it: derive the class "
                 "from clients.engine.stock:StockClient"
             )
-        return cls(node, request).reply().pack()
+        served = cls(node, request)
+        fingerprint = named(message.content)
+        if fingerprint:
+            served.frozen = frozen_layers(node, request.run, message.content, fingerprint)
+            if served.frozen is None:
+                node.done.append("asked for the frozen layers of the model")
+                return lacking()
+            if len(served.frozen) != served.layers.fixed.num_parameters:
+                raise ReplyError("the request has other frozen layers than the model of this node")
+        return served.reply().pack()
 
     def reply(self) -> WorkReply:
         """Evaluate, then train, or predict, as the request asks for."""
@@ -168,12 +196,20 @@ class CohortClient(Configured[S]):
             return WorkReply(request.clients, self.predict())
         metrics = self.evaluate_after(request.round - request.train)
         if not request.train:
-            return WorkReply(request.clients, {}, metrics)
+            return WorkReply(request.clients, {}, metrics, self.kept_models)
         stacked, training = self.train()
         done.append(trained_on(self.cohort, request.round))
+        stacked, metrics = self._without_frozen(stacked), {**metrics, **training}
         if request.mean:
-            return self.averaged(stacked["parameters"], {**metrics, **training})
-        return WorkReply(request.clients, stacked, {**metrics, **training})
+            return self.averaged(stacked["parameters"], metrics)
+        return WorkReply(request.clients, stacked, metrics, self.kept_models)
+
+    def _without_frozen(self, stacked: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Leave frozen layers out of whole models that a method sends back."""
+        parameters = stacked.get("parameters")
+        if self.frozen is None or parameters is None or parameters.shape[1] != self.layers.whole.num_parameters:
+            return stacked
+        return {**stacked, "parameters": self.layers.split(parameters)[0]}
 
     def averaged(self, parameters: Tensor, metrics: dict[str, Tensor]) -> WorkReply:
         """Reply with the mean of models ``[clients, parameters]``, weighted by training examples.
@@ -194,20 +230,42 @@ class CohortClient(Configured[S]):
         if not usable.all():
             parameters = torch.where(usable[:, None], parameters, 0.0)
         # A node whose clients have no examples returns the model it received, which then has no weight.
-        mean = (weights / weights.sum()) @ parameters if weights.any() else self.models[0]
+        received = self._without_frozen({"parameters": self.models[:1]})["parameters"][0]
+        mean = (weights / weights.sum()) @ parameters if weights.any() else received
         failed = {
             name: "training diverged: NaN or infinite parameters"
             for name, good in zip(clients, usable.tolist(), strict=True)
             if not good
         }
-        return WorkReply(clients, {}, metrics, {"parameters": mean}, failed)
+        return WorkReply(clients, {}, metrics, self.kept_models, {"parameters": mean}, failed)
 
     def evaluate_after(self, server_round: int) -> dict[str, Tensor]:
-        """Evaluate the models as they are after a round, and say so for who runs the node."""
+        """Evaluate the models as they are after a round, and say so for who runs the node.
+
+        Models that the server does not have as they were measured are kept, so that a finished run can give them.
+        """
         metrics = self.evaluate()
         if self.request.evaluate:
             self.node.done.append(measured_after(self.request.evaluate, server_round))
+            self.kept_models = self._keep_measured(server_round)
         return metrics
+
+    def _keep_measured(self, server_round: int) -> tuple[str, ...]:
+        """Keep the models that were measured last on this node; return the clients of whom the server has another."""
+        request = self.request
+        if "parameters" not in {*request.stacked, *request.shared}:
+            return ()
+        models, known = self._measured_models, self.at_server()
+        other = models.new_ones(len(models), dtype=torch.bool)
+        if models.shape == known.shape:
+            other = (models != known).any(dim=1)
+        if bool(other.any()):
+            after = torch.full((len(models),), server_round)
+            # Only the last ones are ever read.
+            self.node.state(request.run, ClientState.MEASURED).save(
+                request.clients, server_round, {"parameters": models, "round": after}, keep_from=server_round + 1
+            )
+        return tuple(name for name, differs in zip(request.clients, other.tolist(), strict=True) if differs)
 
     @cached_property
     def cohort(self) -> AnyCohort:
@@ -226,7 +284,25 @@ class CohortClient(Configured[S]):
         return self.received()
 
     def received(self) -> Tensor:
-        """Return the models that came with the request: a row for each client, or one model for all.
+        """Return the models to work with, ``[clients, parameters]``; by default those that came with the request."""
+        return self.completed(self.sent)
+
+    @cached_property
+    def layers(self) -> PersonalLayers:
+        """Which columns of a model the server sends, and which stay here or were sent once."""
+        return PersonalLayers.of(self.cohort.model.layout, (), self.frozen is not None)
+
+    def completed(self, shared: Tensor) -> Tensor:
+        """Join what the server sends of models, ``[models, columns]``, with frozen layers to whole models."""
+        return self.layers.join(shared, shared[:, :0], self.frozen) if self.frozen is not None else shared
+
+    def at_server(self) -> Tensor:
+        """Return the models that the server has when these are measured, ``[clients, columns]``: those it sent."""
+        return self.completed(self.sent)
+
+    @cached_property
+    def sent(self) -> Tensor:
+        """The models that came with the request, ``[clients, columns]``: a row for each client, or one for all.
 
         Raises
         ------
@@ -256,7 +332,7 @@ class CohortClient(Configured[S]):
         """Return metrics of the models as ``<split>/<metric>``, each ``[clients]``."""
         if not self.request.evaluate:
             return {}
-        models = self.measured()
+        models = self._measured_models
         if self.leaves_forecasts:
             self.leave_forecasts(self.uniform_cohort.predict(models, "test"))
         return evaluate_splits(self.assignment, self.cohort, models, self.request.evaluate)
@@ -274,6 +350,10 @@ class CohortClient(Configured[S]):
     def measured(self) -> Tensor:
         """Return the models to evaluate, ``[clients, parameters]``; by default the current ones."""
         return self.models
+
+    @cached_property
+    def _measured_models(self) -> Tensor:
+        return self.measured()
 
     def predict(self) -> dict[str, Tensor]:
         """Return predicted and true classes of the test examples, int32 ``[clients, examples]``."""
@@ -307,9 +387,15 @@ class CohortClient(Configured[S]):
         """
         request = self.request
         trained = self.cohort if cohort is None else cohort
-        return train_cohort(
+        result = train_cohort(
             self.node, trained, request.run, request.round, request.keep_from, start, gradient_term, purpose
         )
+        if self.frozen is not None and not bool((self.layers.fixed_of(result.parameters) == self.frozen).all()):
+            raise ReplyError(
+                "training has changed layers that require no gradient, and that are sent once: make them buffers of "
+                "the module (register_buffer), which are sent in every exchange"
+            )
+        return result
 
     def start(self) -> Tensor:
         """Return the models from which training starts, ``[clients, parameters]``; by default the current ones."""

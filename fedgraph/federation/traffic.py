@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Message
 
-_ONCE_PER_NODE = frozenset({"shared", "arrays"})
+_ONCE_PER_NODE = frozenset({"shared", "arrays", "frozen"})
 """Records that a node receives or sends once for all its clients; all other records have arrays per client."""
 
 

@@ -75,17 +75,19 @@ def owner_scores(predictions: Tensor, present: Tensor, labels: Tensor) -> dict[s
     Returns
     -------
     dict of str to Tensor
-        As :func:`scores`, float64 ``[owners]`` each.
+        As :func:`scores`, float64 ``[owners]`` each; NaN for an owner of whose predictions one is not finite.
     """
     # One thread, so that the sum of losses does not depend on the number of cores.
     with pinned_threads(1):
         likelihood = predictions.gather(2, labels[:, None, None].expand(-1, predictions.shape[1], 1))[..., 0].double()
         losses = torch.where(present, -likelihood.clamp(min=_SMALLEST_PROBABILITY).log(), 0.0)
-        return {
+        found = {
             **decision_scores(predictions, present, labels),
             "auc": _areas(predictions, present, labels),
             "loss": losses.sum(0) / present.sum(0),
         }
+    broken = (~predictions.isfinite().all(2) & present).any(0)
+    return {name: values.masked_fill(broken, torch.nan) for name, values in found.items()}
 
 
 def decision_scores(predictions: Tensor, present: Tensor, labels: Tensor) -> dict[str, Tensor]:

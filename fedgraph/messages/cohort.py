@@ -140,6 +140,8 @@ class WorkReply:
         Tensors ``[clients, ...]``.
     metrics : mapping of str to Tensor
         Numbers per client, ``[clients]``; of an unpacked reply NaN where a number is not finite.
+    kept : tuple of str
+        Clients whose models, as they were measured, are kept by the node, because the server has others.
     shared : mapping of str to Tensor
         Tensors of all clients together: the mean of their models, where it was asked for.
     failed : mapping of str to str
@@ -149,14 +151,16 @@ class WorkReply:
     clients: tuple[str, ...]
     stacked: Mapping[str, Tensor] = field(default_factory=dict)
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
     shared: Mapping[str, Tensor] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
 
     def pack(self) -> RecordDict:
         """Convert to Flower records."""
+        kept = {"kept": list(self.kept)} if self.kept else {}
         content = RecordDict(
             {
-                "config": ConfigRecord({"clients": list(self.clients)}),
+                "config": ConfigRecord({"clients": list(self.clients), **kept}),
                 "stacked": to_record(self.stacked),
                 "metrics": MetricRecord({name: values.tolist() for name, values in self.metrics.items()}),
             }
@@ -209,6 +213,9 @@ class WorkReply:
         if named != list(clients):
             told = _some(named) if isinstance(named, list) else in_short(repr(named), 60)
             raise ReplyError(f"the reply speaks for {told}, but {_some(clients)} were asked")
+        kept = config.get("kept", [])
+        if not isinstance(kept, list) or not set(kept) <= set(clients):
+            raise ReplyError("the reply names other clients' models as kept than were asked")
         count = len(clients)
         stacked = checked_arrays(record, {name: (count, *shape) for name, shape in expected.items()}, types)
         metrics = {}
@@ -223,7 +230,7 @@ class WorkReply:
         if not isinstance(told, dict):
             raise ReplyError("the reply does not say which clients failed, by name")
         failed = {name: in_short(str(told[name])) for name in clients if name in told}
-        return cls(tuple(clients), stacked, metrics, together, failed)
+        return cls(tuple(clients), stacked, metrics, tuple(kept), together, failed)
 
     def unusable(self) -> dict[str, str]:
         """Return the clients whose tensors contain NaN, infinite or huge values, with the reason."""

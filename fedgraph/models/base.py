@@ -72,6 +72,8 @@ class StackedModel(Protocol):
         Whether the forward pass in training draws random numbers.
     native : bool
         Whether the model is computed by native code of its own on a CPU, where ``torch.compile`` has nothing to add.
+    least_examples : int
+        Fewest examples of a minibatch to train on: 2 where the layers of one example have no statistics, else 1.
     layout : Layout
         Names and shapes of one client's tensors; the names are those of ``twin().state_dict()``.
     embedding_size : int
@@ -87,6 +89,13 @@ class StackedModel(Protocol):
     @property
     def native(self) -> bool:
         """Whether native code of its own computes the model on a CPU, where ``torch.compile`` has nothing to add."""
+
+    @property
+    def least_examples(self) -> int:
+        """Fewest examples of a minibatch to train on: 2 where the layers of one example have no statistics, else 1."""
+
+    def mixes_examples(self, training: bool) -> bool:
+        """Whether examples of a minibatch influence each other's outputs, as by batch normalisation in training."""
 
     def compiled(self) -> StackedModel:
         """Return the same model with ``native`` on, if it has native code; else itself."""

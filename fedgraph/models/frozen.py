@@ -62,6 +62,15 @@ class FrozenLayers:
         """Whether the model is native; not if it computes its gradient itself, which includes that of frozen layers."""
         return self.model.native and not isinstance(self.model, Differentiated)
 
+    @property
+    def least_examples(self) -> int:
+        """See :class:`fedgraph.models.base.StackedModel`."""
+        return self.model.least_examples
+
+    def mixes_examples(self, training: bool) -> bool:
+        """See :class:`fedgraph.models.base.StackedModel`."""
+        return self.model.mixes_examples(training)
+
     def compiled(self) -> FrozenLayers:
         """Freeze the same layers of the compiled model."""
         return FrozenLayers(self.model.compiled(), self.names)

@@ -30,18 +30,21 @@ class Layout:
     buffers : frozenset of str
         Names of floating-point tensors that are not trained (running statistics). They come after the parameters
         proper, so that ``row[:num_trainable]`` is what an optimiser sees.
+    frozen : frozenset of str
+        Names of those buffers that never change: parameters that require no gradient.
     """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     buffers: frozenset[str] = frozenset()
+    frozen: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, state: Mapping[str, Tensor], buffers: Iterable[str] = ()) -> Layout:
+    def of(cls, state: Mapping[str, Tensor], buffers: Iterable[str] = (), frozen: Iterable[str] = ()) -> Layout:
         """Build the layout of one model's state dict (shapes without a client axis)."""
         kept = frozenset(buffers)
         order = [name for name in state if name not in kept] + [name for name in state if name in kept]
-        return cls(tuple(order), tuple(tuple(state[name].shape) for name in order), kept)
+        return cls(tuple(order), tuple(tuple(state[name].shape) for name in order), kept, frozenset(frozen))
 
     @property
     def sizes(self) -> list[int]:
@@ -66,7 +69,8 @@ class Layout:
         """Return the layout of some of the tensors, in the order in which they lie here."""
         wanted = set(names)
         chosen = [(name, shape) for name, shape in zip(self.names, self.shapes, strict=True) if name in wanted]
-        return Layout(tuple(name for name, _ in chosen), tuple(shape for _, shape in chosen), self.buffers & wanted)
+        names, shapes = tuple(name for name, _ in chosen), tuple(shape for _, shape in chosen)
+        return Layout(names, shapes, self.buffers & wanted, self.frozen & wanted)
 
     def columns(self, part: Layout) -> Tensor:
         """Return the columns of this matrix that contain the tensors of a part, int64 ``[part.num_parameters]``."""

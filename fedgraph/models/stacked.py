@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -33,6 +35,15 @@ class ModelFromTwin(ABC):
     def native(self) -> bool:
         """Whether the model has native code; False for models of single operations, which ``torch.compile`` fuses."""
         return False
+
+    def mixes_examples(self, training: bool) -> bool:
+        """Whether examples of a minibatch influence each other's outputs, as by batch normalisation in training."""
+        return training and bool(self.layout.buffers)
+
+    @property
+    def least_examples(self) -> int:
+        """Fewest examples of a minibatch to train on; 1 for all built-in models."""
+        return 1
 
     def compiled(self) -> Self:
         """Return the model itself."""
@@ -98,11 +109,23 @@ class ModelFromTwin(ABC):
 
 
 def without_global_draws(build: Callable[[], nn.Module], seed: int | None = None) -> nn.Module:
-    """Build a module whose initialisation starts from ``seed``, and restore torch's global generator."""
+    """Build a module whose initialisation starts from ``seed``, and restore the global generators.
+
+    These are torch's and, where there is a seed, those of NumPy and Python.
+    """
+    if seed is None:
+        with torch.random.fork_rng(devices=[]):
+            return build()
+    before = np.random.get_state(), random.getstate()
     with torch.random.fork_rng(devices=[]):
-        if seed is not None:
-            torch.default_generator.manual_seed(seed)
-        return build()
+        torch.default_generator.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        try:
+            return build()
+        finally:
+            np.random.set_state(before[0])
+            random.setstate(before[1])
 
 
 def linear(state: Mapping[str, Tensor], name: str, inputs: Tensor) -> Tensor:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
-import inspect
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -19,7 +17,18 @@ from torch.utils import _pytree
 
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
-from fedgraph.models.stacked import ModelFromTwin
+from fedgraph.models.stacked import ModelFromTwin, without_global_draws
+from fedgraph.models.user_module import (
+    built,
+    changed_in_training,
+    check_real,
+    constructor_options,
+    hint_of_types,
+    least_examples,
+    mixes_examples,
+    module_class,
+    say_converted,
+)
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
 
@@ -100,38 +109,42 @@ class ModuleModel(ModelFromTwin):
     """A user's module class with inputs ``[batch, *input_shape]`` and outputs ``[batch, *output_shape]``.
 
     Trained parameters come first in the layout; frozen parameters and floating-point buffers (running statistics)
-    are its buffers. Other buffers (counters) stay as the constructor made them. A constructor with parameters called
-    ``input_shape`` or ``output_shape`` gets those of the task.
+    are its buffers. Other buffers (counters) stay as the constructor made them, with the same random numbers in every
+    process. All is float32. Lazy layers get the shapes that inputs of the task give them. A constructor with parameters
+    called ``input_shape`` or ``output_shape`` gets those of the task.
 
     Raises
     ------
     ExperimentError
-        When the class cannot be imported or built, has no parameters, fails on two inputs of zeros, or does not fit the
-        task, and for an ``embedding_layer`` that does not exist.
+        When the class cannot be imported or built, has no parameters or complex ones, fails on two inputs of zeros, or
+        does not fit the task, and for an ``embedding_layer`` that does not exist.
     """
 
     def __init__(self, settings: ModuleSettings, task: TaskSpec) -> None:
         super().__init__(task)
         self.name = settings.name
-        self.kind = _load(settings.name)
-        shapes = {"input_shape": task.input_shape, "output_shape": task.output_shape}
-        known = inspect.signature(self.kind).parameters
-        self.options = {key: value for key, value in shapes.items() if key in known} | settings.options
+        self.kind = module_class(settings.name)
+        self.options = constructor_options(self.kind, task, settings.options)
         self.vectorise = True
+        self._mixes: dict[bool, bool] = {}
         self._own = threading.local()
         self._lock = threading.Lock()
+        self._types: list[str] = []
         try:
             self._prototype = self.twin()
         except Exception as error:
             raise ExperimentError(
                 f"[model] {self.name} cannot be built from the options {self.options}: {error}"
+                f"{hint_of_types(self._types)}"
             ) from error
+        check_real(self.name, self._prototype)
         if not any(True for _ in self._prototype.parameters()):
             raise ExperimentError(
                 f"[model] {self.name} has no parameters to train: its layers are to be attributes of the module, "
                 "several of them in an nn.ModuleList or nn.Sequential, since PyTorch does not see those in a list"
             )
         self._check_output()
+        say_converted(self.name, self._types)
         layer = settings.embedding_layer
         if layer is not None and not (layer and layer in dict(self._prototype.named_modules())):
             raise ExperimentError(
@@ -142,15 +155,23 @@ class ModuleModel(ModelFromTwin):
 
     def build_twin(self) -> nn.Module:
         """Build a new module of the user's class, in float32."""
-        return self.kind(**self.options).float()
+        module, self._types = built(self.kind, self.options, self.task)
+        return module
+
+    def twin(self) -> nn.Module:
+        """Return a new module, always with the same values: what is not in the layout is alike in all processes."""
+        return without_global_draws(self.build_twin, 0)
 
     @property
     def module(self) -> nn.Module:
         """The calling thread's own module: a call overwrites its parameters."""
         if not hasattr(self._own, "module"):
-            self._own.module = copy.deepcopy(self._prototype)
+            self._own.module = self._copy()
         module: nn.Module = self._own.module
         return module
+
+    def _copy(self) -> nn.Module:
+        return copy.deepcopy(self._prototype)
 
     @cached_property
     def draws(self) -> bool:
@@ -167,14 +188,28 @@ class ModuleModel(ModelFromTwin):
                 return True
             return not torch.equal(torch.get_rng_state(), before)
 
+    def mixes_examples(self, training: bool) -> bool:
+        """Whether examples of a minibatch influence each other's outputs, determined by trying."""
+        if training not in self._mixes:
+            # Outputs that are drawn cannot be compared.
+            drawn = training and self.draws
+            self._mixes[training] = drawn or mixes_examples(self._copy, self.task, training)
+        return self._mixes[training]
+
+    @cached_property
+    def least_examples(self) -> int:
+        """Fewest examples of a minibatch, determined by trying."""
+        return least_examples(self._copy, self.task)
+
     @cached_property
     def layout(self) -> Layout:
         """Names and shapes of one client's tensors; a parameter shared by two layers occurs once."""
         module = self._prototype
         kept = module.state_dict()
         buffers = {name: value for name, value in module.named_buffers() if name in kept and value.is_floating_point()}
-        frozen = {name: value for name, value in module.named_parameters() if not value.requires_grad}
-        return Layout.of(dict(module.named_parameters()) | buffers, buffers=[*frozen, *buffers])
+        frozen = [name for name, value in module.named_parameters() if not value.requires_grad]
+        unchanged = set(frozen) - changed_in_training(self._copy, self.task, frozen)
+        return Layout.of(dict(module.named_parameters()) | buffers, [*frozen, *buffers], unchanged)
 
     def forward(
         self, state: Mapping[str, Tensor], inputs: Tensor, training: bool
@@ -280,11 +315,18 @@ class ModuleModel(ModelFromTwin):
         # Copies, because layers with running statistics change their buffers in place.
         kept = self.layout.buffers
         tensors = {name: value.detach().clone() if name in kept else value for name, value in state.items()}
+        tensors |= {name: tensors[name].to(kind) for name, kind in self._whole_numbers.items() if name in tensors}
         for name, value in module.named_buffers():
             if name not in tensors:
                 tensors[name] = value.to(inputs.device, copy=True)
         outputs = call(module, tensors, (inputs,))
         return outputs, {name: tensors[name] for name in kept}
+
+    @cached_property
+    def _whole_numbers(self) -> dict[str, torch.dtype]:
+        """Types of frozen parameters that are whole numbers, such as quantised weights; a row has them as float32."""
+        every = self._prototype.named_parameters()
+        return {name: value.dtype for name, value in every if not value.is_floating_point()}
 
     def _check_output(self) -> None:
         module = self.module.eval()
@@ -294,6 +336,7 @@ class ModuleModel(ModelFromTwin):
             except Exception as error:
                 raise ExperimentError(
                     f"[model] {self.name} fails on two inputs of shape {self.task.input_shape}: {error}"
+                    f"{hint_of_types(self._types)}"
                 ) from error
         if shape != (2, *self.task.output_shape):
             raise ExperimentError(
@@ -305,14 +348,3 @@ class ModuleModel(ModelFromTwin):
 def _generator_of(tensor: Tensor) -> torch.Generator:
     """Return the generator from which operations on the device of ``tensor`` draw."""
     return torch.cuda.default_generators[tensor.get_device()] if tensor.is_cuda else torch.default_generator
-
-
-def _load(name: str) -> type[nn.Module]:
-    module_name, _, class_name = name.partition(":")
-    try:
-        kind = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise ExperimentError(f"[model] name: '{name}' cannot be imported: {error}") from error
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        raise ExperimentError(f"[model] name: '{name}' is not a class derived from torch.nn.Module")
-    return kind

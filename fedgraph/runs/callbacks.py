@@ -262,11 +262,13 @@ class LocalWork(Callback):
         Training examples of each client, int64 ``[clients]``.
     settings : TrainSettings
         The table ``[train]``.
+    least : int, default 1
+        Fewest examples of a minibatch that the model can be trained on.
     """
 
-    def __init__(self, num_examples: Tensor, settings: TrainSettings) -> None:
-        self._steps = num_steps(num_examples, settings)
-        self._one_pass = max(int(steps_per_epoch(num_examples, settings).sum()), 1)
+    def __init__(self, num_examples: Tensor, settings: TrainSettings, least: int = 1) -> None:
+        self._steps = num_steps(num_examples, settings, least)
+        self._one_pass = max(int(steps_per_epoch(num_examples, settings, least).sum()), 1)
         self.minibatches = 0
 
     def on_training(self, training: Training) -> None:

@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.graphical import GraphicalModel
-from fedgraph.models import ModelChoice, TaskSpec, build
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.result_files import load_models
+from fedgraph.runs.models import RunModels
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import file_name
 from fedgraph.support.plugins import add_plugin_paths
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-class _Models(dict[str, dict[str, Tensor]]):
-    """Models by client, which names the clients where one is asked for that there is not."""
-
-    def __init__(self, models: Mapping[str, dict[str, Tensor]], where: Path) -> None:
-        super().__init__(models)
-        self._where = where
-
-    def __missing__(self, client: object) -> NoReturn:
-        raise RunError(f"{self._where} has no model of '{client}'; it has those of {self.some()}")
-
-    def some(self) -> str:
-        """Return the first names."""
-        return ", ".join([*list(self)[:5], *(["..."] if len(self) > 5 else [])])
 
 
 class Run:
@@ -195,24 +178,20 @@ class Run:
         return pd.DataFrame(rows, columns=["round", "client", "reason"]).drop_duplicates(ignore_index=True)
 
     @cached_property
-    def _models(self) -> tuple[_Models, dict[str, Tensor] | None]:
-        if not self.folder.models.is_file():
-            raise RunError(f"{self.path} has no models.safetensors: '{self.method}' does not train models of clients")
-        models, shared = load_models(self.folder.models)
-        return _Models(models, self.path), shared
+    def models(self) -> RunModels:
+        """State dict of each client's model, as it was measured at the end, by client.
 
-    @property
-    def models(self) -> Mapping[str, dict[str, Tensor]]:
-        """State dict of each client's model, by client. Raises RunError for methods that train none, and for others."""
-        return self._models[0]
+        Raises RunError for methods that train none, and for clients whose model is not in the folder, with where it is.
+        """
+        return RunModels(self.folder, self.summary, self.experiment)
 
     @property
     def global_model(self) -> dict[str, Tensor] | None:
-        """State dict of the global model; None for methods without one."""
-        return self._models[1]
+        """State dict of the global model, without layers that stay with clients; None for methods without one."""
+        return self.models.shared
 
     def module(self, client: str | None = None) -> nn.Module:
-        """Return a trained model as an ordinary PyTorch module in evaluation mode.
+        """Return a trained model as an ordinary PyTorch module in evaluation mode: the one that was measured.
 
         Its inputs are those that the model was trained with, ``[batch, *input_shape]``: ``summary["task"]`` has the
         shapes, and readings of time series are scaled as ``[data] scaling`` says.
@@ -225,20 +204,9 @@ class Run:
         Raises
         ------
         RunError
-            When the run has no such model.
+            When the run has no such model, or it is with the client's node: the message says how to get it.
         """
-        state = self.global_model if client is None else self.models[client]
-        if state is None:
-            raise RunError(f"'{self.method}' has no global model: name a client ({self._models[0].some()})")
-        written: dict[str, Any] | None = self.summary.get("task")
-        if written is None:
-            raise RunError(f"{self.path} was written by an older version, which did not keep the shapes of the task")
-        task: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in written.items()}
-        choice = ModelChoice.of(self.experiment.model)
-        table = choice.tables[0 if client is None else choice.numbers([client])[0]]
-        module = build(table, TaskSpec(**task)).twin()
-        module.load_state_dict(state)
-        return module.eval()
+        return self.models.module(client)
 
     @cached_property
     def graphical_model(self) -> GraphicalModel:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedgraph.data import SplitName
 from fedgraph.defence import DefenceTable
+from fedgraph.methods.frozen_layers import FrozenLayers
 from fedgraph.models import Architectures, Layout
 from fedgraph.runs.callbacks import Callback
 from fedgraph.support.settings import parse
@@ -49,6 +50,9 @@ class RunPlan:
         Returns the initial model ``[parameters]`` of a client, given its name, where each client starts from its own.
     defence : DefenceTable
         The table ``[defence]``.
+    frozen : FrozenLayers or None
+        Layers that are never trained, which nodes are sent once and the strategy does not see; None where they are sent
+        like others.
     """
 
     layout: Layout
@@ -66,6 +70,7 @@ class RunPlan:
     architectures: Architectures | None = None
     initial_model_of: Callable[[str], Tensor] | None = None
     defence: DefenceTable = field(default_factory=DefenceTable)
+    frozen: FrozenLayers | None = None
 
     @property
     def train(self) -> TrainSettings:

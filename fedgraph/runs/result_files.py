@@ -1,8 +1,9 @@
 """Files of results: ``models.safetensors`` with the final models of a run, and predictions of samples (F3).
 
-In ``models.safetensors``, ``clients/<tensor>`` has a leading client axis and ``global/<tensor>`` has none; the metadata
-``clients`` lists the names. Where architectures differ, ``clients/<number>/<tensor>`` contains the clients of one
-architecture, and the metadata ``architectures`` gives the number of each client.
+In ``models.safetensors``, ``clients/<tensor>`` has a leading client axis and ``global/<tensor>`` has none; all of these
+models have ``frozen/<tensor>`` too. The metadata ``clients`` lists the names. Where architectures differ,
+``clients/<number>/<tensor>`` contains the clients of one architecture, and the metadata ``architectures`` gives the
+number of each client.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 from fedgraph.data.owners import SAMPLE_SPLITS
 from fedgraph.federation import JoinedSamples
 from fedgraph.fusion import decided
+from fedgraph.methods.frozen_layers import FrozenLayers
 from fedgraph.models import Architectures, Layout
 from fedgraph.support.files import as_csv, write_atomically
 
@@ -31,6 +33,7 @@ def write_models(
     models: Tensor,
     global_model: Tensor | None,
     architectures: Architectures | None = None,
+    frozen: FrozenLayers | None = None,
 ) -> None:
     """Write the models of all clients as ``models.safetensors``.
 
@@ -48,11 +51,15 @@ def write_models(
         ``[parameters]``, if the method has a global model.
     architectures : Architectures, optional
         The model of each client, where they differ.
+    frozen : FrozenLayers, optional
+        Layers that all models have, and that ``layout`` does not.
     """
     stacked = layout.unflatten(models) if architectures is None else architectures.stacked(models)
     tensors = {f"clients/{name}": value.contiguous() for name, value in stacked.items()}
     if global_model is not None:
         tensors |= {f"global/{name}": value for name, value in layout.row_state(global_model).items()}
+    if frozen is not None:
+        tensors |= {f"frozen/{name}": value for name, value in frozen.layout.row_state(frozen.row).items()}
     metadata = {"clients": json.dumps(list(names))}
     if architectures is not None:
         metadata["architectures"] = json.dumps(architectures.numbers)
@@ -76,9 +83,12 @@ def load_models(path: str | Path) -> tuple[dict[str, dict[str, Tensor]], dict[st
         tensors = {key: stream.get_tensor(key) for key in stream.keys()}  # noqa: SIM118
     stacked = {key.removeprefix("clients/"): value for key, value in tensors.items() if key.startswith("clients/")}
     shared = {key.removeprefix("global/"): value for key, value in tensors.items() if key.startswith("global/")}
+    frozen = {key.removeprefix("frozen/"): value for key, value in tensors.items() if key.startswith("frozen/")}
     if numbers is None:
-        clients = {name: {key: value[row] for key, value in stacked.items()} for row, name in enumerate(names)}
-        return clients, shared or None
+        clients = {
+            name: {**{key: value[row] for key, value in stacked.items()}, **frozen} for row, name in enumerate(names)
+        }
+        return clients, {**shared, **frozen} if shared else None
     clients, rows = {}, Counter[int]()
     for name, number in zip(names, numbers, strict=True):
         start = f"{number}/"

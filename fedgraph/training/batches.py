@@ -31,22 +31,33 @@ def shuffling_keys(seed: int, names: Sequence[str]) -> Tensor:
     return torch.tensor([derive_seed(seed, "batches", name) for name in names], dtype=torch.int64)
 
 
-def num_steps(num_examples: Tensor, settings: TrainSettings) -> Tensor:
+def num_steps(num_examples: Tensor, settings: TrainSettings, least: int = 1) -> Tensor:
     """Return the number of minibatches in a round of clients with ``num_examples`` examples, int64 ``[clients]``.
+
+    Parameters
+    ----------
+    num_examples : Tensor
+        int64 ``[clients]``.
+    settings : TrainSettings
+        Batch size, and local steps or epochs.
+    least : int, default 1
+        Fewest examples of a minibatch that the model can be trained on: see ``StackedModel.least_examples``.
 
     Returns
     -------
     Tensor
         int64 ``[clients]``; 0 for clients without examples.
     """
-    per_epoch = steps_per_epoch(num_examples, settings)
+    per_epoch = steps_per_epoch(num_examples, settings, least)
     if settings.local_steps is not None:
         return torch.where(per_epoch > 0, settings.local_steps, 0)
     return per_epoch * (settings.local_epochs or 0)
 
 
-def steps_per_epoch(num_examples: Tensor, settings: TrainSettings) -> Tensor:
+def steps_per_epoch(num_examples: Tensor, settings: TrainSettings, least: int = 1) -> Tensor:
     """Return the number of minibatches of one pass over ``num_examples`` examples, int64 ``[clients]``.
+
+    A last minibatch of fewer than ``least`` examples is left out.
 
     Returns
     -------
@@ -54,11 +65,12 @@ def steps_per_epoch(num_examples: Tensor, settings: TrainSettings) -> Tensor:
         int64 ``[clients]``.
     """
     size = settings.batch_size
-    rounded_up = (num_examples + size - 1) // size
-    return torch.where(num_examples >= size, num_examples // size, rounded_up) if settings.drop_last else rounded_up
+    whole, rest = num_examples // size, num_examples % size
+    last = rest >= least if least > 1 else rest > 0
+    return torch.where(whole > 0, whole, last.long()) if settings.drop_last else whole + last
 
 
-def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings, round: int) -> Tensor:
+def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings, round: int, least: int = 1) -> Tensor:
     """Return the minibatches of a round, as indices into each client's own examples.
 
     A client's order depends on its key and ``round`` alone; every epoch is shuffled anew and steps cycle through such
@@ -75,6 +87,8 @@ def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings
         Batch size, and local steps or epochs.
     round : int
         Counted from 1.
+    least : int, default 1
+        Fewest examples of a minibatch: an epoch ends before a smaller one.
 
     Returns
     -------
@@ -82,7 +96,7 @@ def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings
         int64 ``[steps, clients, batch_size]``, -1 for padding.
     """
     size, clients = settings.batch_size, len(keys)
-    steps, per_epoch = num_steps(num_examples, settings), steps_per_epoch(num_examples, settings)
+    steps, per_epoch = num_steps(num_examples, settings, least), steps_per_epoch(num_examples, settings, least)
     batches = torch.full((int(steps.max()) if clients else 0, clients, size), -1, device=keys.device)
     epoch = 0
     while bool((going := epoch * per_epoch < steps).any()):
@@ -97,16 +111,6 @@ def training_batches(keys: Tensor, num_examples: Tensor, settings: TrainSettings
         batches[step[chosen], client[chosen]] = order[:, : longest * size].unflatten(1, (longest, size))[chosen]
         epoch += 1
     return batches
-
-
-def repeat_examples(indices: Tensor) -> Tensor:
-    """Fill the padding of each minibatch by repeating its own examples in turn; empty ones stay padding.
-
-    ``indices`` is ``[clients, batch]``. Layers with batch statistics then see real examples only.
-    """
-    counts = (indices >= 0).sum(1, keepdim=True).clamp(min=1)
-    columns = torch.arange(indices.shape[1], device=indices.device) % counts
-    return indices.gather(1, columns)
 
 
 def example_numbers(keys: Tensor, round: int, step: int, size: int) -> Tensor:
@@ -139,7 +143,7 @@ def _sorted(values: Tensor) -> Tensor:
     return torch.from_numpy(np.sort(values.numpy(), axis=1))
 
 
-def learning_rates(settings: TrainSettings, num_examples: Tensor, round: int) -> Tensor | None:
+def learning_rates(settings: TrainSettings, num_examples: Tensor, round: int, least: int = 1) -> Tensor | None:
     """Return the learning rates of a round, minibatch by minibatch.
 
     The rate belongs to the end of its minibatch: the first one already moves the model, and the last one has
@@ -153,6 +157,8 @@ def learning_rates(settings: TrainSettings, num_examples: Tensor, round: int) ->
         Training examples of each client, int64 ``[clients]``; the result is on their device.
     round : int
         Counted from 1.
+    least : int, default 1
+        Fewest examples of a minibatch.
 
     Returns
     -------
@@ -162,9 +168,9 @@ def learning_rates(settings: TrainSettings, num_examples: Tensor, round: int) ->
     peak, warmup, final = settings.learning_rate, settings.warmup_epochs, settings.final_learning_rate
     if not warmup and final is None:
         return None
-    steps = num_steps(num_examples, settings)
+    steps = num_steps(num_examples, settings, least)
     number = torch.arange(1, int(steps.max()) + 1, dtype=torch.float64, device=num_examples.device)[:, None]
-    rising = warmup * steps_per_epoch(num_examples, settings).double()
+    rising = warmup * steps_per_epoch(num_examples, settings, least).double()
     rate = peak * (number / rising).clamp(max=1) if warmup else torch.full_like(number, peak)
     if final is not None:
         fallen = ((number - rising) / (steps - rising).clamp(min=1e-9)).clamp(0, 1)

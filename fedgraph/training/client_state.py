@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -68,6 +68,9 @@ class ClientState:
     RunError
         In all methods, for a file that is broken, has another format or does not fit the request.
     """
+
+    MEASURED: ClassVar[str] = "measured"
+    """Purpose of the models that were measured last, where the server does not have them so."""
 
     def __init__(self, folder: Path, run: str, purpose: str) -> None:
         self._folder = folder / file_name(run) / purpose

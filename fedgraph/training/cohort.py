@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedgraph.data import CohortData, Split, SplitName
 from fedgraph.models import StackedModel
-from fedgraph.support.errors import DataError, RunError
+from fedgraph.support.errors import DataError, ExperimentError, RunError, quoted
 from fedgraph.support.threads import available_cores, side_by_side
 from fedgraph.training.batches import num_steps, shuffling_keys
 from fedgraph.training.local_training import Block, GradientTerm, LocalTraining, autocast
@@ -90,6 +90,7 @@ class Cohort:
         self.device = settings.torch_device()
         self._training = LocalTraining(self.model, data.task, settings, seed, data.augment)
         self._resident: dict[SplitName, Split] = {}
+        self._warned = False
 
     def train(
         self,
@@ -146,7 +147,8 @@ class Cohort:
                 kept[name][block.rows] = value.cpu()
 
         if self.settings.local_steps or self.settings.local_epochs:
-            self._in_blocks(train, self.settings.batch_size, draws=self.model.draws)
+            self._check_batches()
+            self._in_blocks(train, self.settings.batch_size, training=True)
         return TrainResult(result, loss, steps, self._num_examples.clone(), kept)
 
     def evaluate(
@@ -230,7 +232,8 @@ class Cohort:
     ) -> tuple[Tensor, Tensor]:
         """Return the predicted and the true class of every example, int64 ``[clients, examples]`` each.
 
-        Both are padded with -1 after a client's last example. Raises DataError when there are no classes.
+        Both are padded with -1 after a client's last example; the predicted class is -1, too, where outputs are not
+        finite. Raises DataError when there are no classes.
         """
         self._check(parameters)
         if self.data.task.kind != "classification":
@@ -243,13 +246,41 @@ class Cohort:
             start = 0
             for outputs, targets, _, present in self._outputs(parameters, split, block, batch_size):
                 stop = start + outputs.shape[1]
-                both = torch.stack([outputs.argmax(-1), targets])
+                predicted = outputs.argmax(-1).masked_fill(~outputs.isfinite().all(-1), -1)
+                both = torch.stack([predicted, targets])
                 classes[:, block, start:stop] = both.masked_fill(~present, -1).cpu()
                 start = stop
 
         self._in_blocks(fill_in, batch_size)
         predicted, targets = classes
         return predicted, targets
+
+    @property
+    def least_examples(self) -> int:
+        """Fewest examples of a minibatch that the model can be trained on."""
+        return self._training.least
+
+    def _check_batches(self) -> None:
+        """Refuse minibatches that are too small for the model, and warn of last ones that are left out, once."""
+        size, least = self.settings.batch_size, self.least_examples
+        if size < least:
+            raise ExperimentError(
+                f"[train] batch-size = {size}: the model has layers such as batch normalisation, which cannot be "
+                f"trained on fewer than {least} examples; make it larger"
+            )
+        rest = self._num_examples % size
+        short = (rest > 0) & (rest < least)
+        if self.settings.drop_last:
+            short &= self._num_examples < size
+        if self._warned or not bool(short.any()):
+            return
+        self._warned = True
+        names = [name for name, there in zip(self.data.names, short.tolist(), strict=True) if there]
+        log.warning(
+            "a minibatch of one example has no batch statistics: it is left out where it comes last, for %s; another "
+            "[train] batch-size may avoid it, and a client with one example in all does not train",
+            quoted(names),
+        )
 
     def _block(self, chosen: slice) -> Block:
         """Return the clients ``chosen`` of the training order, on the device."""
@@ -272,6 +303,7 @@ class Cohort:
         state = self.model.layout.unflatten(parameters[block].detach().to(self.device, torch.float32))
         # One batch at least: clients without any examples get their NaN from its empty sums.
         longest = max(int(counts.max()), 1)
+        batch_size = longest if self.model.mixes_examples(training=False) else batch_size
         for start in range(0, longest, batch_size):
             indices = torch.arange(start, min(start + batch_size, longest), device=self.device).expand(len(counts), -1)
             present = indices < counts.to(self.device)[:, None]
@@ -280,13 +312,14 @@ class Cohort:
                 outputs, _ = self.model.forward(state, inputs, training=False)
             yield outputs.float(), targets, weights, present
 
-    def _in_blocks(self, job: Callable[[slice], Result], batch_size: int, draws: bool = False) -> list[Result]:
+    def _in_blocks(self, job: Callable[[slice], Result], batch_size: int, training: bool = False) -> list[Result]:
         """Return the results of ``job`` for every block of clients, in order; blocks run side by side on a CPU."""
-        size = self._clients_per_block(batch_size)
+        # Where examples influence each other, padding by other clients' rows would too.
+        size = self._clients_per_block(batch_size) if training or not self.model.mixes_examples(False) else 1
         if self.device.type != "cpu":
             return _shrinking(job, len(self.data.names), size)
         # Draws come from a generator that all threads share.
-        workers = 1 if draws else self.settings.workers or available_cores()
+        workers = 1 if training and self.model.draws else self.settings.workers or available_cores()
         return side_by_side(job, _slices(len(self.data.names), size), workers, self.settings.threads)
 
     def _clients_per_block(self, batch_size: int) -> int:
@@ -311,7 +344,7 @@ class Cohort:
     @cached_property
     def _order(self) -> Tensor | None:
         """Rows by falling number of steps, so that those still training are the first; None where all are equal."""
-        steps = num_steps(self._num_examples, self.settings)
+        steps = num_steps(self._num_examples, self.settings, self.least_examples)
         return None if bool((steps == steps[0]).all()) else steps.argsort(descending=True, stable=True)
 
     def _split(self, name: SplitName) -> Split:

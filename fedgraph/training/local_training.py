@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from fedgraph.data import Augment, Split
 from fedgraph.models import Batch, Differentiated, Layout, StackedModel, TaskSpec
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import derive_seed
-from fedgraph.training.batches import example_numbers, learning_rates, repeat_examples, training_batches
+from fedgraph.training.batches import example_numbers, learning_rates, training_batches
 from fedgraph.training.compiling import Compiled
 from fedgraph.training.metrics import loss_name, loss_sums, masked_mean
 from fedgraph.training.optimisers import Optimiser, clip_rows
@@ -57,6 +57,13 @@ class Block:
         return self.rows[:count]
 
 
+class Part(NamedTuple):
+    """Minibatches of some clients of a block, and the rows of these: all of them, or int64 ``[clients]``."""
+
+    rows: slice | Tensor
+    batch: Batch
+
+
 @dataclass(frozen=True)
 class LocalTraining:
     """How the clients of a cohort train: model, task, settings, and augmentation of minibatches, if any."""
@@ -85,26 +92,26 @@ class LocalTraining:
             raise ExperimentError(
                 "[model] has no parameters to train: all of them are frozen (requires_grad is False); unfreeze some"
             )
-        batches = training_batches(block.keys, block.num_examples, settings, round)
+        batches = training_batches(block.keys, block.num_examples, settings, round, self.least)
         counts = (batches >= 0).sum(2)
         weights = counts.float()
         active, longest = (counts > 0).sum(1).tolist(), counts.amax(1).tolist()
         trained = matrix[:, :width].contiguous()
         running = self._buffers.unflatten(matrix[:, width:]) if self._buffers.names else {}
         optimiser = Optimiser(settings, settings.rate(round), dict(moments))
-        rates = learning_rates(settings, block.num_examples, round)
+        rates = learning_rates(settings, block.num_examples, round, self.least)
         total = torch.zeros(2, len(matrix), dtype=torch.float64, device=matrix.device)
         compiles = settings.compile is True and (matrix.is_cuda or not self.model.native)
         with self._own_draws(block.names[0], round, matrix.device):
             gathered = self._minibatches(block.split, batches, active, longest)
-            for step, (clients, examples, batch) in enumerate(zip(active, longest, gathered, strict=True)):
+            for step, (clients, examples, parts) in enumerate(zip(active, longest, gathered, strict=True)):
                 if self.augment is not None:
-                    numbers = example_numbers(block.keys[:clients], round, step, batch.inputs.shape[1])
-                    batch = batch._replace(inputs=self.augment(batch.inputs, numbers))
+                    numbers = example_numbers(block.keys[:clients], round, step, examples)
+                    parts = [self._augmented(part, numbers) for part in parts]
                 buffers = {name: value[:clients] for name, value in running.items()}
                 # Rare shapes are not worth compiling: a block that has lost clients, a short last minibatch.
-                usual = compiles and clients == len(matrix) and examples == max(longest)
-                sums, gradient, changed = self._differentiate(trained[:clients], buffers, batch, usual)
+                usual = compiles and clients == len(matrix) and examples == max(longest) and len(parts) == 1
+                sums, gradient, changed = self._differentiated(trained[:clients], buffers, parts, usual)
                 with torch.no_grad():
                     total[:, :clients] += sums
                     if gradient_term is not None:
@@ -117,6 +124,21 @@ class LocalTraining:
         if running:
             matrix[:, :width] = trained
         return total[0] / total[1], (counts > 0).sum(0)
+
+    def _differentiated(
+        self, models: Tensor, buffers: Mapping[str, Tensor], parts: Sequence[Part], compiles: bool
+    ) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
+        """Return what :meth:`_differentiate` does, of minibatches in parts."""
+        if len(parts) == 1:
+            return self._differentiate(models, buffers, parts[0].batch, compiles)
+        sums, gradient = models.new_empty(2, len(models)), torch.empty_like(models)
+        changed: dict[str, Tensor] = {}
+        for rows, batch in parts:
+            own = {name: value[rows] for name, value in buffers.items()}
+            sums[:, rows], gradient[rows], after = self._differentiate(models[rows], own, batch, False)
+            for name, value in after.items():
+                changed.setdefault(name, buffers[name].clone())[rows] = value
+        return sums, gradient, changed
 
     def _differentiate(
         self, models: Tensor, buffers: Mapping[str, Tensor], batch: Batch, compiles: bool
@@ -154,13 +176,27 @@ class LocalTraining:
         sums = loss_sums(self.settings.loss, self.task, outputs.float(), batch.targets, batch.weights)
         return torch.stack(sums), changed
 
+    @cached_property
+    def least(self) -> int:
+        """Fewest examples of a minibatch; see :class:`fedgraph.models.base.StackedModel`."""
+        return self.model.least_examples if self._unpadded else 1
+
+    @cached_property
+    def _unpadded(self) -> bool:
+        """Whether padding would change what is computed of a client's examples, as with batch statistics."""
+        return self.model.mixes_examples(training=True)
+
     def _minibatches(
         self, split: Split, batches: Tensor, active: Sequence[int], longest: Sequence[int]
-    ) -> Iterator[Batch]:
+    ) -> Iterator[list[Part]]:
         """Yield the minibatches ``batches`` ``[steps, clients, batch]``, of the ``active`` clients of each step.
 
-        Where each step is one call, gathering its few examples would take as long: several steps' are gathered at once.
+        They are padded to one length, or come in parts where examples influence each other. Where each step is one
+        call, gathering its few examples would take as long: several steps' are gathered at once.
         """
+        if self._unpadded:
+            yield from (self._parts(split, step[:clients]) for step, clients in zip(batches, active, strict=True))
+            return
         start = 0
         for (clients, examples), alike in groupby(zip(active, longest, strict=True)):
             stop = start + len(list(alike))
@@ -168,21 +204,30 @@ class LocalTraining:
             ahead = max(1, _AHEAD // numbers) if self._written_out is not None else 1
             for steps in batches[start:stop, :clients].split(ahead):
                 if len(steps) == 1:
-                    yield self._batch(split, steps[0], examples)
+                    yield [Part(slice(None), split.batch(steps[0, :, :examples]))]
                     continue
-                found = self._batch(split, steps[:, :, :examples].transpose(0, 1).flatten(1), len(steps) * examples)
+                found = split.batch(steps[:, :, :examples].transpose(0, 1).flatten(1))
                 parts = (part.unflatten(1, (len(steps), examples)).unbind(1) for part in found)
-                yield from map(Batch, *parts)
+                yield from ([Part(slice(None), Batch(*part))] for part in zip(*parts, strict=True))
             start = stop
 
-    def _batch(self, split: Split, indices: Tensor, longest: int) -> Batch:
-        """Gather the examples ``indices`` ``[clients, batch]``, of which each client has at most ``longest``."""
-        if not self._buffers.names:
-            return split.batch(indices[:, :longest])
-        # Batch statistics must see real examples only, and the same ones whatever the block.
-        inputs, targets, weights = split.batch(repeat_examples(indices))
-        real = indices >= 0
-        return Batch(inputs, targets, weights * real.view(*real.shape, *[1] * (weights.dim() - real.dim())))
+    def _parts(self, split: Split, indices: Tensor) -> list[Part]:
+        """Gather the minibatches ``indices`` ``[clients, batch]``, those with equally many examples together."""
+        counts = (indices >= 0).sum(1)
+        lengths = counts.unique(sorted=False).tolist()
+        if len(lengths) == 1:
+            return [Part(slice(None), split.batch(indices[:, : lengths[0]]))]
+        parts = []
+        for length in sorted(lengths, reverse=True):
+            rows = (counts == length).nonzero().flatten()
+            parts.append(Part(rows, split.select(rows).batch(indices[rows, :length])))
+        return parts
+
+    def _augmented(self, part: Part, numbers: Tensor) -> Part:
+        """Augment examples by random ``numbers`` ``[clients, examples]``."""
+        assert self.augment is not None
+        inputs = part.batch.inputs
+        return Part(part.rows, part.batch._replace(inputs=self.augment(inputs, numbers[part.rows, : inputs.shape[1]])))
 
     @contextmanager
     def _own_draws(self, name: str, round: int, device: torch.device) -> Iterator[None]:

@@ -173,7 +173,29 @@ class Tally(Protocol):
         """
 
     def result(self) -> dict[str, Tensor]:
-        """Return each metric, float64 ``[clients]``; NaN for clients without any valid target."""
+        """Return each metric, float64 ``[clients]``.
+
+        All are NaN for clients without any valid target, and for those whose model puts out NaN or infinite values for
+        any example: the class with the largest of such outputs is no prediction.
+        """
+
+
+class _Broken:
+    """Which clients' models put out values that are not finite."""
+
+    def __init__(self) -> None:
+        self.clients: Tensor | bool = False
+
+    def without(self, outputs: Tensor, present: Tensor | None) -> Tensor:
+        """Note the clients, and return outputs ``[clients, batch, ...]`` that are 0 for padding."""
+        if present is not None:
+            outputs = outputs.masked_fill(~present.reshape(*present.shape, *[1] * (outputs.dim() - 2)), 0)
+        self.clients = self.clients | ~outputs.isfinite().flatten(1).all(1)
+        return outputs
+
+    def left_out(self, metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return metrics ``[clients]`` that are NaN for these clients."""
+        return {name: values.masked_fill(torch.as_tensor(self.clients), math.nan) for name, values in metrics.items()}
 
 
 class ClassificationTally:
@@ -187,10 +209,11 @@ class ClassificationTally:
         self.task = task
         self.sums: Tensor | float = 0.0
         self.counts: Tensor | float = 0.0
+        self._broken = _Broken()
 
     def add(self, outputs: Tensor, targets: Tensor, weights: Tensor, present: Tensor | None = None) -> None:
         """See :class:`Tally`; ``outputs`` are logits ``[clients, batch, classes]``."""
-        weights = weights.double()
+        outputs, weights = self._broken.without(outputs, present), weights.double()
         targets = targets.masked_fill(weights == 0, 0)
         loss, count = loss_sums("cross-entropy", self.task, outputs.double(), targets, weights)
         predicted = outputs.argmax(-1)
@@ -206,7 +229,8 @@ class ClassificationTally:
         correct, loss, count = torch.as_tensor(self.sums)
         found, predicted, there = torch.as_tensor(self.counts)
         f1 = mean_f1(found, predicted + there)
-        return {"accuracy": correct / count, "loss": loss / count, "f1": f1.where(count > 0, math.nan)}
+        metrics = {"accuracy": correct / count, "loss": loss / count, "f1": f1.where(count > 0, math.nan)}
+        return self._broken.left_out(metrics)
 
 
 def mean_f1(found: Tensor, occurring: Tensor) -> Tensor:
@@ -252,6 +276,7 @@ class ErrorTally:
         self.filler = None if missing_as is None else (missing_as - self.mean) / self.std
         self.unmasked = None if missing_as is None else ErrorTally(task, mean, std, horizons)
         self.sums: Tensor | float = 0.0
+        self._broken = _Broken()
         steps = task.output_shape[-1] if task.kind == "forecast" else 0
         for horizon in horizons:
             if not 1 <= horizon <= steps:
@@ -262,6 +287,7 @@ class ErrorTally:
 
     def add(self, outputs: Tensor, targets: Tensor, weights: Tensor, present: Tensor | None = None) -> None:
         """See :class:`Tally`."""
+        outputs = self._broken.without(outputs, present)
         if self.unmasked is not None and self.filler is not None:
             filled = torch.where(weights > 0, targets.double(), self.filler[:, None, None])
             counted = torch.ones_like(weights) if present is None else present[..., None].expand_as(weights)
@@ -292,7 +318,7 @@ class ErrorTally:
         if self.unmasked is not None:
             others = self.unmasked.result()
             results |= {f"{name}-unmasked": value for name, value in others.items() if not name.startswith("mape")}
-        return results
+        return self._broken.left_out(results)
 
     def _metrics(self, sums: Tensor, suffix: str) -> dict[str, Tensor]:
         absolute, squared, count, relative, relative_count = sums

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -15,7 +16,7 @@ from fedgraph.graph import ClientGraph
 from fedgraph.messages import from_record, to_record
 from fedgraph.models import Layout, PersonalLayers, PersonalLayersSettings
 from fedgraph.runs import RunPlan
-from fedgraph.support.errors import ExperimentError
+from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import State
 from fedgraph.support.settings import S
 from strategies.engine.absence import AbsencePolicy
@@ -132,13 +133,29 @@ class CohortStrategy(MethodStrategy[S]):
         return {"parameters": (self.layout.num_parameters,)}
 
     def shared_layout(self) -> Layout:
-        """Return the part of a model that the server sees: all but the ``personal_layers`` of the settings.
+        """Return the part of a model that is exchanged: all but the ``personal_layers`` of the settings.
 
-        ``layout`` and ``models`` refer to this part.
+        ``layout`` and ``models`` refer to this part. Frozen layers that nodes are sent once are not in it.
         """
-        if not isinstance(self.settings, PersonalLayersSettings):
-            return self.plan.layout
-        return PersonalLayers.of(self.plan.layout, self.settings.personal_layers).shared
+        return self._layers.shared
+
+    @cached_property
+    def _layers(self) -> PersonalLayers:
+        personal = self.settings.personal_layers if isinstance(self.settings, PersonalLayersSettings) else ()
+        return PersonalLayers.of(self.plan.layout, personal, self.plan.frozen is not None)
+
+    def exchanged(self, models: Tensor) -> Tensor:
+        """Return of whole models ``[clients, parameters]`` the part that is exchanged."""
+        return self._layers.split(models)[0]
+
+    def with_frozen(self, models: Tensor) -> tuple[Layout, Tensor]:
+        """Return models ``[clients, columns]`` with the frozen layers that they all have, and their layout."""
+        frozen = self.plan.frozen
+        if frozen is None:
+            return self.layout, models
+        whole = self.plan.layout.part({*self.layout.names, *frozen.layout.names})
+        parts = PersonalLayers(whole, self.layout, whole.part(()), frozen.layout)
+        return whole, parts.join(models, models[:, :0], frozen.row)
 
     def train_round(self, server_round: int, nodes: Nodes) -> Replies:
         """Run the exchanges of a round; by default one, in which models are evaluated, if it is time, and trained."""
@@ -170,7 +187,8 @@ class CohortStrategy(MethodStrategy[S]):
     @property
     def restorable(self) -> bool:
         """Whether ``replace_models`` restores earlier models in whole; False where clients keep a part of them."""
-        return len(self.layout.names) == len(self.plan.layout.names)
+        frozen = () if self.plan.frozen is None else self.plan.frozen.layout.names
+        return len(self.layout.names) + len(frozen) == len(self.plan.layout.names)
 
     def initialise(self, initial_arrays: ArrayRecord) -> None:
         """Give every client the initial model of its architecture."""
@@ -199,7 +217,10 @@ class CohortStrategy(MethodStrategy[S]):
     def global_arrays(self) -> ArrayRecord | None:
         """Return the read-out as named arrays."""
         row = self.global_model()
-        return None if row is None else to_record(self.layout.row_state(row))
+        if row is None:
+            return None
+        layout, rows = self.with_frozen(row[None])
+        return to_record(layout.row_state(rows[0]))
 
     def learned_graph(self) -> ClientGraph | None:
         """Return the client graph that the method learned, for the run folder; None for a method that learns none."""
@@ -216,6 +237,7 @@ class CohortStrategy(MethodStrategy[S]):
             "absence": self.absence.state(),
             "progress": self.progress.state(),
             "defence": self.defence.state(),
+            "frozen": "" if self.plan.frozen is None else self.plan.frozen.fingerprint,
         }
 
     def load_state(self, state: State) -> None:
@@ -224,6 +246,12 @@ class CohortStrategy(MethodStrategy[S]):
         self.absence.load_state(state["absence"])
         self.progress = Progress.of_state(state["progress"])
         self.defence.load_state(state.get("defence", {}))
+        frozen = "" if self.plan.frozen is None else self.plan.frozen.fingerprint
+        if state.get("frozen", "") != frozen:
+            raise RunError(
+                "the frozen layers of [model] are others than before the run was stopped: have its constructor give "
+                "them the same values (those of a file that it reads), or begin a new run"
+            )
 
     # ---- the run ---------------------------------------------------------------------------------------------------
 

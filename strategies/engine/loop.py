@@ -17,6 +17,7 @@ from fedgraph.runs import Evaluation, Training
 from fedgraph.support.errors import RunError, quoted
 from fedgraph.support.files import State
 from fedgraph.training import AFTER_TURN
+from strategies.engine.broken_outputs import note_broken
 from strategies.engine.nodes import Nodes
 from strategies.engine.replies import Replies
 from strategies.engine.strategy import EvaluateFn
@@ -37,15 +38,22 @@ class Progress:
         Last metrics by name, float64 ``[clients]``, NaN for absent clients.
     after : int or None
         Number of rounds after which ``measured`` was measured.
+    kept : list of str
+        Clients whose nodes keep the models that were measured, because the server has others.
+    broken : dict of str to int
+        Clients whose models have put out values that are not finite, and after which round first.
     """
 
     rounds: int = 0
     measured: dict[str, Tensor] = field(default_factory=dict)
     after: int | None = None
+    kept: list[str] = field(default_factory=list)
+    broken: dict[str, int] = field(default_factory=dict)
 
     def state(self) -> State:
         """Return everything, to be saved."""
-        return {"rounds": self.rounds, "measured": dict(self.measured), "after": self.after}
+        own = {"kept": list(self.kept), "broken": dict(self.broken)}
+        return {"rounds": self.rounds, "measured": dict(self.measured), "after": self.after, **own}
 
     @classmethod
     def of_state(cls, state: State) -> Progress:
@@ -230,7 +238,8 @@ class RoundLoop:
         measured = {name: values for name, values in replies.metrics.items() if "/" in name}
         names = dict.fromkeys((*self._progress.measured, *measured))
         whole = {name: self._whole(replies, measured.get(name)) for name in names}
-        self._progress.measured, self._progress.after = whole, server_round
+        self._progress.measured, self._progress.after, self._progress.kept = whole, server_round, list(replies.kept)
+        note_broken(self._strategy.federation, replies.positions, measured, server_round, self._progress.broken)
         evaluation = Evaluation(
             server_round, self._strategy.federation.names, {**whole, **self._beside}, self._strategy.models,
             replies.absent, self._restored,

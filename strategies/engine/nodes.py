@@ -12,6 +12,7 @@ from torch import Tensor
 from fedgraph.data import SplitName
 from fedgraph.federation import Federation, OrderedGrid
 from fedgraph.messages import WorkReply, WorkRequest, to_record
+from fedgraph.methods.frozen_layers import is_lacking
 from fedgraph.models import Architectures
 from fedgraph.runs import RunPlan
 from strategies.engine.replies import Reader, Replies, collect
@@ -125,8 +126,27 @@ class Nodes:
 
     def exchange(self, messages: Iterable[Message], asked: Mapping[int, Tensor], read: Reader) -> Replies:
         """Send messages, and return the usable replies."""
-        received = self.grid.send_and_receive(messages, timeout=self.timeout)
-        return collect(self._federation, asked, received, read)
+        return collect(self._federation, asked, self.send(messages), read)
+
+    def send(self, messages: Iterable[Message]) -> list[Message]:
+        """Send messages, and return whatever comes back in time.
+
+        Nodes that lack the frozen layers of the model, at first all of them, are sent their request again with these.
+        """
+        frozen = self._plan.frozen
+        if frozen is None:
+            return self.grid.send_and_receive(messages, timeout=self.timeout)
+        sent = {message.metadata.dst_node_id: message for message in messages}
+        for message in sent.values():
+            frozen.named_in(message.content)
+        received = self.grid.send_and_receive(sent.values(), timeout=self.timeout)
+        lacks = [reply.metadata.src_node_id for reply in received if reply.has_content() and is_lacking(reply.content)]
+        again = [_repeated(sent[node], frozen.added_to(sent[node].content)) for node in lacks if node in sent]
+        answers = {reply.metadata.src_node_id: reply for reply in received if reply.metadata.src_node_id not in lacks}
+        answers |= {
+            reply.metadata.src_node_id: reply for reply in self.grid.send_and_receive(again, timeout=self.timeout)
+        }
+        return [answers[node] for node in sent if node in answers]
 
     def _request(
         self,
@@ -178,6 +198,12 @@ def _among(hosts: Mapping[int, Tensor], only: Tensor) -> dict[int, Tensor]:
     """Return the clients of each node that are among ``only``; nodes without any are left out."""
     found = {node: rows[torch.isin(rows, only)] for node, rows in hosts.items()}
     return {node: rows for node, rows in found.items() if len(rows)}
+
+
+def _repeated(message: Message, content: RecordDict) -> Message:
+    """Return a message to the same node with another content."""
+    metadata = message.metadata
+    return Message(content, metadata.dst_node_id, metadata.message_type, group_id=metadata.group_id)
 
 
 def _slice_or_rows(positions: Tensor) -> slice | Tensor:

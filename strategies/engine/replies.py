@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from flwr.app import Message, RecordDict
@@ -43,6 +43,8 @@ class Replies:
         Training examples, int64 ``[present]``.
     absent : mapping of str to str
         Clients without a usable reply, and why.
+    kept : tuple of str
+        Clients whose nodes keep the models that were measured; see :class:`fedgraph.messages.WorkReply`.
     """
 
     positions: Tensor
@@ -52,6 +54,7 @@ class Replies:
     graph: ClientGraph | None
     num_examples: Tensor
     absent: Mapping[str, str] = field(default_factory=dict)
+    kept: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> Tensor:
@@ -117,7 +120,8 @@ def collect(
         good = torch.tensor([name not in unusable for name in clients[node]])
         parts.append((asked[node][good], _rows(reply, good)))
     for reason in by_reason(absent) if log_absent else ():
-        log.warning("no usable reply from %s", reason)
+        # Of an absence that lasts, the screen shows the first exchange alone; the run's log has every one.
+        log.warning("no usable reply from %s", reason, extra={"once": f"absent: {reason}"})
     return _stack(federation, parts, absent)
 
 
@@ -129,6 +133,7 @@ def _rows(reply: WorkReply, good: Tensor) -> WorkReply:
         tuple(name for name, keep in zip(reply.clients, good.tolist(), strict=True) if keep),
         {name: tensor[good] for name, tensor in reply.stacked.items()},
         {name: tensor[good] for name, tensor in reply.metrics.items()},
+        tuple(name for name, keep in zip(reply.clients, good.tolist(), strict=True) if keep and name in reply.kept),
     )
 
 
@@ -159,4 +164,5 @@ def _stack(federation: Federation, parts: list[tuple[Tensor, WorkReply]], absent
         )
         for name in measured
     }
-    return Replies.of(federation, positions[order], tensors, metrics, absent)
+    kept = tuple(sorted(name for _, reply in parts for name in reply.kept))
+    return replace(Replies.of(federation, positions[order], tensors, metrics, absent), kept=kept)

@@ -30,7 +30,6 @@ from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Settings
 from strategies.engine.base import CohortStrategy
 from strategies.engine.client_grid import ClientGrid
-from strategies.engine.loop import Progress
 from strategies.engine.nodes import Nodes
 from strategies.engine.replies import Replies
 from strategies.engine.stock_settings import load_stock_state, stock_state
@@ -73,7 +72,7 @@ class StockStrategy(CohortStrategy):
         super().initialise(initial_arrays)
         # In the order in which clients send theirs: some strategies compute with arrays by place.
         state = from_record(initial_arrays)
-        self._arrays = to_record({name: state[name] for name in self.plan.layout.names})
+        self._arrays = to_record({name: state[name] for name in self.layout.names})
 
     def run(
         self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, timeout: float, evaluate_fn: EvaluateFn | None
@@ -90,11 +89,11 @@ class StockStrategy(CohortStrategy):
     def replace_models(self, models: Tensor) -> None:
         """Continue with other models; all rows are the same here."""
         super().replace_models(models)
-        self._arrays = to_record(self.plan.layout.row_state(models[0]))
+        self._arrays = to_record(self.layout.row_state(models[0]))
 
-    def global_arrays(self) -> ArrayRecord:
-        """Return the global model exactly as the stock strategy returned it."""
-        return self._arrays
+    def global_arrays(self) -> ArrayRecord | None:
+        """Return the global model exactly as the strategy returned it, and with the frozen layers, if any."""
+        return self._arrays if self.plan.frozen is None else super().global_arrays()
 
     def global_model(self) -> Tensor:
         """Return the global model, ``[parameters]``."""
@@ -162,21 +161,14 @@ class StockStrategy(CohortStrategy):
     def state(self) -> State:
         """Return the global model, and all arrays and numbers of the stock strategy."""
         own = {"global": from_record(self._arrays), "stock": stock_state(self.stock), "aggregated": self._aggregated}
-        return {
-            **own,
-            "absence": self.absence.state(),
-            "progress": self.progress.state(),
-            "defence": self.defence.state(),
-        }
+        return {**super().state(), "models": self.models[:1], **own}
 
     def load_state(self, state: State) -> None:
         """Restore what :meth:`state` returned."""
         self.initialise(to_record(state["global"]))
+        super().load_state({**state, "models": self.models})
         load_stock_state(self.stock, state["stock"])
         self._aggregated = state["aggregated"]
-        self.absence.load_state(state["absence"])
-        self.progress = Progress.of_state(state["progress"])
-        self.defence.load_state(state.get("defence", {}))
 
     def facts(self) -> dict[str, Any]:
         """Return a remark where the method is equal to another one with these settings."""
@@ -299,7 +291,7 @@ class StockStrategy(CohortStrategy):
         self.defence.judged(server_round, told, {"parameters": means}, self.models[:1].expand_as(means))
 
     def _reply(self, position: int, row: Tensor, metrics: MetricRecord) -> Message:
-        return _reply(position, MessageType.TRAIN, metrics, to_record(self.plan.layout.row_state(row)))
+        return _reply(position, MessageType.TRAIN, metrics, to_record(self.layout.row_state(row)))
 
     def _take_over(self, server_round: int, arrays: ArrayRecord | None, messages: Sequence[Message]) -> None:
         """Continue with the arrays that the strategy returned; where it returned none, with what there was."""
@@ -312,12 +304,12 @@ class StockStrategy(CohortStrategy):
         self._aggregated = True
         row = self._row(arrays, "returned")
         mended = self._statistics_mended(row, messages)
-        self._arrays = arrays if mended is row else to_record(self.plan.layout.row_state(mended))
+        self._arrays = arrays if mended is row else to_record(self.layout.row_state(mended))
         self.models = mended.expand_as(self.models)
 
     def _statistics_mended(self, row: Tensor, messages: Sequence[Message]) -> Tensor:
         """Return the model ``[parameters]`` with running statistics that normalisation can compute with."""
-        layout = self.plan.layout
+        layout = self.layout
         if not layout.buffers:
             return row
         if isinstance(self.stock, _SERVER_OPTIMISERS):
@@ -332,14 +324,14 @@ class StockStrategy(CohortStrategy):
 
     def _row(self, arrays: ArrayRecord, verb: str) -> Tensor:
         """Return named arrays as a model ``[parameters]``. Raises RunError for those of another model."""
-        state, shapes = from_record(arrays), self.plan.layout.shapes_by_name()
+        state, shapes = from_record(arrays), self.layout.shapes_by_name()
         other = {name: tuple(state[name].shape) for name in state} != shapes
         if other:
             wrong = sorted(set(state) ^ set(shapes)) or [
                 name for name, shape in shapes.items() if tuple(state[name].shape) != shape
             ]
             raise RunError(f"{self._name} {verb} arrays that are not those of the model: look at {quoted(wrong)}")
-        return self.plan.layout.row(state)
+        return self.layout.row(state)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import pytest
 import torch
 from flwr.app import Message
 
+import fedgraph
 from clients.app import app as client_app
 from fedgraph.data import open_source, parse_data
 from fedgraph.messages import error_content
@@ -49,6 +50,16 @@ def test_results_do_not_depend_on_packing(tables, run_experiment):
     assert first == pytest.approx(second, rel=1e-4)
     assert found[0]["exchanges"] == found[1]["exchanges"]
     assert run_experiment(tables, nodes=4).summary()["weights_sha256"] == found[1]["weights_sha256"]
+
+
+def test_a_clients_model_is_no_module_without_the_server(tables, run_experiment):
+    tables["experiment"]["rounds"] = 1
+    run = fedgraph.load_run(run_experiment(tables).path)
+    with pytest.raises(
+        RunError, match="no model that could be a module: a client forecasts with what the graph network"
+    ):
+        run.module("middle")
+    assert all(torch.is_tensor(value) for value in run.models["middle"].values())
 
 
 def test_a_resumed_run_ends_with_the_same_weights(tables, run_experiment, tmp_path):

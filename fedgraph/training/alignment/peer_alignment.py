@@ -91,6 +91,8 @@ class PeerAlignment:
         Moments of the others' optimiser, changed in place.
     num_examples : Tensor
         Training examples of the training peer, int64 ``[1]``, on which schedules of rates depend.
+    least : int, default 1
+        Fewest examples of a minibatch of the training peer, on which they depend too.
     """
 
     def __init__(
@@ -103,11 +105,12 @@ class PeerAlignment:
         round: int,
         moments: dict[str, Tensor],
         num_examples: Tensor,
+        least: int = 1,
     ) -> None:
         self.others, self.weights, self.distance, self.moves = others, weights, distance, moves
         self.moments = moments
         self._optimiser = Optimiser(settings, settings.rate(round), moments)
-        self._rates = learning_rates(settings, num_examples, round)
+        self._rates = learning_rates(settings, num_examples, round, least)
         self._step = 0
         self._weighed: tuple[float, Tensor] | None = None
         self._native = peer_alignment_kernel.suits(settings, others, *moments.values())

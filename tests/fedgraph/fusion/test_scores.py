@@ -133,3 +133,14 @@ def test_a_class_that_nobody_has_nor_predicts_is_no_part_of_the_mean_f1():
     probabilities = torch.tensor([[0.8, 0.1, 0.1], [0.7, 0.2, 0.1]])
     assert scores(probabilities, torch.tensor([0, 0]))["f1"] == 1.0
     assert scores(binary(0.1, 0.2), torch.tensor([0, 0]))["f1"] == 0.0
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_an_owner_whose_predictions_are_not_finite_has_no_scores(classes):
+    predictions = torch.full((4, 3, classes), 1 / classes)
+    predictions[1, 0, 1] = torch.nan
+    predictions[2, 1] = torch.nan
+    present = torch.ones(4, 3, dtype=torch.bool)
+    present[2, 1] = False
+    found = owner_scores(predictions, present, torch.arange(4) % classes)
+    assert all(values[0].isnan() and values[1:].isfinite().all() for values in found.values())

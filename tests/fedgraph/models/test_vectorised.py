@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -79,10 +80,60 @@ class Listed(nn.Module):
         return self.layers[0](inputs)
 
 
+class Lazy(nn.Module):
+    def __init__(self, output_shape):
+        super().__init__()
+        self.layers = nn.Sequential(nn.LazyLinear(6), nn.LazyBatchNorm1d(), nn.ReLU(), nn.LazyLinear(output_shape[0]))
+
+    def forward(self, inputs):
+        return self.layers(inputs)
+
+
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last, self.filter = nn.Linear(4, 3), nn.Parameter(torch.ones(3, dtype=torch.cfloat))
+
+    def forward(self, inputs):
+        return self.last(torch.fft.irfft(torch.fft.rfft(inputs) * self.filter, n=4))
+
+
+class InBfloat16(Dropped):
+    def __init__(self):
+        super().__init__()
+        self.bfloat16()
+
+    def forward(self, inputs):
+        return super().forward(inputs.to(self.last.weight.dtype))
+
+
+class InBfloat16Alone(InBfloat16):
+    def forward(self, inputs):
+        return self.last(inputs.bfloat16())
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, whole numbers as a frozen parameter, and buffers that are no floats."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.second.weight = self.first.weight
+        self.places = nn.Parameter(torch.randperm(4), requires_grad=False)
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("drawn", torch.as_tensor(np.random.permutation(4)))
+
+    def forward(self, inputs):
+        if self.training:
+            self.seen += len(inputs)
+        return self.last(self.second(self.first(inputs).relu()).relu()[:, self.places][:, self.drawn])
+
+
 @pytest.fixture(autouse=True)
 def user_package(monkeypatch):
     module = types.ModuleType("their_models")
-    for kind in (Normed, Frozen, Branching, Dropped, DroppedThenBranching, WrongOutput, WrongInput, Listed):
+    kinds = (Normed, Frozen, Branching, Dropped, DroppedThenBranching, WrongOutput, WrongInput, Listed)
+    for kind in (*kinds, Lazy, Complex, InBfloat16, InBfloat16Alone, Tied):
         setattr(module, kind.__name__, kind)
     module.number = 3
     monkeypatch.setitem(sys.modules, "their_models", module)
@@ -180,3 +231,61 @@ def test_a_failed_vmap_does_not_shift_what_a_module_draws():
 def test_messages(name, options, message):
     with pytest.raises(ExperimentError, match=message):
         build({"name": name, "options": options}, TASK)
+
+
+def test_lazy_layers_get_the_shapes_of_the_task():
+    model = make("Lazy")
+    assert model.layout.shapes_by_name()["layers.0.weight"] == (6, 4)
+    assert model.layout.buffers == {"layers.1.running_mean", "layers.1.running_var"}
+    first, again, other = (model.initial(torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    start = model.layout.row_state(first)
+    assert bool((start["layers.1.running_var"] == 1).all()), "as before any training"
+    outputs, _ = model.forward(model.layout.unflatten(first[None]), torch.randn(1, 5, 4), training=True)
+    assert outputs.shape == (1, 5, 3)
+
+
+def test_parameters_of_another_type_become_float32_and_that_is_said(caplog):
+    model = make("InBfloat16")
+    assert model.twin().last.weight.dtype == torch.float32
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "InBfloat16 has bfloat16 parameters: fedgraph makes every model float32" in said
+    with pytest.raises(ExperimentError, match="its parameters were bfloat16: fedgraph makes every model float32, so"):
+        make("InBfloat16Alone")
+
+
+def test_complex_parameters_are_refused():
+    with pytest.raises(ExperimentError, match="Complex: filter is complex.*torch.view_as_complex"):
+        make("Complex")
+
+
+def test_what_is_not_in_the_layout_is_alike_in_every_process():
+    one, other = (make("Tied").twin() for _ in range(2))
+    assert torch.equal(one.drawn, other.drawn)
+    assert torch.equal(one.places, other.places)
+    assert "second.weight" not in make("Tied").layout.names
+    before = np.random.get_state()[1].tolist()
+    make("Tied")
+    assert np.random.get_state()[1].tolist() == before
+
+
+def test_whole_numbers_are_computed_with_as_such():
+    model = make("Tied")
+    state = model.layout.unflatten(rows(model, 2))
+    outputs, _ = model.forward(state, torch.ones(2, 3, 4), training=False)
+    for client in range(2):
+        twin = model.twin().eval()
+        twin.load_state_dict({name: value[client] for name, value in state.items()}, strict=False)
+        torch.testing.assert_close(outputs[client], twin(torch.ones(3, 4)))
+
+
+@pytest.mark.parametrize(
+    ("name", "in_training", "in_evaluation", "least"),
+    [("Normed", True, False, 2), ("Frozen", False, False, 1), ("Dropped", True, False, 1), ("Lazy", True, False, 2)],
+)
+def test_whether_examples_influence_each_other_is_found_by_trying(name, in_training, in_evaluation, least):
+    model = make(name)
+    assert model.mixes_examples(training=True) == in_training, "what draws is assumed to"
+    assert model.mixes_examples(training=False) == in_evaluation
+    assert model.least_examples == least

@@ -12,7 +12,6 @@ from fedgraph.training.batches import (
     example_numbers,
     learning_rates,
     num_steps,
-    repeat_examples,
     shuffling_keys,
     training_batches,
 )
@@ -74,9 +73,16 @@ def test_numbers_of_examples_depend_on_client_round_step_and_place_alone():
     assert len(torch.stack(others).unique()) == 6 * 3 * 8
 
 
-def test_repeat_examples_cycles_through_the_real_ones():
-    filled = repeat_examples(torch.tensor([[4, 7, -1, -1, -1], [-1, -1, -1, -1, -1], [3, 1, 2, 0, 5]]))
-    assert filled.tolist() == [[4, 7, 4, 7, 4], [-1] * 5, [3, 1, 2, 0, 5]]
+@pytest.mark.parametrize(("drop_last", "steps"), [(False, [0, 1, 1, 1, 2]), (True, [0, 1, 1, 1, 1])])
+def test_a_minibatch_that_is_too_small_is_left_out(drop_last, steps):
+    examples = torch.tensor([1, 2, 4, 5, 6])
+    keys, settings = shuffling_keys(0, list("abcde")), TrainSettings(batch_size=4, local_epochs=2, drop_last=drop_last)
+    assert (num_steps(examples, settings, 2) == 2 * torch.tensor(steps)).all()
+    batches = training_batches(keys, examples, settings, 1, least=2)
+    counts = (batches >= 0).sum(2)
+    assert not (counts == 1).any()
+    assert (counts > 0).sum(0).tolist() == [2 * each for each in steps]
+    assert num_steps(examples, settings).tolist() == [2, 2, 2, 2 if drop_last else 4, 2 if drop_last else 4]
 
 
 def test_every_order_is_equally_likely():

@@ -338,6 +338,56 @@ def test_running_statistics_are_trained_like_the_twins_and_stop_with_their_clien
         torch.testing.assert_close(value, moved, atol=1e-6, rtol=1e-4)
 
 
+class NormedWithoutRunningStatistics(Normed):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6, track_running_stats=False)
+
+
+@pytest.mark.parametrize("kind", [Normed, NormedWithoutRunningStatistics])
+def test_batch_statistics_are_those_of_plain_torch_for_minibatches_of_any_length(monkeypatch, kind):
+    model, sizes = user_model(monkeypatch, kind), (7, 3, 11)
+    data, start = make_data(CLASSES, sizes=sizes), rows_of(model, 3)
+    settings = TrainSettings(learning_rate=0.1, batch_size=1000, local_epochs=3)
+    cohort = Cohort(model, data, settings, seed=0)
+    trained = cohort.train(start, round=1).parameters
+    measured = cohort.evaluate(trained, "train", batch_size=4)["loss"]
+    for client, size in enumerate(sizes):
+        twin, split = model.twin().train(), data.splits["train"]
+        twin.load_state_dict(model.layout.row_state(start[client]), strict=False)
+        optimiser = torch.optim.SGD(twin.parameters(), lr=0.1)
+        inputs, targets = split.inputs[client, :size], split.targets[client, :size]
+        for _ in range(3):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(twin(inputs), targets).backward()
+            optimiser.step()
+        for name, value in model.layout.row_state(trained[client]).items():
+            torch.testing.assert_close(value, twin.state_dict()[name], atol=1e-6, rtol=1e-5)
+        loss = nn.functional.cross_entropy(twin.eval()(inputs), targets)
+        torch.testing.assert_close(measured[client].float(), loss, atol=1e-6, rtol=1e-5)
+
+
+def test_a_last_minibatch_of_one_is_left_out_where_it_has_no_statistics(monkeypatch, caplog):
+    model = user_model(monkeypatch, Normed)
+    data, start = make_data(CLASSES, sizes=(5, 1, 6)), rows_of(model, 3)
+    settings = TrainSettings(learning_rate=0.1, batch_size=4, local_epochs=1)
+    cohort = Cohort(model, data, settings, seed=0)
+    result = cohort.train(start, round=1)
+    cohort.train(start, round=2)
+    assert result.steps.tolist() == [1, 0, 2]
+    assert torch.equal(result.parameters[1], start[1])
+    assert bool(result.parameters.isfinite().all())
+    assert [record.getMessage() for record in caplog.records] == [
+        "a minibatch of one example has no batch statistics: it is left out where it comes last, for 'client-0', "
+        "'client-1'; another [train] batch-size may avoid it, and a client with one example in all does not train"
+    ]
+    with pytest.raises(ExperimentError, match="batch-size = 1: the model has layers such as batch normalisation"):
+        Cohort(model, data, settings.model_copy(update={"batch_size": 1}), seed=0).train(start, round=1)
+    # One example is enough for others.
+    dropped = user_model(monkeypatch, Dropped)
+    assert Cohort(dropped, data, settings, seed=0).train(rows_of(dropped, 3), round=1).steps.tolist() == [2, 1, 2]
+
+
 IMAGES = TaskSpec("classification", (2, 8, 8), (3,))
 
 

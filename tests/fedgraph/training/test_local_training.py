@@ -53,7 +53,7 @@ def test_a_step_needs_no_tensor_from_another_device(model, task, split, table):
     training = LocalTraining(built, task, settings, seed=0)
     matrix = torch.zeros(4, built.layout.num_parameters, device=META)
     indices = torch.zeros(4, 6, dtype=torch.int64, device=META)
-    batch = training._batch(split.to(META), indices, longest=5)
+    batch = split.to(META).batch(indices[:, :5])
     parameters = matrix.detach().requires_grad_()
     sums, _ = training._loss(parameters, {}, batch)
     (gradient,) = torch.autograd.grad(masked_mean(*sums).sum(), parameters)

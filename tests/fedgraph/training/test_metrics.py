@@ -247,3 +247,30 @@ def test_missing_targets_count_as_a_value_beside_the_masked_errors():
         }
     )  # fmt: skip
     assert direction("test/mae-5min-unmasked") == "lower"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "task",
+    [TaskSpec("classification", (3,), (3,)), TaskSpec("forecast", (3, 1), (4,)), TaskSpec("regression", (3,), (1,))],
+    ids=lambda task: task.kind,
+)
+def test_outputs_that_are_not_finite_leave_nothing_to_measure(task, value):
+    """A single number among the outputs of a client, in its second batch; numbers in padding do not matter."""
+    sums = tally(task, torch.zeros(3), torch.ones(3), (1, 3) if task.kind == "forecast" else (), missing_as=None)
+    for broken in (False, True):
+        outputs, targets = torch.zeros(3, 5, *task.output_shape), torch.ones(3, 5, *task.output_shape)
+        if task.kind == "classification":
+            targets = torch.zeros(3, 5, dtype=torch.int64)
+        present = torch.ones(3, 5, dtype=torch.bool)
+        present[2, 3:] = False
+        weights = present.float().reshape(3, 5, *[1] * (targets.dim() - 2)).expand_as(targets).clone()
+        if broken:
+            outputs[0, 1, 2 if task.kind != "regression" else 0] = value
+            outputs[2, 4] = value
+        sums.add(outputs, targets, weights, present)
+    found = sums.result()
+    assert len(found) >= 2
+    for values in found.values():
+        assert values[0].isnan()
+        assert values[1:].isfinite().all()

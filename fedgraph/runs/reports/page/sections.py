@@ -99,8 +99,9 @@ def _peers(run: Run) -> list[Shown]:
 
 
 def _distances(run: Run) -> list[Shown]:
-    names = list(run.models)
-    flat = torch.stack([torch.cat([value.flatten() for value in run.models[name].values()]) for name in names])
+    models = run.models.at_server
+    names = list(models)
+    flat = torch.stack([torch.cat([value.flatten() for value in models[name].values()]) for name in names])
     distances = torch.cdist(flat.double(), flat.double()).numpy()
     text = "Euclidean distance between the parameters of two peers at the end of the run."
     return [Shown("Distances of the peers", text, charts.heat_map(names, distances, "distance"))]

@@ -1,0 +1,47 @@
+"""Frozen layers that a node was sent: kept in its state folder, for every process that answers for it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from flwr.app import RecordDict
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from clients.engine.node import Node
+from fedgraph.methods.frozen_layers import RECORD, fingerprint_of, given
+from fedgraph.support.files import file_name, write_atomically
+
+
+def frozen_layers(node: Node, run: str, content: RecordDict, fingerprint: str) -> Tensor | None:
+    """Return the frozen layers ``[numbers]`` that a request names; None where this node does not have them.
+
+    Raises
+    ------
+    ReplyError
+        When the request contains others.
+    """
+    path = node.state_dir / file_name(run) / RECORD / f"{fingerprint}.safetensors"
+    sent = given(content, fingerprint)
+    if sent is None:
+        return _kept(path) if path.is_file() else None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, save({RECORD: sent}))
+    for other in path.parent.glob("*.safetensors"):
+        # A run has one model: what else lies here was left by another run of that name.
+        if other != path:
+            other.unlink(missing_ok=True)
+    _kept.cache_clear()
+    return sent
+
+
+@lru_cache(maxsize=2)
+def _kept(path: Path) -> Tensor | None:
+    """Read them; None from a file that is damaged."""
+    try:
+        row = load_file(path)[RECORD]
+    except (OSError, SafetensorError, KeyError):
+        return None
+    return row if fingerprint_of(row) == path.stem else None

@@ -1,0 +1,166 @@
+"""Modules of a user's own class: building them alike everywhere, in float32, and finding out what they do."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from fedgraph.models.base import TaskSpec
+from fedgraph.support.errors import ExperimentError
+
+log = logging.getLogger(__name__)
+
+_ALIKE = {"rtol": 1e-3, "atol": 1e-5}
+"""How far outputs may differ by the order of summation alone."""
+
+
+def module_class(name: str) -> type[nn.Module]:
+    """Import the class ``package.module:Class``.
+
+    Raises
+    ------
+    ExperimentError
+        When it cannot be imported, or is no module class.
+    """
+    module_name, _, class_name = name.partition(":")
+    try:
+        kind = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise ExperimentError(f"[model] name: '{name}' cannot be imported: {error}") from error
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise ExperimentError(f"[model] name: '{name}' is not a class derived from torch.nn.Module")
+    return kind
+
+
+def constructor_options(kind: type[nn.Module], task: TaskSpec, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a constructor: the task's shapes, where it has such parameters, and ``options``."""
+    shapes = {"input_shape": task.input_shape, "output_shape": task.output_shape}
+    known = inspect.signature(kind).parameters
+    return {key: value for key, value in shapes.items() if key in known} | options
+
+
+def built(kind: type[nn.Module], options: dict[str, Any], task: TaskSpec) -> tuple[nn.Module, list[str]]:
+    """Build a module in float32, whose lazy layers have the shapes that a first minibatch of the task gives them.
+
+    Returns
+    -------
+    module : nn.Module
+        In training mode.
+    types : list of str
+        Other floating-point types that its constructor chose, such as ``bfloat16``.
+    """
+    module = kind(**options)
+    types = sorted({_short(each.dtype) for each in _tensors(module) if each.is_floating_point()} - {"float32"})
+    module = module.float()
+    if any(is_lazy(each) for each in _tensors(module)):
+        # In evaluation mode, which leaves running statistics as they are.
+        with torch.no_grad():
+            module.eval()(torch.zeros(2, *task.input_shape))
+        module.train()
+    return module, types
+
+
+def check_real(name: str, module: nn.Module) -> None:
+    """Raise ExperimentError for complex parameters."""
+    found = [key for key, value in module.named_parameters() if value.is_complex()]
+    if found:
+        raise ExperimentError(
+            f"[model] {name}: {_listed(found)} {'is' if len(found) == 1 else 'are'} complex, and models are sent and "
+            "averaged as real numbers: keep the real and the imaginary part in a real parameter [..., 2], and use "
+            "torch.view_as_complex of it in forward"
+        )
+
+
+def say_converted(name: str, types: Iterable[str]) -> None:
+    """Warn, once for each class, that fedgraph computes in float32."""
+    found = _listed(list(types))
+    if found:
+        log.warning(
+            "[model] %s has %s parameters: fedgraph makes every model float32, and trains, sends and keeps it so",
+            name, found, extra={"once": f"float32 {name}"},
+        )  # fmt: skip
+
+
+def hint_of_types(types: Iterable[str]) -> str:
+    """Return what to add to the error of a module whose constructor chose other types than float32."""
+    found = _listed(list(types))
+    if not found:
+        return ""
+    return (
+        f" (its parameters were {found}: fedgraph makes every model float32, so its forward must not convert inputs to "
+        f"{found}, but to the type of its parameters)"
+    )
+
+
+def mixes_examples(build: Callable[[], nn.Module], task: TaskSpec, training: bool) -> bool:
+    """Find out by trying whether the output of an example depends on the others of its minibatch.
+
+    A module that fails on random inputs is assumed to: its minibatches then have no padding, which is slower but
+    never wrong.
+    """
+    inputs = _inputs(task, 3)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            whole, part = build().train(training)(inputs), build().train(training)(inputs[:2])
+            return not torch.allclose(whole[:2], part, **_ALIKE, equal_nan=True)
+        except Exception:
+            return True
+
+
+def least_examples(build: Callable[[], nn.Module], task: TaskSpec) -> int:
+    """Find out by trying how many examples a minibatch must have: 2 where one has no statistics, else 1.
+
+    Batch normalisation raises an error for one example without a spatial extent; other layers return NaN.
+    """
+    inputs = _inputs(task, 2)
+
+    def works(count: int) -> bool:
+        try:
+            return bool(build().train()(inputs[:count]).isfinite().all())
+        except Exception:
+            return False
+
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        return 2 if not works(1) and works(2) else 1
+
+
+def changed_in_training(build: Callable[[], nn.Module], task: TaskSpec, names: Iterable[str]) -> set[str]:
+    """Find out by trying which of some parameters the forward pass in training changes by itself, as in place.
+
+    All of them, for a module that fails on random inputs.
+    """
+    names = set(names)
+    if not names:
+        return set()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        module = build().train()
+        before = {name: value.clone() for name, value in module.named_parameters() if name in names}
+        try:
+            module(_inputs(task, 3))
+        except Exception:
+            return names
+        return {name for name, value in module.named_parameters() if name in names and not value.equal(before[name])}
+
+
+def _inputs(task: TaskSpec, count: int) -> Tensor:
+    return torch.randn(count, *task.input_shape, generator=torch.Generator().manual_seed(0))
+
+
+def _tensors(module: nn.Module) -> Iterable[Tensor]:
+    return chain(module.parameters(), module.buffers())
+
+
+def _short(kind: torch.dtype) -> str:
+    return str(kind).removeprefix("torch.")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

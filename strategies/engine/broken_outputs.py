@@ -1,0 +1,70 @@
+"""Clients whose models put out values that are not finite, so that nothing is measured: they are named once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from fedgraph.federation import Federation
+from fedgraph.support.errors import quoted
+
+log = logging.getLogger("fedgraph")
+
+_ADVICE = "If training has diverged, a smaller learning rate or [train] clip-norm helps"
+
+
+def note_broken(
+    federation: Federation,
+    positions: Tensor,
+    metrics: Mapping[str, Tensor],
+    server_round: int,
+    noted: dict[str, int],
+) -> None:
+    """Add clients whose metrics of a split are all NaN to ``noted``, with the round, and warn of them.
+
+    Nodes report NaN for a model that puts out NaN or infinite values, and without any target.
+
+    Parameters
+    ----------
+    federation : Federation
+        Clients of the run.
+    positions : Tensor
+        Positions of those that were measured, int64 ``[present]``.
+    metrics : mapping of str to Tensor
+        By ``<split>/<metric>``, ``[present]``.
+    server_round : int
+        Rounds that their models were trained.
+    noted : dict of str to int
+        By client, the round of the first such measurement.
+    """
+    broken = torch.zeros(len(positions), dtype=torch.bool)
+    for split in dict.fromkeys(name.partition("/")[0] for name in metrics):
+        values = torch.stack([row for name, row in metrics.items() if name.startswith(f"{split}/")])
+        counts = federation.num_examples.get(split)
+        there = torch.ones_like(broken) if counts is None else counts[positions] > 0
+        broken |= values.isnan().all(0) & there
+    names = [federation.names[place] for place in positions[broken].tolist()]
+    new = [name for name in names if name not in noted]
+    noted.update(dict.fromkeys(new, server_round))
+    if new:
+        log.warning("%s", _words(new, server_round, federation))
+
+
+def notes_of(noted: Mapping[str, int], federation: Federation) -> list[str]:
+    """Return a sentence for each round in ``noted``, for the notes of a run."""
+    in_order = sorted(noted.items(), key=lambda item: (item[1], item[0]))
+    rounds = groupby(in_order, key=lambda item: item[1])
+    return [_words([name for name, _ in members], number, federation) for number, members in rounds]
+
+
+def _words(names: list[str], server_round: int, federation: Federation) -> str:
+    # Windows may be without any reading; other examples always have a target.
+    why = ", or no reading of a split is known" if federation.task.kind == "forecast" else ""
+    return (
+        f"after round {server_round}, outputs of the model are NaN or infinite for {quoted(names)}{why}; their metrics "
+        f'are "-". {_ADVICE}'
+    )
