@@ -10,7 +10,7 @@ from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import Settings, parse, with_nulls
 
 NODE_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
-"""Arguments of Flower's strategies whose defaults follow from the nodes of a run, unless they are given."""
+"""Arguments of Flower's strategies whose defaults follow from the clients of a run, unless they are given."""
 
 
 def resolved_table(
