@@ -142,7 +142,7 @@ class F3Client(OwnersClient[EmbeddingSettings]):
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
         """Describe what leaves the node, see ``clients.engine.disclosure``."""
-        if "noise" in experiment.method_table:
+        if experiment.method_table.get("noise") is not None:
             return [*TOLD_OF_SAMPLES, f"{_EMBEDDING}, shortened and with noise ([{experiment.method.name}.noise])"]
         return list(SENDS_EMBEDDINGS)
 

@@ -5,9 +5,11 @@ Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -18,7 +20,7 @@ from torch import Tensor
 
 from clients.engine.assignment import Assignment
 from clients.engine.node import Node
-from clients.engine.table_rows import TableRows
+from clients.engine.table_rows import Rows, TableRows
 from clients.engine.table_scores import TableScores
 from clients.engine.table_statistics import TableStatistics, consent_of
 from fedgraph.data.schema import Schema, WhyNone, schema_as_json
@@ -39,8 +41,8 @@ from fedgraph.graphical.learning import (
 from fedgraph.graphical.network import Network, train
 from fedgraph.graphical.recovery import UnitTable, recover
 from fedgraph.methods.fedngm import FedNGMSettings, PhaseReply, PhaseRequest, scores_as_text
-from fedgraph.support.errors import IdentityError, ReplyError, quoted
-from fedgraph.support.files import file_name
+from fedgraph.support.errors import GraphError, IdentityError, ReplyError, quoted
+from fedgraph.support.files import file_name, json_digest, write_atomically
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Configured
 from fedgraph.training import ClientState
@@ -81,7 +83,10 @@ class FedNGMClient(Configured[FedNGMSettings]):
         self.settings = self.assignment.method_as(FedNGMSettings)
         self.source = client_table_source(node.source(self.assignment), "fedngm")
         self.clients = tuple(sorted(node.hosted(self.assignment)))
-        self._held = TableRows(self.source, self.clients, self.settings.scaling, request.scaling)
+        self._held = node.once_per_run(
+            request.run, ("tables", request.experiment, self.clients),
+            lambda: TableRows(self.source, self.clients, self.settings.scaling),
+        )  # fmt: skip
 
     @classmethod
     def handle(cls, message: Message, node: Node) -> RecordDict:
@@ -107,13 +112,13 @@ class FedNGMClient(Configured[FedNGMSettings]):
             }
             texts, parameters = asked[self.request.phase](), nothing
             sums = self._statistics.sums() if self.request.phase == "sums" else None
-        rows = sum(len(self._held.tables[name].rows("train")) for name in self.clients)
-        self.node.done.append(f"finished phase '{self.request.phase}' on {rows:,} rows")
+        num_rows = self._held.num_training
+        self.node.done.append(f"finished phase '{self.request.phase}' on {sum(num_rows):,} rows")
         return PhaseReply(
             clients=self.clients,
             partition=partition,
             data=self.source.describe(),
-            num_rows=tuple(len(self._held.tables[name].rows("train")) for name in self.clients),
+            num_rows=num_rows,
             texts=tuple(texts),
             parameters=parameters,
             sums=sums,
@@ -145,7 +150,12 @@ class FedNGMClient(Configured[FedNGMSettings]):
     def graphs(self) -> list[str]:
         """Return each client's feature graph among the common features, recovered from all of its features."""
         common = self.common.names
-        found = self._recovered({name: self._held.whole(name, self.common) for name in self.clients})
+        schemas = {name: self._held.whole(name, self.common) for name in self.clients}
+        found = self._recovered(schemas)
+        for name, schema in schemas.items():
+            if self.settings.personal == "stitched" and len(schema.names) > len(common):
+                told = {"of": self._recovered_from(name, schema), "graph": found[name].as_json()}
+                write_atomically(self._graph_file(name), json.dumps(told).encode())
         return [json.dumps(found[name].subgraph(common).as_json()) for name in self.clients]
 
     def fit(self) -> tuple[list[str], Tensor]:
@@ -160,7 +170,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         parameters : Tensor
             ``[clients, parameters]``.
         """
-        rows = {name: self._held.rows(name, self.common) for name in self.clients}
+        rows = {name: self._rows(name, self.common) for name in self.clients}
         parts = {split: [rows[name].units(split) for name in self.clients] for split in ("train", "validation")}
         names = list(self.clients)
         if self.settings.global_model == "pooled":
@@ -202,7 +212,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
     def _finished(self, name: str, local: Tensor) -> dict[str, float]:
         """Return the scores of one client; ``local`` is its own model ``[1, parameters]``."""
         parameters = self._global(self._network)
-        rows = self._held.rows(name, self.common)
+        rows = self._rows(name, self.common)
         given = GraphicalModel.of_one(self._network, parameters, rows.encoding)
         models = {"": given, "-local": GraphicalModel.of_one(self._network_of_fit, local, rows.encoding)}
         personal = self._personal(name, given)
@@ -215,7 +225,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         """Return the client's model made from the global one; None where it would be the same."""
         settings, seed = self.settings, self.assignment.seed
         if settings.personal == "fine-tuned":
-            rows = self._held.rows(name, self.common)
+            rows = self._rows(name, self.common)
             parts = [rows.units("train")], [rows.units("validation")]
             trained = train(model.network, model.parameters[None], *parts, [name], settings.network, seed)
             found = fitted(model.network, trained, parts[1])
@@ -223,21 +233,35 @@ class FedNGMClient(Configured[FedNGMSettings]):
         whole = self._held.whole(name, self.common)
         if settings.personal == "none" or len(whole.features) == len(self.common.features):
             return None
-        rows = self._held.rows(name, whole)
+        rows = self._rows(name, whole)
         own = ClientRows(name, rows.units("train"), rows.units("validation"))
         start = GlobalModel(model.network, model.parameters[None])
         if settings.model == "ngr":
             found = stitch_ngr(start, whole, own, settings.ngr, seed).fit
         else:
-            graph = self._recovered({name: whole})[name]
+            graph = self._graph_of(name, whole)
             found = stitch_ngm(start, whole, graph.adjacency, own, settings.ngm, seed)
         return GraphicalModel.of_one(found.network, found.parameters, rows.encoding)
+
+    def _graph_of(self, name: str, whole: Schema) -> FeatureGraph:
+        """Return the graph of a client's rows from all of its features: the one that it has sent, where it has."""
+        with suppress(OSError, ValueError, GraphError):
+            told = json.loads(self._graph_file(name).read_text(encoding="utf-8"))
+            if told["of"] == self._recovered_from(name, whole):
+                return FeatureGraph.from_json(told["graph"])
+        return self._recovered({name: whole})[name]
+
+    def _recovered_from(self, name: str, schema: Schema) -> str:
+        """Return a digest of all that a client's graph follows from."""
+        rows = hashlib.sha256(self._rows(name, schema).units("train").numpy().tobytes()).hexdigest()
+        settings = [self.settings.recovery.as_table(), list(self.settings.targets), self.assignment.seed]
+        return json_digest([name, schema_as_json(schema), rows, settings])
 
     def _recovered(self, schemas: Mapping[str, Schema]) -> dict[str, FeatureGraph]:
         """Return the graph of each client's training rows, from all features of its schema."""
         tables = []
         for name, schema in schemas.items():
-            units = self._held.rows(name, schema).units("train")
+            units = self._rows(name, schema).units("train")
             embeddings = tuple(feature.name for feature in schema.features if feature.kind == "embedding")
             tables.append(UnitTable(name, schema.names, units, schema.unit_feature, embeddings))
         found = recover(self.settings.recovery, tables, self.assignment.seed, targets=self.settings.targets)
@@ -289,6 +313,10 @@ class FedNGMClient(Configured[FedNGMSettings]):
         features = len(self.common.features)
         return Network(self.common, torch.ones(features, features, dtype=torch.bool), self.settings.network)
 
+    def _rows(self, name: str, schema: Schema) -> Rows:
+        """Return a client's rows on the scale of the request."""
+        return self._held.rows(name, schema, self.request.scaling)
+
     @cached_property
     def _statistics(self) -> TableStatistics:
         settings, seen = self.settings, self.common
@@ -301,6 +329,10 @@ class FedNGMClient(Configured[FedNGMSettings]):
     @property
     def _state(self) -> ClientState:
         return self.node.state(self.request.run, "ngm")
+
+    def _graph_file(self, name: str) -> Path:
+        """Return where the graph of a client with private features is kept from phase to phase."""
+        return self.node.state_dir / file_name(self.request.run) / "feature-graphs" / f"{file_name(name)}.json"
 
     def _model_file(self, name: str) -> Path:
         folder = self.node.model_dir / "graphical" / file_name(self.request.run)

@@ -93,6 +93,7 @@ def execute(grid: Grid, experiment: Experiment, data_dir: Path, listeners: Seque
         with folder.locked():
             folder.check_unfinished()
             method = ChosenMethod(experiment)
+            folder.begin_or_go_on(experiment, method.may_change)
             log.info("run folder %s", folder.path)
             has_phases = issubclass(method.strategy_class, PhasedStrategy)
             run = execute_phases if has_phases else execute_rounds

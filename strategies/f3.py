@@ -52,6 +52,8 @@ class F3(OwnersStrategy[F3Settings]):
     name = "f3"
     title = "Federated feature fusion: owners' frozen models, one exchange of embeddings, a learned graph"
     defences = ("clip",)
+    # The fusion is trained from the start again, from what the owners have sent.
+    may_change = (*FusionSettings.keys(), "vote")
 
     def check(self) -> None:
         """Raise ExperimentError for a fusion model that cannot be built, or votes that would need noisy predictions."""

@@ -80,6 +80,7 @@ class Vertical(OwnersStrategy[VerticalSettings]):
     """
 
     name = "vfl"
+    may_change = ("epochs", "patience", "workers", "device")
     title = "Vertical federated learning: gradients of embeddings go back to the owners' models"
     default_client = "clients.vfl:VerticalClient"
 

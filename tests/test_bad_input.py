@@ -1,16 +1,20 @@
 """What goes wrong at the start of a run, and what the person who started it is told."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Message
 
+import fedgraph
 from clients.app import app as client_app
 from fedgraph.experiment.experiment import load_experiment, parse_experiment
+from fedgraph.support import plugins
 from fedgraph.support.errors import ExperimentError, FedgraphError, GraphError, IdentityError, RunError
 
 
@@ -332,6 +336,51 @@ def test_a_users_folder_that_hides_ours_is_named_by_every_command(tmp_path):
     assert found.returncode == 1
     assert f"Error: The folder {tmp_path}/clients hides this project's own " in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def checkout(folder, *packages):
+    for name in packages:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text("")
+    return folder
+
+
+def test_a_mixture_of_two_checkouts_is_refused_by_every_command(tmp_path):
+    """Here the other one is on the path first, and lacks the package that the command is in."""
+    other = checkout(tmp_path / "other", "strategies", "clients", "fedgraph")
+    ours = Path(fedgraph.__file__).parents[1]
+    start = (
+        f"import sys; sys.path.insert(0, {str(ours)!r}); import fedgraph; sys.path.insert(0, {str(other)!r}); "
+        "import fedgraph.commands"
+    )
+    found = subprocess.run([sys.executable, "-c", start], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    told = f"Error: Two checkouts of fedgraph are mixed: the code of {ours} runs with strategies of {other}."
+    assert told in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize("within", ["", "docs/guides"])
+def test_a_checkout_whose_code_does_not_run_is_named(tmp_path, within):
+    """As when one stands in it, and another one is installed."""
+    other = checkout(tmp_path / "other", "strategies", "clients", "fedgraph")
+    (other / "docs" / "guides").mkdir(parents=True)
+    ours = Path(fedgraph.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(ours), "PYTHONSAFEPATH": "1"}
+    found = subprocess.run(
+        [sys.executable, "-m", "fedgraph", "keys", "output"],
+        cwd=other / within, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    assert f"The code of {ours} runs, and not that of {other}, where fedgraph is too." in found.stderr
+    assert "checkpoint-every" in found.stdout
+
+
+def test_one_checkout_is_no_other(monkeypatch):
+    ours = Path(fedgraph.__file__).parents[1]
+    monkeypatch.chdir(ours / "tests")
+    monkeypatch.setattr("sys.path", [str(ours), "", str(ours / "tests")])
+    assert plugins.other_checkouts() == []
 
 
 def test_a_users_folder_hidden_by_ours_is_named(tmp_path, monkeypatch):

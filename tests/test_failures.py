@@ -24,16 +24,25 @@ GATED = """
 import os, time
 from pathlib import Path
 
+from clients.engine.stock import StockClient
 from clients.sfl import SFLClient
 
 
-class Gated(SFLClient):
+class Waiting:
     def train(self):
         gate, turn = Path(os.environ["GATE"]), f"{self.request.clients[0]}-{self.request.round}"
         (gate / turn).touch()
         while (gate / f"hold-{turn}").exists():
             time.sleep(0.1)
         return super().train()
+
+
+class Gated(Waiting, SFLClient):
+    pass
+
+
+class GatedStock(Waiting, StockClient):
+    pass
 """
 
 
@@ -51,6 +60,10 @@ class Scene:
         tables["data"]["clients"] = 3
         tables["graph"] = {"source": "complete"}
         tables["train"] |= {"optimizer": "adam", "learning-rate": 0.01, "keep-optimizer": True}
+        if experiment.get("method") == "fedavg":
+            experiment = {"client": "gated:GatedStock", **experiment}
+            tables["experiment"] |= experiment
+            del tables["sfl"]
         self.undisturbed = run_experiment(tables, node_configs=[{"clients": name} for name in CLIENTS]).summary()
         for mark in self.gate.iterdir():
             mark.unlink()
@@ -175,6 +188,24 @@ def test_a_node_killed_in_a_round_is_left_out_of_it_and_takes_part_again_with_it
         assert at.rounds_of("client-1") == {1, 4}
         state = at.federation.folder / "state" / "client-1"
         assert any(path.is_file() for path in state.rglob("*")), "moments of Adam"
+
+
+def test_a_node_that_leaves_between_two_rounds_of_a_strategy_of_flower_is_absent(scene):
+    with scene(method="fedavg", timeout=90.0) as at:
+        at.hold("client-0-2")
+        at.start_nodes()
+        at.submit()
+        at.wait_for("client-0-2")
+        at.wait_for("client-2-2")
+        time.sleep(5)  # until it has sent what it trained
+        at.nodes["client-2"].process.terminate()
+        at.nodes["client-2"].process.wait(60)
+        at.release("client-0-2")
+        at.wait_for_the_end()
+        assert not at.folder.is_finished
+        stopped = (at.folder.path / "logs" / "run.log").read_text().rpartition("the run stopped")[2]
+        assert "client-2" in stopped, stopped
+        assert "round 2" in stopped or "round 3" in stopped
 
 
 def test_a_node_that_is_too_slow_is_left_out_of_the_round_and_its_late_answer_is_not_used(scene):

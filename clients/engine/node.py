@@ -260,18 +260,35 @@ class Node:
         found: Prepared = _prepared[place]
         return found
 
+    def once_per_run(self, run: str, key: Hashable, build: Callable[[], Prepared]) -> Prepared:
+        """Return what ``build`` makes, cached per run, ``key`` and node for later messages to this process.
+
+        What earlier runs have left is released.
+        """
+        if run not in _of_run:
+            _of_run.clear()
+            _of_run[run] = {}
+        place = (key, self.data_dir, self.own)
+        if place not in _of_run[run]:
+            _of_run[run][place] = build()
+        found: Prepared = _of_run[run][place]
+        return found
+
     def state(self, run: str, purpose: str) -> ClientState:
         """Return the state that clients of this node keep during a run for one purpose, such as ``optimiser``."""
         return ClientState(self.state_dir, run, purpose)
 
 
 _prepared: dict[Hashable, Any] = {}
+_of_run: dict[str, dict[Hashable, Any]] = {}
+"""By run, of which there is one, what its nodes in this process have made."""
 
 
 def forget_cohorts() -> None:
     """Release the clients and models of every experiment that this process has seen; data sets stay."""
     _cohort.cache_clear()
     _prepared.clear()
+    _of_run.clear()
 
 
 @lru_cache(maxsize=32)

@@ -13,6 +13,7 @@ from fedgraph.data.columns import Floats
 from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, read_values
 from fedgraph.data.schema import Schema, WhyNone, infer_schema, with_own_features, without_values
 from fedgraph.data.tables import ClientTable, ClientTableSource, schema_settings
+from fedgraph.support.files import json_digest
 
 _SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
 
@@ -30,7 +31,7 @@ class Rows:
 
 
 class TableRows:
-    """Tables of the clients of a node.
+    """Tables of the clients of a node, of which nothing is read, inferred or scaled twice.
 
     Parameters
     ----------
@@ -40,23 +41,24 @@ class TableRows:
         The node's clients.
     settings : ScalingSettings
         Scaling of numbers.
-    scaling : Scaling or None
-        Ranges that all clients share; other numbers are scaled by the range in the client's own training rows.
     """
 
-    def __init__(
-        self, source: ClientTableSource, clients: Sequence[str], settings: ScalingSettings, scaling: Scaling | None
-    ) -> None:
-        self._source, self._clients = source, clients
-        self._settings, self._scaling = settings, scaling or Scaling()
+    def __init__(self, source: ClientTableSource, clients: Sequence[str], settings: ScalingSettings) -> None:
+        self._source, self._clients, self._settings = source, clients, settings
         self._schemas: dict[str, Schema] = {}
-        self._rows: dict[tuple[str, Schema], Rows] = {}
+        self._values: dict[tuple[str, Schema], Mapping[str, Floats]] = {}
+        self._rows: dict[tuple[str, Schema, str], Rows] = {}
         self._public: dict[Schema, Floats | None] = {}
 
     @cached_property
     def tables(self) -> dict[str, ClientTable]:
         """Tables as they are in files, by client."""
         return {name: self._source.load_table(name) for name in self._clients}
+
+    @cached_property
+    def num_training(self) -> tuple[int, ...]:
+        """Number of training rows of each client."""
+        return tuple(len(self.tables[name].rows("train")) for name in self._clients)
 
     def schema(self, name: str) -> Schema:
         """Return the schema of all features of a client, inferred from its table."""
@@ -73,16 +75,27 @@ class TableRows:
         """Return a schema with the common features, followed by the client's private ones."""
         return with_own_features(common, self.schema(name))
 
-    def rows(self, name: str, schema: Schema) -> Rows:
-        """Return a client's rows for the features of ``schema``."""
-        if (name, schema) not in self._rows:
-            held, settings = self.tables[name], self._settings
+    def values(self, name: str, schema: Schema) -> Mapping[str, Floats]:
+        """Return a client's values ``[rows, features]`` of the features of ``schema``, by split."""
+        if (name, schema) not in self._values:
+            held = self.tables[name]
             values = read_values(held.table, schema, schema_settings(self._source))
-            parts: dict[str, Floats] = {split: values[held.rows(split).numpy()] for split in _SPLITS}
-            own = Scaling.measured(parts["train"], schema, settings.quantile, settings.skewed)
-            encoding = Encoding(schema, self._scaling.completed(own), settings.outside)
-            self._rows[name, schema] = Rows(encoding, parts)
-        return self._rows[name, schema]
+            self._values[name, schema] = {split: values[held.rows(split).numpy()] for split in _SPLITS}
+        return self._values[name, schema]
+
+    def rows(self, name: str, schema: Schema, scaling: Scaling | None) -> Rows:
+        """Return a client's rows for the features of ``schema``.
+
+        ``scaling`` has the ranges that all clients share; other numbers are scaled by the range in the client's own
+        training rows.
+        """
+        shared = scaling or Scaling()
+        key = name, schema, json_digest(shared.as_json())
+        if key not in self._rows:
+            values, settings = self.values(name, schema), self._settings
+            own = Scaling.measured(values["train"], schema, settings.quantile, settings.skewed)
+            self._rows[key] = Rows(Encoding(schema, shared.completed(own), settings.outside), values)
+        return self._rows[key]
 
     def public(self, schema: Schema) -> Floats | None:
         """Return values ``[rows, features]`` of the public rows, None without any."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import get_args
 
 import numpy as np
@@ -12,8 +12,9 @@ from fedgraph.data.columns import Floats
 from fedgraph.data.schema import Schema
 from fedgraph.graphical import GraphicalModel
 from fedgraph.graphical.scores import (
+    TargetModel,
     Yardstick,
-    predict_targets,
+    fit_targets,
     score_answers,
     score_model,
     score_samples,
@@ -46,7 +47,8 @@ class TableScores:
     ) -> None:
         self._held, self._clients, self._common = held, clients, common
         self._settings, self._seed = settings, seed
-        self._public_scores: dict[str, dict[str, float]] = {}
+        self._public_scores: dict[Hashable, dict[str, float]] = {}
+        self._yardsticks: dict[tuple[str, ...], dict[Yardstick, dict[str, TargetModel]]] = {}
 
     def of(self, name: str, models: Mapping[str, GraphicalModel]) -> dict[str, float]:
         """Score the models of one client.
@@ -63,7 +65,7 @@ class TableScores:
         dict of str to float
             ``<split>/<target>-<metric><suffix>`` -> value.
         """
-        tables = {"test": self._held.rows(name, self._common).values["test"]}
+        tables = {"test": self._held.values(name, self._common)["test"]}
         if (public := self._held.public(self._common)) is not None:
             tables["public"] = public
         scores: dict[str, float] = {}
@@ -91,13 +93,20 @@ class TableScores:
         return self._public_scores[scaling]
 
     def _of_yardsticks(self, name: str, split: str, prefix: str, values: Floats) -> dict[str, float]:
-        """Score linear models and trees, where the settings ask for them."""
-        targets = [each for each in self._targets(self._common) if self._common[each].kind != "embedding"]
+        """Score models of single targets, where the settings ask for them; in public rows once for equal models."""
+        if not self._settings.yardsticks:
+            return {}
+        whose = self._whose(name)
+        if split != "public":
+            return self._of_fitted(whose, split, prefix, values)
+        if (whose, prefix) not in self._public_scores:
+            self._public_scores[whose, prefix] = self._of_fitted(whose, split, prefix, values)
+        return self._public_scores[whose, prefix]
+
+    def _of_fitted(self, whose: tuple[str, ...], split: str, prefix: str, values: Floats) -> dict[str, float]:
         scores: dict[str, float] = {}
-        for yardstick in get_args(Yardstick) if self._settings.yardsticks else ():
-            training = self._yardstick_rows(name)
-            found = predict_targets(yardstick, self._common, training, values, targets, self._seed)
-            told = score_targets(self._common, values, found)
+        for yardstick, models in self._fitted(whose).items():
+            told = score_targets(self._common, values, {each: model.predict(values) for each, model in models.items()})
             scores |= _named(split, f"-{yardstick}", {f"{prefix}{target}": own for target, own in told.items()})
         return scores
 
@@ -114,10 +123,20 @@ class TableScores:
                 scores |= _named(split, suffix, {f"hidden-{target}": own for target, own in told.items()})
         return scores
 
-    def _yardstick_rows(self, name: str) -> Floats:
-        """Return training rows of the client, or of all clients where models are pooled."""
-        names = self._clients if self._settings.global_model == "pooled" else [name]
-        return np.concatenate([self._held.rows(each, self._common).values["train"] for each in names])
+    def _whose(self, name: str) -> tuple[str, ...]:
+        """Return the clients whose rows the yardsticks of a client learn from: of all where models are pooled."""
+        return tuple(self._clients) if self._settings.global_model == "pooled" else (name,)
+
+    def _fitted(self, whose: tuple[str, ...]) -> dict[Yardstick, dict[str, TargetModel]]:
+        """Return the yardsticks of some clients' training rows, each fitted once."""
+        if whose not in self._yardsticks:
+            targets = [each for each in self._targets(self._common) if self._common[each].kind != "embedding"]
+            training = np.concatenate([self._held.values(each, self._common)["train"] for each in whose])
+            self._yardsticks[whose] = {
+                yardstick: fit_targets(yardstick, self._common, training, targets, self._seed)
+                for yardstick in get_args(Yardstick)
+            }
+        return self._yardsticks[whose]
 
     def _targets(self, schema: Schema) -> list[str]:
         """Return the targets of the settings, and all features that are private to the client."""
@@ -128,7 +147,7 @@ class TableScores:
     def _with_private(self, name: str, schema: Schema, split: str, values: Floats) -> Floats:
         """Return rows of a schema with the client's private features, which are missing in public rows."""
         if split != "public":
-            return self._held.rows(name, schema).values[split]
+            return self._held.values(name, schema)[split]
         more = np.full((len(values), schema.num_values), np.nan)
         more[:, : values.shape[1]] = values
         return more

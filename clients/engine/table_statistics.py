@@ -106,7 +106,7 @@ class TableStatistics:
         settings, consent = self.settings, consent_of(self.node)
         # Consent that was given once may have been withdrawn.
         check_consent(settings.scaling, settings.statistics, consent)
-        values = self.held.rows(name, self.common).values["train"]
+        values = self.held.values(name, self.common)["train"]
         kept = self._released(name, values, settings.scaling.as_table())
         if kept.is_file():
             return SharedStatistics.from_json(kept.read_text(encoding="utf-8"), self.common)
@@ -119,7 +119,7 @@ class TableStatistics:
         """Return sums over a client's rows, ``[numbers]``."""
         noise, consent = self.settings.statistics.noise, consent_of(self.node)
         consent.check(noise, "sums")
-        units = self.held.rows(name, self.common).units("train")
+        units = self.held.rows(name, self.common, self.request.scaling).units("train")
         if len(units) < consent.least_rows:
             raise DataError(
                 f"client '{name}' has fewer than {consent.least_rows} rows, and its node tells sums of no fewer "

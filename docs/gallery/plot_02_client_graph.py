@@ -36,7 +36,7 @@ plt.show()
 
 # %%
 # What methods compute with is the normalised adjacency: here one hop replaces every client's value by the mean of its
-# neighbourhood. ``fedgraph.graph.write_graph`` writes a graph for ``[graph] source = "file"``.
+# neighbourhood, itself included. ``fedgraph.graph.write_graph`` writes a graph for ``[graph] source = "file"``.
 
 values = places[:, :1]
 torch.cat([values, graphs["two nearest neighbours"].propagate(values, 1)], dim=1)

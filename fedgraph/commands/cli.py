@@ -6,6 +6,7 @@ import inspect
 import platform
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -30,6 +31,7 @@ from fedgraph.commands.runs import compare, report, runs
 from fedgraph.commands.sweep import sweep
 from fedgraph.commands.tour import tour
 from fedgraph.support.errors import ExperimentError
+from fedgraph.support.plugins import other_checkouts
 from fedgraph.support.remembered import remembered
 from fedgraph.support.terminal import messages_for_people
 
@@ -96,7 +98,12 @@ def _main(
         typer.Option("--version", callback=_tell_versions, is_eager=True, help="Show versions and exit."),
     ] = False,
 ) -> None:
-    pass
+    for folder in other_checkouts():
+        Console(stderr=True).print(
+            f"The code of {Path(__file__).resolve().parents[2]} runs, and not that of {folder}, where fedgraph is too. "
+            f"For that one set PYTHONPATH={folder}, or install it.",
+            style="yellow", markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
 
 
 def methods() -> None:

@@ -15,12 +15,11 @@ from fedgraph.defence import DefenceTable
 from fedgraph.experiment import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
 from fedgraph.federation import ClientsTable
 from fedgraph.graph import GraphTable
-from fedgraph.methods import built_ins
+from fedgraph.methods import built_ins, constructor_arguments
 from fedgraph.models import MODELS, ModelTable, ModuleSettings, VariantTable
 from fedgraph.reproduce import EXPLAINED, STUDY_EXPLAINED
 from fedgraph.support.settings import Settings
 from fedgraph.training import TrainSettings
-from strategies.engine.stock_settings import stock_keys
 
 
 def setting_tables() -> dict[str, tuple[str, type[Settings]]]:
@@ -72,7 +71,7 @@ def explanations() -> list[tuple[str, str, list[str]]]:
 def _of_constructor(strategy: type) -> list[str]:
     if not issubclass(strategy, Strategy) or hasattr(strategy, "settings_type"):
         return ["has no keys of its own; [experiment] and [train] are for all methods", ""]
-    keys = [f"{key} = {default!r}" for key, default in stock_keys(strategy).items() if not callable(default)]
+    keys = [f"{key} = {default!r}" for key, default in constructor_arguments(strategy).items() if not callable(default)]
     base = next(base for base in strategy.__mro__ if base.__module__.startswith("flwr."))
     return [*keys, "", f"Arguments of {base.__module__.rpartition('.')[0]}.{base.__name__}.", ""]
 

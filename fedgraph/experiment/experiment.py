@@ -5,8 +5,9 @@ from __future__ import annotations
 import glob
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.resources import files
 from os import PathLike
 from pathlib import Path
@@ -20,7 +21,7 @@ from fedgraph.experiment.overrides import Overrides, apply_overrides, overrides_
 from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
 from fedgraph.federation import ClientsTable, RollCall
 from fedgraph.graph import GraphTable
-from fedgraph.methods import Method, built_in, built_ins, resolve
+from fedgraph.methods import Method, built_in, built_ins, resolve, resolved_table
 from fedgraph.models import ModelChoice
 from fedgraph.support.errors import ExperimentError, similar
 from fedgraph.support.settings import Settings, parse
@@ -103,27 +104,45 @@ class Experiment:
         return RollCall.of(self.clients, self.experiment.min_clients, self.experiment.wait)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the resolved experiment: all tables with all defaults filled in, ready to be written as TOML.
+        """Return the resolved experiment: all tables with all defaults filled in, that of its method included.
 
-        ``[output] resume`` is left out.
+        Keys that are None are left out, and so is ``[output] resume``. Tables of other methods are as given.
+
+        Raises
+        ------
+        ExperimentError
+            When the table of the method does not fit it.
         """
-        return {
-            "experiment": self.experiment.as_table(),
-            "data": self.data.as_table(),
-            **({"model": self.model} if self.model else {}),
-            "train": self.train.as_table(),
-            "graph": self.graph.as_table(),
-            "evaluation": self.evaluation.as_table(),
-            **({} if self.fairness is None else {"fairness": self.fairness.as_table()}),
-            **({} if self.clients == ClientsTable() else {"clients": self.clients.as_table()}),
-            **({} if self.defence == DefenceTable() else {"defence": self.defence.as_table()}),
-            "output": {key: value for key, value in self.output.as_table().items() if key != "resume"},
-            **self.method_tables,
-        }
+        return self._resolved(Settings.as_table)
 
     def as_toml(self) -> str:
-        """Return the resolved experiment as TOML text."""
-        return tomli_w.dumps(self.as_dict())
+        """Return the resolved experiment as TOML text, with keys that are None listed in ``unset`` of their table.
+
+        What is read of it is the same experiment whatever defaults are by then. Raises ExperimentError as
+        :meth:`as_dict` does.
+        """
+        return tomli_w.dumps(self._resolved(Settings.as_written))
+
+    def _resolved(self, write: Callable[[Settings], dict[str, Any]]) -> dict[str, Any]:
+        name = self.method.name
+        own = resolved_table(self.method.strategy_class, self.method_table, f"[{name}]", write)
+        head = {"experiment": self.experiment, "data": self.data}
+        rest = {
+            "train": self.train,
+            "graph": self.graph,
+            "evaluation": self.evaluation,
+            "fairness": self.fairness,
+            "clients": self.clients,
+            "defence": self.defence,
+            "output": self.output.model_copy(update={"resume": None}),
+        }
+        return {
+            **{key: write(table) for key, table in head.items()},
+            **({"model": ModelChoice.resolved(self.model, write)} if self.model else {}),
+            **{key: write(table) for key, table in rest.items() if table is not None},
+            **{key: table for key, table in self.method_tables.items() if key != name},
+            **({name: own} if own else {}),
+        }
 
     def client_part(self, method_settings: Mapping[str, Any], final: bool = True) -> str:
         """Return the part that nodes need, as JSON: no output folders, no graph, nothing about other clients.
@@ -141,15 +160,17 @@ class Experiment:
         expected = {} if self.clients.expect is None else {"expect": self.clients.expect}
         forecasts = {"forecasts": self.evaluation.forecasts} if final and self.evaluation.forecasts else {}
         terms = {"terms": self.method.terms} if self.method.terms else {}
+        # With all keys, so that defaults of a node change nothing.
+        model = ModelChoice.resolved(self.model, partial(Settings.as_table, nulls=True)) if self.model else {}
         return json.dumps(
             {
                 **expected,
                 **forecasts,
                 **terms,
                 "seed": self.experiment.seed,
-                "data": self.data.as_table(),
-                "model": self.model,
-                "train": self.train.as_table(),
+                "data": self.data.as_table(nulls=True),
+                "model": model,
+                "train": self.train.as_table(nulls=True),
                 "method": dict(method_settings),
                 "horizons": self.evaluation.horizons,
                 "missing-as": self.evaluation.missing_as,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from typing import Any
 
 from fedgraph.experiment.experiment import Experiment, load_experiment
+from fedgraph.support.settings import selected
 
 _FORECASTERS = ("last-reading", "weekly-profile", "ridge")
 _HEAD = ("name", "seed", "min-clients", "on-missing", "wait", "timeout")
@@ -35,10 +34,10 @@ def yardsticks(experiment: Experiment, uses_graph: bool = True) -> list[Experime
     tables = tomllib.loads(experiment.as_toml())
     found = [
         {
-            "experiment": {**_only(tables["experiment"], _HEAD), "method": "simple-forecast"},
+            "experiment": {**selected(tables["experiment"], _HEAD), "method": "simple-forecast"},
             "simple-forecast": {"forecaster": forecaster},
-            "evaluation": _only(tables["evaluation"], _MEASURED),
-            **_only(tables, ("data", "clients", "model", "output")),
+            "evaluation": selected(tables["evaluation"], _MEASURED),
+            **selected(tables, ("data", "clients", "model", "output")),
         }
         for forecaster in _FORECASTERS
     ]
@@ -47,7 +46,3 @@ def yardsticks(experiment: Experiment, uses_graph: bool = True) -> list[Experime
         evaluation = {**tables["evaluation"], "yardsticks": False}
         found.append({**tables, "evaluation": evaluation, "graph": {**tables["graph"], "permute-seed": 0}})
     return [load_experiment(each) for each in found]
-
-
-def _only(table: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    return {key: table[key] for key in keys if key in table}

@@ -313,14 +313,15 @@ class ClientGraph:
             weights=torch.cat([self.weights, torch.full((loops.shape[1],), float(weight))]),
         )
 
-    def normalised(self, normalisation: Normalisation = "symmetric", self_loops: bool = True) -> PropagationMatrix:
+    def normalised(self, normalisation: Normalisation = "random-walk", self_loops: bool = True) -> PropagationMatrix:
         """Return the propagation matrix, which never contains NaN.
 
         Parameters
         ----------
-        normalisation : {"symmetric", "random-walk", "none"}
-            ``D^-1/2 (A + I) D^-1/2``, ``D^-1 (A + I)`` or ``A + I``. D contains the row sums of ``|A + I|`` (absolute
-            values matter for negative weights only). A self loop that is already present is not doubled.
+        normalisation : {"random-walk", "symmetric", "none"}
+            ``D^-1 (A + I)``, whose rows are means; ``D^-1/2 (A + I) D^-1/2`` of graph convolutions, whose rows need not
+            sum to one; or ``A + I``. D contains the row sums of ``|A + I|`` (absolute values matter for negative
+            weights only). A self loop that is already present is not doubled.
         self_loops : bool
             Whether to add I; without it, the first two kinds still add a self loop to a client that listens to no
             client.
@@ -336,9 +337,12 @@ class ClientGraph:
         return self._matrices[key]
 
     def propagate(
-        self, stacked: Tensor, hops: int = 1, normalisation: Normalisation = "symmetric", self_loops: bool = True
+        self, stacked: Tensor, hops: int = 1, normalisation: Normalisation = "random-walk", self_loops: bool = True
     ) -> Tensor:
         """Compute ``normalised(...)^hops @ stacked`` for values ``[N, ...]``.
+
+        By default each hop replaces a client's values by the weighted mean of its own and its neighbours'. Other
+        normalisations also rescale: see :meth:`normalised`.
 
         Returns
         -------

@@ -287,7 +287,7 @@ class Identity:
         config = ConfigRecord(
             {
                 "clients": list(self.clients),
-                "task": _TASK.dump_json(self.task).decode(),
+                "task": _TASK.dump_json(self.task, exclude_none=True).decode(),
                 "data": self.data,
                 "partition": list(self.partition or ()),
                 "groups": list(self.groups or ()),

@@ -9,5 +9,14 @@ publication of a method are attributes of its strategy.
 """
 
 from fedgraph.methods.registry import Method, built_in, built_ins, resolve
+from fedgraph.methods.tables import NODE_MINIMA, constructor_arguments, resolved_table
 
-__all__ = ["Method", "built_in", "built_ins", "resolve"]
+__all__ = [
+    "NODE_MINIMA",
+    "Method",
+    "built_in",
+    "built_ins",
+    "constructor_arguments",
+    "resolve",
+    "resolved_table",
+]

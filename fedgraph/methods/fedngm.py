@@ -95,8 +95,9 @@ class FedNGMSettings(Settings):
     rounds       : rounds of ``average``.
     targets      : features that are predicted from all others to evaluate models; by default every common one.
     yardsticks   : also evaluate gradient-boosted trees, with and without class weights, and linear models, which each
-                   client trains on its own rows for every target; with ``global-model = "pooled"`` they are trained on
-                   all rows.
+                   client trains on its own rows for every target, and what is the same for every row: ``mean`` (of
+                   categories how frequent each is) and ``median`` (the most frequent category); with ``global-model =
+                   "pooled"`` they are trained on all rows.
     sample_quality : compare samples of the global model with each client's test rows, and with public rows.
     hidden       : if above 0, also measure (as ``hidden-<target>``) how well targets are predicted where this share of
                    the other values is hidden at random, the same for all models, in 1,000 rows at most. Graphical
@@ -153,7 +154,7 @@ _PARAMETERS = "parameters"
 _SUMS = "sums"
 _NO_FEATURES = "no-features"
 _MOST_ROWS = 1 << 40
-_MOST_SCORES = 10_000
+_MOST_SCORES = 50_000
 _MOST_COLUMNS = 2_000
 
 

@@ -30,6 +30,9 @@ class TaskSpec:
         Unit of the targets for people, e.g. ``mph``; empty if there is none.
     features, classes : tuple of str
         Names of the input features and of the classes, if they have any.
+    positive : int or None
+        Index of the class that is looked for, such as a rare event, by whose probability examples are ranked; None
+        where no class is.
     """
 
     kind: Literal["forecast", "classification", "regression"]
@@ -39,6 +42,7 @@ class TaskSpec:
     unit: str = ""
     features: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    positive: int | None = None
 
 
 class Batch(NamedTuple):

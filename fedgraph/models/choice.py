@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -100,6 +100,20 @@ class ModelChoice:
             variant: Any = parse_model(given, where, VariantTable)
             rules.append(Rule(variant.clients, number_of(given, variant, VariantTable, where), where))
         return cls(tuple(tables.values()), tuple(places), tuple(rules))
+
+    @staticmethod
+    def resolved(table: Mapping[str, Any], write: Callable[[Settings], dict[str, Any]]) -> dict[str, Any]:
+        """Return the table ``[model]`` with all defaults filled in, variants included, each as ``write`` writes it.
+
+        Raises ExperimentError as :meth:`of` does.
+        """
+        main: Any = parse_model(table, "[model]", ModelTable)
+        own = {key: value for key, value in write(main).items() if key != "variants"}
+        variants = [
+            write(parse_model(given, f"[[model.variants]] number {count}", VariantTable))
+            for count, given in enumerate(main.variants, start=1)
+        ]
+        return own | ({"variants": variants} if variants else {})
 
     @property
     def is_mixed(self) -> bool:

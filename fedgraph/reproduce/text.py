@@ -98,7 +98,7 @@ def command(results: Results) -> str:
 
 
 def terminal_tables(results: Results, rows: Collection[str], columns: Collection[str]) -> Iterator[InParts]:
-    """Yield a table per column for the terminal, with the named rows and columns; none where no such row is run."""
+    """Yield a table per column for the terminal, with the named rows and columns; none where a column has no row."""
     for column in results.columns:
         if column.key in columns and any(row.label in rows for row in results.rows(column)):
             yield _measured(results, column, rows)

@@ -8,15 +8,18 @@ import os
 import shutil
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from fedgraph.data import parse_data
-from fedgraph.experiment import Experiment
+from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.runs.callbacks import Callback, Evaluation, Training
+from fedgraph.runs.resuming import check_goes_on, notes
 from fedgraph.runs.summary import by_split, environment, per_client
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import (
@@ -119,7 +122,7 @@ class RunFolder:
     def remove_unless_begun(self) -> bool:
         """Remove the folder, and return True, if nothing has been written to it but what it was made with."""
         written = {str(path.relative_to(self.path)) for path in self.path.rglob("*")}
-        if written - {"experiment.toml", "environment.json", ".lock", "logs", "logs/run.log"}:
+        if written - {"experiment.toml", "environment.json", ".lock", "logs", "logs/run.log", "logs/begun-with.toml"}:
             return False
         shutil.rmtree(self.path)
         return True
@@ -139,6 +142,11 @@ class RunFolder:
     def checkpoint(self) -> Path:
         """Path of the checkpoint."""
         return self.path / "checkpoint.safetensors"
+
+    @property
+    def begun_with(self) -> Path:
+        """Path of the experiment that the run began with; see :mod:`fedgraph.runs.resuming`."""
+        return self.path / "logs" / "begun-with.toml"
 
     @property
     def models(self) -> Path:
@@ -176,6 +184,46 @@ class RunFolder:
         differing = {key: how for key, how in self.other_data(data).items() if key not in but}
         if differing:
             raise ExperimentError(f"{where}: {self.path} is a run with other [data]: {'; '.join(differing.values())}")
+
+    def begin_or_go_on(self, experiment: Experiment, own: Collection[str] = ()) -> None:
+        """Write down what the run begins with or, where something was trained already, check that it is the same.
+
+        What has changed and may is written into ``experiment.toml``, and the notes of the run say so.
+
+        Parameters
+        ----------
+        experiment : Experiment
+            As it is to be run now.
+        own : collection of str
+            Keys of the method's own table that may change in a run that is resumed.
+
+        Raises
+        ------
+        ExperimentError
+            As for :meth:`check_goes_on`.
+        """
+        if self.checkpoint.exists():
+            self.notes += notes(self.check_goes_on(experiment, own))
+        else:
+            self.begun_with.parent.mkdir(exist_ok=True)
+            write_atomically(self.begun_with, experiment.as_toml().encode())
+        if load_experiment(self.path / "experiment.toml").as_dict() != experiment.as_dict():
+            write_atomically(self.path / "experiment.toml", experiment.as_toml().encode())
+
+    def check_goes_on(self, experiment: Experiment, own: Collection[str] = ()) -> dict[str, tuple[str, str]]:
+        """Check that a run that has trained goes on with the experiment that it began with.
+
+        Returns old and new value of the keys that have changed, and may; see :mod:`fedgraph.runs.resuming`. Nothing is
+        checked where there is no checkpoint yet.
+
+        Raises
+        ------
+        ExperimentError
+            With each key that must not change, its old and its new value, and what to do.
+        """
+        if not self.checkpoint.exists() or not self.begun_with.is_file():
+            return {}
+        return check_goes_on(self.path, self.begun_with, experiment, own)
 
     def check_unfinished(self) -> None:
         """Raise RunError when the run is finished, so that there is nothing to continue."""
@@ -301,6 +349,8 @@ class Recorder(Callback):
         Callbacks whose state belongs to the checkpoint.
     counters : callable, optional
         Called at a checkpoint for numbers that must survive a resume (exchanges, bytes, seconds).
+    examples : mapping of str to Tensor, optional
+        Number of examples of each client by split, which are the same in a run that is resumed.
 
     Attributes
     ----------
@@ -315,6 +365,7 @@ class Recorder(Callback):
         checkpoint_every: int,
         watched: Sequence[Callback] = (),
         counters: Callable[[], dict[str, float]] = dict,
+        examples: Mapping[str, Tensor] | None = None,
     ) -> None:
         self._folder = folder
         self._file = folder.metrics
@@ -322,6 +373,7 @@ class Recorder(Callback):
         self._watched = list(watched)
         self._names = list(names)
         self.counters = counters
+        self._examples = dict(examples or {})
         self.last: Evaluation | None = None
 
     def on_training(self, training: Training) -> None:
@@ -363,6 +415,7 @@ class Recorder(Callback):
             {
                 "round": server_round,
                 "clients": self._names,
+                "examples": self._examples,
                 "strategy": state(),
                 "watched": {type(callback).__name__: callback.state() for callback in self._watched},
                 "metrics-bytes": self._lines_on_disk(),

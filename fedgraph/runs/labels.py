@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fedgraph.support.settings import UNSET
+
 _MOST_KEYS = 3
 """Keys that a name has room for."""
 _WITHOUT_EFFECT = ("experiment.name", "evaluation.yardsticks", "output.")
@@ -48,6 +50,8 @@ def _keys(experiment: Mapping[str, Any]) -> dict[str, Any]:
 
 def _flat(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
+        if key == UNSET:
+            continue
         if isinstance(value, Mapping):
             yield from ((f"{key}.{inner}", each) for inner, each in _flat(value))
         else:

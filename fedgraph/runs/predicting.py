@@ -20,6 +20,7 @@ from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.running import check_grid, run_one
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import add_plugin_paths
+from fedgraph.support.settings import selected
 
 
 def predict(
@@ -117,13 +118,13 @@ class Prediction:
         if head.method.name == "f3-forecast":
             _check_options(options, ("samples", "draws", "secret"), "f3")
             known = {*EncoderSettings.keys()}
-            table |= {key: value for key, value in head.method_table.items() if key in known}
+            table |= selected(head.method_table, known)
             return cls(trained, "f3-forecast-inference", table | ({} if windows is None else {"windows": windows}))
         _check_options(options, ("windows",), "f3-forecast")
         if samples not in (None, *get_args(SampleSplit)):
             raise ExperimentError(f"samples is one of {', '.join(get_args(SampleSplit))}, not '{samples}'")
         known = {*LocalModelSettings.keys(), "noise", "draws"}
-        table |= {key: value for key, value in head.method_table.items() if key in known}
+        table |= selected(head.method_table, known)
         table |= {"samples": samples or "new", **({"draws": draws} if draws else {})}
         if secret is None:
             return cls(trained, "f3-inference", table)

@@ -166,6 +166,9 @@ def resume(
 
     Raises
     ------
+    ExperimentError
+        When its ``experiment.toml`` was changed since something was trained, in a key that must not change; see
+        :mod:`fedgraph.runs.resuming`.
     RunError
         When it is no run folder, the run is finished already, or it does not finish now.
     """
@@ -173,6 +176,8 @@ def resume(
     folder = RunFolder.open(path)
     folder.check_unfinished()
     add_plugin_paths(folder.plugins)
+    experiment = load_experiment(folder.path / "experiment.toml")
+    folder.check_goes_on(experiment, ChosenMethod(experiment).may_change)
     return _run_all([folder], grid, nodes, data_dir, progress, new=False)[0]
 
 
@@ -294,12 +299,18 @@ def run_one(
     try:
         _run_or_go_on(folder, grid, nodes, data_dir, console, label, model_dir, listeners)
     except FedgraphError as error:
-        raise RunError(f"{error}\nRun folder: {folder.path}; {advice or _how_to_go_on(folder)}") from error
+        how = "" if folder.is_finished else f"; {advice or _how_to_go_on(folder)}"
+        raise RunError(f"{error}\nRun folder: {folder.path}{how}") from error
     return folder.summary()
 
 
 def _how_to_go_on(folder: RunFolder) -> str:
     """Say how a run that failed goes on; what its nodes were told stays as it was."""
+    if folder.checkpoint.exists():
+        return (
+            "go on with --resume, from its last checkpoint: [experiment] rounds, on-missing, min-clients, timeout and "
+            "[output] may change in its experiment.toml; for another method, data, model or training start a new run"
+        )
     told = folder.node_config
     if not told:
         return "once its experiment.toml is mended, go on with --resume"

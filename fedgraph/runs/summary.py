@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor
 from fedgraph import __version__
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Traffic
+from fedgraph.runs.attendance import attendance, counts, in_words
 from fedgraph.runs.callbacks import Evaluation
 from fedgraph.training import summarise
 
@@ -55,6 +56,7 @@ def summary_of(
     nodes: int | None = None,
     groups: Sequence[str] | None = None,
     noted: Mapping[str, Any] | None = None,
+    trainings: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Build the content of ``summary.json``.
 
@@ -82,6 +84,8 @@ def summary_of(
         Group of each client; metrics are then also summarised over each group.
     noted : mapping, optional
         Further entries, such as those of callbacks.
+    trainings : iterable of mapping, optional
+        Lines of ``metrics.jsonl`` about training, which say who missed it.
 
     Returns
     -------
@@ -90,7 +94,11 @@ def summary_of(
     """
     split_metrics = by_split(evaluation.metrics) if evaluation is not None else {}
     values = {split: per_client(names, metrics) for split, metrics in split_metrics.items()}
-    return {
+    by_client = {split: value["per_client"] for split, value in values.items()}
+    expected = dict.fromkeys(experiment.clients.expect or (), "no node hosted it")
+    lost = {name: reason for name, reason in expected.items() if name not in names}
+    absent = {**lost, **(evaluation.absent if evaluation is not None else {})}
+    summary = {
         "experiment": experiment.experiment.name,
         "method": experiment.method.name,
         "data": data,
@@ -103,11 +111,16 @@ def summary_of(
         **traffic.per_client(len(names)),
         "seconds": round(seconds, 3),
         "metrics": {split: value["metrics"] for split, value in values.items()},
-        "per_client": {split: value["per_client"] for split, value in values.items()},
+        "per_client": by_client,
+        **attendance(names, by_client, absent, trainings),
         **({} if groups is None else _by_group(names, groups, split_metrics)),
         **(noted or {}),
         "weights_sha256": sha256,
     }
+    if getattr(experiment.data, "test", None) == "shared" and "test" in by_client:
+        who = in_words(*counts(summary, "test"))
+        summary["measured"] = f"{who}, all measured on the same test data with the model each holds at the end"
+    return summary
 
 
 def _by_group(

@@ -95,13 +95,37 @@ def load_object(path: str, key: str) -> Any:
 
 
 def check_nothing_hides_ours() -> None:
-    """Raise ExperimentError if a user's folder called ``strategies`` or ``clients`` hides this project's own."""
+    """Raise ExperimentError if another folder called ``strategies`` or ``clients`` hides this project's own.
+
+    Be it a user's, or that of another checkout of this project.
+    """
     for top in _OURS:
         spec = importlib.util.find_spec(top)
         found = list(spec.submodule_search_locations or ()) if spec else []
         if [Path(folder).resolve() for folder in found] != [_own(top)]:
+            others = [Path(folder).resolve().parent for folder in found]
+            if any(map(_is_checkout, others)):
+                raise ExperimentError(
+                    f"Two checkouts of fedgraph are mixed: the code of {_own('')} runs with {top} of {others[0]}. Take "
+                    "one of them off PYTHONPATH, or start from another folder"
+                )
             hidden = f"this project's own {_own(top)}"
             raise ExperimentError(f"The folder {', '.join(found) or top} hides {hidden}: rename yours")
+
+
+def other_checkouts() -> list[Path]:
+    """Return other places where this project lies, in the current folder and on ``sys.path``, whose code does not run.
+
+    The current folder counts from within: a checkout in which one stands somewhere is found too.
+    """
+    here = Path.cwd()
+    folders = [here, *here.parents, *(Path(entry or ".") for entry in sys.path)]
+    found = dict.fromkeys(folder.resolve() for folder in folders)
+    return [folder for folder in found if folder != _own("") and _is_checkout(folder)]
+
+
+def _is_checkout(folder: Path) -> bool:
+    return all((folder / name / "__init__.py").is_file() for name in ("fedgraph", *_OURS))
 
 
 def _own(top: str) -> Path:
@@ -116,7 +140,9 @@ def _shadow_hint(module_name: str) -> str:
     ours = _own(top)
     seen = [Path(folder).resolve() for folder in getattr(sys.modules.get(top), "__path__", [])]
     theirs = [Path(entry or ".").resolve() / top for entry in sys.path]
-    for folder in (folder for folder in dict.fromkeys([*seen, *theirs]) if folder != ours and folder.is_dir()):
+    # That of another checkout is nobody's to rename.
+    users = [folder for folder in theirs if not _is_checkout(folder.parent)]
+    for folder in (folder for folder in dict.fromkeys([*seen, *users]) if folder != ours and folder.is_dir()):
         hides, hidden = (
             (folder, f"this project's own {ours}") if folder in seen else (f"this project's own {ours}", folder)
         )

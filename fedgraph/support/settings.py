@@ -1,19 +1,23 @@
 """Base class of every table of an experiment file, and numbers that change with the round.
 
-Keys are in kebab case. Unknown keys are refused; the message lists the known ones.
+Keys are in kebab case. Unknown keys are refused; the message lists the known ones. Any table may have the key
+``unset``, a list of those of its keys that have no value: TOML has no null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Generic, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from typing_extensions import TypeVar
 
 from fedgraph.support.errors import ExperimentError, similar
 
 S = TypeVar("S", bound="Settings", default="Settings")
+
+UNSET = "unset"
+"""Key of any table: the list of those of its keys that have no value."""
 
 
 def _kebab(name: str) -> str:
@@ -27,14 +31,63 @@ class Settings(BaseModel):
         alias_generator=_kebab, populate_by_name=True, extra="forbid", frozen=True, validate_default=True
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_unset(cls, table: Any) -> Any:
+        return with_nulls(table) if isinstance(table, Mapping) else table
+
     @classmethod
     def keys(cls) -> list[str]:
         """Return the keys that a TOML table of this kind may contain."""
         return [_kebab(name) for name in cls.model_fields]
 
-    def as_table(self) -> dict[str, Any]:
-        """Return the settings as a plain TOML table with all defaults filled in; keys that are None are left out."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+    def as_table(self, nulls: bool = False) -> dict[str, Any]:
+        """Return the settings as a plain table with all defaults filled in; keys that are None only with ``nulls``."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=not nulls)
+
+    def as_written(self) -> dict[str, Any]:
+        """Return the settings as a TOML table that says everything: keys that are None are listed in ``unset``.
+
+        What is read of it does not depend on any default.
+        """
+        table: dict[str, Any] = _as_written(self, self.as_table())
+        return table
+
+
+def _as_written(value: Any, plain: Any) -> Any:
+    """Return ``plain``, of :meth:`Settings.as_table`, with ``unset`` in it and in the tables within."""
+    if isinstance(value, Settings):
+        items = {_kebab(name): getattr(value, name) for name in type(value).model_fields}
+        return without_nulls(
+            {key: None if item is None else _as_written(item, plain[key]) for key, item in items.items()}
+        )
+    if isinstance(value, Mapping):
+        return {key: _as_written(item, plain[key]) for key, item in value.items() if key in plain}
+    if isinstance(value, (list, tuple)):
+        return [_as_written(item, each) for item, each in zip(value, plain, strict=True)]
+    return plain
+
+
+def with_nulls(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with None for the keys that its key ``unset`` lists, unless they are given.
+
+    Raises ValueError when ``unset`` is no list of keys.
+    """
+    names = table.get(UNSET, ())
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{UNSET} is a list of keys that have no value, not {names!r}")
+    return {**dict.fromkeys(names), **{key: value for key, value in table.items() if key != UNSET}}
+
+
+def without_nulls(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table without the keys that are None, which ``unset`` lists instead."""
+    names = [key for key, value in table.items() if value is None]
+    return {**{key: value for key, value in table.items() if value is not None}, **({UNSET: names} if names else {})}
+
+
+def selected(table: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """Return those keys of a table that are among ``keys``, and None for those of them that are unset."""
+    return {key: value for key, value in with_nulls(table).items() if key in keys}
 
 
 class Configured(Generic[S]):
@@ -66,8 +119,7 @@ class Configured(Generic[S]):
 
 def part_of(kind: type[S], table: Mapping[str, Any], where: str) -> S:
     """Validate those keys of ``table`` that ``kind`` has; raises ExperimentError as :func:`parse` does."""
-    known = set(kind.keys())
-    return parse(kind, {key: value for key, value in table.items() if key in known}, where)
+    return parse(kind, selected(table, kind.keys()), where)
 
 
 def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:

@@ -63,6 +63,7 @@ DIRECTION: dict[str, Literal["lower", "higher"]] = {
     "accuracy": "higher",
     "auc": "higher",
     "aupr": "higher",
+    "ece": "lower",
     "f1": "higher",
     "loss": "lower",
     "mae": "lower",
@@ -342,6 +343,10 @@ def tally(
     task: TaskSpec, mean: Tensor, std: Tensor, horizons: Sequence[int] = (), missing_as: float | None = None
 ) -> Tally:
     """Return an empty tally of the metrics of ``task`` for clients whose scaling is ``mean`` and ``std``."""
+    if task.positive is not None and not horizons:
+        from fedgraph.training.positive_class import PositiveClassTally
+
+        return PositiveClassTally(task)
     if task.kind == "classification" and not horizons:
         return ClassificationTally(task)
     return ErrorTally(task, mean, std, horizons, missing_as)

@@ -85,7 +85,7 @@ def graphs_page(context: StudyContext) -> StudyPage:
     known = NumberTable("networks", "The networks", ("network", "features", "skeleton", "moral graph"), sizes)
     context.console.print("chain, NGR")
     chain = tuple(_chain_line(options, seed) for seed in context.seeds)
-    revealed = NumberTable("chain", "A Gaussian chain", ("seed", "edges", *_SCORES, "released F1"), chain)
+    revealed = NumberTable("chain", "A Gaussian chain", ("model", "seed", "edges", *_SCORES, "released F1"), chain)
     return StudyPage(_text(options, skeleton, known, revealed), moral, (skeleton, known, revealed))
 
 
@@ -133,7 +133,7 @@ def _chain_line(options: GraphsOptions, seed: int) -> tuple[object, ...]:
     schema = Schema(tuple(Feature(name, "real") for name in names))
     found = fit_ngr(schema, [rows[count:]], [rows[:count]], ["chain"], NGRSettings(), seed)
     graph = FeatureGraph.from_adjacency(names, found.adjacency[0])
-    return seed, len(graph.edges), *_scores([graph], chain).tolist(), RELEASED_F1
+    return "NGR", seed, len(graph.edges), *_scores([graph], chain).tolist(), RELEASED_F1
 
 
 def _chain(features: int, rows: int, seed: int) -> Tensor:

@@ -81,6 +81,11 @@ class ChosenMethod:
             build_stock(self.strategy_class, self._table, self._where, clients=1)
 
     @property
+    def may_change(self) -> tuple[str, ...]:
+        """Keys of the method's own table that may change in a run that is resumed."""
+        return self.strategy_class.may_change if issubclass(self.strategy_class, MethodStrategy) else ()
+
+    @property
     def uses_graph(self) -> bool:
         """Whether results depend on the client graph; stock strategies get none."""
         return issubclass(self.strategy_class, MethodStrategy) and self.strategy_class.uses_graph(self.settings)

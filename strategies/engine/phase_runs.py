@@ -72,7 +72,7 @@ def execute_phases(
 
     plan = PhasesPlan(
         client=method.client,
-        experiment=experiment.client_part(method.settings.as_table()),
+        experiment=experiment.client_part(method.settings.as_table(nulls=True)),
         data=experiment.data,
         model=experiment.model,
         seed=head.seed,

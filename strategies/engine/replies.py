@@ -120,7 +120,8 @@ def collect(
         good = torch.tensor([name not in unusable for name in clients[node]])
         parts.append((asked[node][good], _rows(reply, good)))
     for reason in by_reason(absent) if log_absent else ():
-        log.warning("no usable reply from %s", reason)
+        # Of an absence that lasts, the screen shows the first exchange alone; the run's log has every one.
+        log.warning("no usable reply from %s", reason, extra={"once": f"absent: {reason}"})
     return _stack(federation, parts, absent)
 
 

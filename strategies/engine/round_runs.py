@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation, OrderedGrid, Traffic, identify
@@ -104,7 +105,9 @@ def execute_rounds(
 
     least = max(model.least_examples for model in architectures.models)
     watched = _watched(experiment, federation, folder, lambda: counters()["seconds"], least)
-    recorder = Recorder(folder, federation.names, experiment.output.checkpoint_every, watched, counters)
+    recorder = Recorder(
+        folder, federation.names, experiment.output.checkpoint_every, watched, counters, federation.num_examples
+    )
     plan = RunPlan(
         layout=architectures.layout,
         client=method.client,
@@ -131,7 +134,7 @@ def execute_rounds(
     if evaluation.compare_peers:
         check_comparable(experiment, strategy)
     if experiment.output.resume:
-        earlier.update(_go_on(recorder, strategy, federation))
+        earlier.update(_go_on(recorder, strategy, federation, head.rounds))
     strategy.summary()
     strategy.start(
         ordered,
@@ -192,7 +195,7 @@ def open_federation(
     FedgraphError
         When clients are missing, hosted twice or disagree, and when the graph does not fit them.
     """
-    settings = method.settings.as_table()
+    settings = method.settings.as_table(nulls=True)
     federation = identify(
         grid,
         method.client,
@@ -248,17 +251,48 @@ def _check_restorable(experiment: Experiment) -> None:
     )
 
 
-def _go_on(recorder: Recorder, strategy: CohortStrategy, federation: Federation) -> dict[str, float]:
-    """Restore the strategy to the last checkpoint; return the counters at that time, empty without a checkpoint."""
+def _go_on(recorder: Recorder, strategy: CohortStrategy, federation: Federation, rounds: int) -> dict[str, float]:
+    """Restore the strategy to the last checkpoint; return the counters at that time, empty without a checkpoint.
+
+    Raises
+    ------
+    RunError
+        For other clients or other numbers of their examples than before, a checkpoint of another method or model, and
+        fewer rounds than were trained.
+    """
     saved = recorder.resume()
     if saved is None:
         return {}
     if saved["clients"] != list(federation.names):
         raise RunError("other clients take part than before the run was stopped; it cannot go on with these")
-    strategy.load_state(saved["strategy"])
-    log.info("going on after round %d", strategy.progress.rounds)
+    _check_same_examples(saved.get("examples", {}), federation)
+    try:
+        strategy.load_state(saved["strategy"])
+        if len(strategy.models) != len(federation.names):
+            raise ValueError(f"{len(strategy.models)} models of {len(federation.names)} clients")
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise RunError(
+            f"the checkpoint of this run is of another method or model than its experiment.toml describes "
+            f"({type(error).__name__}: {error}): set the experiment back, or start a new run"
+        ) from error
+    done = strategy.progress.rounds
+    if done > rounds:
+        raise RunError(f"[experiment] rounds = {rounds}, but this run has trained {done} already: set {done} or more")
+    log.info("going on after round %d", done)
     counters: dict[str, float] = saved["counters"]
     return counters
+
+
+def _check_same_examples(before: Mapping[str, Tensor], federation: Federation) -> None:
+    """Raise RunError, with the client, when a client has other numbers of examples than when the run was stopped."""
+    for split, counts in before.items():
+        now = federation.num_examples.get(split)
+        for name, old, new in zip(federation.names, counts.tolist(), () if now is None else now.tolist(), strict=False):
+            if old != new:
+                raise RunError(
+                    f"client '{name}' has {new} {split} examples and had {old} when this run was stopped: a run goes "
+                    "on with the data that it began with. Set the data back, or start a new run"
+                )
 
 
 def _write_results(
@@ -287,9 +321,6 @@ def _write_results(
     graph = federation.graph
     if strategy.needs_graph and graph is not None and graph.without_self_loops().num_edges == 0:
         noted["notes"] = ["the client graph has no edges, so that nothing is shared along it: see [graph]"]
-    if getattr(experiment.data, "test", None) == "shared" and "test" in experiment.evaluation.splits:
-        count = len(federation.names)
-        noted["measured"] = f"{count} clients, all measured on the same test data with the model each holds at the end"
     folder.notes.extend(notes_of(strategy.progress.broken, federation))
     noted["task"] = asdict(federation.task)
     if strategy.progress.kept or not strategy.restorable:
@@ -299,21 +330,21 @@ def _write_results(
     noted["models_per_round"] = _models_per_round(folder, strategy)
     noted |= strategy.defence.facts() | strategy.facts() | ({} if peers is None else {"peers": peers.summary()})
     totals = recorder.counters()
-    folder.write_summary(
-        summary_of(
-            experiment,
-            federation.names,
-            federation.data,
-            rounds=strategy.progress.rounds,
-            traffic=Traffic(**{name: int(totals[name]) for name in vars(Traffic())}),
-            seconds=totals["seconds"],
-            evaluation=recorder.last,
-            sha256=weights_sha256(federation.names, strategy.with_frozen(strategy.models)[1]),
-            nodes=len(federation.hosts),
-            groups=federation.groups,
-            noted=noted,
-        )
+    summary = summary_of(
+        experiment,
+        federation.names,
+        federation.data,
+        rounds=strategy.progress.rounds,
+        traffic=Traffic(**{name: int(totals[name]) for name in vars(Traffic())}),
+        seconds=totals["seconds"],
+        evaluation=recorder.last,
+        sha256=weights_sha256(federation.names, strategy.with_frozen(strategy.models)[1]),
+        nodes=len(federation.hosts),
+        groups=federation.groups,
+        noted=noted,
+        trainings=folder.trainings(),
     )
+    folder.write_summary(summary)
     log.info(
         "finished: %s; %d exchanges, %.1f MB down, %.1f MB up", folder.path / "summary.json",
         totals["exchanges"], totals["bytes_down"] / 1e6, totals["bytes_up"] / 1e6,

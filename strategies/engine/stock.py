@@ -53,7 +53,7 @@ class StockStrategy(CohortStrategy):
 
     Nodes of a strategy that only averages (FedAvg, FedProx, FedAvgM, FedAdam, FedAdagrad, FedYogi) send the mean of
     their clients' models, weighted by training examples, unless replies of single clients are needed for ``on-missing =
-    "keep-last"`` or ``[defence]``.
+    "keep-last"``, for ``[defence]``, or for a ``train_metrics_aggr_fn`` of its own.
 
     Running statistics are averaged over clients where ``stock`` has an optimiser at the server, which would make
     variances negative; of any other strategy, variances below 0 are set to 0.
@@ -108,9 +108,11 @@ class StockStrategy(CohortStrategy):
     def averages(self) -> bool:
         """Whether nodes send the mean of their clients' models, in place of all of them."""
         stock: Any = self.stock
-        of_means = type(stock).aggregate_train in _OF_MEANS and stock.weighted_by_key == "num-examples"
+        if type(stock).aggregate_train not in _OF_MEANS or stock.weighted_by_key != "num-examples":
+            return False
+        own_metrics = not getattr(stock.train_metrics_aggr_fn, "__module__", "").startswith("flwr.")
         defended = self.defence.table.clip or self.defence.table.krum
-        return of_means and not defended and self.plan.on_missing != "keep-last"
+        return not (own_metrics or defended or self.plan.on_missing == "keep-last")
 
     def train_round(self, server_round: int, nodes: Nodes) -> Replies:
         """Train the clients that the strategy draws, which depend on the seed and the round alone."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,24 +10,11 @@ import torch
 from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
+from fedgraph.methods import NODE_MINIMA, constructor_arguments
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
 from fedgraph.support.plugins import load_object
-
-_MINIMA = ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes")
-
-
-def stock_keys(stock_class: type[Strategy]) -> dict[str, Any]:
-    """Return the keys of a stock strategy's table with their defaults: the arguments of its constructors."""
-    known: dict[str, inspect.Parameter] = {}
-    for base in reversed(stock_class.__mro__):
-        if "__init__" in vars(base) and base is not object:
-            known.update(inspect.signature(vars(base)["__init__"]).parameters)
-    return {
-        name.replace("_", "-"): parameter.default
-        for name, parameter in known.items()
-        if name != "self" and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    }
+from fedgraph.support.settings import with_nulls
 
 
 def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: str, clients: int) -> Strategy:
@@ -50,12 +36,13 @@ def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: st
             "configure_train, aggregate_train, configure_evaluate and aggregate_evaluate alone: move into these what "
             "`start` does, or run it by `flwr run` with an app of your own"
         )
-    known = stock_keys(stock_class)
+    known = constructor_arguments(stock_class)
+    table = with_nulls(table)
     arguments = {key.replace("-", "_"): value for key, value in table.items()}
     unknown = sorted(set(table) - set(known))
     if unknown:
         raise ExperimentError(f"{where} has no key '{unknown[0]}'; known keys: {', '.join(sorted(known))}")
-    for name in _MINIMA:
+    for name in NODE_MINIMA:
         default = known.get(name.replace("_", "-"))
         if isinstance(default, int):
             arguments.setdefault(name, min(default, clients))

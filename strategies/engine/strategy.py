@@ -36,6 +36,9 @@ class MethodStrategy(Strategy, Configured[S]):
         Whether the method's own table describes the models, so that an experiment has no table ``[model]``.
     defences : tuple of str
         Keys of ``[defence]`` that the method heeds; others are refused.
+    may_change : tuple of str
+        Keys of the method's own table that may change in a run that is resumed: nothing that it has computed or
+        received until then depends on them.
     expected_failures : dict of str to str
         Checks of ``fedgraph check`` that the method fails by design, by name, and the reason.
     """
@@ -48,6 +51,7 @@ class MethodStrategy(Strategy, Configured[S]):
     mixes_models: ClassVar[bool] = True
     own_models: ClassVar[bool] = False
     defences: ClassVar[tuple[str, ...]] = ()
+    may_change: ClassVar[tuple[str, ...]] = ()
     expected_failures: ClassVar[dict[str, str]] = {}
 
     @classmethod

@@ -1,14 +1,20 @@
 import json
 import math
+import tomllib
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
+from flwr.serverapp.strategy import FedAdam
 
 from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.methods.baselines import DittoSettings
+from fedgraph.models.mlp import MLPSettings
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import ExperimentError, IdentityError, RunError
+from fedgraph.training import TrainSettings
 from strategies.app import from_run_config
 
 METHODS = ["sfl", "local", "fedavg"]
@@ -282,6 +288,56 @@ def test_fedavgm_resumes_to_the_same_weights(digits_tables, run_experiment):
     tables["FedAvgM"] = {"server-momentum": 0.9}
     whole = run_experiment({**tables, "experiment": {**tables["experiment"], "rounds": 4}})
     resumed = go_on(run_experiment, tables, 2, 4)
+    assert summary_of(resumed)["weights_sha256"] == summary_of(whole)["weights_sha256"]
+
+
+def with_other_defaults(monkeypatch):
+    """Defaults of a later version: of a method, of local training (from none, too), of a model and a stock strategy."""
+    for kind, field, value in (
+        (DittoSettings, "lambda_personal", 2.0),
+        (TrainSettings, "momentum", 0.9),
+        (TrainSettings, "clip_norm", 1e-3),
+        (MLPSettings, "hidden", (3,)),
+    ):
+        monkeypatch.setattr(kind.model_fields[field], "default", value)
+        kind.model_rebuild(force=True)
+    monkeypatch.setitem(FedAdam.__init__.__kwdefaults__, "eta", 0.01)
+
+
+@pytest.fixture
+def later(monkeypatch):
+    """``with later():`` is run by a version with other defaults."""
+
+    @contextmanager
+    def patched():
+        try:
+            with monkeypatch.context() as patch:
+                with_other_defaults(patch)
+                yield
+        finally:
+            for kind in (DittoSettings, TrainSettings, MLPSettings):
+                kind.model_rebuild(force=True)
+
+    return patched
+
+
+@pytest.mark.parametrize("head", [{"method": "ditto"}, {"strategy": "flwr.serverapp.strategy:FedAdam"}])
+def test_a_run_keeps_the_defaults_that_it_began_with(digits_tables, run_experiment, later, head):
+    """Where it is resumed, and where its experiment is run again, by a version with other defaults."""
+    tables = {**digits_tables, "experiment": {**head, "rounds": 2}, "model": {"name": "mlp"}}
+    tables["train"] = {"local-epochs": 1, "batch-size": 16}
+    first = run_experiment(tables)
+    weights = summary_of(first)["weights_sha256"]
+    file = first.path / "experiment.toml"
+    (first.path / "summary.json").unlink()
+    text = file.read_text()
+    file.write_text(text.replace("rounds = 2\n", "rounds = 4\n"))
+    with later():
+        assert summary_of(run_experiment(tables))["weights_sha256"] != weights
+        again = run_experiment(tomllib.loads(text))
+        resumed = run_experiment(None, folder=RunFolder.open(first.path))
+    assert summary_of(again)["weights_sha256"] == weights
+    whole = run_experiment({**tables, "experiment": {**head, "rounds": 4}})
     assert summary_of(resumed)["weights_sha256"] == summary_of(whole)["weights_sha256"]
 
 

@@ -391,14 +391,11 @@ def test_a_run_goes_on_with_what_was_sent_when_only_the_fusion_is_mended(
     assert (folder.summary()["fusion"]["epochs"], folder.summary()["exchanges"]) == (1, 1)
 
 
-def test_owners_are_asked_again_when_what_they_send_is_mended(patches_tables, run_experiment, monkeypatch, tmp_path):
+def test_what_owners_have_sent_cannot_be_changed_afterwards(patches_tables, run_experiment, monkeypatch, tmp_path):
     folder = stopped_in_fusion(run_experiment, patches_tables, monkeypatch, tmp_path)
     mended(folder, ("lacking-share = 0.0\n", "lacking-share = 0.5\n"))
-    run_experiment(patches_tables, folder=folder)
-    patches_tables["data"]["lacking-share"] = 0.5
-    whole = run_experiment(patches_tables)
-    assert (folder.path / "predictions.csv").read_text() == (whole.path / "predictions.csv").read_text()
-    assert (folder.summary()["exchanges"], whole.summary()["exchanges"]) == (2, 1)
+    with pytest.raises(ExperimentError, match=r"data.lacking-share was 0.0 and is 0.5.* may change: .*, f3.epochs, "):
+        run_experiment(patches_tables, folder=folder, client=refuse)
 
 
 def test_a_calibrated_network_is_what_the_run_leaves(patches_tables, run_experiment):

@@ -13,14 +13,20 @@ import pytest
 import tomli_w
 import torch
 from flwr.app import Array, Message
+from safetensors.torch import load_file as load_safetensors
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
+import clients.engine.table_rows as table_rows
+from clients import fedngm
 from clients.app import app as client_app
+from clients.engine.node import forget_cohorts
+from clients.engine.table_rows import TableRows
 from fedgraph.commands import cli
 from fedgraph.data import open_source
 from fedgraph.data.encoding.values import read_values
 from fedgraph.data.tables.client_tables import client_table_source, rows_of
+from fedgraph.data.tables.mixed import MixedTableSource
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.graph import read_graph
 from fedgraph.graph.feature_graph import read_feature_graph
@@ -85,6 +91,73 @@ def test_phases_and_what_comes_out(table_tables, run_experiment):
     assert per_client["ecg-mae-personal"]["north"] is None
     assert per_client["weight-mae-personal"]["north"] is None, "nothing of its own, so that the global model is its own"
     assert "validation/weight-r2-local" not in per_client
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How often tables are loaded and read, schemas inferred, and graphs recovered, by client where that is told."""
+    found = {"rows": 0, "loaded": [], "inferred": 0, "read": 0, "recovered": []}
+
+    def count(owner, name, note):
+        original = getattr(owner, name)
+
+        def noted(*given, **named):
+            note(*given)
+            return original(*given, **named)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    def more(key, entries=()):
+        found[key] = found[key] + (list(entries) if isinstance(found[key], list) else 1)
+
+    count(TableRows, "__init__", lambda *given: more("rows"))
+    count(MixedTableSource, "load_table", lambda source, name: more("loaded", [name]))
+    count(table_rows, "infer_schema", lambda *given: more("inferred"))
+    count(table_rows, "read_values", lambda *given: more("read"))
+    count(fedngm, "recover", lambda settings, tables, *given: more("recovered", [table.client for table in tables]))
+    return found
+
+
+def test_tables_are_read_and_graphs_recovered_once_for_every_client(table_tables, run_experiment, counted):
+    """In a process: of all features, and of the common ones; of those the public rows too, for each of two nodes."""
+    folder = run_experiment(table_tables, nodes=2)
+    assert folder.summary()["private_features"] == {"east": ["ecg"], "west": ["dose"]}
+    assert counted["rows"] == 2
+    assert sorted(counted["loaded"]) == NAMES
+    assert counted["inferred"] == 3
+    assert counted["read"] == 3 + 2 + 2
+    assert sorted(counted["recovered"]) == NAMES
+    run_experiment(table_tables, nodes=2)
+    assert counted["rows"] == 4, "another run reads them anew"
+
+
+def test_graphs_are_recovered_once_where_every_message_reaches_another_process(table_tables, run_experiment, counted):
+    def forgetful(message, context):
+        forget_cohorts()
+        return client_app(message, context)
+
+    with_memory = load_safetensors(run_experiment(table_tables).path / "graphical-model.safetensors")
+    first = sorted(counted["recovered"])
+    folder = run_experiment(table_tables, client=forgetful)
+    assert sorted(counted["recovered"]) == sorted([*first, *NAMES])
+    without = load_safetensors(folder.path / "graphical-model.safetensors")
+    assert with_memory.keys() == without.keys()
+    assert all(torch.equal(value, without[name]) for name, value in with_memory.items())
+
+
+def test_a_graph_of_other_rows_is_not_taken_for_that_of_these(table_tables, run_experiment, counted):
+    """The file of a client in the state folder is of a phase that was asked of other rows, or is broken."""
+
+    def tampering(message, context):
+        request = PhaseRequest.unpack(message.content)
+        if request.phase == "finish":
+            for path in Path(context.node_config["state-dir"]).rglob("feature-graphs/*.json"):
+                told = json.dumps({"of": "other rows", "graph": {"names": [], "edges": []}})
+                path.write_text(told if path.stem == "east" else "{")
+        return client_app(message, context)
+
+    run_experiment(table_tables, client=tampering)
+    assert sorted(counted["recovered"]) == sorted([*NAMES, "east", "west"])
 
 
 @pytest.mark.slow

@@ -282,13 +282,9 @@ def test_a_resumed_run_that_had_no_more_to_learn_does_not(tables, run_experiment
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        (
-            "lacking-share = 0.0",
-            "lacking-share = 0.3",
-            "other samples, labels or splits than when",
-        ),
-        ("split-seed = 0", "split-seed = 1", "other samples, labels or splits than when"),
-        ("hidden = 5", "hidden = 4", "describes another fusion model than when this run was stopped"),
+        ("lacking-share = 0.0", "lacking-share = 0.3", "data.lacking-share was 0.0 and is 0.3"),
+        ("split-seed = 0", "split-seed = 1", "data.split-seed was 0 and is 1"),
+        ("hidden = 5", "hidden = 4", "vfl.hidden was 5 and is 4"),
     ],
     ids=["samples", "splits", "fusion"],
 )

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-import http.client
+import errno
+import os
 import socket
 import ssl
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from fedgraph.support.errors import RunError
+
+if TYPE_CHECKING:
+    import httpx
 
 _SECONDS = 10.0
 _MOST_AHEAD, _MOST_BEHIND = 5.0, 300.0
 """Seconds that the clock of a node may differ from the server's, which takes signatures of no other time."""
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Names of this machine, to which no proxy leads."""
 
 _ADVICE = {
     "certificate has expired": "ask the operator of the server for a new one",
@@ -24,8 +35,46 @@ _ADVICE = {
 }
 
 
-def check_superlink(address: str, authority: Path | None) -> None:
+@dataclass
+class Route:
+    """The way to a server, as the HTTP client of Flower finds it.
+
+    Attributes
+    ----------
+    address : str
+        ``host:port`` of the server.
+    peers : list of tuple
+        Host and port of every connection that was tried: the server's, or a proxy's.
+    """
+
+    address: str
+    peers: list[tuple[str, int]] = field(default_factory=list)
+
+    def note(self, event: str, told: dict[str, Any]) -> None:
+        """Note a connection; called by the client for everything that it does."""
+        if event.endswith("connect_tcp.started"):
+            self.peers.append((str(told["host"]), int(told["port"])))
+
+    @property
+    def proxy(self) -> str:
+        """The proxy as ``host:port``, with the variable that names it; empty where there is none."""
+        others = [peer for peer in self.peers if peer != host_and_port(self.address)]
+        if not others:
+            return ""
+        host, port = others[-1]
+        return f"{host}:{port} ({_variable(host)})"
+
+    @property
+    def in_words(self) -> str:
+        """Text that comes after the address of the server."""
+        return f" through the proxy {self.proxy}" if self.proxy else ""
+
+
+def check_superlink(address: str, authority: Path | None) -> Route:
     """Connect as a node would, and check the server's certificate and, by it, this machine's clock.
+
+    The connection is made by the HTTP client that Flower has, which heeds ``https_proxy``, ``http_proxy``,
+    ``all_proxy`` and ``no_proxy``. A server on this machine is reached without a proxy.
 
     Parameters
     ----------
@@ -34,55 +83,122 @@ def check_superlink(address: str, authority: Path | None) -> None:
     authority : Path or None
         Certificate of the authority that signed the server's; None for no encryption, with only the connection checked.
 
+    Returns
+    -------
+    Route
+        The way to the server.
+
     Raises
     ------
     RunError
         When the server cannot be reached, its certificate is not valid for it, or it would refuse the node for its
         clock.
     """
-    host, port = host_and_port(address)
+    host, _ = host_and_port(address)
+    route = Route(address)
     try:
         context = None if authority is None else ssl.create_default_context(cafile=str(authority))
     except (OSError, ssl.SSLError) as error:
         raise RunError(f"{authority} is no certificate of an authority ({error})") from None
-    try:
-        with socket.create_connection((host, port), timeout=_SECONDS) as plain:
-            if context is not None:
-                with context.wrap_socket(plain, server_hostname=host):
-                    pass
-        ahead = None if context is None else _seconds_ahead(host, port, context)
-    except ssl.SSLCertVerificationError as error:
-        said = error.verify_message
-        advice = next((text for part, text in _ADVICE.items() if part in said), "ask the operator of the server")
-        raise RunError(f"the server {address} is not to be trusted: {said}; {advice}") from None
-    except ssl.SSLError as error:
-        raise RunError(f"{address} does not speak TLS ({error.reason}); was the server started with it?") from None
-    except OSError as error:
-        raise RunError(
-            f"cannot reach the server {address}: {error}; is it running, and does a firewall let you?"
-        ) from None
+    asked = time.time()
+    answer = _answer(route, context, past_proxies=host in LOOPBACK)
+    if context is None:
+        if route.proxy and answer is not None and answer.status_code >= 400:
+            raise RunError(
+                f"{answer.status_code} {answer.reason_phrase} came back in place of an answer of the server "
+                f"{address}{route.in_words}: {_let_through(address)}"
+            )
+        return route
+    ahead = None if answer is None else _seconds_ahead(asked, answer)
     if ahead is not None and not -_MOST_BEHIND <= ahead <= _MOST_AHEAD:
         raise RunError(
             f"the clock of this machine is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} that of the "
             f"server {address}, which refuses nodes more than {_MOST_AHEAD:.0f} s ahead or {_MOST_BEHIND:.0f} s "
             "behind: have it set over the network"
         )
+    return route
 
 
-def _seconds_ahead(host: str, port: int, context: ssl.SSLContext) -> float | None:
-    """Return by how much this machine's clock is ahead of the server's, at least; None where it tells no time."""
-    asking = http.client.HTTPSConnection(host, port, timeout=_SECONDS, context=context)
+def _answer(route: Route, context: ssl.SSLContext | None, past_proxies: bool) -> httpx.Response | None:
+    """Ask the server whether it is well, as Flower's client would; None where it does not answer such a question."""
+    import httpx  # which Flower brings
+
+    address = route.address
+    url = f"{'http' if context is None else 'https'}://{address}/health"
     try:
-        asked = time.time()
-        asking.request("GET", "/health")
-        told = parsedate_to_datetime(asking.getresponse().getheader("Date", "")).timestamp()
-    except (OSError, ValueError, http.client.HTTPException):
+        with httpx.Client(verify=context or True, timeout=_SECONDS, trust_env=not past_proxies) as client:
+            return client.get(url, extensions={"trace": route.note})
+    except httpx.ProxyError as error:
+        raise RunError(f"cannot reach the server {address}{route.in_words}: {error}; {_let_through(address)}") from None
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise _not_connected(route, error) from None
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        raise RunError(f"the proxy that the environment names cannot be used: {error}") from None
+    except httpx.TransportError:
         return None
-    finally:
-        asking.close()
+
+
+def _not_connected(route: Route, error: Exception) -> RunError:
+    """Explain why there is no connection, by the errors of the operating system and of TLS that led to it."""
+    address, way = route.address, route.in_words
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            said = cause.verify_message
+            advice = next((text for part, text in _ADVICE.items() if part in said), "ask the operator of the server")
+            return RunError(f"the server {address}{way} is not to be trusted: {said}; {advice}")
+        if isinstance(cause, ssl.SSLError):
+            return RunError(f"{address}{way} does not speak TLS ({cause.reason}); was the server started with it?")
+    advice = "is it running, and does a firewall let you?"
+    if route.proxy:
+        advice = "is the proxy running? Flower goes through it too"
+    elif unheeded := next((name for name in ("grpc_proxy", "GRPC_PROXY") if os.environ.get(name)), ""):
+        advice += f" {unheeded} is set, which Flower does not heed: it takes https_proxy"
+    return RunError(f"cannot reach the server {address}{way}: {str(error) or type(error).__name__}; {advice}")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _let_through(address: str) -> str:
+    host, _ = host_and_port(address)
+    return f"have the proxy let this machine to {address}, or go past it with no_proxy={host}"
+
+
+def _variable(host: str) -> str:
+    """Return the environment variable that names a proxy, without what else it may hold, such as a password."""
+    for name in ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        value = os.environ.get(name, "")
+        if value and urlsplit(value if "://" in value else f"http://{value}").hostname == host.lower():
+            return name
+    return "from the settings of the system"
+
+
+def _seconds_ahead(asked: float, answer: httpx.Response) -> float | None:
+    """Return by how much this machine's clock is ahead of the server's, at least; None where it tells no time."""
+    try:
+        told = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
+    except (TypeError, ValueError):
+        return None
     # It tells whole seconds, of a moment after the question.
     later = time.time()
     return asked - told - 1 if asked - told > 1 else min(later - told, 0.0)
+
+
+def check_port_free(host: str, port: int, what: str) -> None:
+    """Raise RunError when a program, ``what`` in words, could not listen at this address of this machine."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((host, port))
+        except OSError as error:
+            used = error.errno == errno.EADDRINUSE
+            raise RunError(
+                f"{what} cannot listen at port {port} of {host}: "
+                + ("it is in use, by another one perhaps. End that, or give another --port" if used else str(error))
+            ) from None
 
 
 def host_and_port(address: str) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from fedgraph.commands.deployment.connection import check_superlink
+from fedgraph.commands.deployment.connection import check_port_free, check_superlink
 from fedgraph.commands.deployment.foreground import run_to_the_end, show
 from fedgraph.commands.deployment.screen import Screen
 from fedgraph.support.errors import ExperimentError
@@ -78,7 +78,12 @@ def node(
         if check:
             console.print("Checked, not started.")
             return
-        check_superlink(superlink, None if insecure else root_certificates)
+        check_port_free("127.0.0.1", port, "the node")
+        route = check_superlink(superlink, None if insecure else root_certificates)
+        if route.proxy:
+            console.print(
+                f"The server is reached through the proxy {route.proxy}, by Flower too.", markup=False, soft_wrap=True
+            )
         named = ", ".join(hosted) or "an aggregator"
         screen = node_screen(console, log or _default_log(node_config, port), verbose, superlink, named)
         console.print(f"All that Flower says is in {screen.log}.", markup=False, soft_wrap=True, highlight=False)
@@ -199,7 +204,7 @@ def _rehearse(experiment: Experiment, node_config: Mapping[str, Any], console: C
     from strategies.engine.chosen import ChosenMethod
 
     chosen = ChosenMethod(experiment)
-    found = rehearse(experiment, chosen.client, chosen.settings.as_table(), node_config)
+    found = rehearse(experiment, chosen.client, chosen.settings.as_table(nulls=True), node_config)
     head = experiment.experiment
     console.print(
         f"Experiment '{head.name}', method {experiment.method.name}: {experiment.method.title}", soft_wrap=True

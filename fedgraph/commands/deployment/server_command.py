@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
-import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -20,6 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from rich.console import Console
 
+from fedgraph.commands.deployment.connection import check_port_free
 from fedgraph.commands.deployment.foreground import run_to_the_end, show
 from fedgraph.commands.deployment.screen import Screen
 from fedgraph.support.errors import RunError
@@ -85,7 +84,7 @@ def server(
         if check:
             console.print("Checked, not started.")
             return
-        _check_free(host, port)
+        check_port_free(host, port, "the server")
         if ready is not None:
             ready.unlink(missing_ok=True)
         known = Names(database.with_name(f"{database.name}.nodes.json"))
@@ -108,20 +107,6 @@ def server(
 
         status = run_to_the_end(command, flower_environment(), once_started, screen)
     raise typer.Exit(status)
-
-
-def _check_free(host: str, port: int) -> None:
-    """Raise RunError when the SuperLink could not listen at this address."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind((host, port))
-        except OSError as error:
-            used = error.errno == errno.EADDRINUSE
-            raise RunError(
-                f"cannot listen at port {port} of {host}: "
-                + ("it is in use, by another server perhaps. End that, or give another --port" if used else str(error))
-            ) from None
 
 
 def superlink_command(

@@ -70,12 +70,17 @@ def client_table_source(source: DataSource, method: str) -> ClientTableSource:
     Raises
     ------
     DataError
-        When it is not a :class:`ClientTableSource`.
+        When it is not a :class:`ClientTableSource`, or has one label.
     """
     if not isinstance(source, ClientTableSource):
         raise DataError(
             f"method '{method}' needs clients with tables of their own, which this data set does not have; sets that "
             "do: mixed-table, linked-deaths, bayesian-network"
+        )
+    if getattr(source.settings, "label", None) is not None:
+        raise DataError(
+            f"[data] label is for methods that train a model of one label, and '{method}' makes one of all features: "
+            f"leave it out; targets of [{method}] are the features that it is judged by"
         )
     return source
 

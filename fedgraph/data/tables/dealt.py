@@ -6,9 +6,9 @@ the others go to clients that each have more of one part of the population.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
+from fedgraph.data.base import CohortData
 from fedgraph.data.columns.columns import as_category, read_column
 from fedgraph.data.columns.files import Table
 from fedgraph.data.own import title_of
 from fedgraph.data.partition import client_names
 from fedgraph.data.schema.inference import check_dropped
 from fedgraph.data.tables.client_tables import rows_of
+from fedgraph.data.tables.labelled import LabelledRows, labelled_cohort
 from fedgraph.data.tables.tables_of_clients import ClientTableSettings, TablesOfClients
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
@@ -44,6 +46,12 @@ class DealtTableSettings(ClientTableSettings):
                      them all are the client's segment, and are assigned to it four times as often.
     public_share   : fraction of the rows that everybody may see, including the server; no client has any of them.
     stratify       : columns whose values occur as often in the public part as in the others, in every combination.
+    label          : the feature that methods predict which train a model of one label, such as fedavg, from all other
+                     features that no client has to itself; rows without it are left out. A number is a regression, on
+                     the scale of the public rows; of two categories the second is looked for. Needs public rows, whose
+                     categories and scales all clients share. fedngm, which predicts any feature, takes none.
+    test           : such methods test every client on its ``own`` test rows, or all of them on the same, the public
+                     rows (``shared``).
     """
 
     path: str | None = None
@@ -52,6 +60,8 @@ class DealtTableSettings(ClientTableSettings):
     segments: dict[str, dict[str, tuple[Value, ...]]] = Field(default_factory=dict)
     public_share: float = Field(default=0.0, ge=0, lt=1)
     stratify: tuple[str, ...] = ()
+    label: str | None = None
+    test: Literal["own", "shared"] = "own"
 
     @model_validator(mode="after")
     def _one_way(self) -> DealtTableSettings:
@@ -62,6 +72,8 @@ class DealtTableSettings(ClientTableSettings):
             raise ValueError("give one of clients, client-column and segments, to say who the clients are")
         if self.stratify and not self.public_share:
             raise ValueError("stratify is for the public part, and public-share is 0")
+        if self.test == "shared" and self.label is None:
+            raise ValueError('test = "shared" is for methods that predict a label: give label too')
         return self
 
 
@@ -97,6 +109,30 @@ class DealtTableSource(TablesOfClients):
         """Return the public rows, or None."""
         return rows_of(self._table, self._public) if self.settings.public_share else None
 
+    def load(self, names: Sequence[str]) -> CohortData:
+        """Load rows and labels of clients.
+
+        Raises
+        ------
+        DataError
+            Without a label or public rows, for a label that cannot be predicted, and as ``load_table`` does.
+        """
+        if self.settings.label is None:
+            return super().load(names)
+        shared = self.settings.test == "shared"
+        return labelled_cohort(self._labelled, {name: self.load_table(name) for name in names}, shared)
+
+    @cached_property
+    def _labelled(self) -> LabelledRows:
+        settings, public = self.settings, self.public_table()
+        if settings.label is None or public is None:
+            raise DataError(
+                "[data] label needs rows that everybody may see, whose categories and scales all clients share: set "
+                'public-share; or take set = "table", in which clients scale numbers by their own rows'
+            )
+        private = [column for own in settings.private.values() for column in own]
+        return LabelledRows.of(public, settings.label, private, settings.table_schema)
+
     def describe(self) -> str:
         """Describe the data, e.g. ``births.csv, 100,000 rows, 3 clients by segments, 50,000 rows public``."""
         settings = self.settings
@@ -109,6 +145,8 @@ class DealtTableSource(TablesOfClients):
         facts = [title, f"{self._table.num_rows:,} rows", f"{len(self.client_names())} clients {how}"]
         if settings.public_share:
             facts.append(f"{len(self._public):,} rows public")
+        if settings.label is not None:
+            facts.append(f"label '{settings.label}'")
         return ", ".join(facts)
 
     @cached_property

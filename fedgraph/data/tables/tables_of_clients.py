@@ -93,7 +93,7 @@ class TablesOfClients:
         """Raise DataError: there is no single target, and columns differ."""
         raise DataError(
             f"{self.describe()}: clients have tables of their own without one label to predict, which only methods "
-            'such as fedngm can use; for classification and regression there is set = "table"'
+            'such as fedngm can use; for classification and regression give [data] label, or take set = "table"'
         )
 
     def given_graph(self) -> ClientGraph | None:

@@ -28,6 +28,8 @@ _START_SECONDS = 180.0
 _POLL_SECONDS = 0.5
 _END_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_HERE = ("127.0.0.1", "localhost", "::1")
 
 _APP = """\
 [project]
@@ -112,6 +114,7 @@ def flower_environment(home: Path | None = None, **extra: str) -> dict[str, str]
         All variables of this process, with those of Flower.
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    proxied = any(name.lower() in _PROXIES and value for name, value in os.environ.items())
     # This project's own folder comes first, so that no other folder called clients or strategies hides it.
     ours = str(Path(__file__).resolve().parents[3])
     return {
@@ -123,8 +126,15 @@ def flower_environment(home: Path | None = None, **extra: str) -> dict[str, str]
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "RAY_DEDUP_LOGS": "1",
+        **({"no_proxy": past_proxies(os.environ)} if proxied else {}),
         **extra,
     }
+
+
+def past_proxies(environment: Mapping[str, str]) -> str:
+    """Return ``no_proxy`` of an environment with this machine added: Flower's processes on it talk to one another."""
+    hosts = [host for host in (environment.get("no_proxy") or environment.get("NO_PROXY", "")).split(",") if host]
+    return ",".join([*hosts, *(host for host in _HERE if host not in hosts)])
 
 
 @contextmanager
@@ -254,11 +264,14 @@ def superlink_answers(port: int, started: subprocess.Popen[bytes], encrypted: bo
     """
     # The certificate is checked by the programs that connect from elsewhere.
     context = ssl._create_unverified_context() if encrypted else None
+    # No proxy leads to this machine.
+    direct = urllib.request.ProxyHandler({})
+    opener = urllib.request.build_opener(direct, urllib.request.HTTPSHandler(context=context))
     deadline = time.monotonic() + _START_SECONDS
     address = f"{'https' if encrypted else 'http'}://127.0.0.1:{port}/health"
     while time.monotonic() < deadline and started.poll() is None:
         try:
-            with urllib.request.urlopen(address, timeout=1, context=context) as answer:
+            with opener.open(address, timeout=1) as answer:
                 if answer.status == 200:
                     return True
         except (urllib.error.URLError, OSError):

@@ -67,8 +67,10 @@ def stitch_ngm(
     """Train a client's additions to the global model, for its private features and common ones that depend on them.
 
     No weight of the global model changes. In ``masked`` networks, wherever no private neighbour of a common feature is
-    known its prediction is the global model's, see :class:`fedgraph.graphical.network.stitched.StitchedNetwork`; for
-    ``path-norm`` see :func:`fedgraph.graphical.network.stitched.enlarged`.
+    known its prediction is the global model's, see :class:`fedgraph.graphical.network.stitched.StitchedNetwork`. For
+    ``path-norm`` see :func:`fedgraph.graphical.network.stitched.enlarged`; as in the paper the loss is eq. 1 for the
+    whole network, with a penalty on all of its forbidden paths, those through frozen weights included, while the
+    tolerance counts what is added to these.
 
     Parameters
     ----------

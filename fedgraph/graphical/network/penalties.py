@@ -56,8 +56,9 @@ class PathPenalty:
     With ``gamma`` that of eq. 5, ``lambda ||sym(Pi) * S|| / U^2 + gamma ||sym(Pi)|| / U^2``, over a full graph, which
     forbids the pairs within a feature. The settings determine paths, norm, and whether the logarithm is taken.
 
-    before : a model's tensors without what is learned: only the excess of paths over its own counts (section 2.5,
-             personalisation: new weights only).
+    before : a model's tensors without what is learned, for personalisation. Eq. 1 stays that of all paths (section
+             2.4), while eq. 5 counts only their excess over its own (section 2.5: new weights only). Within the
+             tolerance are models whose excess is: what is frozen cannot be brought into it.
     """
 
     settings: NGMSettings
@@ -71,19 +72,21 @@ class PathPenalty:
 
     def __call__(self, network: Network, state: Mapping[str, Tensor]) -> Tensor:
         """See :class:`fedgraph.graphical.network.training.Penalty`."""
-        found = self._paths(network, state, self.settings.path_rows == "normalised")
+        normalised = self.settings.path_rows == "normalised"
         if self.gamma is None:
-            return self.settings.path_weight * self._strength(found * forbidden_pairs(network))
+            forbidden = paths(network, state, normalised) * forbidden_pairs(network)
+            return self.settings.path_weight * self._strength(forbidden)
+        found = self._added(network, state, normalised)
         found = (found + found.transpose(1, 2)) / 2
         own = self._strength(found * forbidden_pairs(network))
         return self.settings.path_weight * own + self.gamma * self._strength(found)
 
     def excess(self, network: Network, state: Mapping[str, Tensor]) -> Tensor:
         """See :class:`fedgraph.graphical.network.training.Penalty`."""
-        largest = (self._paths(network, state) * forbidden_pairs(network)).amax((1, 2))
+        largest = (self._added(network, state) * forbidden_pairs(network)).amax((1, 2))
         return (largest - self.settings.path_tolerance).clamp(min=0)
 
-    def _paths(self, network: Network, state: Mapping[str, Tensor], normalised: bool = False) -> Tensor:
+    def _added(self, network: Network, state: Mapping[str, Tensor], normalised: bool = False) -> Tensor:
         found = paths(network, state, normalised)
         return found if self.before is None else found - paths(network, self.before, normalised)
 

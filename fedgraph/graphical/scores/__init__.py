@@ -3,12 +3,13 @@
 from fedgraph.graphical.scores.model_scores import score_answers, score_model, score_samples, some_hidden
 from fedgraph.graphical.scores.sample_quality import SampleQuality, sample_quality
 from fedgraph.graphical.scores.target_scores import score_targets
-from fedgraph.graphical.scores.yardsticks import Yardstick, predict_targets
+from fedgraph.graphical.scores.yardsticks import TargetModel, Yardstick, fit_targets
 
 __all__ = [
     "SampleQuality",
+    "TargetModel",
     "Yardstick",
-    "predict_targets",
+    "fit_targets",
     "sample_quality",
     "score_answers",
     "score_model",

@@ -1,7 +1,7 @@
 """Scores of predictions of single features, in the units of the table.
 
 Chajewska, Shrivastava: Federated Learning with Neural Graphical Models, section 3.3: MAE and RMSE of numbers, AUC and
-AUPR of binary features, precision and recall of categorical ones.
+AUPR of binary features, precision and recall of categorical ones; beside these the expected calibration error.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from fedgraph.data.encoding import Encoding, check_shape
 from fedgraph.data.schema import Feature, Schema
 from fedgraph.graphical.network.network import Network
 from fedgraph.support.errors import DataError
+from fedgraph.support.probability_scores import calibration_error, ranking_scores
 
 Predictions = Mapping[str, Floats]
 """By target: numbers ``[rows]`` in the units of the table (of ordered words, positions), an embedding ``[rows,
@@ -73,13 +74,15 @@ def feature_values(schema: Schema, values: Floats, name: str) -> Floats:
 def score(feature: Feature, truth: Floats, predicted: Floats) -> dict[str, float]:
     """Score predictions of one target in the rows where it is known; ``rows`` is the number of these.
 
-    Numbers, ordinal ones among them: ``mae``, ``rmse``; of an embedding the means over its numbers. Binary: ``auc`` (of
-    the ROC curve) and ``aupr`` (average precision), NaN where only one category occurs. The positive category is the
-    one that fewer of these rows have, in the paper the death of a child, and the second if both are as frequent; the
-    AUC is the same for either. Categorical, by the most probable category: ``micro-precision``, ``micro-recall``, and
-    ``macro-precision``, ``macro-recall``, means over all categories of the feature; as in the paper, the recall of a
-    category is 0 where it never was the truth, and the precision 0 where it never was predicted. Without any row all
-    are NaN.
+    Numbers, ordinal ones among them: ``mae``, ``rmse``; of an embedding the means over its numbers. Binary and
+    categorical, by the most probable category: ``micro-precision``, ``micro-recall``, and ``macro-precision``,
+    ``macro-recall``, means over all categories of the feature; as in the paper, the recall of a category is 0 where it
+    never was the truth, and the precision 0 where it never was predicted. ``ece`` is the expected calibration error
+    of the probability of the most probable category, or of the positive one of two. Without any row all are NaN.
+
+    Binary also: ``auc`` (of the ROC curve) and ``aupr`` (average precision), NaN where only one category occurs. The
+    positive category is the one that fewer of these rows have, in the paper the death of a child, and the second if
+    both are as frequent; the AUC is the same for either.
 
     Raises DataError when predictions have another shape than the truth requires, or are not finite.
     """
@@ -109,19 +112,17 @@ def _number(truth: Floats, predicted: Floats) -> dict[str, float]:
 
 
 def _binary(truth: Floats, chances: Floats) -> dict[str, float]:
-    from sklearn import metrics
-
     rarer = int(2 * truth.sum() <= len(truth))
-    return _measured(
-        {
-            "auc": lambda: metrics.roc_auc_score(truth == rarer, chances[:, rarer]),
-            "aupr": lambda: metrics.average_precision_score(truth == rarer, chances[:, rarer]),
-        },
-        len(np.unique(truth)) == 2,
-    )
+    return ranking_scores(chances[:, rarer], truth == rarer) | _averaged(truth, chances)
 
 
 def _categorical(truth: Floats, chances: Floats) -> dict[str, float]:
+    confident = chances.max(1, initial=0)
+    return _averaged(truth, chances) | {"ece": calibration_error(confident, chances.argmax(1) == truth)}
+
+
+def _averaged(truth: Floats, chances: Floats) -> dict[str, float]:
+    """Return precision and recall over all categories, by the most probable one."""
     from sklearn import metrics
 
     guesses, labels = chances.argmax(1), np.arange(chances.shape[1])

@@ -1,11 +1,12 @@
 """Baselines: models of one target from all other features, with which a model of all features is compared.
 
 Gradient-boosted trees, and linear or logistic regression, by scikit-learn with its defaults, except
-more iterations of the latter.
+more iterations of the latter; and two that look at no feature.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -14,13 +15,13 @@ import numpy as np
 from fedgraph.data.columns import Floats
 from fedgraph.data.encoding import check_shape
 from fedgraph.data.schema import Feature, Schema
-from fedgraph.graphical.scores.target_scores import Predictions
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import derive_seed
 
-Yardstick = Literal["trees", "weighted-trees", "linear"]
+Yardstick = Literal["trees", "weighted-trees", "linear", "mean", "median"]
 """``trees``: histogram gradient boosting; ``weighted-trees``: the same with balanced class weights, for categories
-alone; ``linear``: a ridge or logistic regression.
+alone; ``linear``: a ridge or logistic regression. Trivial, the same for every row: ``mean``, the mean of numbers, and
+of categories how frequent each is; ``median``, the median of numbers, and the most frequent category.
 """
 
 _MOST_CATEGORIES = 255
@@ -89,42 +90,33 @@ def fit_target(yardstick: Yardstick, schema: Schema, values: Floats, target: str
     random, parts = derive_seed(seed, "yardstick", target) % 2**32, [of_column[each] for each in inputs]
     if yardstick == "linear":
         estimator = _linear(parts, feature, random)
+    elif yardstick in ("mean", "median"):
+        estimator = _trivial(feature, yardstick)
     else:
         estimator = _trees(parts, feature, random, "balanced" if yardstick == "weighted-trees" else None)
     return TargetModel(schema, feature, inputs, estimator.fit(rows[:, inputs], wanted), float("nan"))
 
 
-def predict_targets(
-    yardstick: Yardstick, schema: Schema, training: Floats, rows: Floats, targets: list[str], seed: int = 0
-) -> Predictions:
-    """Predict each target for ``rows`` with a model fitted to ``training``.
+def fit_targets(
+    yardstick: Yardstick, schema: Schema, training: Floats, targets: Sequence[str], seed: int = 0
+) -> dict[str, TargetModel]:
+    """Fit a model of each target to ``training``, as :func:`fit_target` does.
 
-    Parameters
-    ----------
-    yardstick : {"trees", "weighted-trees", "linear"}
-        Kind of model. Numbers have no classes to weight, and are not predicted by ``weighted-trees``.
-    schema : Schema
-        Schema of the rows.
-    training, rows : array
-        ``[rows, features]``.
-    targets : list of str
-        Features to predict.
-    seed : int
-        Seed of the models.
+    Numbers have no classes to weight, and no model of ``weighted-trees``.
 
     Returns
     -------
-    dict of str to array
-        By target: numbers ``[rows]`` in their units, or probabilities ``[rows, categories]``.
+    dict of str to TargetModel
+        By target.
 
     Raises
     ------
     DataError
-        When a target is unknown, an embedding, or known in no row of ``training``.
+        As :func:`fit_target`.
     """
     if yardstick == "weighted-trees":
         targets = [name for name in targets if not schema[name].is_number]
-    return {name: fit_target(yardstick, schema, training, name, seed).predict(rows) for name in targets}
+    return {name: fit_target(yardstick, schema, training, name, seed) for name in targets}
 
 
 def _trees(inputs: list[Feature], target: Feature, seed: int, weights: Literal["balanced"] | None) -> Any:
@@ -134,6 +126,14 @@ def _trees(inputs: list[Feature], target: Feature, seed: int, weights: Literal["
     if target.is_number:
         return ensemble.HistGradientBoostingRegressor(categorical_features=few, random_state=seed)
     return ensemble.HistGradientBoostingClassifier(categorical_features=few, random_state=seed, class_weight=weights)
+
+
+def _trivial(target: Feature, how: Literal["mean", "median"]) -> Any:
+    from sklearn import dummy
+
+    if target.is_number:
+        return dummy.DummyRegressor(strategy=how)
+    return dummy.DummyClassifier(strategy="prior" if how == "mean" else "most_frequent")
 
 
 def _linear(inputs: list[Feature], target: Feature, seed: int) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedgraph.runs.attendance import in_words
 from fedgraph.runs.callbacks import Callback, Evaluation, Training
 from fedgraph.runs.reports.words import shown_number
 from fedgraph.support.telling import tell
@@ -185,4 +186,11 @@ def live_display(console: Console, label: str, total: int | None) -> LiveDisplay
 
 def _means(evaluation: Evaluation, most: int = 8) -> str:
     shown = [(name, float(values.nanmean())) for name, values in list(evaluation.metrics.items())[:most]]
-    return ", ".join(f"{name} {mean:.4g}" for name, mean in shown if not math.isnan(mean))
+    told = ", ".join(f"{name} {mean:.4g}" for name, mean in shown if not math.isnan(mean))
+    everybody = len(evaluation.names)
+    measured = sum(any(not math.isnan(value) for value in of) for of in zip(*_columns(evaluation), strict=True))
+    return f"{told} ({in_words(measured, everybody)})" if told and measured < everybody else told
+
+
+def _columns(evaluation: Evaluation) -> list[list[float]]:
+    return [values.tolist() for values in evaluation.metrics.values()]

@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markup import escape
 from rich.table import Table
 
+from fedgraph.runs import attendance
 from fedgraph.training import AFTER_TURN, EXTREMES, LAST, num_extreme
 
 _MOST_COLUMNS = 4
@@ -54,11 +55,12 @@ def results_table(summaries: Sequence[Mapping[str, Any]]) -> RenderableType:
     )
     runs = [_named(summary) for summary in summaries]
     took = costs(summaries)
+    lost = attendance.rows(summaries, split)
     means = _results(summaries, split, _mean, most=_METRICS_OF_MANY)
-    rows = _RowPerRun(title, runs, {**means, _UP: took[_UP], "seconds": took["seconds"]})
+    rows = _RowPerRun(title, runs, {**means, **lost, _UP: took[_UP], "seconds": took["seconds"]})
     if len(summaries) > _MOST_COLUMNS:
         return rows
-    return _ColumnPerRun(title, runs, (_results(summaries, split, _spread), _targets(summaries), took), rows)
+    return _ColumnPerRun(title, runs, (_results(summaries, split, _spread), lost, _targets(summaries), took), rows)
 
 
 def _named(summary: Mapping[str, Any]) -> str:
@@ -188,7 +190,9 @@ class _ColumnPerRun:
         """Yield the table."""
         rows = [(label, values) for part in self.parts for label, values in part.items()]
         labels = [_OF_RUNS_AND_SPREAD, *(label for label, _ in rows)]
-        values = [max((len(of[place]) for _, of in rows), default=0) for place in range(len(self.runs))]
+        values = [
+            _longest(line for _, of in rows for line in of[place].splitlines()) for place in range(len(self.runs))
+        ]
         least = [max(_longest(run.split()), width) for run, width in zip(self.runs, values, strict=True)]
         frame = 3 * len(self.runs) + 4
         room = options.max_width - frame - sum(least)
@@ -203,7 +207,7 @@ class _ColumnPerRun:
             table.add_column(run, justify="right", width=width)
         for part in self.parts:
             for label, of in part.items():
-                table.add_row(escape(label), *of)
+                table.add_row(escape(label), *map(escape, of))
             table.add_section()
         yield table
 
@@ -222,7 +226,10 @@ class _RowPerRun:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table."""
         names = _longest(word for run in [*self.runs, _OF_RUNS] for word in run.split())
-        widths = {label: max(map(len, [*_lines(label).splitlines(), *of])) for label, of in self.columns.items()}
+        widths = {
+            label: _longest(line for text in (_lines(label), *of) for line in text.splitlines())
+            for label, of in self.columns.items()
+        }
         kept = list(self.columns)
         for label in sorted(kept[1:], key=_importance):
             if names + sum(1 + widths[each] for each in kept) <= options.max_width:
@@ -233,7 +240,7 @@ class _RowPerRun:
         for label in kept:
             table.add_column(escape(_lines(label)), justify="right", no_wrap=True, min_width=widths[label])
         for place, run in enumerate(self.runs):
-            table.add_row(run, *(self.columns[label][place] for label in kept))
+            table.add_row(run, *(escape(self.columns[label][place]) for label in kept))
         yield table
 
 
@@ -276,11 +283,8 @@ def sentence(summaries: Sequence[Mapping[str, Any]]) -> str:
     """
     split = shown_split(summaries)
     data = " / ".join(dict.fromkeys(summary["data"] for summary in summaries))
-    usual = (
-        f"{summaries[0]['clients']} clients, each measured on its own {split} data with the model it holds at the end"
-    )
-    measured = dict.fromkeys(summary.get("measured", usual) for summary in summaries)
-    return f"{'; '.join(measured)}. Data: {data}.{_about_metrics(summaries, split)}{_about_bytes(summaries)}"
+    measured = attendance.captions(summaries, split)
+    return f"{measured}. Data: {data}.{_about_metrics(summaries, split)}{_about_bytes(summaries)}"
 
 
 def _about_metrics(summaries: Sequence[Mapping[str, Any]], split: str) -> str:

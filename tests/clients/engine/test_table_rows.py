@@ -15,9 +15,9 @@ def source(table_tables, data_dir):
 
 def test_rows_are_scaled_as_the_server_says_and_else_by_the_clients_own(source):
     common = Scaling({"height": (0.0, 1000.0)})
-    held = TableRows(source, ["east", "north"], ScalingSettings(quantile=0.0), common)
+    held = TableRows(source, ["east", "north"], ScalingSettings(quantile=0.0))
     schema = held.schema("east").select(["height", "weight"])
-    rows = held.rows("east", schema)
+    rows = held.rows("east", schema, common)
     units = rows.units("train")
     assert torch.allclose(units[:, 0].double(), torch.from_numpy(rows.values["train"][:, 0]) / 1000)
     assert (units[:, 1].nan_to_num(0.5).min(), units[:, 1].nan_to_num(0.5).max()) == (0, 1)
@@ -25,12 +25,12 @@ def test_rows_are_scaled_as_the_server_says_and_else_by_the_clients_own(source):
 
 
 def test_a_table_is_read_once(source, monkeypatch):
-    held = TableRows(source, ["east", "north"], ScalingSettings(), None)
+    held = TableRows(source, ["east", "north"], ScalingSettings())
     schema = held.schema("north")
     assert held.whole("east", schema).names == (*schema.names, "ecg")
-    first = [held.rows("east", schema), held.rows("north", schema), held.public(schema)]
+    first = [held.rows("east", schema, None), held.rows("north", schema, Scaling()), held.public(schema)]
     monkeypatch.setattr("clients.engine.table_rows.read_values", None)
-    again = [held.rows("east", schema), held.rows("north", schema), held.public(schema)]
+    again = [held.rows("east", schema, None), held.rows("north", schema, Scaling()), held.public(schema)]
     assert all(one is other for one, other in zip(first, again, strict=True))
     assert first[0] is not first[1]
     assert len(held.public(schema)) > 0

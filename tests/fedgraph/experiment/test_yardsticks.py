@@ -31,7 +31,7 @@ def test_what_a_forecast_has_to_beat():
         assert not each.evaluation.yardsticks
         assert (each.evaluation.splits, each.evaluation.horizons) == (("test",), (3,))
         assert (each.experiment.seed, each.experiment.on_missing, each.experiment.name) == (3, "skip", "small")
-    assert (permuted.method.name, permuted.graph.permute_seed, permuted.method_table) == ("sfl", 0, {"alpha": 0.5})
+    assert (permuted.method.name, permuted.graph.permute_seed, permuted.method_table["alpha"]) == ("sfl", 0, 0.5)
 
 
 @pytest.mark.parametrize("graph", [{"source": "complete"}, {"permute-seed": 1}])

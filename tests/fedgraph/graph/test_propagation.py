@@ -75,6 +75,18 @@ def test_random_walk_rows_sum_to_one(matrix, self_loops):
     np.testing.assert_allclose(rows.numpy(), 1, rtol=1e-5)
 
 
+def test_without_a_normalisation_it_is_the_mean_of_each_neighbourhood():
+    """A star with weights: degrees differ, so that symmetric normalisation is no mean."""
+    matrix = torch.tensor([[0, 1.0, 1.0, 2.0], [1.0, 0, 0, 0], [1.0, 0, 0, 0], [2.0, 0, 0, 0]])
+    graph = graph_of(matrix)
+    values = torch.tensor([[1.0], [2.0], [4.0], [8.0]])
+    expected = torch.tensor([(1 + 2 + 4 + 2 * 8) / 5, (1 + 2) / 2, (1 + 4) / 2, (2 * 1 + 8) / 3])
+    torch.testing.assert_close(graph.propagate(values).flatten(), expected)
+    torch.testing.assert_close(graph.propagate(torch.ones(4, 3), hops=4), torch.ones(4, 3))
+    torch.testing.assert_close(graph.normalised().dense() @ values, graph.propagate(values))
+    assert not torch.allclose(graph.propagate(torch.ones(4, 1), normalisation="symmetric"), torch.ones(4, 1))
+
+
 def test_symmetric_normalisation_is_that_of_pytorch_geometric():
     from torch_geometric.nn.conv.gcn_conv import gcn_norm
     from torch_geometric.utils import to_dense_adj

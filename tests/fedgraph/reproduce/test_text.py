@@ -75,7 +75,7 @@ def test_the_terminal_shows_the_chosen_rows_and_columns(finished):
     assert "as it is" in text
     assert "99.00" in text
     assert shown(terminal_tables(finished, ["SFL"], [])) == ""
-    assert shown(terminal_tables(finished, ["a row of other columns"], ["digits"])) == ""
+    assert shown(terminal_tables(finished, ["a row of another column"], ["digits"])) == ""
 
 
 @pytest.mark.parametrize("width", [60, 80])

@@ -12,6 +12,7 @@ import fedgraph
 from fedgraph.data import open_source, parse_data
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.runs import running
+from fedgraph.runs.callbacks import Callback
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.running import run_one
 from fedgraph.support.errors import ExperimentError, IdentityError, RunError
@@ -56,12 +57,31 @@ def test_without_a_label_the_method_is_shown(folder):
     assert "6 clients on 3 nodes" in (folder.path / "logs" / "run.log").read_text()
 
 
-def test_what_goes_wrong_names_the_folder_to_go_on_with(folder):
+class Failing(Callback):
+    """Fails in a round, before its checkpoint is written."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def on_training(self, training):
+        if training.round == self.at:
+            raise RunError("it failed")
+
+
+def test_what_goes_wrong_names_the_folder_to_go_on_with(digits_tables, tmp_path):
     console = Console(quiet=True)
+    folder = RunFolder.create(parse_experiment(digits_tables), tmp_path / "runs")
+    told = f"Run folder: {folder.path}"
+    with pytest.raises(RunError) as error:
+        run_one(folder, "local", 2, None, console, model_dir=None, listeners=[Failing(at=1)])
+    assert f"{told}; once its experiment.toml is mended, go on with --resume" in str(error.value)
+    with pytest.raises(RunError) as error:
+        run_one(folder, "local", 2, None, console, listeners=[Failing(at=2)])
+    assert f"{told}; go on with --resume, from its last checkpoint: [experiment] rounds, " in str(error.value)
     run_one(folder, "local", 2, None, console)
     with pytest.raises(RunError, match="is finished") as error:
         run_one(folder, "local", 2, None, console)
-    assert f"Run folder: {folder.path}; once its experiment.toml is mended, go on with --resume" in str(error.value)
+    assert str(error.value).endswith(told)
 
 
 @pytest.mark.parametrize("asked", [True, False])

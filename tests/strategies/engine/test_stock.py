@@ -2,6 +2,7 @@ import itertools
 import json
 import random
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -213,6 +214,19 @@ class Asking(FedAvg):
         grid.send_and_receive([])
 
 
+class Counting(FedAvg):
+    """Averages as FedAvg does, and looks at the metrics of each client."""
+
+    seen: ClassVar[list] = []
+
+    def __init__(self):
+        super().__init__(train_metrics_aggr_fn=self.count)
+
+    def count(self, records, weighted_by_key):
+        self.seen.append([dict(record["metrics"]) for record in records])
+        return MetricRecord()
+
+
 def own(tables, strategy, **table):
     head = {**tables["experiment"], "strategy": f"{__name__}:{strategy.__name__}"}
     head.pop("method")
@@ -250,6 +264,13 @@ def test_models_and_terms_may_differ_between_clients(digits_tables, run_experime
     torch.testing.assert_close(whole, apart, rtol=1e-5, atol=1e-6)
     plain = torch_models(run_experiment(stock(digits_tables, "FedAvg")))
     assert not torch.allclose(whole, plain, atol=1e-3)
+
+
+def test_metrics_of_every_client_reach_a_function_of_ones_own(digits_tables, run_experiment, monkeypatch):
+    monkeypatch.setattr(Counting, "seen", [])
+    run_experiment(own(digits_tables, Counting), nodes=2)
+    assert [len(records) for records in Counting.seen] == [6, 6]
+    assert {"num-examples", "loss", "train_loss"} <= Counting.seen[0][0].keys()
 
 
 def test_what_has_no_effect_is_said_once(digits_tables, run_experiment, caplog):

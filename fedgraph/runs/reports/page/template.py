@@ -152,7 +152,7 @@ nav a { color: var(--accent); margin-right: 16px; }
 
 <div class="columns">
 <section>
-<h3>Traffic and time</h3>
+<h3>{{ "Lost clients, traffic and time" if block.lost else "Traffic and time" }}</h3>
 <div class="scroll"><table>
 <thead><tr><th></th>{% for label in block.labels %}<th>{{ label }}</th>{% endfor %}</tr></thead>
 <tbody>{% for name, values in block.costs.items() %}<tr><td>{{ name }}</td>{% for value in values %}<td>{{ value }}</td>{% endfor %}</tr>

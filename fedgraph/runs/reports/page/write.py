@@ -17,6 +17,7 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined, Template
 
 from fedgraph.graph import ClientGraph, to_networkx
+from fedgraph.runs import attendance
 from fedgraph.runs.comparison import Comparison
 from fedgraph.runs.finished import Run
 from fedgraph.runs.reports.page import charts
@@ -163,7 +164,8 @@ def _content(block: Block, figures: list[Mapping[str, Any]]) -> dict[str, Any]:
             for label, charts_of in [("", block.shown), *zip(labels, map(_shown, runs), strict=True)]
             for shown in charts_of
         ],
-        "costs": costs(summaries),
+        "costs": attendance.rows(summaries, split) | costs(summaries),
+        "lost": bool(attendance.rows(summaries, split)),
         "absences": _absences(compared),
         "notes": _notes(labels, summaries),
         "runs": [

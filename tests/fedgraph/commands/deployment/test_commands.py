@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 
 from fedgraph.commands import cli
 from fedgraph.commands.deployment import node_command
+from fedgraph.commands.deployment.connection import Route
 from fedgraph.commands.deployment.credentials import make_test_credentials
 from fedgraph.commands.deployment.foreground import run_to_the_end
 from fedgraph.data import open_source, parse_data
+from fedgraph.federation.grids import free_port
 
 pytestmark = pytest.mark.usefixtures("leave_no_trace")
 
@@ -172,7 +174,7 @@ def test_a_node_that_is_not_let_in_tries_again_for_a_while(file, tmp_path, monke
     """As when the server takes the one that was killed for alive yet."""
     statuses, tried = [1, 1, 0], []
     monkeypatch.setattr(node_command, "_PAUSE", 0.01)
-    monkeypatch.setattr(node_command, "check_superlink", lambda address, authority: None)
+    monkeypatch.setattr(node_command, "check_superlink", lambda address, authority: Route(address))
     monkeypatch.setattr(
         node_command, "run_to_the_end", lambda command, environment, screen: tried.append(command[0]) or statuses.pop(0)
     )
@@ -183,6 +185,21 @@ def test_a_node_that_is_not_let_in_tries_again_for_a_while(file, tmp_path, monke
     assert result.output.count("Trying again") == 2
     statuses += [1, 0]
     assert call(*arguments, "--retry", "0").exit_code == 1
+
+
+def test_a_node_names_the_proxy_and_a_port_that_is_in_use(file, tmp_path, monkeypatch):
+    route = Route("fed.example:8443", [("10.0.0.1", 3128)])
+    monkeypatch.setenv("https_proxy", "http://someone:secret@10.0.0.1:3128")
+    monkeypatch.setattr(node_command, "check_superlink", lambda address, authority: route)
+    monkeypatch.setattr(node_command, "run_to_the_end", lambda command, environment, screen: 0)
+    arguments = ("node", file, "--client", "client-1", "--insecure", "--log", tmp_path / "node.log", "--port")
+    result = call(*arguments, free_port())
+    assert result.exit_code == 0, result.output
+    assert "The server is reached through the proxy 10.0.0.1:3128 (https_proxy), by Flower too." in result.output
+    assert "secret" not in result.output
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert f"the node cannot listen at port {port} of 127.0.0.1: it is in use" in refused(*arguments, port)
 
 
 def test_a_model_that_the_clients_have_is_opened_and_tried(tmp_path):

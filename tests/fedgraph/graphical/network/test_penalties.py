@@ -8,6 +8,8 @@ from fedgraph.graphical.network.penalties import PathPenalty, SparsePaths, matri
 from fedgraph.graphical.network.settings import NGMSettings, NGRSettings
 from fedgraph.support.randomness import generator
 
+PLAIN = {"architecture": "path-norm", "loss": "squared", "hidden": 4, "path-rows": "plain", "path-norm": "l1"}
+
 
 def plain(features, numbers, chain_graph, **settings):
     """The paper's network over a chain, a random model of it, and the matrices of that, inputs first."""
@@ -73,6 +75,18 @@ def test_equation_1(log, numbers, chain_graph):
     found = PathPenalty(network.settings)
     assert found(network, state).flatten().tolist() == pytest.approx([0.5 * (np.log(norm) if log else norm)], rel=1e-5)
     assert not found.chooses
+
+
+def test_equation_1_counts_paths_that_were_there_before_and_its_tolerance_does_not(numbers, chain_graph):
+    """Section 2.4: what is stitched is trained by eq. 1, in which all paths are."""
+    settings = NGMSettings.model_validate({**PLAIN, "path-log": True, "path-tolerance": 0.0})
+    network = Network(numbers(3), chain_graph(3), settings)
+    state = network.state(network.initial(generator(3))[None])
+    before = {name: values * (0.75 if name == "head.weight" else 1) for name, values in state.items()}
+    of_all, stitched = PathPenalty(settings), PathPenalty(settings, before=before)
+    assert torch.equal(stitched(network, state), of_all(network, state))
+    assert stitched.excess(network, state) == pytest.approx(0.25 * of_all.excess(network, state).item(), rel=1e-4)
+    assert stitched.excess(network, before) == 0
 
 
 def test_equation_5(numbers):

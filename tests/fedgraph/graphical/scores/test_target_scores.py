@@ -25,15 +25,35 @@ def test_binary_features_are_scored_by_how_they_are_ranked():
     found = score(DEAD, truth, np.stack([1 - chances, chances], 1))
     pairs = [(chances[i] > chances[j]) for i in (1, 3) for j in (0, 2, 4)]
     # Both are found among the first 1 and 3.
-    assert found == {"rows": 5, "auc": pytest.approx(np.mean(pairs)), "aupr": pytest.approx((1 / 1 + 2 / 3) / 2)}
+    ranked = {"rows": 5, "auc": pytest.approx(np.mean(pairs)), "aupr": pytest.approx((1 / 1 + 2 / 3) / 2)}
+    assert {name: found[name] for name in ranked} == ranked
     # The rarer one is positive, whichever it is.
     turned = score(DEAD, 1 - truth, np.stack([chances, 1 - chances], 1))
-    assert turned == found
+    assert {name: turned[name] for name in ranked} == ranked
     tied = score(DEAD, truth[:4], np.stack([1 - chances[:4], chances[:4]], 1))
     assert tied["aupr"] == found["aupr"]
     one = score(DEAD, np.zeros(6), np.stack([1 - chances, chances], 1))
     assert one["rows"] == 6
     assert np.isnan([one["auc"], one["aupr"]]).all()
+
+
+def test_binary_features_have_precision_recall_and_calibration_too():
+    """At .9, .6 and .1 of being dead, of whom one, two of three and none are: one bin each."""
+    truth = np.array([1, 1, 1, 0, 0, 0.0])
+    chances = np.array([0.9, 0.6, 0.6, 0.6, 0.1, 0.1])
+    found = score(DEAD, truth, np.stack([1 - chances, chances], 1))
+    assert found["macro-precision"] == pytest.approx((1 + 3 / 4) / 2)
+    assert found["macro-recall"] == pytest.approx((2 / 3 + 1) / 2)
+    assert found["micro-recall"] == pytest.approx(5 / 6)
+    assert found["ece"] == pytest.approx((1 * 0.1 + 3 * (2 / 3 - 0.6) + 2 * 0.1) / 6)
+    everybody = score(DEAD, np.zeros(4), np.tile([0.75, 0.25], (4, 1)))
+    assert (everybody["ece"], everybody["macro-recall"]) == (0.25, 0.5)
+
+
+def test_calibration_of_categories_is_that_of_the_most_probable_one():
+    chances = np.array([[0.5, 0.3, 0.1, 0.1], [0.5, 0.3, 0.1, 0.1], [0.1, 0.1, 0.0, 0.8]])
+    assert score(CAUSE, np.array([0, 1, 3.0]), chances)["ece"] == pytest.approx(0.2 / 3)
+    assert score(CAUSE, np.array([1, 1, 0.0]), chances)["ece"] == pytest.approx((2 * 0.5 + 0.8) / 3)
 
 
 def test_categories_without_labels_or_predictions_count_as_zero():
@@ -48,6 +68,7 @@ def test_categories_without_labels_or_predictions_count_as_zero():
         "micro-recall": pytest.approx(0.5),
         "macro-precision": pytest.approx(np.mean(precision)),
         "macro-recall": pytest.approx(np.mean(recall)),
+        "ece": pytest.approx(0.775 - 0.5),
     }
 
 

@@ -5,10 +5,14 @@ import pytest
 
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.graphical.scores.target_scores import score_targets
-from fedgraph.graphical.scores.yardsticks import fit_target, predict_targets
+from fedgraph.graphical.scores.yardsticks import fit_target, fit_targets
 from fedgraph.support.errors import DataError
 
 NAN = float("nan")
+
+
+def predict_targets(yardstick, schema, training, rows, targets):
+    return {name: model.predict(rows) for name, model in fit_targets(yardstick, schema, training, targets).items()}
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +83,33 @@ def test_a_target_that_does_not_vary_is_what_it_is(table):
     assert (fit_target("linear", schema, alike, "place").predict(values)[:, int(alike[0, 2])] == 1).all()
 
 
+def test_trivial_yardsticks_are_the_same_for_every_row():
+    """The mean has the least RMSE and the median the least MAE of them; neither tells who is ill."""
+    random = np.random.default_rng(0)
+    schema = Schema((Feature("x", "real"), Feature("ill", "binary", ("n", "y"))))
+    values = np.stack([random.exponential(size=4000), random.random(4000) < 0.1], 1)
+    scores = {}
+    for yardstick in ("mean", "median"):
+        found = predict_targets(yardstick, schema, values[:2000], values[2000:], ["x", "ill"])
+        wanted = getattr(np, yardstick)(values[:2000, 0])
+        assert np.allclose(found["x"], wanted)
+        scores[yardstick] = score_targets(schema, values[2000:], found)
+    share = values[:2000, 1].mean()
+    assert np.allclose(predict_targets("mean", schema, values[:2000], values[:3], ["ill"])["ill"], [1 - share, share])
+    assert (found["ill"] == [1, 0]).all()
+    assert scores["mean"]["x"]["rmse"] < scores["median"]["x"]["rmse"]
+    assert scores["median"]["x"]["mae"] < scores["mean"]["x"]["mae"]
+    prevalence = values[2000:, 1].mean()
+    for one in scores.values():
+        assert (one["ill"]["auc"], one["ill"]["aupr"]) == (0.5, pytest.approx(prevalence))
+        assert one["ill"]["macro-recall"] == 0.5
+    assert scores["mean"]["ill"]["ece"] == pytest.approx(abs(share - prevalence))
+    assert scores["median"]["ill"]["ece"] == pytest.approx(prevalence)
+
+
 def test_what_cannot_be_fitted_is_refused(table):
     schema, values = table
-    with pytest.raises(DataError, match="no yardstick 'forest'; there are trees, weighted-trees, linear"):
+    with pytest.raises(DataError, match="no yardstick 'forest'; there are trees, weighted-trees, linear, mean, median"):
         fit_target("forest", schema, values, "age")
     with pytest.raises(DataError, match="there is no feature 'height'"):
         fit_target("trees", schema, values, "height")

@@ -140,7 +140,7 @@ def test_files_with_secrets_are_not_handed_on(tmp_path, own_tracker, digits_tabl
 
     folder = run_experiment(digits_tables)
     experiment = parse_experiment(digits_tables)
-    secret = replace(experiment, method_tables={"sfl": {"api-token": "x"}})
+    secret = replace(experiment, method_tables={"sfl-per": {"api-token": "x"}})
     for each, expected in ((experiment, True), (secret, False)):
         tracker = own_tracker(folder, each)
         Tracking({"own": tracker}, each, folder).end("finished")

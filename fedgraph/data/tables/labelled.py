@@ -1,0 +1,198 @@
+"""Clients' tables for methods that train a model of one label, with the same rows as for models of all features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from fedgraph.data.base import SPLITS, CohortData
+from fedgraph.data.columns.columns import Floats
+from fedgraph.data.columns.files import Table
+from fedgraph.data.encoding import read_values
+from fedgraph.data.examples import ExampleSplit, row_table
+from fedgraph.data.schema import Feature, Schema, SchemaSettings, infer_schema
+from fedgraph.data.tables.client_tables import ClientTable
+from fedgraph.models import TaskSpec
+from fedgraph.support.errors import DataError
+
+_VARIES = 1e-12
+"""Deviation from which a number is scaled."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledRows:
+    """How rows of a table become inputs and targets: by kinds and scales of public rows, the same for all clients.
+
+    Numbers are in deviations from their mean in public rows, 0 where they are missing. A category is an indicator, and
+    all are 0 where it is missing. Each feature that is missing in some public row has one more indicator, of that.
+
+    Attributes
+    ----------
+    schema : Schema
+        The features to predict from.
+    label : Feature
+        The feature to predict.
+    public : array
+        Values of the features in the public rows, ``[rows, values]``, NaN for missing.
+    public_label : array
+        The label's values in them, ``[rows]``.
+    settings : SchemaSettings
+        How columns are read.
+    """
+
+    schema: Schema
+    label: Feature
+    public: Floats
+    public_label: Floats
+    settings: SchemaSettings
+
+    @classmethod
+    def of(cls, table: Table, label: str, private: Sequence[str], settings: SchemaSettings) -> LabelledRows:
+        """Read the public rows.
+
+        Raises
+        ------
+        DataError
+            When the label is no feature of them, is an embedding, or never varies, and when no other feature is left.
+        """
+        every = infer_schema(table, settings, partial=True)
+        if label not in every.names:
+            raise DataError(f"[data] label: {table.where} has no feature '{label}'; it has {', '.join(every.names)}")
+        values, feature = read_values(table, every, settings), every[label]
+        ever = {name for name, place in every.value_slices.items() if not np.isnan(values[:, place]).all()}
+        names = [name for name in every.names if name != label and name not in private and name in ever]
+        schema, targets = every.select(names), values[:, every.value_slices[label]]
+        known = np.unique(targets[~np.isnan(targets)])
+        if feature.kind == "embedding" or label in private or not names or len(known) < 2:
+            why = "an embedding" if feature.kind == "embedding" else "private to a client" if label in private else ""
+            why = why or ("the only feature" if not names else "the same in every public row in which it is known")
+            raise DataError(f"[data] label: '{label}' cannot be predicted, as it is {why}")
+        return cls(schema, feature, read_values(table, schema, settings), targets[:, 0], settings)
+
+    @property
+    def task(self) -> TaskSpec:
+        """A regression of a number, or a classification; of two classes the second is looked for."""
+        classes, inputs = self.label.categories, (len(self.names),)
+        if self.label.is_number:
+            return TaskSpec("regression", inputs, (1,), features=self.names)
+        positive = 1 if len(classes) == 2 else None
+        return TaskSpec(
+            "classification", inputs, (len(classes),), features=self.names, classes=classes, positive=positive
+        )
+
+    @cached_property
+    def scale(self) -> tuple[float, float]:
+        """Mean and deviation of a number to predict; 0 and 1 of classes."""
+        if not self.label.is_number:
+            return 0.0, 1.0
+        return float(np.nanmean(self.public_label)), float(np.nanstd(self.public_label))
+
+    def read(self, table: Table) -> tuple[Floats, Floats]:
+        """Return inputs ``[rows, inputs]`` and targets ``[rows]`` of a table; NaN where the label is missing."""
+        values = read_values(table, self.schema, self.settings)
+        targets = read_values(table, Schema((self.label,)), self.settings)[:, 0]
+        return self.inputs(values), self.targets(targets)
+
+    def public_rows(self) -> tuple[Floats, Floats]:
+        """Return inputs and targets of the public rows."""
+        return self.inputs(self.public), self.targets(self.public_label)
+
+    def targets(self, values: Floats) -> Floats:
+        """Return values of the label, numbers on the scale of public rows."""
+        mean, deviation = self.scale
+        return (values - mean) / deviation
+
+    def inputs(self, values: Floats) -> Floats:
+        """Return values ``[rows, values]`` of the features as inputs ``[rows, inputs]``."""
+        blocks = []
+        for feature in self.schema.features:
+            part, known = (rows[:, self.schema.value_slices[feature.name]] for rows in (values, self.public))
+            if feature.is_scaled:
+                mean, deviation = np.nanmean(known, 0), np.nanstd(known, 0)
+                blocks.append(np.nan_to_num((part - mean) / np.where(deviation > _VARIES, deviation, 1.0)))
+            else:
+                blocks.append((part == np.arange(len(feature.categories))).astype(np.float64))
+            if feature.name in self._sometimes_missing:
+                blocks.append(np.isnan(part).any(1, keepdims=True).astype(np.float64))
+        return np.concatenate(blocks, 1)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the inputs."""
+        found: list[str] = []
+        for feature in self.schema.features:
+            if feature.kind == "embedding":
+                found += [f"{feature.name}.{place}" for place in range(feature.size)]
+            elif feature.is_scaled:
+                found.append(feature.name)
+            else:
+                found += [f"{feature.name}={category}" for category in feature.categories]
+            if feature.name in self._sometimes_missing:
+                found.append(f"{feature.name} missing")
+        return tuple(found)
+
+    @cached_property
+    def _sometimes_missing(self) -> set[str]:
+        places = self.schema.value_slices.items()
+        return {name for name, place in places if np.isnan(self.public[:, place]).any()}
+
+
+def labelled_cohort(rows: LabelledRows, tables: Mapping[str, ClientTable], shared: bool) -> CohortData:
+    """Return the data of clients that predict a label; rows without it are left out.
+
+    Parameters
+    ----------
+    rows : LabelledRows
+        How rows become inputs and targets.
+    tables : mapping of str to ClientTable
+        By client.
+    shared : bool
+        Whether every client is tested on the public rows, in place of its own test rows.
+
+    Returns
+    -------
+    CohortData
+        The clients in order.
+
+    Raises
+    ------
+    DataError
+        When a client has no training row with the label.
+    """
+    inputs, targets = ([each] for each in rows.public_rows())
+    public = np.flatnonzero(~np.isnan(targets[0]))
+    first, parts = len(targets[0]), []
+    for name, held in tables.items():
+        own_inputs, own_targets = rows.read(held.table)
+        split, known = held.split.numpy(), ~np.isnan(own_targets)
+        own = [first + np.flatnonzero(known & (split == place)) for place in range(len(SPLITS))]
+        if not len(own[0]):
+            raise DataError(f"client '{name}' has no training row in which the label '{rows.label.name}' is known")
+        parts.append([*own[:2], public if shared else own[2]])
+        inputs.append(own_inputs)
+        targets.append(own_targets)
+        first += len(own_targets)
+    storage, goal = torch.from_numpy(np.concatenate(inputs)).float(), np.concatenate(targets)
+    labels = torch.from_numpy(np.nan_to_num(goal))
+    numbers = rows.label.is_number
+    labels = labels.float()[:, None] if numbers else labels.long()
+    counts = None
+    if not numbers:
+        classes = len(rows.label.categories)
+        counts = torch.stack([torch.bincount(labels[own[0]], minlength=classes) for own in parts])
+    mean, deviation = (torch.full((len(parts),), value) for value in rows.scale)
+    return CohortData(
+        names=tuple(tables),
+        task=rows.task,
+        splits={
+            kind: ExampleSplit(storage, labels, row_table([own[place] for own in parts]))
+            for place, kind in enumerate(SPLITS)
+        },
+        mean=mean,
+        std=deviation,
+        label_counts=counts,
+    )

@@ -1,0 +1,117 @@
+"""A resumed run is the same run: what may change in its experiment, and the check that nothing else has."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedgraph.experiment import Experiment, parse_experiment
+from fedgraph.support.errors import ExperimentError
+
+MAY_CHANGE: dict[str, tuple[str, ...]] = {
+    "experiment": ("name", "rounds", "min-clients", "on-missing", "wait", "timeout"),
+    "train": ("workers", "threads", "block-size", "device", "compile"),
+    "evaluation": ("compare-peers", "forecasts", "yardsticks"),
+    "clients": ("expect", "public-keys"),
+    "output": (),
+}
+"""Keys that may change in a run that is resumed: how long it goes on, who may be absent, and how fast it computes.
+
+An empty tuple stands for all keys of the table."""
+
+_NOTED = ("experiment.rounds", "experiment.min-clients", "experiment.on-missing", "train.device", "train.compile")
+_METHOD = ("experiment.method", "experiment.strategy", "experiment.client")
+
+
+def check_goes_on(
+    folder: Path, begun_with: Path, experiment: Experiment, own: Collection[str] = ()
+) -> dict[str, tuple[str, str]]:
+    """Check that a run that has trained goes on with the experiment that it began with.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder, for messages.
+    begun_with : Path
+        File of the experiment that it began with.
+    experiment : Experiment
+        As it is to be run now.
+    own : collection of str
+        Keys of the method's own table that may change, beside those of :data:`MAY_CHANGE`.
+
+    Returns
+    -------
+    dict of str to tuple of str
+        Old and new value of the keys that have changed, and may.
+
+    Raises
+    ------
+    ExperimentError
+        With each key that must not change, its old and its new value, and what to do.
+    """
+    try:
+        before = parse_experiment(tomllib.loads(begun_with.read_text(encoding="utf-8")))
+    except ExperimentError as error:
+        raise ExperimentError(f"{begun_with}, with which the run began, cannot be used now: {error}") from None
+    found = changes(before, experiment)
+    may = may_change(experiment, own)
+    wrong = [key for key in found if key not in may and f"{key.partition('.')[0]}.*" not in may]
+    if wrong:
+        told = "; ".join(f"{key} was {found[key][0]} and is {found[key][1]}" for key in wrong)
+        raise ExperimentError(
+            f"{folder} has trained with another experiment than it is to go on with: {told}. Set "
+            f"{'it' if len(wrong) == 1 else 'them'} back in its experiment.toml to go on, or start a new run with the "
+            f"new value{'' if len(wrong) == 1 else 's'}. In a run that is resumed may change: {', '.join(may)}"
+        )
+    return found
+
+
+def notes(changed: Mapping[str, tuple[str, str]]) -> list[str]:
+    """Return what the notes of a run say of keys that were changed before it was resumed."""
+    return [
+        f"{key} was {old} when the run began, and {new} since it was resumed"
+        for key, (old, new) in changed.items()
+        if key in _NOTED
+    ]
+
+
+def may_change(experiment: Experiment, own: Collection[str] = ()) -> list[str]:
+    """Return the keys that may change in a run that is resumed, as ``table.key``; ``table.*`` stands for all."""
+    found = [f"{table}.{key}" for table, keys in MAY_CHANGE.items() for key in keys or "*"]
+    if experiment.evaluation.average_last is not None:
+        # The rounds to be averaged are counted from the last one.
+        found.remove("experiment.rounds")
+    return found + [f"{experiment.method.name}.{key}" for key in sorted(own)]
+
+
+def changes(before: Experiment, now: Experiment) -> dict[str, tuple[str, str]]:
+    """Return the keys in which two experiments differ, with the value in both; tables of other methods do not count.
+
+    Where the method is another one, only that.
+    """
+    old, new = (dict(_keys(each)) for each in (before, now))
+    names = dict.fromkeys((*old, *new))
+    found = {name: (_shown(old.get(name)), _shown(new.get(name))) for name in names if old.get(name) != new.get(name)}
+    method = {name: values for name, values in found.items() if name in _METHOD}
+    return method or found
+
+
+def _keys(experiment: Experiment) -> Iterator[tuple[str, Any]]:
+    others = set(experiment.method_tables) - {experiment.method.name}
+    for name, table in experiment.as_dict().items():
+        if name not in others:
+            yield from _flat(name, table)
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, Mapping):
+        yield name, value
+        return
+    for key, inner in value.items():
+        yield from _flat(f"{name}.{key}", inner)
+
+
+def _shown(value: Any) -> str:
+    return "not given" if value is None else repr(value)

@@ -1,0 +1,69 @@
+"""Scores of probabilities: how well they rank examples, and whether what they say comes true as often.
+
+The expected calibration error is that of Naeini, Cooper, Hauskrecht: Obtaining Well Calibrated Probabilities Using
+Bayesian Binning (AAAI 2015), with the 15 bins of Guo et al.: On Calibration of Modern Neural Networks (ICML 2017).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+_BINS = 15
+
+
+def calibration_error(chances: NDArray[np.float64], happened: NDArray[np.bool_]) -> float:
+    """Return the expected calibration error of probabilities, over 15 bins of equal width.
+
+    It is the mean over examples of how far, in the example's bin, the mean probability is from the share in which it
+    came true. The same base rate for every example has an error near 0, so that the error says nothing without a score
+    of how well examples are told apart.
+
+    Parameters
+    ----------
+    chances : ndarray
+        Probabilities ``[examples]``, 0 to 1.
+    happened : ndarray
+        Whether it came true, bool ``[examples]``.
+
+    Returns
+    -------
+    float
+        0 to 1; NaN without any example.
+    """
+    if not len(chances):
+        return math.nan
+    bins = np.minimum((chances * _BINS).astype(np.int64), _BINS - 1)
+    apart = np.bincount(bins, chances - happened, minlength=_BINS)
+    return float(np.abs(apart).sum() / len(chances))
+
+
+def ranking_scores(chances: NDArray[np.float64], positive: NDArray[np.bool_]) -> dict[str, float]:
+    """Score the probabilities of a positive class.
+
+    Parameters
+    ----------
+    chances : ndarray
+        Probabilities ``[examples]``.
+    positive : ndarray
+        Whether the example is of the class, bool ``[examples]``.
+
+    Returns
+    -------
+    dict of str to float
+        ``auc``, the area under the ROC curve, and ``aupr``, the average precision, both NaN where only one class
+        occurs; ``ece``, the expected calibration error. All are NaN without examples, and for chances that are not
+        finite.
+    """
+    from sklearn import metrics  # takes a second to import
+
+    if not np.isfinite(chances).all():
+        return dict.fromkeys(("auc", "aupr", "ece"), math.nan)
+    both = positive.any() and not positive.all()
+    return {
+        "auc": float(metrics.roc_auc_score(positive, chances)) if both else math.nan,
+        "aupr": float(metrics.average_precision_score(positive, chances)) if both else math.nan,
+        "ece": calibration_error(chances, positive),
+    }
