@@ -77,6 +77,8 @@ def test_compare_gives_one_table_and_a_folder_per_method(file, tmp_path):
         "fedavg",
         "--compare",
         "local",
+        "--set",
+        "graph.source=complete",
     )
     assert result.exit_code == 0, result.output
     summaries = json.loads((tmp_path / "r.json").read_text())

@@ -90,7 +90,7 @@ def test_settings_of_another_method_make_no_other_cell(table, plan):
 def test_every_default_is_written_down(table, plan):
     toml = plan(table)[1].experiment.as_toml()
     assert "alpha = 1.0" in toml
-    assert "lambda-personal = 0.3" in toml
+    assert "lambda-personal = 0.0" in toml
 
 
 def test_a_folder_from_before_a_key_existed_is_still_the_cell(table, plan):

@@ -274,7 +274,9 @@ def test_schema_of_the_summary(digits_tables):
     measured = evaluation(3, validation__loss=[1.0, float("inf")], test__loss=[1.0, float("nan")])
     traffic = Traffic(5, 600, 70, 1000, 80)
     summary = summary_of(parse_experiment(digits_tables), NAMES, "some data", 3, traffic, 1.23456, measured, "abc", 4)
-    assert list(summary) == SUMMARY_KEYS
+    assert list(summary) == [*SUMMARY_KEYS[:-1], "not_measured", SUMMARY_KEYS[-1]]
+    assert set(summary["not_measured"]) == {"validation", "test"}
+    assert all(set(clients) == {"b"} for clients in summary["not_measured"].values())
     assert summary["metrics"]["test"] == {"loss": {"mean": 1.0, "std": 0.0, "best5": 1.0, "worst5": 1.0}}
     assert summary["per_client"] == {
         "validation": {"loss": {"a": 1.0, "b": None}},

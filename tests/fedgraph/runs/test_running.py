@@ -143,7 +143,8 @@ def test_run_without_a_report(tables):
 
 
 def test_several_methods_from_python(tables):
-    compared = fedgraph.run_methods(tables, [None, "fedavg", "local"], set=iter(["experiment.seed=3"]), progress=False)
+    changed = iter(["experiment.seed=3", "graph.source=complete"])
+    compared = fedgraph.run_methods(tables, [None, "fedavg", "local"], set=changed, progress=False)
     assert [run.experiment.experiment.seed for run in compared] == [3, 3, 3]
     assert compared.labels == ["sfl", "fedavg", "local"]
     assert (compared[0].path / "comparison.html").is_file()
