@@ -50,7 +50,7 @@ def attendance(
     for split, values in per_client.items():
         found = set(measured_clients(values))
         lost = {name: absent.get(name, "no finite value") for name in everybody if name not in found}
-        if values and lost:
+        if lost:
             without[split] = lost
     lines = [line["absent"] for line in trainings]
     reasons = {name: reason for line in lines for name, reason in line.items()}
@@ -89,6 +89,8 @@ def captions(summaries: Sequence[Mapping[str, Any]], split: str) -> str:
 
 
 def _caption(summary: Mapping[str, Any], split: str) -> str:
+    if "measured" not in summary and "per_client" in summary and not any(summary["per_client"].values()):
+        return f"{summary['clients']} clients, none of which was measured"
     who = in_words(*counts(summary, split))
     usual = f"{who}, each measured on its own {split} data with the model it holds at the end"
     lost = summary.get("not_measured", {}).get(split, {})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
 
 from fedgraph.runs.finished import Run, load_run
 from fedgraph.runs.labels import labels
@@ -119,14 +121,14 @@ class Comparison(Sequence[Run]):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         summaries = self.summaries
         yield results_table(summaries)
-        yield sentence(summaries)
+        yield Text(sentence(summaries))
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(self.labels)}>"
 
     def _repr_html_(self) -> str:
         html: str = self.metrics.to_html(float_format="{:.3f}".format, na_rep="-")
-        return f"{html}<p>{sentence(self.summaries)}</p>"
+        return f"{html}<p>{escape(sentence(self.summaries))}</p>"
 
 
 def compare(runs: Sequence[Run | str | Path]) -> Comparison:

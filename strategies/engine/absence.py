@@ -28,9 +28,10 @@ class AbsencePolicy:
             return
         reasons = "; ".join(by_reason(replies.absent))
         if self._plan.on_missing == "fail":
+            some = len(replies.absent) < len(self._federation.names)
+            advice = '. To go on without them, set [experiment] on-missing = "skip" or "keep-last"' if some else ""
             raise RunError(
-                f"round {server_round}: no usable reply from {len(replies.absent)} clients ({reasons}). "
-                'To go on without them, set [experiment] on-missing = "skip" or "keep-last"'
+                f"round {server_round}: no usable reply from {len(replies.absent)} clients ({reasons}){advice}"
             )
         # Of a strategy that draws clients, those that it has not drawn are there all the same.
         present = len(self._federation.names) - len(replies.absent)

@@ -242,7 +242,7 @@ class RoundLoop:
         note_broken(self._strategy.federation, replies.positions, measured, server_round, self._progress.broken)
         evaluation = Evaluation(
             server_round, self._strategy.federation.names, {**whole, **self._beside}, self._strategy.models,
-            replies.absent, self._restored,
+            {**replies.not_asked, **replies.absent}, self._restored,
         )  # fmt: skip
         stops = [callback.on_evaluation(evaluation) for callback in self._plan.callbacks]
         self._stop = any(stops)

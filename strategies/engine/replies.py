@@ -45,6 +45,8 @@ class Replies:
         Clients without a usable reply, and why.
     kept : tuple of str
         Clients whose nodes keep the models that were measured; see :class:`fedgraph.messages.WorkReply`.
+    not_asked : mapping of str to str
+        Clients that the strategy has not drawn, which are not absent, and why they have no metrics.
     """
 
     positions: Tensor
@@ -55,6 +57,7 @@ class Replies:
     num_examples: Tensor
     absent: Mapping[str, str] = field(default_factory=dict)
     kept: tuple[str, ...] = ()
+    not_asked: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def parameters(self) -> Tensor:

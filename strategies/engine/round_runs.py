@@ -328,7 +328,9 @@ def _write_results(
         kept = {"clients": strategy.progress.kept, "round": strategy.progress.after}
         noted["models_at_nodes"] = {"run": folder.name, **kept}
     noted["models_per_round"] = _models_per_round(folder, strategy)
-    noted |= strategy.defence.facts() | strategy.facts() | ({} if peers is None else {"peers": peers.summary()})
+    facts = strategy.facts()
+    folder.notes.extend([*_about_clients(experiment), *facts.pop("notes", ())])
+    noted |= strategy.defence.facts() | facts | ({} if peers is None else {"peers": peers.summary()})
     totals = recorder.counters()
     summary = summary_of(
         experiment,
@@ -349,6 +351,12 @@ def _write_results(
         "finished: %s; %d exchanges, %.1f MB down, %.1f MB up", folder.path / "summary.json",
         totals["exchanges"], totals["bytes_down"] / 1e6, totals["bytes_up"] / 1e6,
     )  # fmt: skip
+
+
+def _about_clients(experiment: Experiment) -> list[str]:
+    """Return a note where the clients are of a class that the experiment names, and not the method's own."""
+    client = experiment.method.client
+    return [f"clients of the class {client}, in place of those of {experiment.method.name}"] if client else []
 
 
 def _models_per_round(folder: RunFolder, strategy: CohortStrategy) -> float | None:

@@ -10,6 +10,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -66,6 +67,7 @@ class StockStrategy(CohortStrategy):
         self._means: dict[int, Tensor] = {}
         self._aggregated: bool | None = None
         self._said: set[str] = set()
+        self._notes: list[str] = []
 
     def initialise(self, initial_arrays: ArrayRecord) -> None:
         """Start with one model for all clients."""
@@ -132,7 +134,8 @@ class StockStrategy(CohortStrategy):
         """Hand the strategy a reply of each client, or of each node that sent a mean; return its model for all."""
         messages = self._as_messages(server_round, replies)
         if messages:
-            with _quick_collections():
+            drawing = seeded(derive_seed(self.plan.seed, "stock-aggregate", server_round))
+            with _quick_collections(), drawing, _warnings_of_flower(self._notes):
                 arrays, _ = self.stock.aggregate_train(server_round, messages)
             self._take_over(server_round, arrays, messages)
         return self.models[:1].expand(len(replies.names), -1)
@@ -154,7 +157,9 @@ class StockStrategy(CohortStrategy):
                 if count
             ],
         )
-        return replies
+        drawn = set(asked.tolist())
+        others = [name for position, name in enumerate(self.federation.names) if position not in drawn]
+        return replace(replies, not_asked=dict.fromkeys(others, f"not drawn by {self._name} (fraction-evaluate)"))
 
     def summary(self) -> None:
         """Log the stock strategy's own summary."""
@@ -173,9 +178,10 @@ class StockStrategy(CohortStrategy):
         self._aggregated = state["aggregated"]
 
     def facts(self) -> dict[str, Any]:
-        """Return a remark where the method is equal to another one with these settings."""
+        """Return a remark where the method is equal to another one with these settings, and what Flower warned of."""
         without_term = isinstance(self.stock, FedProx) and self.stock.proximal_mu == 0
-        return {"remark": "mu 0: the same as fedavg"} if without_term else {}
+        remark = {"remark": "mu 0: the same as fedavg"} if without_term else {}
+        return {**remark, **({"notes": self._notes} if self._notes else {})}
 
     # ---- what the strategy sends -----------------------------------------------------------------------------------
 
@@ -299,9 +305,9 @@ class StockStrategy(CohortStrategy):
         """Continue with the arrays that the strategy returned; where it returned none, with what there was."""
         if arrays is None:
             self._aggregated = bool(self._aggregated)
-            if "nothing" not in self._said:
-                self._said.add("nothing")
-                log.warning("round %d: %s aggregated nothing of %d replies", server_round, self._name, len(messages))
+            said = f"round {server_round}: {self._name} aggregated nothing of {len(messages)} replies"
+            log.warning("%s", said)
+            self._notes.append(said)
             return
         self._aggregated = True
         row = self._row(arrays, "returned")
@@ -345,6 +351,24 @@ def seeded(seed: int) -> Iterator[None]:
         yield
     finally:
         random.setstate(before)
+
+
+@contextmanager
+def _warnings_of_flower(notes: list[str]) -> Iterator[None]:
+    """Add what Flower warns of to the notes of a run, each sentence once."""
+
+    class Noting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said = " ".join(record.getMessage().split()).rstrip(".")
+            if said not in notes:
+                notes.append(said)
+
+    handler, flower = Noting(logging.WARNING), logging.getLogger("flwr")
+    flower.addHandler(handler)
+    try:
+        yield
+    finally:
+        flower.removeHandler(handler)
 
 
 @contextmanager

@@ -16,6 +16,9 @@ from fedgraph.support.files import State
 from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import with_nulls
 
+_TOLD = ("num-examples", "loss", "train_loss")
+"""Numbers that clients send beside a trained model."""
+
 
 def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: str, clients: int) -> Strategy:
     """Construct a stock strategy from its table; keys are its keyword arguments with dashes.
@@ -49,9 +52,13 @@ def build_stock(stock_class: type[Strategy], table: Mapping[str, Any], where: st
     if "strategy" in arguments:
         arguments["strategy"] = _wrapped(arguments["strategy"], where, clients)
     try:
-        return stock_class(**arguments)
+        stock = stock_class(**arguments)
     except (TypeError, ValueError) as error:
         raise ExperimentError(f"{where}: {stock_class.__name__} refuses these settings: {error}") from None
+    key = getattr(stock, "weighted_by_key", _TOLD[0])
+    if key not in _TOLD:
+        raise ExperimentError(f"{where} weighted-by-key = '{key}' is no number that clients send: {', '.join(_TOLD)}")
+    return stock
 
 
 def _wrapped(given: Any, where: str, clients: int) -> Strategy:

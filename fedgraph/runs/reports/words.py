@@ -332,7 +332,7 @@ def as_text(summary: Mapping[str, Any]) -> str:
     """
     console = Console(file=io.StringIO(), width=100, color_system=None)
     console.print(results_table([summary]))
-    console.print(sentence([summary]))
+    console.print(sentence([summary]), markup=False)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text
 

@@ -23,6 +23,7 @@ from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.messages import from_record, to_record
 from fedgraph.methods import built_ins
+from fedgraph.runs.reports.words import sentence
 from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import ExperimentError, IdentityError, RunError
 from strategies.engine.phases import PhasedStrategy
@@ -173,6 +174,47 @@ def test_a_fraction_of_the_clients_trains_whatever_the_nodes(digits_tables, run_
     for nodes in (1, 2):
         (first, *_) = run_experiment(tables, nodes=nodes).trainings()
         assert sum(loss is not None for loss in first["per_client"]["loss"].values()) == 3
+
+
+def test_clients_that_are_not_drawn_for_evaluation_are_not_said_to_have_failed(digits_tables, run_experiment):
+    some = stock(digits_tables, "FedAvg", **{"fraction-evaluate": 0.5, "min-evaluate-nodes": 1})
+    told = run_experiment(some).summary()["not_measured"]["test"]
+    assert len(told) == 3
+    assert set(told.values()) == {"not drawn by FedAvg (fraction-evaluate)"}
+    nobody = run_experiment(stock(digits_tables, "FedAvg", **{"fraction-evaluate": 0.0})).summary()
+    assert sentence([nobody]).startswith("6 clients, none of which was measured. Data: ")
+
+
+class Sometimes(FedAvg):
+    """Draws among the replies, and aggregates nothing in round 2."""
+
+    def aggregate_train(self, server_round, replies):
+        if server_round == 2:
+            return None, None
+        return super().aggregate_train(server_round, random.sample(list(replies), 3))
+
+
+def test_what_a_strategy_draws_is_seeded_and_what_it_leaves_out_is_noted(digits_tables, run_experiment):
+    tables = own(digits_tables, Sometimes)
+    tables["experiment"] |= {"rounds": 3, "client": f"{__name__}:Plain"}
+    first, second = (run_experiment(tables, nodes=nodes).summary() for nodes in (1, 1))
+    assert first["weights_sha256"] == second["weights_sha256"]
+    assert first["notes"] == [
+        f"clients of the class {__name__}:Plain, in place of those of Sometimes",
+        "round 2: Sometimes aggregated nothing of 6 replies",
+    ]
+
+
+def test_what_flower_warns_of_is_noted(digits_tables, run_experiment):
+    name = "DifferentialPrivacyServerSideFixedClipping"
+    table = {**WRAPPED, "clipping-norm": 1.0, "num-sampled-clients": 600}
+    (note,) = run_experiment(stock(digits_tables, name, **table)).summary()["notes"]
+    assert "differs from the number of sampled clients (600)" in note
+
+
+def test_a_weight_that_clients_do_not_send_is_refused(digits_tables, run_experiment):
+    with pytest.raises(ExperimentError, match="weighted-by-key = 'batches' is no number that clients send: num-exampl"):
+        run_experiment(stock(digits_tables, "FedAvg", **{"weighted-by-key": "batches"}))
 
 
 def test_a_strategy_that_aggregates_nothing_ends_in_an_error(digits_tables, run_experiment):
