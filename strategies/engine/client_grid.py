@@ -1,9 +1,13 @@
-"""The grid as a stock Flower strategy sees it: every client is a node."""
+"""What a stock Flower strategy has around it: a grid on which every client is a node, a seed, ears for its warnings."""
 
 from __future__ import annotations
 
+import gc
+import logging
+import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from flwr.app import Message, RecordDict
@@ -87,3 +91,42 @@ class ClientGrid(Grid):
         raise RunError(
             f"{self._whose}, sends messages itself: configure_train and configure_evaluate return the messages to send"
         )
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed Python's global generator, from which stock strategies draw clients, and restore it afterwards."""
+    before = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+
+
+@contextmanager
+def noting_warnings(notes: list[str]) -> Iterator[None]:
+    """Add what Flower warns of to the notes of a run, each sentence once."""
+
+    class Noting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said = " ".join(record.getMessage().split()).rstrip(".")
+            if said not in notes:
+                notes.append(said)
+
+    handler, flower = Noting(logging.WARNING), logging.getLogger("flwr")
+    flower.addHandler(handler)
+    try:
+        yield
+    finally:
+        flower.removeHandler(handler)
+
+
+@contextmanager
+def quick_collections() -> Iterator[None]:
+    """Leave all objects that there are out of garbage collections, of which Flower runs one for each reply it reads."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -5,13 +5,10 @@ To the strategy every client is a node: it draws clients, and gets a reply from 
 
 from __future__ import annotations
 
-import gc
 import logging
-import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -30,7 +27,7 @@ from fedgraph.support.files import State
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Settings
 from strategies.engine.base import CohortStrategy
-from strategies.engine.client_grid import ClientGrid
+from strategies.engine.client_grid import ClientGrid, noting_warnings, quick_collections, seeded
 from strategies.engine.nodes import Nodes
 from strategies.engine.replies import Replies
 from strategies.engine.stock_settings import load_stock_state, stock_state
@@ -38,6 +35,7 @@ from strategies.engine.strategy import EvaluateFn
 
 log = logging.getLogger("fedgraph")
 
+Some = TypeVar("Some")
 Configure = Callable[[int, ArrayRecord, ConfigRecord, Grid], Iterable[Message]]
 
 STOCK_CLIENT = "clients.engine.stock:StockClient"
@@ -135,7 +133,7 @@ class StockStrategy(CohortStrategy):
         messages = self._as_messages(server_round, replies)
         if messages:
             drawing = seeded(derive_seed(self.plan.seed, "stock-aggregate", server_round))
-            with _quick_collections(), drawing, _warnings_of_flower(self._notes):
+            with quick_collections(), drawing, noting_warnings(self._notes):
                 arrays, _ = self.stock.aggregate_train(server_round, messages)
             self._take_over(server_round, arrays, messages)
         return self.models[:1].expand(len(replies.names), -1)
@@ -208,31 +206,34 @@ class StockStrategy(CohortStrategy):
 
     def _models_for(self, contents: Mapping[int, RecordDict]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the models that are sent: one for all, or ``[clients, parameters]`` where the strategy has several."""
-        records: dict[int, ArrayRecord] = {}
-        for position, content in contents.items():
-            if len(content.array_records) != 1:
-                raise RunError(
-                    f"{self._name} sends its clients {len(content.array_records)} array records "
-                    f"({', '.join(content.array_records) or 'none'}) in place of one with the model; what it needs "
-                    "beyond a model takes a strategy and a client class of your own: see `fedgraph new strategy`"
-                )
-            (records[position],) = content.array_records.values()
-        different = {id(record): record for record in records.values()}
-        rows = {key: self._row(record, "sends") for key, record in different.items()}
+        # Most strategies send everybody one and the same content, which is then read once.
+        records = {key: self._model_of(content) for key, content in _different(contents.values()).items()}
+        rows = {key: self._row(record, "sends") for key, record in _different(records.values()).items()}
         if len(rows) <= 1:
             return {}, {"parameters": next(iter(rows.values()), self.models[0])}
         whole = self.models.clone()
-        for position, record in records.items():
-            whole[position] = rows[id(record)]
+        for position, content in contents.items():
+            whole[position] = rows[id(records[id(content)])]
         return {"parameters": whole}, {}
+
+    def _model_of(self, content: RecordDict) -> ArrayRecord:
+        """Return the one array record of what the strategy sends. Raises RunError where it has another number."""
+        records = content.array_records
+        if len(records) != 1:
+            raise RunError(
+                f"{self._name} sends its clients {len(records)} array records ({', '.join(records) or 'none'}) in "
+                "place of one with the model; what it needs beyond a model takes a strategy and a client class of your "
+                "own: see `fedgraph new strategy`"
+            )
+        return next(iter(records.values()))
 
     def _terms(self, contents: Mapping[int, RecordDict]) -> dict[str, Tensor]:
         """Return numbers that change how clients train, ``[clients]`` by name; others are said to have no effect."""
         configs: dict[int, dict[str, Any]] = {
-            position: {key: value for record in content.config_records.values() for key, value in record.items()}
-            for position, content in contents.items()
+            key: {name: value for record in content.config_records.values() for name, value in record.items()}
+            for key, content in _different(contents.values()).items()
         }
-        ignored = {key for config in configs.values() for key in config} - _UNDERSTOOD - self._said
+        ignored = {name for config in configs.values() for name in config} - _UNDERSTOOD - self._said
         if ignored:
             self._said |= ignored
             log.warning(
@@ -241,11 +242,11 @@ class StockStrategy(CohortStrategy):
                 quoted(sorted(ignored)),
             )
         found: dict[str, Tensor] = {}
-        for name, key in STOCK_TERMS.items():
-            values = {position: float(config[key]) for position, config in configs.items() if key in config}
-            if any(values.values()):
-                found[name] = torch.zeros(len(self.federation.names))
-                found[name][list(values)] = torch.tensor(list(values.values()))
+        for term, name in STOCK_TERMS.items():
+            told = {key: float(config.get(name, 0.0)) for key, config in configs.items()}
+            if any(told.values()):
+                found[term] = torch.zeros(len(self.federation.names))
+                found[term][list(contents)] = torch.tensor([told[id(content)] for content in contents.values()])
         return found
 
     # ---- what it gets ----------------------------------------------------------------------------------------------
@@ -342,45 +343,6 @@ class StockStrategy(CohortStrategy):
         return self.layout.row(state)
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed Python's global generator, from which stock strategies draw clients, and restore it afterwards."""
-    before = random.getstate()
-    random.seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(before)
-
-
-@contextmanager
-def _warnings_of_flower(notes: list[str]) -> Iterator[None]:
-    """Add what Flower warns of to the notes of a run, each sentence once."""
-
-    class Noting(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            said = " ".join(record.getMessage().split()).rstrip(".")
-            if said not in notes:
-                notes.append(said)
-
-    handler, flower = Noting(logging.WARNING), logging.getLogger("flwr")
-    flower.addHandler(handler)
-    try:
-        yield
-    finally:
-        flower.removeHandler(handler)
-
-
-@contextmanager
-def _quick_collections() -> Iterator[None]:
-    """Leave all objects that there are out of garbage collections, of which Flower runs one for each reply it reads."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
 def _reply(position: int, kind: str, metrics: MetricRecord, arrays: ArrayRecord | None = None) -> Message:
     """Return the reply of a client as Flower's own clients send it."""
     content = RecordDict({"metrics": metrics})
@@ -396,6 +358,11 @@ def _metrics(count: int, metrics: Mapping[str, Tensor], place: int) -> MetricRec
 def _counted(replies: Replies) -> list[tuple[int, int]]:
     """Return the position and the number of training examples of each client."""
     return list(zip(replies.positions.tolist(), replies.num_examples.tolist(), strict=True))
+
+
+def _different(objects: Iterable[Some]) -> dict[int, Some]:
+    """Return the different ones among objects, by their identity."""
+    return {id(each): each for each in objects}
 
 
 def _arrays_of(message: Message) -> ArrayRecord:
