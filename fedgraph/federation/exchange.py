@@ -89,8 +89,8 @@ class OrderedGrid(Grid):
         outgoing = list(messages)
         if not outgoing:
             return []
-        for message in outgoing:
-            mark_empty(message.content)
+        for content in {id(message.content): message.content for message in outgoing}.values():
+            mark_empty(content)
         self.traffic.exchanges += 1
         replies = self._ordered(self._grid.send_and_receive(outgoing, timeout=timeout))
         self.traffic.count(outgoing, replies, self._hosted)

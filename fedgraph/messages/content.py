@@ -43,11 +43,12 @@ def check_content(content: RecordDict) -> RecordDict:
     ReplyError
         With the first part that cannot be accepted.
     """
-    _restore_empty(content)
     if len(content) > _MOST_RECORDS:
         raise ReplyError(f"it has {len(content):,} records, and {_MOST_RECORDS} are the most")
     for record_name, record in content.items():
         check_name(record_name, "a record")
+        if isinstance(record, ConfigRecord):
+            _restore_empty(record)
         most = _MOST_ARRAYS if isinstance(record, ArrayRecord) else _MOST_ENTRIES
         if len(record) > most:
             raise ReplyError(f"its record '{record_name}' has {len(record):,} entries, and {most:,} are the most")
@@ -68,20 +69,21 @@ def mark_empty(content: RecordDict) -> RecordDict:
     RecordDict
         The same content. A record lists the names of what was empty, which :func:`check_content` puts back.
     """
-    for record in content.config_records.values():
+    for record in content.values():
+        if not isinstance(record, ConfigRecord):
+            continue
         for name in [name for name, value in record.items() if value == [] or value == ""]:
             key = _EMPTY_LISTS if isinstance(record.pop(name), list) else _EMPTY_TEXTS
             record[key] = [*_names(record, key), name]
     return content
 
 
-def _restore_empty(content: RecordDict) -> None:
-    for record in content.config_records.values():
-        for key, kind in ((_EMPTY_LISTS, list), (_EMPTY_TEXTS, str)):
-            if key in record:
-                for name in _names(record, key):
-                    record.setdefault(name, kind())
-                del record[key]
+def _restore_empty(record: ConfigRecord) -> None:
+    for key, kind in ((_EMPTY_LISTS, list), (_EMPTY_TEXTS, str)):
+        if key in record:
+            for name in _names(record, key):
+                record.setdefault(name, kind())
+            del record[key]
 
 
 def _names(record: ConfigRecord, key: str) -> list[str]:
