@@ -13,9 +13,9 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients.engine.assignment import Assignment
-from clients.engine.limits import check_allowed, check_noise, count_message
-from clients.engine.node import Node
+from fedgraph.clients.engine.assignment import Assignment
+from fedgraph.clients.engine.limits import check_allowed, check_noise, count_message
+from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS
 from fedgraph.messages import (
     CHALLENGE_KEY,

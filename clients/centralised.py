@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from clients.engine.base import CohortClient, derived
+from fedgraph.clients.engine.base import CohortClient, derived
 from fedgraph.data import pooled
 from fedgraph.training import Cohort, num_steps
 

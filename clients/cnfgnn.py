@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from clients.engine.base import CohortClient, counted, evaluate_splits
+from fedgraph.clients.engine.base import CohortClient, counted, evaluate_splits
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import starts_of
 from fedgraph.messages import WorkReply

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from clients.engine.base import CohortClient, cohort_with
+from fedgraph.clients.engine.base import CohortClient, cohort_with
 from fedgraph.methods.baselines import DittoSettings
 from fedgraph.models import finite_rows
 from fedgraph.training import GradientTerm, TrainResult

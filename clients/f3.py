@@ -15,8 +15,8 @@ from flwr.app import Message, RecordDict
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from clients.engine.assignment import Assignment
-from clients.engine.node import Node
+from fedgraph.clients.engine.assignment import Assignment
+from fedgraph.clients.engine.node import Node
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, Preparation, owner_source
 from fedgraph.experiment import Experiment
 from fedgraph.fusion.owner_models import Embedded, LocalModelSettings, LocalStage, ModelStore
@@ -141,7 +141,7 @@ class F3Client(OwnersClient[EmbeddingSettings]):
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
-        """Describe what leaves the node, see ``clients.engine.disclosure``."""
+        """Describe what leaves the node, see ``fedgraph.clients.engine.disclosure``."""
         if experiment.method_table.get("noise") is not None:
             return [*TOLD_OF_SAMPLES, f"{_EMBEDDING}, shortened and with noise ([{experiment.method.name}.noise])"]
         return list(SENDS_EMBEDDINGS)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from clients.engine.base import CohortClient, counted, evaluate_forecasts, evaluate_splits
-from clients.engine.node import Node
+from fedgraph.clients.engine.base import CohortClient, counted, evaluate_forecasts, evaluate_splits
+from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import WindowedSource, readings_in_windows, starts_of, steps_of
 from fedgraph.experiment import Experiment
@@ -90,7 +90,7 @@ class F3ForecastClient(_ForecastClient[EncoderSettings]):
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
-        """What the node sends, as text; see ``clients.engine.disclosure``."""
+        """What the node sends, as text; see ``fedgraph.clients.engine.disclosure``."""
         embeddings = "an embedding of each window: the input of the last linear layer of the client's own encoder"
         if experiment.method_table.get("targets") == "private":
             return [f"{embeddings}, and when it starts"]
@@ -198,7 +198,7 @@ class LaterWindowsClient(_ForecastClient[LaterWindowsSettings]):
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
-        """What the node sends, as text; see ``clients.engine.disclosure``."""
+        """What the node sends, as text; see ``fedgraph.clients.engine.disclosure``."""
         return [
             "an embedding of each later window, and when it starts; errors of its forecasts",
             "how many readings the latest window has",

@@ -13,9 +13,9 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from clients.engine.assignment import Assignment
-from clients.engine.node import Node
-from clients.f3 import TOLD_OF_SAMPLES, F3Client
+from fedgraph.clients.engine.assignment import Assignment
+from fedgraph.clients.engine.node import Node
+from fedgraph.clients.f3 import TOLD_OF_SAMPLES, F3Client
 from fedgraph.federation import listed
 from fedgraph.messages import EmbedReply, EmbedRequest
 from fedgraph.methods.f3_secret import (

@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from clients.engine.base import CohortClient, cohort_with
+from fedgraph.clients.engine.base import CohortClient, cohort_with
 from fedgraph.methods.baselines import FineTuningSettings
 from fedgraph.support.randomness import derive_seed
 

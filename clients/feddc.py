@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from clients.feddyn import DriftClient
-from clients.scaffold import ScaffoldClient
+from fedgraph.clients.feddyn import DriftClient
+from fedgraph.clients.scaffold import ScaffoldClient
 from fedgraph.methods.baselines import FedDCSettings
 from fedgraph.training import GradientTerm
 

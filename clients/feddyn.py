@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from clients.engine.base import CohortClient
+from fedgraph.clients.engine.base import CohortClient
 from fedgraph.methods.baselines import DriftSettings
 from fedgraph.models import finite_rows
 from fedgraph.training import GradientTerm, TrainResult

@@ -18,11 +18,11 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from clients.engine.assignment import Assignment
-from clients.engine.node import Node
-from clients.engine.table_rows import Rows, TableRows
-from clients.engine.table_scores import TableScores
-from clients.engine.table_statistics import TableStatistics, consent_of
+from fedgraph.clients.engine.assignment import Assignment
+from fedgraph.clients.engine.node import Node
+from fedgraph.clients.engine.table_rows import Rows, TableRows
+from fedgraph.clients.engine.table_scores import TableScores
+from fedgraph.clients.engine.table_statistics import TableStatistics, consent_of
 from fedgraph.data.schema import Schema, WhyNone, schema_as_json
 from fedgraph.data.tables import client_table_source
 from fedgraph.experiment import Experiment
@@ -59,7 +59,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
-        """Describe what leaves the node, see ``clients.engine.disclosure``."""
+        """Describe what leaves the node, see ``fedgraph.clients.engine.disclosure``."""
         told = [
             "the names and kinds of each client's features, and the names of the categories that at least as many of "
             "its rows hold as least-rows of [data.table-schema] says (5)",

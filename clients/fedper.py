@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from clients.engine.base import CohortClient
+from fedgraph.clients.engine.base import CohortClient
 from fedgraph.models import PersonalLayers, PersonalLayersSettings, finite_rows, initial_model
 
 _PURPOSE = "personal-layers"

@@ -8,9 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from clients.engine.base import CohortClient, trained_on
-from clients.engine.node import Node
-from clients.engine.update_release import UpdateRelease
+from fedgraph.clients.engine.base import CohortClient, trained_on
+from fedgraph.clients.engine.node import Node
+from fedgraph.clients.engine.update_release import UpdateRelease
 from fedgraph.experiment import Experiment
 from fedgraph.messages import WorkReply
 from fedgraph.methods.ipa import IPASettings
@@ -37,7 +37,7 @@ class IPAClient(CohortClient[IPASettings]):
 
     @classmethod
     def sends_as(cls, experiment: Experiment, node: Node) -> list[str]:
-        """Describe what leaves the node, see ``clients.engine.disclosure``."""
+        """Describe what leaves the node, see ``fedgraph.clients.engine.disclosure``."""
         table = experiment.method_table
         protection = ""
         if table.get("privacy") is not None:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from clients.engine.base import CohortClient, counted, evaluate_forecasts
+from fedgraph.clients.engine.base import CohortClient, counted, evaluate_forecasts
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.data.series import starts_of
 from fedgraph.fusion.forecasting import JointForecastSettings, OwnerWindows, fit_joint, forecasts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clients.engine.base import CohortClient
+from fedgraph.clients.engine.base import CohortClient
 from fedgraph.methods.baselines import PFedGraphSettings
 from fedgraph.training import GradientTerm
 

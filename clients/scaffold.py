@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from clients.engine.base import CohortClient
+from fedgraph.clients.engine.base import CohortClient
 from fedgraph.models import finite_rows
 from fedgraph.support.settings import S
 from fedgraph.training import GradientTerm, TrainResult, TrainSettings, learning_rates

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from clients.fedavg import FineTuned
-from clients.fedper import PersonalLayersClient
+from fedgraph.clients.fedavg import FineTuned
+from fedgraph.clients.fedper import PersonalLayersClient
 from fedgraph.methods.sfl import SFLFineTuningSettings, SFLSettings
 from fedgraph.training import GradientTerm
 

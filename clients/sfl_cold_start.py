@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from clients.sfl import SFLClient
+from fedgraph.clients.sfl import SFLClient
 from fedgraph.methods.sfl import SFLColdStartSettings
 from fedgraph.training import cross_losses
 

@@ -14,8 +14,8 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from clients.engine.node import Node
-from clients.f3 import SENDS_EMBEDDINGS, OwnersClient
+from fedgraph.clients.engine.node import Node
+from fedgraph.clients.f3 import SENDS_EMBEDDINGS, OwnersClient
 from fedgraph.data.owners import OwnerData
 from fedgraph.fusion.owner_models import Embedded, LocalStage, StackedOwners
 from fedgraph.messages import EmbedRequest

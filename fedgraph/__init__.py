@@ -13,12 +13,17 @@ From Python::
     fedgraph.predict("runs/f3-digits-20260101-120000").predictions
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedgraph.runs import Comparison, Run, compare, load_run
     from fedgraph.runs.predicting import predict
     from fedgraph.runs.running import resume, run, run_methods
+
+# The bundle of a Flower app has no links: there the folders of clients, strategies and simulations lie beside this one.
+if not Path(__path__[0], "strategies").is_dir():
+    __path__.append(str(Path(__path__[0]).parent))
 
 __version__ = "0.2.0"
 
@@ -38,4 +43,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     # Without what this module imports for itself.
-    return [*(name for name in globals() if name not in ("Any", "TYPE_CHECKING", "_STARTING")), *__all__]
+    return [*(name for name in globals() if name not in ("Any", "Path", "TYPE_CHECKING", "_STARTING")), *__all__]

@@ -1,4 +1,6 @@
-"""Numbers and pictures of pages, made from result files: ``python -m simulations.pages``; ``--check`` writes nothing.
+"""Numbers and pictures of pages, made from result files: ``python -m fedgraph.simulations.pages``.
+
+With ``--check`` it writes nothing.
 
 Pages are the README.md of the project, those of ``simulations/*``, and those of ``docs``; result files are
 ``simulations/*/results/*.csv``, which ``fedgraph reproduce NAME --results simulations/PAPER/results`` writes. Markers
@@ -337,7 +339,9 @@ def differences(text: str, again: str) -> list[str]:
 
 def main() -> int:
     """Write all pages anew, or say which of them are not as the result files have them."""
-    parser = argparse.ArgumentParser(prog="python -m simulations.pages", description=(__doc__ or "").split("\n\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m fedgraph.simulations.pages", description=(__doc__ or "").split("\n\n")[0]
+    )
     parser.add_argument(
         "--check", action="store_true", help="write nothing; exit status 1 where a page is not up to date"
     )

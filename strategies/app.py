@@ -18,14 +18,14 @@ from fedgraph.runs import Callback, Run, RunFolder
 from fedgraph.runs.reports import as_text
 from fedgraph.runs.reports.page import leave_report
 from fedgraph.runs.tracking import tracked
+from fedgraph.strategies.engine.chosen import ChosenMethod
+from fedgraph.strategies.engine.phase_runs import execute_phases
+from fedgraph.strategies.engine.phases import PhasedStrategy
+from fedgraph.strategies.engine.round_runs import execute_rounds
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.plugins import add_plugin_paths
 from fedgraph.support.telling import tell, tell_warnings
 from fedgraph.support.threads import pinned_threads
-from strategies.engine.chosen import ChosenMethod
-from strategies.engine.phase_runs import execute_phases
-from strategies.engine.phases import PhasedStrategy
-from strategies.engine.round_runs import execute_rounds
 
 log = logging.getLogger("fedgraph")
 

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from fedgraph.federation import Federation
 from fedgraph.runs import RunPlan
+from fedgraph.strategies.engine.base import Replies
+from fedgraph.strategies.engine.global_model import GlobalModelStrategy
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import Settings
-from strategies.engine.base import Replies
-from strategies.engine.global_model import GlobalModelStrategy
 
 
 class Centralised(GlobalModelStrategy):
@@ -26,7 +26,7 @@ class Centralised(GlobalModelStrategy):
     name = "centralised"
     title = "One model trained on the pooled data of all clients"
     needs = "all clients on one node (--nodes 1)"
-    default_client = "clients.centralised:CentralisedClient"
+    default_client = "fedgraph.clients.centralised:CentralisedClient"
     defences = ()
     expected_failures: ClassVar = {"number-of-nodes": "it pools the data of all clients, which one node must have"}
 

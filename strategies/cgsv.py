@@ -14,8 +14,8 @@ from fedgraph.federation import Federation
 from fedgraph.graph import weighted_mean
 from fedgraph.methods.baselines import CGSVSettings
 from fedgraph.runs import RunPlan
+from fedgraph.strategies.engine.base import CohortStrategy, Replies
 from fedgraph.support.files import State
-from strategies.engine.base import CohortStrategy, Replies
 
 _LEAST_IMPORTANCE = 1e-3
 """Lower bound of the released program, before importances are scaled to add up to 1."""

@@ -20,14 +20,14 @@ from fedgraph.fusion.forecasting import GraphNetwork
 from fedgraph.methods.cnfgnn import CNFGNNSettings
 from fedgraph.models import ContextForecaster, Layout, initial_model, parse_model
 from fedgraph.runs import RunPlan
+from fedgraph.strategies.engine.global_model import GlobalModelStrategy
+from fedgraph.strategies.engine.nodes import Nodes
+from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
 from fedgraph.support.randomness import derive_seed, generator
 from fedgraph.support.threads import pinned_threads
 from fedgraph.training import Optimiser, TrainSettings, fresh_state
-from strategies.engine.global_model import GlobalModelStrategy
-from strategies.engine.nodes import Nodes
-from strategies.engine.replies import Replies
 
 _AT_ONCE = 64
 _TRAINING = TrainSettings(optimizer="adam")
@@ -59,7 +59,7 @@ class CNFGNN(GlobalModelStrategy[CNFGNNSettings]):
     title = "Recurrent models on clients, a graph network over their hidden states at the server (CNFGNN)"
     needs = "clients that are time series, such as metr-la, a recurrent model, and a client graph ([graph])"
     paper = "https://arxiv.org/abs/2106.05223"
-    default_client = "clients.cnfgnn:CNFGNNClient"
+    default_client = "fedgraph.clients.cnfgnn:CNFGNNClient"
 
     @classmethod
     def uses_graph(cls, settings: CNFGNNSettings) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fedgraph.federation import Federation
 from fedgraph.methods.baselines import DittoSettings
 from fedgraph.runs import RunPlan
-from strategies.engine.global_model import GlobalModelStrategy
+from fedgraph.strategies.engine.global_model import GlobalModelStrategy
 
 
 class Ditto(GlobalModelStrategy[DittoSettings]):
@@ -17,7 +17,7 @@ class Ditto(GlobalModelStrategy[DittoSettings]):
     name = "ditto"
     title = "FedAvg, and a personal model per client, regularised towards the global one (Ditto)"
     paper = "https://arxiv.org/abs/2012.04221"
-    default_client = "clients.ditto:DittoClient"
+    default_client = "fedgraph.clients.ditto:DittoClient"
 
     def __init__(self, settings: DittoSettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)

@@ -35,10 +35,10 @@ from fedgraph.messages import to_record
 from fedgraph.methods.f3 import F3Settings
 from fedgraph.privacy.noise import privacy_facts
 from fedgraph.runs import write_entropies, write_predictions
+from fedgraph.strategies.engine.owners import OwnersStrategy, outcome_of
+from fedgraph.strategies.engine.phases import Outcome
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.files import replacing
-from strategies.engine.owners import OwnersStrategy, outcome_of
-from strategies.engine.phases import Outcome
 
 log = logging.getLogger("fedgraph")
 

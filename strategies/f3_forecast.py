@@ -34,10 +34,10 @@ from fedgraph.messages import to_record
 from fedgraph.methods.f3_forecast import FITTED_ON, F3ForecastSettings, suffix_of
 from fedgraph.models import Layout, ModelChoice, TaskSpec, build, flattened
 from fedgraph.runs import RunFolder, load_models
+from fedgraph.strategies.engine.forecasts import ForecastStrategy
+from fedgraph.strategies.engine.phases import Outcome
+from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import ExperimentError
-from strategies.engine.forecasts import ForecastStrategy
-from strategies.engine.phases import Outcome
-from strategies.engine.replies import Replies
 
 log = logging.getLogger("fedgraph")
 
@@ -63,7 +63,7 @@ class F3Forecast(ForecastStrategy[F3ForecastSettings]):
     name = "f3-forecast"
     title = "F3 for forecasts: frozen encoders, one exchange of embeddings, a learned graph, a head per client"
     paper = "https://proceedings.mlr.press/v216/ma23b.html"
-    default_client = "clients.f3_forecast:F3ForecastClient"
+    default_client = "fedgraph.clients.f3_forecast:F3ForecastClient"
 
     @classmethod
     def uses_graph(cls, settings: F3ForecastSettings) -> bool:

@@ -20,11 +20,11 @@ from fedgraph.messages import to_record
 from fedgraph.methods.f3_forecast import LATEST_READINGS, EncoderSettings, F3ForecastInferenceSettings
 from fedgraph.models import flattened
 from fedgraph.runs import RunFolder
+from fedgraph.strategies.engine.forecasts import ForecastStrategy
+from fedgraph.strategies.engine.phases import Outcome
+from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import DataError, ExperimentError, quoted
 from fedgraph.support.settings import part_of
-from strategies.engine.forecasts import ForecastStrategy
-from strategies.engine.phases import Outcome
-from strategies.engine.replies import Replies
 
 
 class F3ForecastInference(ForecastStrategy[F3ForecastInferenceSettings]):
@@ -37,7 +37,7 @@ class F3ForecastInference(ForecastStrategy[F3ForecastInferenceSettings]):
     name = "f3-forecast-inference"
     title = "Forecasts of later windows by what a run of f3-forecast has left"
     needs = "[f3-forecast-inference] run, the folder of that run; `fedgraph predict` sees to it"
-    default_client = "clients.f3_forecast:LaterWindowsClient"
+    default_client = "fedgraph.clients.f3_forecast:LaterWindowsClient"
 
     def check(self) -> None:
         """See :class:`ForecastStrategy`."""

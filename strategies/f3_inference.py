@@ -23,10 +23,10 @@ from fedgraph.messages import to_record
 from fedgraph.methods.f3 import F3InferenceSettings
 from fedgraph.privacy.noise import privacy_facts
 from fedgraph.runs import RunFolder, write_predictions
+from fedgraph.strategies.engine.owners import OwnersStrategy, outcome_of
+from fedgraph.strategies.engine.phases import Outcome
+from fedgraph.strategies.f3 import bytes_per_owner, measured
 from fedgraph.support.errors import DataError, ExperimentError
-from strategies.engine.owners import OwnersStrategy, outcome_of
-from strategies.engine.phases import Outcome
-from strategies.f3 import bytes_per_owner, measured
 
 SomeInference = TypeVar("SomeInference", bound=F3InferenceSettings)
 

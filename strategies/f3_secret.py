@@ -31,10 +31,10 @@ from fedgraph.methods.f3_secret import (
     sealed_bytes,
 )
 from fedgraph.privacy.secret import fingerprint, odd_one_out
+from fedgraph.strategies.engine.owners import OwnersStrategy
+from fedgraph.strategies.engine.phases import Outcome
+from fedgraph.strategies.f3_inference import fusion_file, predicted, unchanged, without
 from fedgraph.support.errors import ExperimentError, IdentityError, RunError
-from strategies.engine.owners import OwnersStrategy
-from strategies.engine.phases import Outcome
-from strategies.f3_inference import fusion_file, predicted, unchanged, without
 
 log = logging.getLogger("fedgraph")
 
@@ -53,7 +53,7 @@ class F3Secret(OwnersStrategy[F3SecretSettings]):
     name = "f3-secret"
     title = "Such predictions on secret shares: neither the server nor any aggregator sees an embedding"
     needs = "[f3-secret] run, and nodes with node config 'aggregator'; `fedgraph predict --secret` plays them"
-    default_client = "clients.f3_secret:SecretClient"
+    default_client = "fedgraph.clients.f3_secret:SecretClient"
 
     def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
         """Predict the samples on secret shares. A run that was stopped starts again.

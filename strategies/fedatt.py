@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedgraph.graph import attention_from_distances
 from fedgraph.methods.baselines import FedAttSettings
-from strategies.engine.base import CohortStrategy, Replies
-from strategies.engine.global_model import GlobalModelStrategy
+from fedgraph.strategies.engine.base import CohortStrategy, Replies
+from fedgraph.strategies.engine.global_model import GlobalModelStrategy
 
 
 class FedAtt(GlobalModelStrategy[FedAttSettings]):

@@ -12,8 +12,8 @@ from torch import Tensor
 from fedgraph.federation import Federation
 from fedgraph.methods.baselines import FineTuningSettings
 from fedgraph.runs import RunPlan
-from strategies.engine.base import Replies
-from strategies.engine.global_model import GlobalModelStrategy
+from fedgraph.strategies.engine.base import Replies
+from fedgraph.strategies.engine.global_model import GlobalModelStrategy
 
 
 class FedAvg(strategy.FedAvg):
@@ -63,7 +63,7 @@ class FedAvgFineTuning(GlobalModelStrategy[FineTuningSettings]):
     name = "fedavg-ft"
     title = "FedAvg, measured after each client has fine-tuned the global model"
     paper = "https://arxiv.org/abs/1910.10252"
-    default_client = "clients.fedavg:FineTuningClient"
+    default_client = "fedgraph.clients.fedavg:FineTuningClient"
 
     def __init__(self, settings: FineTuningSettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)

@@ -11,9 +11,9 @@ from torch import Tensor
 from fedgraph.federation import Federation
 from fedgraph.methods.baselines import FedDCSettings
 from fedgraph.runs import RunPlan
+from fedgraph.strategies.engine.base import Replies
+from fedgraph.strategies.engine.client_drift import ControlVariates, DriftStrategy
 from fedgraph.support.files import State
-from strategies.engine.base import Replies
-from strategies.engine.client_drift import ControlVariates, DriftStrategy
 
 
 class FedDC(DriftStrategy[FedDCSettings]):
@@ -26,7 +26,7 @@ class FedDC(DriftStrategy[FedDCSettings]):
     title = "Drift decoupling and correction: FedDyn with control variates (FedDC)"
     needs = 'SGD ([train] optimizer = "sgd")'
     paper = "https://arxiv.org/abs/2203.11751"
-    default_client = "clients.feddc:FedDCClient"
+    default_client = "fedgraph.clients.feddc:FedDCClient"
 
     def __init__(self, settings: FedDCSettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)

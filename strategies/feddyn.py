@@ -7,7 +7,7 @@ Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Federated Learning Bas
 from __future__ import annotations
 
 from fedgraph.methods.baselines import FedDynSettings
-from strategies.engine.client_drift import DriftStrategy
+from fedgraph.strategies.engine.client_drift import DriftStrategy
 
 
 class FedDyn(DriftStrategy[FedDynSettings]):
@@ -19,4 +19,4 @@ class FedDyn(DriftStrategy[FedDynSettings]):
     name = "feddyn"
     title = "Federated learning with dynamic regularisation (FedDyn)"
     paper = "https://arxiv.org/abs/2111.04263"
-    default_client = "clients.feddyn:DriftClient"
+    default_client = "fedgraph.clients.feddyn:DriftClient"

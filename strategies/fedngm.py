@@ -46,17 +46,17 @@ from fedgraph.methods.fedngm import (
     key_from_text,
     scores_from_text,
 )
-from fedgraph.support.errors import DataError, ExperimentError, IdentityError, ReplyError, RunError
-from fedgraph.support.files import State, json_digest, load_state, save_state
-from strategies.engine.graphical_results import (
+from fedgraph.strategies.engine.graphical_results import (
     against_truth,
     consent_to,
     metrics_of,
     no_common_features,
     without_neighbours,
 )
-from strategies.engine.members import Answer, Members
-from strategies.engine.phases import Outcome, PhasedStrategy
+from fedgraph.strategies.engine.members import Answer, Members
+from fedgraph.strategies.engine.phases import Outcome, PhasedStrategy
+from fedgraph.support.errors import DataError, ExperimentError, IdentityError, ReplyError, RunError
+from fedgraph.support.files import State, json_digest, load_state, save_state
 
 log = logging.getLogger("fedgraph")
 
@@ -77,7 +77,7 @@ class FedNGM(PhasedStrategy[FedNGMSettings]):
     title = "Federated neural graphical models: one probabilistic model of all common features, made personal"
     needs = "clients with tables of their own (mixed-table, linked-deaths, bayesian-network); no [model]"
     paper = "https://arxiv.org/abs/2309.11680"
-    default_client = "clients.fedngm:FedNGMClient"
+    default_client = "fedgraph.clients.fedngm:FedNGMClient"
     own_models = True
 
     _members: Members

@@ -6,7 +6,7 @@ Arivazhagan et al., Federated Learning with Personalization Layers (2019), algor
 from __future__ import annotations
 
 from fedgraph.methods.baselines import FedPerSettings
-from strategies.engine.global_model import GlobalModelStrategy
+from fedgraph.strategies.engine.global_model import GlobalModelStrategy
 
 
 class FedPer(GlobalModelStrategy[FedPerSettings]):
@@ -15,4 +15,4 @@ class FedPer(GlobalModelStrategy[FedPerSettings]):
     name = "fedper"
     title = "FedAvg with a personal last layer (FedPer)"
     paper = "https://arxiv.org/abs/1912.00818"
-    default_client = "clients.fedper:PersonalLayersClient"
+    default_client = "fedgraph.clients.fedper:PersonalLayersClient"

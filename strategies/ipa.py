@@ -21,10 +21,10 @@ from fedgraph.federation import Federation
 from fedgraph.methods.ipa import IPASettings
 from fedgraph.privacy.noise import NoiseSettings, privacy_facts
 from fedgraph.runs import RunPlan
+from fedgraph.strategies.engine.base import CohortStrategy, Replies
+from fedgraph.strategies.engine.nodes import Nodes
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import generator
-from strategies.engine.base import CohortStrategy, Replies
-from strategies.engine.nodes import Nodes
 
 
 class IPA(CohortStrategy[IPASettings]):
@@ -47,7 +47,7 @@ class IPA(CohortStrategy[IPASettings]):
     title = "Iterative parameter alignment: peers keep different models and pull them together as they train"
     needs = "two clients at least; [train] keep-optimizer = true for the paper's Adam"
     paper = "https://arxiv.org/abs/2311.04818"
-    default_client = "clients.ipa:IPAClient"
+    default_client = "fedgraph.clients.ipa:IPAClient"
     # Turns change models one after the other, with no aggregation that a defence could come before.
     defences = ()
 

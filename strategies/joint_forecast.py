@@ -9,9 +9,9 @@ from flwr.serverapp import Grid
 from torch import Tensor, zeros
 
 from fedgraph.fusion.forecasting import JointForecastSettings
+from fedgraph.strategies.engine.forecasts import ForecastStrategy
+from fedgraph.strategies.engine.phases import Outcome
 from fedgraph.support.errors import ExperimentError
-from strategies.engine.forecasts import ForecastStrategy
-from strategies.engine.phases import Outcome
 
 
 class JointForecast(ForecastStrategy[JointForecastSettings]):
@@ -21,7 +21,7 @@ class JointForecast(ForecastStrategy[JointForecastSettings]):
     title = "One network that sees the windows of all clients: Graph WaveNet, or a perceptron"
     needs = "time series, such as metr-la, and all clients on one node (--nodes 1)"
     paper = "https://arxiv.org/abs/1906.00121"
-    default_client = "clients.joint_forecast:JointForecastClient"
+    default_client = "fedgraph.clients.joint_forecast:JointForecastClient"
     expected_failures: ClassVar = {"number-of-nodes": "it pools the data of all clients, which one node must have"}
 
     def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:

@@ -6,7 +6,7 @@ Liang et al., Think Locally, Act Globally (2020), algorithm 1.
 from __future__ import annotations
 
 from fedgraph.methods.baselines import LGFedAvgSettings
-from strategies.engine.global_model import GlobalModelStrategy
+from fedgraph.strategies.engine.global_model import GlobalModelStrategy
 
 
 class LGFedAvg(GlobalModelStrategy[LGFedAvgSettings]):
@@ -15,4 +15,4 @@ class LGFedAvg(GlobalModelStrategy[LGFedAvgSettings]):
     name = "lg-fedavg"
     title = "FedAvg of the last layer, with personal representations (LG-FedAvg)"
     paper = "https://arxiv.org/abs/2001.01523"
-    default_client = "clients.fedper:PersonalLayersClient"
+    default_client = "fedgraph.clients.fedper:PersonalLayersClient"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from fedgraph.strategies.engine.base import CohortStrategy, Replies
 from fedgraph.support.settings import Settings
-from strategies.engine.base import CohortStrategy, Replies
 
 
 class LocalOnly(CohortStrategy):

@@ -14,8 +14,8 @@ from fedgraph.federation import Federation
 from fedgraph.graph import ClientGraph
 from fedgraph.methods.baselines import PFedGraphSettings
 from fedgraph.runs import RunPlan
+from fedgraph.strategies.engine.base import CohortStrategy, Replies
 from fedgraph.support.files import State
-from strategies.engine.base import CohortStrategy, Replies
 
 _ALIKE = 0.9
 """Changes whose cosine is larger count as the same, as in the released program."""
@@ -37,7 +37,7 @@ class PFedGraph(CohortStrategy[PFedGraphSettings]):
     name = "pfedgraph"
     title = "Personalised mixtures over a collaboration graph inferred from models and sizes (pFedGraph)"
     paper = "https://proceedings.mlr.press/v202/ye23b.html"
-    default_client = "clients.pfedgraph:PFedGraphClient"
+    default_client = "fedgraph.clients.pfedgraph:PFedGraphClient"
 
     @classmethod
     def uses_graph(cls, settings: PFedGraphSettings) -> bool:

@@ -12,10 +12,10 @@ from fedgraph.federation import Federation
 from fedgraph.graph import weighted_mean
 from fedgraph.methods.baselines import ScaffoldSettings
 from fedgraph.runs import RunPlan
+from fedgraph.strategies.engine.base import CohortStrategy, Replies
+from fedgraph.strategies.engine.client_drift import ControlVariates
+from fedgraph.strategies.engine.global_model import GlobalModelStrategy
 from fedgraph.support.files import State
-from strategies.engine.base import CohortStrategy, Replies
-from strategies.engine.client_drift import ControlVariates
-from strategies.engine.global_model import GlobalModelStrategy
 
 
 class Scaffold(GlobalModelStrategy[ScaffoldSettings]):
@@ -28,7 +28,7 @@ class Scaffold(GlobalModelStrategy[ScaffoldSettings]):
     title = "FedAvg with control variates against client drift (SCAFFOLD)"
     needs = 'SGD ([train] optimizer = "sgd")'
     paper = "https://arxiv.org/abs/1910.06378"
-    default_client = "clients.scaffold:ScaffoldClient"
+    default_client = "fedgraph.clients.scaffold:ScaffoldClient"
     defences = CohortStrategy.defences
 
     def __init__(self, settings: ScaffoldSettings, federation: Federation, plan: RunPlan) -> None:

@@ -10,9 +10,9 @@ from fedgraph.federation import Federation
 from fedgraph.graph import ClientGraph, graph_mean, graph_mean_weights, weighted_mean
 from fedgraph.methods.sfl import SFLFineTuningSettings, SFLLGSettings, SFLPerSettings, SFLSettings
 from fedgraph.runs import RunPlan
+from fedgraph.strategies.engine.base import CohortStrategy, Replies
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
-from strategies.engine.base import CohortStrategy, Replies
 
 SomeSFLSettings = TypeVar("SomeSFLSettings", bound=SFLSettings, default=SFLSettings)
 
@@ -30,7 +30,7 @@ class SFL(CohortStrategy[SomeSFLSettings]):
     title = "Structured federated learning with a given client graph"
     needs = "a client graph ([graph])"
     paper = "https://arxiv.org/abs/2203.00829"
-    default_client = "clients.sfl:SFLClient"
+    default_client = "fedgraph.clients.sfl:SFLClient"
     needs_graph = True
     defences = (*CohortStrategy.defences, "average", "trim")
 
@@ -149,7 +149,7 @@ class SFLFineTuning(SFL[SFLFineTuningSettings]):
     name = "sfl-ft"
     title = "SFL, measured after each client has fine-tuned its personalised model"
     paper = ""
-    default_client = "clients.sfl:SFLFineTuningClient"
+    default_client = "fedgraph.clients.sfl:SFLFineTuningClient"
 
     def __init__(self, settings: SFLFineTuningSettings, federation: Federation, plan: RunPlan) -> None:
         super().__init__(settings, federation, plan)

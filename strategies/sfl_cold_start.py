@@ -17,10 +17,10 @@ from fedgraph.federation import Federation
 from fedgraph.graph import graph_mean_weights, weighted_mean
 from fedgraph.methods.sfl import SFLColdStartSettings
 from fedgraph.runs import RunPlan
+from fedgraph.strategies.engine.base import CohortStrategy, Replies
+from fedgraph.strategies.sfl import SFL
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
-from strategies.engine.base import CohortStrategy, Replies
-from strategies.sfl import SFL
 
 log = logging.getLogger("fedgraph")
 
@@ -31,7 +31,7 @@ class SFLColdStart(SFL[SFLColdStartSettings]):
     name = "sfl-cold-start"
     title = "SFL for cold clients: those with hardly any data get the models of their neighbourhood"
     paper = ""
-    default_client = "clients.sfl_cold_start:SFLColdStartClient"
+    default_client = "fedgraph.clients.sfl_cold_start:SFLColdStartClient"
     defences = CohortStrategy.defences
 
     def __init__(self, settings: SFLColdStartSettings, federation: Federation, plan: RunPlan) -> None:

@@ -12,9 +12,9 @@ from fedgraph.graph import ClientGraph
 from fedgraph.graph.learning import GraphLearner, beside_given, with_row_sums
 from fedgraph.methods.sfl import SFLStarSettings
 from fedgraph.runs import RunPlan
+from fedgraph.strategies.engine.base import Replies
+from fedgraph.strategies.sfl import SFL
 from fedgraph.support.files import State
-from strategies.engine.base import Replies
-from strategies.sfl import SFL
 
 log = logging.getLogger("fedgraph")
 

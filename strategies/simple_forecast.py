@@ -7,8 +7,8 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from fedgraph.methods.baselines import SimpleForecastSettings
-from strategies.engine.forecasts import ForecastStrategy
-from strategies.engine.phases import Outcome
+from fedgraph.strategies.engine.forecasts import ForecastStrategy
+from fedgraph.strategies.engine.phases import Outcome
 
 
 class SimpleForecast(ForecastStrategy[SimpleForecastSettings]):
@@ -16,7 +16,7 @@ class SimpleForecast(ForecastStrategy[SimpleForecastSettings]):
 
     name = "simple-forecast"
     title = "Last reading, weekly profile, ridge regression or boosted trees, each client by itself"
-    default_client = "clients.simple_forecast:SimpleForecastClient"
+    default_client = "fedgraph.clients.simple_forecast:SimpleForecastClient"
 
     def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
         """See :class:`ForecastStrategy`."""

@@ -30,14 +30,14 @@ from fedgraph.messages import to_record
 from fedgraph.methods.vfl import VerticalSettings
 from fedgraph.models import flattened
 from fedgraph.runs import write_predictions
+from fedgraph.strategies.engine.owners import OwnersStrategy, outcome_of
+from fedgraph.strategies.engine.phases import Outcome
+from fedgraph.strategies.engine.vertical_steps import VerticalSteps
+from fedgraph.strategies.f3 import bytes_per_owner, measured, num_learned_from, warn_of_unaligned
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import State, load_state, save_state
 from fedgraph.support.randomness import generator
 from fedgraph.support.threads import pinned_threads
-from strategies.engine.owners import OwnersStrategy, outcome_of
-from strategies.engine.phases import Outcome
-from strategies.engine.vertical_steps import VerticalSteps
-from strategies.f3 import bytes_per_owner, measured, num_learned_from, warn_of_unaligned
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Vertical(OwnersStrategy[VerticalSettings]):
     name = "vfl"
     may_change = ("epochs", "patience", "workers", "device")
     title = "Vertical federated learning: gradients of embeddings go back to the owners' models"
-    default_client = "clients.vfl:VerticalClient"
+    default_client = "fedgraph.clients.vfl:VerticalClient"
 
     @classmethod
     def steps_of(cls, settings: VerticalSettings, rounds: int) -> int:

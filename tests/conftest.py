@@ -205,8 +205,8 @@ def no_gpu(monkeypatch):
 @pytest.fixture
 def run_experiment(tmp_path, data_dir):
     """Run experiment tables on the in-process grid as ``fedgraph run`` does; returns the run folder."""
-    from clients.app import app as client_app
-    from strategies.app import app as server_app
+    from fedgraph.clients.app import app as client_app
+    from fedgraph.strategies.app import app as server_app
 
     def run(tables, nodes=2, node_configs=None, folder=None, client=client_app, report=False, grid=LocalGrid):
         if folder is None:

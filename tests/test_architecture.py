@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+# Folders beside the library that are imported as parts of the package.
+INSIDE = ("clients", "strategies", "simulations")
 # A room imports those before it.
 ROOMS = [
     *(
@@ -50,9 +52,11 @@ IMPORTED_WHERE_USED = (
 
 
 def modules(package):
-    """Dotted name and file of every module of a package."""
+    """Dotted name and file of every module of a folder: clients, strategies and simulations are parts of fedgraph."""
+    within = "fedgraph." if package in INSIDE else ""
     for path in sorted((REPOSITORY / package).rglob("*.py")):
-        yield ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"), path
+        name = ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__")
+        yield f"{within}{name}", path
 
 
 @cache
@@ -88,6 +92,10 @@ def room_of(module):
     return parts[1] if parts[0] == "fedgraph" and len(parts) > 1 else parts[0]
 
 
+def is_library(module):
+    return module.startswith("fedgraph.") and room_of(module) not in INSIDE
+
+
 def is_module(name):
     path = REPOSITORY.joinpath(*name.split("."))
     return path.with_suffix(".py").exists() and not path.is_dir()
@@ -109,8 +117,8 @@ def doors():
 
 
 def floor_of(name):
-    if name.partition(".")[0] != "fedgraph":
-        return name.partition(".")[0]
+    if room_of(name) in INSIDE:
+        return room_of(name)
     return "programs" if room_of(name) in PROGRAMS or name in STARTS_RUNS else "library"
 
 
@@ -119,12 +127,12 @@ def test_no_import_runs_up_the_stairs(floor):
     package = floor if floor in ("clients", "strategies") else "fedgraph"
     files = [(name, path) for name, path in modules(package) if floor_of(name) == floor]
     assert files
-    taken = [(name, target.partition(".")[0]) for name, path in files for target, _ in imports(path)]
+    taken = [(name, room_of(target)) for name, path in files for target, _ in imports(path)]
     assert [pair for pair in taken if pair[1] in FORBIDDEN[floor]] == []
 
 
 def test_no_string_runs_up_the_stairs():
-    named = re.compile(r"^(strategies|clients)(\.\w+)+:\w+$")
+    named = re.compile(r"^fedgraph\.(strategies|clients)(\.\w+)+:\w+$")
     found = {name for name, path in modules("fedgraph") if any(named.match(text) for text in strings(path))}
     assert found == set()
 
@@ -145,7 +153,7 @@ def test_nothing_lies_loose_in_the_library():
     loose = {path.name for path in (REPOSITORY / "fedgraph").iterdir() if path.is_file()}
     assert loose == {"__init__.py", "__main__.py", "py.typed"}
     folders = {path.name for path in (REPOSITORY / "fedgraph").iterdir() if path.is_dir()}
-    assert folders - {"__pycache__"} == set(ROOMS)
+    assert folders - {"__pycache__"} == {*ROOMS, *INSIDE}
 
 
 def test_rooms_import_those_before_them():
@@ -155,7 +163,7 @@ def test_rooms_import_those_before_them():
         if room not in ROOMS:
             continue
         below = set(ROOMS[: ROOMS.index(room) + 1])
-        taken = [target for target, _ in imports(path) if target.startswith("fedgraph.")]
+        taken = [target for target, _ in imports(path) if is_library(target)]
         # A module that a loader is handed as a string is imported too.
         taken += [text for text in strings(path) if is_dotted_path(text)]
         bad += [f"{name} -> {target}" for target in taken if room_of(target) not in below]
@@ -172,7 +180,7 @@ def test_all_come_in_by_the_front_door(doors):
     for package in ("fedgraph", "clients", "strategies", "simulations"):
         for name, path in modules(package):
             for target, taken in imports(path):
-                inside = room_of(target) == room_of(name) or not target.startswith("fedgraph.")
+                inside = room_of(target) == room_of(name) or not is_library(target)
                 by_itself = target.startswith(tuple(f"fedgraph.{door}" for door in DOORS_OF_THEIR_OWN))
                 if inside or by_itself or target in STARTS_RUNS or is_module(f"{target}.{taken}"):
                     continue

@@ -18,8 +18,8 @@ from fedgraph.commands.cli import app
 from fedgraph.commands.keys import setting_tables
 from fedgraph.experiment import load_experiment, parse_experiment
 from fedgraph.methods import built_ins
+from fedgraph.strategies.engine.chosen import ChosenMethod
 from fedgraph.support.plugins import add_plugin_paths
-from strategies.engine.chosen import ChosenMethod
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DOCS = REPOSITORY / "docs"
@@ -157,7 +157,7 @@ def test_everything_has_its_page():
         if "__all__" in path.read_text() and path.parent.name != "templates"
     ]
     assert [room for room in rooms if room not in reference] == []
-    assert {"strategies.engine.base", "clients.engine.base"} <= set(reference)
+    assert {"fedgraph.strategies.engine.base", "fedgraph.clients.engine.base"} <= set(reference)
     methods = DOCS / "methods"
     listed = (methods / "index.md").read_text()
     assert [name for name in built_ins() if f"`{name}`" not in listed] == []

@@ -24,8 +24,8 @@ GATED = """
 import os, time
 from pathlib import Path
 
-from clients.engine.stock import StockClient
-from clients.sfl import SFLClient
+from fedgraph.clients.engine.stock import StockClient
+from fedgraph.clients.sfl import SFLClient
 
 
 class Waiting:

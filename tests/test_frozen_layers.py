@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import fedgraph
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.runs.folder import RunFolder
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import load_state
@@ -112,7 +112,7 @@ def test_they_are_sent_once_and_belong_to_every_model(method, tables, run_experi
 
 
 def test_the_weights_are_those_of_a_run_that_sends_them_each_time(tables, run_experiment, monkeypatch):
-    from clients.engine.base import CohortClient
+    from fedgraph.clients.engine.base import CohortClient
 
     once = run_experiment(tables("local")).summary()
     monkeypatch.setattr(CohortClient, "joins_frozen", False)
@@ -144,7 +144,7 @@ def test_a_damaged_file_is_sent_again(tables, run_experiment, tmp_path):
     def damage(context):
         (file,) = (tmp_path / context.node_config["state-dir"]).glob("*/frozen/*")
         file.write_bytes(file.read_bytes()[:-4] + b"\0\0\0\1")
-        from clients.engine.frozen_layers import _kept
+        from fedgraph.clients.engine.frozen_layers import _kept
 
         _kept.cache_clear()
 

@@ -10,8 +10,8 @@ from torch.nn.functional import cross_entropy
 import fedgraph
 from fedgraph.data import open_source, parse_data
 from fedgraph.methods.registry import built_ins
+from fedgraph.strategies.engine.phases import PhasedStrategy
 from fedgraph.support.errors import RunError
-from strategies.engine.phases import PhasedStrategy
 
 METHODS = sorted(name for name, found in built_ins().items() if not issubclass(found, PhasedStrategy))
 OF_SERIES = {"cnfgnn"}
@@ -101,7 +101,7 @@ def test_models_of_other_machines_are_asked_for_and_found_once_copied(
 def test_a_client_that_was_not_measured_has_no_model_of_an_earlier_round(digits_tables, run_experiment, data_dir):
     from flwr.app import Message
 
-    from clients.app import app as client_app
+    from fedgraph.clients.app import app as client_app
     from fedgraph.messages import error_content
 
     def client(message, context):

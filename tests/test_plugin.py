@@ -74,7 +74,7 @@ def test_the_trimmed_mean_is_a_trimmed_mean(plugin_folder, monkeypatch):
     import torch
 
     from fedgraph.graph import ClientGraph
-    from strategies.engine.base import Replies
+    from fedgraph.strategies.engine.base import Replies
 
     monkeypatch.syspath_prepend(plugin_folder)
     module = __import__("trimmed")
@@ -116,11 +116,11 @@ from dataclasses import dataclass
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from clients.engine.assignment import Assignment
+from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.data.tables import client_table_source
 from fedgraph.messages import Request
 from fedgraph.support.settings import Configured, Settings
-from strategies.engine.phases import Outcome, PhasedStrategy
+from fedgraph.strategies.engine.phases import Outcome, PhasedStrategy
 
 
 class CountingSettings(Settings):

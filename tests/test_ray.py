@@ -107,8 +107,8 @@ def test_flwr_run_of_the_repository_itself(tmp_path):
 
 
 OWN = """
-from clients.sfl import SFLClient
-from strategies.sfl import SFL
+from fedgraph.clients.sfl import SFLClient
+from fedgraph.strategies.sfl import SFL
 
 
 class Patient(SFL):

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import ray
 
-from clients.sfl import SFLClient
+from fedgraph.clients.sfl import SFLClient
 
 
 class Placed(SFLClient):

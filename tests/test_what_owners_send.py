@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.data import open_source, parse_data
 from fedgraph.fusion.model_file import FittedFusion
 from fedgraph.models import build

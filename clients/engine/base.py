@@ -11,9 +11,9 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
-from clients.engine.assignment import Assignment
-from clients.engine.frozen_layers import frozen_layers
-from clients.engine.node import Node
+from fedgraph.clients.engine.assignment import Assignment
+from fedgraph.clients.engine.frozen_layers import frozen_layers
+from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS, SplitName
 from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.methods.baselines import STOCK_TERMS
@@ -175,7 +175,7 @@ class CohortClient(Configured[S]):
         for name in sorted(STOCK_TERMS.keys() & request.stacked.keys() - cls.terms):
             raise ReplyError(
                 f"the strategy asks for {STOCK_TERMS[name]}, and {cls.__name__} trains without it: derive the class "
-                "from clients.engine.stock:StockClient"
+                "from fedgraph.clients.engine.stock:StockClient"
             )
         served = cls(node, request)
         fingerprint = named(message.content)

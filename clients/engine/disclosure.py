@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clients.engine.node import Node
+from fedgraph.clients.engine.node import Node
 from fedgraph.data.series import shares_scales
 from fedgraph.experiment import Experiment
 from fedgraph.support.plugins import load_object

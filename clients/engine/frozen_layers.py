@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from clients.engine.node import Node
+from fedgraph.clients.engine.node import Node
 from fedgraph.methods.frozen_layers import RECORD, fingerprint_of, given
 from fedgraph.support.files import file_name, write_atomically
 

@@ -6,8 +6,8 @@ import math
 from fnmatch import fnmatchcase
 from typing import Any
 
-from clients.engine.assignment import Assignment
-from clients.engine.node import Node
+from fedgraph.clients.engine.assignment import Assignment
+from fedgraph.clients.engine.node import Node
 from fedgraph.federation import listed
 from fedgraph.privacy.noise import NoiseSettings
 from fedgraph.support.errors import IdentityError
@@ -21,7 +21,7 @@ _COUNTED = "answered"
 def check_allowed(node: Node, client: str, assignment: Assignment) -> None:
     """Check that a node runs what the server names, before any of it is imported.
 
-    Node config ``allow`` lists dotted paths, or patterns of them such as ``clients.*``; by default all are allowed.
+    Node config ``allow`` lists dotted paths, or patterns such as ``fedgraph.clients.*``; by default all are allowed.
 
     Raises
     ------

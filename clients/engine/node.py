@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from flwr.app import Context
 
-from clients.engine.assignment import Assignment
+from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.data import CLIENT, DataSource, OwnData, open_source, parse_data
 from fedgraph.data.series import shares_scales
 from fedgraph.federation import hosted_clients, listed, named_clients, prove

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from flwr.app import Context, RecordDict
 
-from clients.engine.assignment import Assignment
-from clients.engine.base import CohortClient
-from clients.engine.disclosure import Disclosure, disclosure
-from clients.engine.limits import check_allowed, check_noise
-from clients.engine.node import Node
+from fedgraph.clients.engine.assignment import Assignment
+from fedgraph.clients.engine.base import CohortClient
+from fedgraph.clients.engine.disclosure import Disclosure, disclosure
+from fedgraph.clients.engine.limits import check_allowed, check_noise
+from fedgraph.clients.engine.node import Node
 from fedgraph.data import SPLITS
 from fedgraph.data.owners import SAMPLE_SPLITS, OwnerData, OwnerSource
 from fedgraph.data.schema import as_text, infer_schema

@@ -7,7 +7,7 @@ from typing import get_args
 
 import numpy as np
 
-from clients.engine.table_rows import TableRows
+from fedgraph.clients.engine.table_rows import TableRows
 from fedgraph.data.columns import Floats
 from fedgraph.data.schema import Schema
 from fedgraph.graphical import GraphicalModel

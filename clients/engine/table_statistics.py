@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.engine.node import Node
-from clients.engine.table_rows import TableRows
+from fedgraph.clients.engine.node import Node
+from fedgraph.clients.engine.table_rows import TableRows
 from fedgraph.data.schema import Schema, schema_as_json
 from fedgraph.federation import listed
 from fedgraph.graphical import Consent, SharedStatistics, check_consent, shared_statistics

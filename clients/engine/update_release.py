@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clients.engine.base import CohortClient
+from fedgraph.clients.engine.base import CohortClient
 from fedgraph.models import finite_rows
 from fedgraph.privacy.noise import NoiseSettings, release
 from fedgraph.support.errors import ReplyError

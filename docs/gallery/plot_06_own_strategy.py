@@ -11,8 +11,8 @@ import torch
 from pydantic import Field
 
 import fedgraph
+from fedgraph.strategies.engine.base import CohortStrategy
 from fedgraph.support.settings import Settings
-from strategies.engine.base import CohortStrategy
 
 
 class TrimSettings(Settings):

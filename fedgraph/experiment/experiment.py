@@ -377,7 +377,7 @@ def find_experiment(path: str | Path) -> Path:
             f"{path!r}"
         )
     given = Path(path)
-    shipped = Path(str(files("simulations")))
+    shipped = Path(str(files("fedgraph.simulations")))
     for candidate in (given, shipped.parent / given, shipped / given):
         if candidate.is_file():
             return candidate.resolve()

@@ -11,7 +11,7 @@ from typing import Any
 from fedgraph.support.errors import ExperimentError, similar
 from fedgraph.support.plugins import load_object
 
-PACKAGE = "strategies"
+PACKAGE = "fedgraph.strategies"
 """Built-in methods are the classes in its modules that have a ``name``, and a title, needs and paper beside it."""
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.reproduce.table import ColumnTable, ProfileTable, PublishedTable, RowTable
+from fedgraph.strategies.engine.chosen import ChosenMethod
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import json_digest
-from strategies.engine.chosen import ChosenMethod
 
 _WITHOUT_EFFECT = {
     "experiment": ("name", "wait", "timeout"),

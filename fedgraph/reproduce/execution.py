@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from clients.engine.node import forget_cohorts
+from fedgraph.clients.engine.node import forget_cohorts
 from fedgraph.data import catalogue_entries, open_source
 from fedgraph.experiment import Experiment
 from fedgraph.reproduce.cells import Cell

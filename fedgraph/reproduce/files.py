@@ -37,7 +37,7 @@ class TableFile(NamedTuple):
 
 def files_that_come_along() -> dict[str, Path]:
     """Return the project's tables and studies by name: ``sfl-table1`` is ``simulations/sfl/tables/table1.toml``."""
-    found = sorted(Path(str(files("simulations"))).glob("*/tables/*.toml"))
+    found = sorted(Path(str(files("fedgraph.simulations"))).glob("*/tables/*.toml"))
     return {f"{path.parent.parent.name}-{path.stem}": path for path in found}
 
 

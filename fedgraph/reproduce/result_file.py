@@ -3,7 +3,7 @@
 ``fedgraph reproduce sfl-table1 --results simulations/sfl/results`` writes ``simulations/sfl/results/table1-small.csv``,
 or adds to it: a line for every row, column, metric and seed. Runs of other seeds or rows can be made later or
 elsewhere; existing lines stay, unless the same is measured again or the settings of their row have changed. Pages take
-their numbers from these files (``python -m simulations.pages``).
+their numbers from these files (``python -m fedgraph.simulations.pages``).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.experiment import Experiment, Overrides, load_experiment, overrides_by_key, plugin_folders, yardsticks
 from fedgraph.federation.grids import LocalGrid, run_on_flower
 from fedgraph.runs.callbacks import Callback
@@ -23,13 +23,13 @@ from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.node_config import told_nodes
 from fedgraph.runs.reports import LiveDisplay, live_display
 from fedgraph.runs.reports.page import leave_report
+from fedgraph.strategies.app import serve
+from fedgraph.strategies.engine.chosen import ChosenMethod
+from fedgraph.strategies.engine.strategy import MethodStrategy
 from fedgraph.support.errors import ExperimentError, FedgraphError, RunError
 from fedgraph.support.plugins import add_plugin_paths, is_importable, path_of
 from fedgraph.support.settings import parse
 from fedgraph.support.telling import TOLD, Told, show, warnings_on
-from strategies.app import serve
-from strategies.engine.chosen import ChosenMethod
-from strategies.engine.strategy import MethodStrategy
 
 GRIDS = ("local", "flower")
 

@@ -63,8 +63,7 @@ def load_object(path: str, key: str) -> Any:
     Raises
     ------
     ExperimentError
-        When the path has no colon, the module cannot be imported or has no such attribute. If a user's folder called
-        ``strategies`` or ``clients`` and this project's own hide each other, the message contains both paths.
+        When the path has no colon, the module cannot be imported or has no such attribute.
     """
     if path in _HANDED:
         return _HANDED[path]
@@ -79,7 +78,7 @@ def load_object(path: str, key: str) -> Any:
     except ImportError as error:
         raise ExperimentError(
             f"{key} = '{path}': cannot import '{module_name}' ({error}). "
-            f"{_shadow_hint(module_name)}Its folder must be on PYTHONPATH, or be the folder you start from"
+            f"{_moved_hint(module_name)}Its folder must be on PYTHONPATH, or be the folder you start from"
         ) from error
     try:
         return getattr(module, attribute)
@@ -90,27 +89,8 @@ def load_object(path: str, key: str) -> Any:
                 "Define it here, or move it to a module"
             ) from None
         where = getattr(module, "__file__", None) or module_name
-        hint = f"{where} has no '{attribute}'. {_shadow_hint(module_name)}".strip().removesuffix(".")
+        hint = f"{where} has no '{attribute}'. {_moved_hint(module_name)}".strip().removesuffix(".")
         raise ExperimentError(f"{key} = '{path}': {hint}") from None
-
-
-def check_nothing_hides_ours() -> None:
-    """Raise ExperimentError if another folder called ``strategies`` or ``clients`` hides this project's own.
-
-    Be it a user's, or that of another checkout of this project.
-    """
-    for top in _OURS:
-        spec = importlib.util.find_spec(top)
-        found = list(spec.submodule_search_locations or ()) if spec else []
-        if [Path(folder).resolve() for folder in found] != [_own(top)]:
-            others = [Path(folder).resolve().parent for folder in found]
-            if any(map(_is_checkout, others)):
-                raise ExperimentError(
-                    f"Two checkouts of fedgraph are mixed: the code of {_own('')} runs with {top} of {others[0]}. Take "
-                    "one of them off PYTHONPATH, or start from another folder"
-                )
-            hidden = f"this project's own {_own(top)}"
-            raise ExperimentError(f"The folder {', '.join(found) or top} hides {hidden}: rename yours")
 
 
 def other_checkouts() -> list[Path]:
@@ -121,30 +101,18 @@ def other_checkouts() -> list[Path]:
     here = Path.cwd()
     folders = [here, *here.parents, *(Path(entry or ".") for entry in sys.path)]
     found = dict.fromkeys(folder.resolve() for folder in folders)
-    return [folder for folder in found if folder != _own("") and _is_checkout(folder)]
+    return [folder for folder in found if folder != _here() and _is_checkout(folder)]
 
 
 def _is_checkout(folder: Path) -> bool:
     return all((folder / name / "__init__.py").is_file() for name in ("fedgraph", *_OURS))
 
 
-def _own(top: str) -> Path:
-    return Path(__file__).resolve().parents[2] / top
+def _here() -> Path:
+    return Path(__file__).resolve().parents[2]
 
 
-def _shadow_hint(module_name: str) -> str:
-    """Return a hint if a user's folder and ours have the same name, so that one hides the other; else nothing."""
-    top = module_name.partition(".")[0]
-    if top not in _OURS:
-        return ""
-    ours = _own(top)
-    seen = [Path(folder).resolve() for folder in getattr(sys.modules.get(top), "__path__", [])]
-    theirs = [Path(entry or ".").resolve() / top for entry in sys.path]
-    # That of another checkout is nobody's to rename.
-    users = [folder for folder in theirs if not _is_checkout(folder.parent)]
-    for folder in (folder for folder in dict.fromkeys([*seen, *users]) if folder != ours and folder.is_dir()):
-        hides, hidden = (
-            (folder, f"this project's own {ours}") if folder in seen else (f"this project's own {ours}", folder)
-        )
-        return f"The folder {hides} hides {hidden}: rename yours. "
-    return ""
+def _moved_hint(module_name: str) -> str:
+    """Return a hint for a path from before clients and strategies were parts of the package ``fedgraph``."""
+    ours = module_name.partition(".")[0] in _OURS and importlib.util.find_spec(f"fedgraph.{module_name}") is not None
+    return f"fedgraph's own module is called 'fedgraph.{module_name}'. " if ours else ""

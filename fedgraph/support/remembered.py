@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path.home() / ".cache" / "fedgraph" / "listings"
-_PACKAGES = ("fedgraph", "strategies", "clients")
+_PACKAGES = ("fedgraph", "fedgraph.strategies", "fedgraph.clients")
 
 
 def remembered(name: str, compute: Callable[[], Any]) -> Any:

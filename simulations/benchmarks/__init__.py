@@ -1,1 +1,1 @@
-"""Measurements of speed that anyone can rerun: ``python -m simulations.benchmarks``."""
+"""Measurements of speed that anyone can rerun: ``python -m fedgraph.simulations.benchmarks``."""

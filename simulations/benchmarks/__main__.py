@@ -1,4 +1,4 @@
-"""``python -m simulations.benchmarks``: rounds, training, the server, growth, memory, grids, nodes, F3, IPA and NGM."""
+"""``python -m fedgraph.simulations.benchmarks``: rounds, training, server, growth, memory, grids, F3, IPA, NGM."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import sys
 import typer
 from rich.console import Console
 
+from fedgraph.simulations.benchmarks.alignment import alignment
+from fedgraph.simulations.benchmarks.cohort import cohort
+from fedgraph.simulations.benchmarks.deployment import deployment
+from fedgraph.simulations.benchmarks.fusion import fusion
+from fedgraph.simulations.benchmarks.graphical import graphical
+from fedgraph.simulations.benchmarks.grids import grids
+from fedgraph.simulations.benchmarks.kernels import kernels
+from fedgraph.simulations.benchmarks.memory import memory
+from fedgraph.simulations.benchmarks.rounds import rounds
+from fedgraph.simulations.benchmarks.scale import scale
+from fedgraph.simulations.benchmarks.server import server
 from fedgraph.support.errors import FedgraphError
-from simulations.benchmarks.alignment import alignment
-from simulations.benchmarks.cohort import cohort
-from simulations.benchmarks.deployment import deployment
-from simulations.benchmarks.fusion import fusion
-from simulations.benchmarks.graphical import graphical
-from simulations.benchmarks.grids import grids
-from simulations.benchmarks.kernels import kernels
-from simulations.benchmarks.memory import memory
-from simulations.benchmarks.rounds import rounds
-from simulations.benchmarks.scale import scale
-from simulations.benchmarks.server import server
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 

@@ -14,10 +14,8 @@ from torch import Tensor
 from fedgraph.data import open_source
 from fedgraph.experiment import load_experiment
 from fedgraph.models import build
-from fedgraph.training import TrainSettings, fresh_state
-from fedgraph.training.alignment import Distance, PeerAlignment
-from simulations.benchmarks.baselines import PlainPeers
-from simulations.benchmarks.measure import (
+from fedgraph.simulations.benchmarks.baselines import PlainPeers
+from fedgraph.simulations.benchmarks.measure import (
     MIB,
     JsonFile,
     Repeats,
@@ -32,7 +30,9 @@ from simulations.benchmarks.measure import (
     timed,
     write_raw,
 )
-from simulations.benchmarks.runs import data_dir, in_process
+from fedgraph.simulations.benchmarks.runs import data_dir, in_process
+from fedgraph.training import TrainSettings, fresh_state
+from fedgraph.training.alignment import Distance, PeerAlignment
 
 LAYERS = (784 * 200, 200, 200 * 200, 200, 200 * 10, 10)
 """Numbers in the tensors of the multi-layer perceptron of Gorbett et al. 2023."""
@@ -139,7 +139,7 @@ def measure_round(name: str, overrides: list[str]) -> dict[str, Any]:
 
 
 def measure_plain_round(name: str, overrides: list[str]) -> dict[str, Any]:
-    """Seconds of a round of :class:`simulations.benchmarks.baselines.PlainPeers` on the same examples."""
+    """Seconds of a round of :class:`fedgraph.simulations.benchmarks.baselines.PlainPeers` on the same examples."""
     experiment = load_experiment(name, [*_ONE_ROUND, *overrides], "ipa")
     source = open_source(experiment.data, data_dir())
     data = source.load(source.client_names())

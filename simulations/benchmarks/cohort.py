@@ -15,11 +15,8 @@ from torch import Tensor
 from fedgraph.data import CohortData, open_source
 from fedgraph.experiment import Experiment
 from fedgraph.models import StackedModel, build
-from fedgraph.support.randomness import generator
-from fedgraph.support.threads import available_cores
-from fedgraph.training import Cohort, TrainSettings, shuffling_keys, training_batches
-from simulations.benchmarks.baselines import Floor, PlainLoop, training_operations
-from simulations.benchmarks.measure import (
+from fedgraph.simulations.benchmarks.baselines import Floor, PlainLoop, training_operations
+from fedgraph.simulations.benchmarks.measure import (
     JsonFile,
     Repeats,
     Timing,
@@ -33,7 +30,10 @@ from simulations.benchmarks.measure import (
     warmed,
     write_raw,
 )
-from simulations.benchmarks.runs import data_dir, read_experiment
+from fedgraph.simulations.benchmarks.runs import data_dir, read_experiment
+from fedgraph.support.randomness import generator
+from fedgraph.support.threads import available_cores
+from fedgraph.training import Cohort, TrainSettings, shuffling_keys, training_batches
 
 LOOP = "plain loop"
 FLOOR = "floor"

@@ -19,8 +19,8 @@ from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine
 from fedgraph.experiment import load_experiment
 from fedgraph.runs import RunFolder
 from fedgraph.runs.running import run_one
+from fedgraph.simulations.benchmarks.measure import JsonFile, median, number, print_report, write_raw
 from fedgraph.support.errors import RunError
-from simulations.benchmarks.measure import JsonFile, median, number, print_report, write_raw
 
 _POLL = 3.0
 """Seconds between two looks of a Flower SuperNode for messages."""
@@ -105,5 +105,7 @@ def _start_seconds(repeats: int = 3) -> float:
 
 def _timed_start() -> float:
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import flwr.clientapp, clients.app, clients.engine.base"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", "import flwr.clientapp, fedgraph.clients.app, fedgraph.clients.engine.base"], check=True
+    )
     return time.perf_counter() - began

@@ -10,8 +10,7 @@ import typer
 from rich.table import Table
 
 from fedgraph.fusion import FusionData, FusionSettings, fit
-from fedgraph.support.threads import available_cores
-from simulations.benchmarks.measure import (
+from fedgraph.simulations.benchmarks.measure import (
     MIB,
     JsonFile,
     Repeats,
@@ -26,6 +25,7 @@ from simulations.benchmarks.measure import (
     timed,
     write_raw,
 )
+from fedgraph.support.threads import available_cores
 
 
 class Published(NamedTuple):

@@ -22,10 +22,7 @@ from fedgraph.graphical.network import NGMSettings
 from fedgraph.graphical.network import kernel as network_kernel
 from fedgraph.graphical.recovery import RecoverySettings, UnitTable, recover
 from fedgraph.graphical.scores import SampleQuality, sample_quality
-from fedgraph.support.randomness import generator
-from fedgraph.support.settings import parse
-from fedgraph.support.threads import available_cores
-from simulations.benchmarks.measure import (
+from fedgraph.simulations.benchmarks.measure import (
     MIB,
     JsonFile,
     Repeats,
@@ -40,6 +37,9 @@ from simulations.benchmarks.measure import (
     timed,
     write_raw,
 )
+from fedgraph.support.randomness import generator
+from fedgraph.support.settings import parse
+from fedgraph.support.threads import available_cores
 
 RELEASED_SECONDS = 18.0
 """What the authors' program takes for one client: 10 features, 5,000 rows, 2,000 epochs, on two cores."""

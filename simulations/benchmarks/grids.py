@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from simulations.benchmarks.measure import machine_line
+from fedgraph.simulations.benchmarks.measure import machine_line
 
 
 def grids(

@@ -13,10 +13,10 @@ from rich.table import Table
 from fedgraph.experiment import load_experiment
 from fedgraph.graphical.network import kernel as graphical
 from fedgraph.models import perceptron_kernel, recurrence_kernel
+from fedgraph.simulations.benchmarks.measure import JsonFile, Repeats, median, timed, write_raw
+from fedgraph.simulations.benchmarks.runs import run_here
 from fedgraph.support.threads import pinned_threads
 from fedgraph.training.alignment import kernel as alignment
-from simulations.benchmarks.measure import JsonFile, Repeats, median, timed, write_raw
-from simulations.benchmarks.runs import run_here
 
 LEAST = 1.5
 """What a kernel must bring on one experiment to be kept."""

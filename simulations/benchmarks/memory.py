@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedgraph.experiment import Experiment
 from fedgraph.federation.grids import flower_environment
-from simulations.benchmarks.measure import (
+from fedgraph.simulations.benchmarks.measure import (
     MIB,
     JsonFile,
     Repeats,
@@ -23,8 +23,8 @@ from simulations.benchmarks.measure import (
     print_report,
     write_raw,
 )
-from simulations.benchmarks.processes import ProcessWatch
-from simulations.benchmarks.runs import client_names, on_ray, plain_flower, read_experiment
+from fedgraph.simulations.benchmarks.processes import ProcessWatch
+from fedgraph.simulations.benchmarks.runs import client_names, on_ray, plain_flower, read_experiment
 
 PLAIN = "plain Flower"
 

@@ -10,9 +10,8 @@ import typer
 from fedgraph.data import open_source
 from fedgraph.experiment import Experiment
 from fedgraph.models import build
-from fedgraph.support.randomness import generator
-from simulations.benchmarks.baselines import PlainLoop
-from simulations.benchmarks.measure import (
+from fedgraph.simulations.benchmarks.baselines import PlainLoop
+from fedgraph.simulations.benchmarks.measure import (
     JsonFile,
     Repeats,
     Timing,
@@ -24,7 +23,15 @@ from simulations.benchmarks.measure import (
     warmed,
     write_raw,
 )
-from simulations.benchmarks.runs import client_names, data_dir, in_process, on_ray, plain_flower, read_experiment
+from fedgraph.simulations.benchmarks.runs import (
+    client_names,
+    data_dir,
+    in_process,
+    on_ray,
+    plain_flower,
+    read_experiment,
+)
+from fedgraph.support.randomness import generator
 
 PLAIN = "plain Flower"
 LOOP = "plain loop"

@@ -15,16 +15,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.data import open_source
 from fedgraph.experiment import Experiment, load_experiment
 from fedgraph.federation.grids import LocalGrid, run_app_on_flower, run_on_flower
 from fedgraph.runs import Callback, RunFolder, Training
+from fedgraph.simulations.benchmarks.measure import Timing
+from fedgraph.simulations.benchmarks.processes import ProcessWatch
+from fedgraph.strategies.app import serve
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import ExperimentError, RunError
-from simulations.benchmarks.measure import Timing
-from simulations.benchmarks.processes import ProcessWatch
-from strategies.app import serve
 
 PLAIN_APP = Path(__file__).resolve().parent / "plain_flower"
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from fedgraph.experiment import Experiment, parse_experiment
 from fedgraph.graph import ClientGraph, write_graph
 from fedgraph.runs import Training
-from simulations.benchmarks.measure import (
+from fedgraph.simulations.benchmarks.measure import (
     JsonFile,
     Repeats,
     in_fresh_process,
@@ -28,7 +28,7 @@ from simulations.benchmarks.measure import (
     target_line,
     write_raw,
 )
-from simulations.benchmarks.runs import RoundClock, run_here
+from fedgraph.simulations.benchmarks.runs import RoundClock, run_here
 
 FEATURES = 64
 CLASSES = 10

@@ -16,8 +16,7 @@ from fedgraph.data import open_source, parse_data
 from fedgraph.graph import ClientGraph, cosine_similarity, squared_distances
 from fedgraph.messages import from_record, to_record
 from fedgraph.models import Layout
-from fedgraph.support.threads import available_cores, pinned_threads
-from simulations.benchmarks.measure import (
+from fedgraph.simulations.benchmarks.measure import (
     JsonFile,
     Repeats,
     Timing,
@@ -33,7 +32,8 @@ from simulations.benchmarks.measure import (
     warmed,
     write_raw,
 )
-from simulations.benchmarks.runs import data_dir
+from fedgraph.simulations.benchmarks.runs import data_dir
+from fedgraph.support.threads import available_cores, pinned_threads
 
 HOPS = 3
 NEIGHBOURS = 10

@@ -10,9 +10,9 @@ from typing import Literal
 from pydantic import Field, PositiveInt
 
 from fedgraph.reproduce import NumberTable, StudyContext, StudyPage
+from fedgraph.simulations.benchmarks.fusion import PUBLISHED, TRAINING_SHARE
+from fedgraph.simulations.benchmarks.measure import MIB, in_fresh_process, median
 from fedgraph.support.settings import Settings
-from simulations.benchmarks.fusion import PUBLISHED, TRAINING_SHARE
-from simulations.benchmarks.measure import MIB, in_fresh_process, median
 
 _EPOCHS = 5
 _EMBEDDING = 16
@@ -44,7 +44,10 @@ def table4_page(context: StudyContext) -> StudyPage:
     for name in options.sets:
         known = PUBLISHED[name]
         took = in_fresh_process(
-            "simulations.benchmarks.fusion:measure_local", owners=known.owners, samples=known.samples, epochs=_EPOCHS
+            "fedgraph.simulations.benchmarks.fusion:measure_local",
+            owners=known.owners,
+            samples=known.samples,
+            epochs=_EPOCHS,
         )
         local.append((name, known.owners, took["once"], took["every batch"]))
         passes = _EPOCHS * round(TRAINING_SHARE * known.samples)
@@ -52,7 +55,7 @@ def table4_page(context: StudyContext) -> StudyPage:
             context.console.print(f"{name}, {graph}")
             runs = [
                 in_fresh_process(
-                    "simulations.benchmarks.fusion:measure", owners=known.owners, samples=known.samples,
+                    "fedgraph.simulations.benchmarks.fusion:measure", owners=known.owners, samples=known.samples,
                     size=_EMBEDDING, epochs=_EPOCHS, graph=graph, per="sample", workers=options.workers,
                     device=options.device,
                 )

@@ -22,10 +22,10 @@ from fedgraph.graphical.asking import FEW, KeptRows, SamplingSettings, condition
 from fedgraph.graphical.learning import fit_ngm
 from fedgraph.graphical.network import Network, NGMSettings
 from fedgraph.reproduce import NumberTable, StudyContext, StudyPage
+from fedgraph.simulations.fedngm.graphs import truth
 from fedgraph.support.errors import DataError
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings
-from simulations.fedngm.graphs import truth
 
 INSURANCE_LIKE = "insurance-like"
 """Not a file, but made: as many nodes and edges as the network "insurance", whose file is not there, and half of its

@@ -19,11 +19,11 @@ from fedgraph.graph import FeatureGraph
 from fedgraph.graphical.learning import fit_ngr
 from fedgraph.graphical.network import NGRSettings
 from fedgraph.reproduce import NumberTable, StudyContext, StudyPage
+from fedgraph.simulations.fedngm.notears_admm import THRESHOLD
+from fedgraph.simulations.fedngm.recoveries import ClientRows, Graphs, Method, recovered
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import generator
 from fedgraph.support.settings import Settings
-from simulations.fedngm.notears_admm import THRESHOLD
-from simulations.fedngm.recoveries import ClientRows, Graphs, Method, recovered
 
 RELEASED_F1 = 0.53
 """Of the graph that the authors' program finds in its own demonstration of a revealer."""

@@ -25,8 +25,8 @@ from fedgraph.graphical.recovery import (
     recover,
     recover_from_sums,
 )
+from fedgraph.simulations.fedngm.notears_admm import agreed_weights, edges
 from fedgraph.support.randomness import generator
-from simulations.fedngm.notears_admm import agreed_weights, edges
 
 Method = Literal["graphical-lasso", "uglad", "ges", "notears-admm"]
 

@@ -13,8 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from clients.f3 import F3Client
-from clients.sfl import SFLClient
+from fedgraph.clients.f3 import F3Client
+from fedgraph.clients.sfl import SFLClient
 from fedgraph.data.owners import OwnerData
 from fedgraph.fusion.owner_models import Embedded
 from fedgraph.training import GradientTerm

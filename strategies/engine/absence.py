@@ -7,9 +7,9 @@ from torch import Tensor
 
 from fedgraph.federation import Federation, by_reason
 from fedgraph.runs import RunPlan
+from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import State
-from strategies.engine.replies import Replies
 
 
 class AbsencePolicy:

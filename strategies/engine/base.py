@@ -1,4 +1,4 @@
-"""Base class of methods of rounds. Its rounds are run by :mod:`strategies.engine.loop`."""
+"""Base class of methods of rounds. Its rounds are run by :mod:`fedgraph.strategies.engine.loop`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from fedgraph.graph import ClientGraph
 from fedgraph.messages import from_record, to_record
 from fedgraph.models import Layout, PersonalLayers, PersonalLayersSettings
 from fedgraph.runs import RunPlan
+from fedgraph.strategies.engine.absence import AbsencePolicy
+from fedgraph.strategies.engine.defence import Defence
+from fedgraph.strategies.engine.loop import Progress, RoundLoop
+from fedgraph.strategies.engine.nodes import Nodes
+from fedgraph.strategies.engine.replies import Replies
+from fedgraph.strategies.engine.strategy import EvaluateFn, MethodStrategy
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import State
 from fedgraph.support.settings import S
-from strategies.engine.absence import AbsencePolicy
-from strategies.engine.defence import Defence
-from strategies.engine.loop import Progress, RoundLoop
-from strategies.engine.nodes import Nodes
-from strategies.engine.replies import Replies
-from strategies.engine.strategy import EvaluateFn, MethodStrategy
 
 __all__ = ["CohortStrategy", "Replies"]
 
@@ -66,7 +66,7 @@ class CohortStrategy(MethodStrategy[S]):
         When the method needs a client graph and the experiment gives none.
     """
 
-    default_client: ClassVar[str] = "clients.engine.base:CohortClient"
+    default_client: ClassVar[str] = "fedgraph.clients.engine.base:CohortClient"
     needs_graph: ClassVar[bool] = False
     defences: ClassVar[tuple[str, ...]] = ("warn", "clip", "krum")
 

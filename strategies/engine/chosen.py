@@ -12,14 +12,14 @@ from fedgraph.federation import Federation
 from fedgraph.methods import built_ins
 from fedgraph.models import ModelChoice
 from fedgraph.runs import RunPlan
+from fedgraph.strategies.engine.base import CohortStrategy
+from fedgraph.strategies.engine.phases import PhasedStrategy, PhasesPlan, check_without_rounds
+from fedgraph.strategies.engine.stock import STOCK_CLIENT, StockStrategy
+from fedgraph.strategies.engine.stock_settings import build_stock
+from fedgraph.strategies.engine.strategy import MethodStrategy
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import path_of
 from fedgraph.support.settings import Settings, parse
-from strategies.engine.base import CohortStrategy
-from strategies.engine.phases import PhasedStrategy, PhasesPlan, check_without_rounds
-from strategies.engine.stock import STOCK_CLIENT, StockStrategy
-from strategies.engine.stock_settings import build_stock
-from strategies.engine.strategy import MethodStrategy
 
 
 class ChosenMethod:

@@ -13,10 +13,10 @@ from fedgraph.federation import Federation
 from fedgraph.graph import weighted_mean
 from fedgraph.methods.baselines import DriftSettings
 from fedgraph.runs import RunPlan
+from fedgraph.strategies.engine.base import CohortStrategy, Replies
+from fedgraph.strategies.engine.global_model import GlobalModelStrategy
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
-from strategies.engine.base import CohortStrategy, Replies
-from strategies.engine.global_model import GlobalModelStrategy
 
 SomeDriftSettings = TypeVar("SomeDriftSettings", bound=DriftSettings, default=DriftSettings)
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from fedgraph.defence import DefenceTable, bounded, krum_scores, lengths, robust_average
 from fedgraph.federation import Federation
 from fedgraph.graph import weighted_mean
+from fedgraph.strategies.engine.replies import Replies
 from fedgraph.support.errors import ExperimentError, quoted
 from fedgraph.support.files import State
-from strategies.engine.replies import Replies
 
 log = logging.getLogger("fedgraph")
 

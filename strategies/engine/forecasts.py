@@ -15,10 +15,10 @@ from torch import Tensor
 from fedgraph.data import SplitName
 from fedgraph.federation import Federation, OrderedGrid, identify
 from fedgraph.messages import WorkReply, WorkRequest
+from fedgraph.strategies.engine.phases import Outcome, PhasedStrategy
+from fedgraph.strategies.engine.replies import Replies, collect
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import S
-from strategies.engine.phases import Outcome, PhasedStrategy
-from strategies.engine.replies import Replies, collect
 
 log = logging.getLogger("fedgraph")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from fedgraph.strategies.engine.base import CohortStrategy, Replies
+from fedgraph.strategies.engine.loop import check_returned
 from fedgraph.support.files import State
 from fedgraph.support.settings import S
-from strategies.engine.base import CohortStrategy, Replies
-from strategies.engine.loop import check_returned
 
 
 class GlobalModelStrategy(CohortStrategy[S]):

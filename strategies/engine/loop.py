@@ -14,16 +14,16 @@ from torch import Tensor
 
 from fedgraph.federation import Traffic
 from fedgraph.runs import Evaluation, Training
+from fedgraph.strategies.engine.broken_outputs import note_broken
+from fedgraph.strategies.engine.nodes import Nodes
+from fedgraph.strategies.engine.replies import Replies
+from fedgraph.strategies.engine.strategy import EvaluateFn
 from fedgraph.support.errors import RunError, quoted
 from fedgraph.support.files import State
 from fedgraph.training import AFTER_TURN
-from strategies.engine.broken_outputs import note_broken
-from strategies.engine.nodes import Nodes
-from strategies.engine.replies import Replies
-from strategies.engine.strategy import EvaluateFn
 
 if TYPE_CHECKING:
-    from strategies.engine.base import CohortStrategy
+    from fedgraph.strategies.engine.base import CohortStrategy
 
 
 @dataclass

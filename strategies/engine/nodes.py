@@ -15,7 +15,7 @@ from fedgraph.messages import WorkReply, WorkRequest, to_record
 from fedgraph.methods.frozen_layers import is_lacking
 from fedgraph.models import Architectures
 from fedgraph.runs import RunPlan
-from strategies.engine.replies import Reader, Replies, collect
+from fedgraph.strategies.engine.replies import Reader, Replies, collect
 
 Tensors = Mapping[str, Tensor]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -186,7 +186,7 @@ def _read(
     shapes: Shapes,
     types: Mapping[str, str] | None,
 ) -> tuple[WorkReply, Mapping[str, str]]:
-    """Unpack and check the reply of one node; see :data:`strategies.engine.replies.Reader`."""
+    """Unpack and check the reply of one node; see :data:`fedgraph.strategies.engine.replies.Reader`."""
     reply = WorkReply.unpack(content, clients, shapes, types)
     unusable = reply.unusable()
     if architectures is not None and "parameters" in reply.stacked:

@@ -15,9 +15,9 @@ from fedgraph.defence import bounded_embeddings
 from fedgraph.federation import JoinedSamples, join
 from fedgraph.fusion import FusionEpoch, FusionSettings
 from fedgraph.messages import EmbedReply, EmbedRequest
+from fedgraph.strategies.engine.phases import Outcome, PhasedStrategy
 from fedgraph.support.files import json_digest, load_state, save_state
 from fedgraph.support.settings import S
-from strategies.engine.phases import Outcome, PhasedStrategy
 
 log = logging.getLogger("fedgraph")
 
@@ -32,7 +32,7 @@ class OwnersStrategy(PhasedStrategy[S]):
 
     needs = "clients that hold different features of the same samples, such as metr-la-rush-hour"
     paper = "https://proceedings.mlr.press/v216/ma23b.html"
-    default_client = "clients.f3:F3Client"
+    default_client = "fedgraph.clients.f3:F3Client"
 
     def samples(
         self,

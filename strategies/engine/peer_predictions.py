@@ -17,12 +17,12 @@ from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation
 from fedgraph.messages import WorkReply
 from fedgraph.runs.reports import PeerComparison
+from fedgraph.strategies.engine.base import CohortStrategy
+from fedgraph.strategies.engine.global_model import GlobalModelStrategy
+from fedgraph.strategies.engine.nodes import Nodes
+from fedgraph.strategies.engine.replies import Replies
+from fedgraph.strategies.engine.stock import StockStrategy
 from fedgraph.support.errors import ExperimentError
-from strategies.engine.base import CohortStrategy
-from strategies.engine.global_model import GlobalModelStrategy
-from strategies.engine.nodes import Nodes
-from strategies.engine.replies import Replies
-from strategies.engine.stock import StockStrategy
 
 log = logging.getLogger("fedgraph")
 
@@ -96,7 +96,7 @@ def compare_peers(strategy: CohortStrategy[Any], nodes: Nodes) -> PeerComparison
 def read_predictions(
     federation: Federation, content: RecordDict, clients: list[str]
 ) -> tuple[WorkReply, Mapping[str, str]]:
-    """Unpack and check the predictions of one node; see :data:`strategies.engine.replies.Reader`."""
+    """Unpack and check the predictions of one node; see :data:`fedgraph.strategies.engine.replies.Reader`."""
     examples = int(federation.num_examples["test"][0])
     names = ("predicted", "targets")
     reply = WorkReply.unpack(content, clients, dict.fromkeys(names, (examples,)), dict.fromkeys(names, "int32"))

@@ -17,8 +17,8 @@ from fedgraph.federation import Federation
 from fedgraph.graph import ClientGraph, write_graph
 from fedgraph.models import ModelChoice, weights_sha256
 from fedgraph.runs import Callback, Evaluation, Recorder, RunFolder, client_coordinates, given_graph, summary_of
-from strategies.engine.chosen import ChosenMethod
-from strategies.engine.phases import PhasesPlan
+from fedgraph.strategies.engine.chosen import ChosenMethod
+from fedgraph.strategies.engine.phases import PhasesPlan
 
 log = logging.getLogger("fedgraph")
 

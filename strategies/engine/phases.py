@@ -21,11 +21,11 @@ from fedgraph.federation import Federation, RollCall, SomeAnswer, Traffic, ask_e
 from fedgraph.graph import ClientGraph
 from fedgraph.models import TaskSpec
 from fedgraph.runs import Callback, RunFolder
+from fedgraph.strategies.engine.strategy import EvaluateFn, MethodStrategy
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.files import State
 from fedgraph.support.settings import S, Settings
 from fedgraph.support.telling import tell
-from strategies.engine.strategy import EvaluateFn, MethodStrategy
 
 log = logging.getLogger("fedgraph")
 

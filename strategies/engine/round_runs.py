@@ -43,15 +43,15 @@ from fedgraph.runs import (
     write_models,
 )
 from fedgraph.runs.reports import FILE, LogProgress, PeerComparison
+from fedgraph.strategies.engine.base import CohortStrategy
+from fedgraph.strategies.engine.broken_outputs import notes_of
+from fedgraph.strategies.engine.chosen import ChosenMethod
+from fedgraph.strategies.engine.nodes import Nodes
+from fedgraph.strategies.engine.peer_predictions import check_comparable, compare_peers
+from fedgraph.strategies.engine.scales import with_shared_scales
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.plugins import load_object
 from fedgraph.support.randomness import derive_seed
-from strategies.engine.base import CohortStrategy
-from strategies.engine.broken_outputs import notes_of
-from strategies.engine.chosen import ChosenMethod
-from strategies.engine.nodes import Nodes
-from strategies.engine.peer_predictions import check_comparable, compare_peers
-from strategies.engine.scales import with_shared_scales
 
 log = logging.getLogger("fedgraph")
 

@@ -22,23 +22,23 @@ from fedgraph.messages import WorkReply, from_record, to_record
 from fedgraph.methods.baselines import STOCK_TERMS
 from fedgraph.models import usable_rows
 from fedgraph.runs import RunPlan
+from fedgraph.strategies.engine.base import CohortStrategy
+from fedgraph.strategies.engine.client_grid import ClientGrid, noting_warnings, quick_collections, seeded
+from fedgraph.strategies.engine.nodes import Nodes
+from fedgraph.strategies.engine.replies import Replies
+from fedgraph.strategies.engine.stock_settings import load_stock_state, stock_state
+from fedgraph.strategies.engine.strategy import EvaluateFn
 from fedgraph.support.errors import ReplyError, RunError, quoted
 from fedgraph.support.files import State
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Settings
-from strategies.engine.base import CohortStrategy
-from strategies.engine.client_grid import ClientGrid, noting_warnings, quick_collections, seeded
-from strategies.engine.nodes import Nodes
-from strategies.engine.replies import Replies
-from strategies.engine.stock_settings import load_stock_state, stock_state
-from strategies.engine.strategy import EvaluateFn
 
 log = logging.getLogger("fedgraph")
 
 Some = TypeVar("Some")
 Configure = Callable[[int, ArrayRecord, ConfigRecord, Grid], Iterable[Message]]
 
-STOCK_CLIENT = "clients.engine.stock:StockClient"
+STOCK_CLIENT = "fedgraph.clients.engine.stock:StockClient"
 
 _SERVER_OPTIMISERS = (FedAdagrad, FedAdam, FedAvgM, FedYogi)
 _OF_MEANS = {strategy.aggregate_train for strategy in (FedAvg, *_SERVER_OPTIMISERS)}

@@ -12,9 +12,9 @@ from torch import Tensor
 from fedgraph.data.owners import SAMPLE_SPLITS
 from fedgraph.federation import JoinedSamples, OrderedGrid, by_reason, split_replies
 from fedgraph.methods.vfl import StepReply, StepRequest
+from fedgraph.strategies.engine.phases import PhasesPlan
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import State
-from strategies.engine.phases import PhasesPlan
 
 log = logging.getLogger("fedgraph")
 

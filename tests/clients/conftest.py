@@ -4,7 +4,7 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 
-from clients.engine.node import Node
+from fedgraph.clients.engine.node import Node
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.messages import WorkRequest
 from fedgraph.training.cohort import TrainResult

@@ -11,7 +11,7 @@ from faulting.trial import undisturbed_run
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp.mod import LocalDpMod, arrays_size_mod, message_size_mod
 
-from clients.app import app, client_app
+from fedgraph.clients.app import app, client_app
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.federation.identity import check_proof, read_public_keys
@@ -30,7 +30,8 @@ from fedgraph.support.errors import FedgraphError, IdentityError
 from fedgraph.support.plugins import load_object
 from fedgraph.support.telling import TOLD, Told
 
-COHORT_CLIENT = "clients.engine.base:CohortClient"
+COHORT_CLIENT = "fedgraph.clients.engine.base:CohortClient"
+IPA_CLIENT = "fedgraph.clients.ipa:IPAClient"
 
 
 @pytest.fixture
@@ -190,14 +191,19 @@ def test_a_partition_that_is_no_number_is_named(part):
 @pytest.mark.parametrize(
     ("allow", "message"),
     [
-        ("clients.*", None),
-        ("clients.fedavg:*, clients.engine.base:CohortClient", None),
-        ("clients.sfl:SFLClient", "does not run [experiment] client = 'clients.engine.base:CohortClient'"),
+        ("fedgraph.clients.*", None),
+        ("fedgraph.clients.fedavg:*, fedgraph.clients.engine.base:CohortClient", None),
+        (
+            "fedgraph.clients.sfl:SFLClient",
+            "does not run [experiment] client = 'fedgraph.clients.engine.base:CohortClient'",
+        ),
     ],
 )
 def test_a_node_runs_what_it_allows(part, allow, message, monkeypatch):
     imported = []
-    monkeypatch.setattr("clients.app.load_object", lambda path, key: imported.append(path) or load_object(path, key))
+    monkeypatch.setattr(
+        "fedgraph.clients.app.load_object", lambda path, key: imported.append(path) or load_object(path, key)
+    )
     found = identify(part, {"clients": "client-0", "allow": allow})
     assert (message or "") in (error_of(found) or "")
     assert (error_of(found) is None) == (message is None)
@@ -206,7 +212,7 @@ def test_a_node_runs_what_it_allows(part, allow, message, monkeypatch):
 
 def test_a_node_allows_models_too(part):
     told = json.dumps({**json.loads(part), "model": {"name": "os:system"}})
-    found = identify(told, {"clients": "client-0", "allow": "clients.*"})
+    found = identify(told, {"clients": "client-0", "allow": "fedgraph.clients.*"})
     assert "does not run [model] name = 'os:system'" in error_of(found)
 
 
@@ -226,15 +232,23 @@ def test_a_node_answers_so_many_messages_and_no_more(part, tmp_path):
     ("client", "method", "message"),
     [
         (COHORT_CLIENT, {}, "takes part only with noise on what its clients release .*: its method has none"),
-        ("clients.ipa:IPAClient", {}, "the table `privacy` of its method gives some"),
-        ("clients.ipa:IPAClient", {"privacy": {"clip-norm": 1.0, "noise-multiplier": 0.5}}, "and the run has 0.5"),
+        ("fedgraph.clients.ipa:IPAClient", {}, "the table `privacy` of its method gives some"),
         (
-            "clients.ipa:IPAClient",
+            "fedgraph.clients.ipa:IPAClient",
+            {"privacy": {"clip-norm": 1.0, "noise-multiplier": 0.5}},
+            "and the run has 0.5",
+        ),
+        (
+            "fedgraph.clients.ipa:IPAClient",
             {"privacy": {"clip-norm": 1.0, "noise-multiplier": 2.0, "releases": 16}},
             "a noise multiplier of 1 at least over all releases .*, and the run has 0.5",
         ),
-        ("clients.ipa:IPAClient", {"privacy": {"clip-norm": 1.0, "noise-multiplier": 2.0, "releases": 4}}, None),
-        ("clients.ipa:IPAClient", {"privacy": {"clip-norm": -1.0, "noise-multiplier": 2.0}}, "clip"),
+        (
+            "fedgraph.clients.ipa:IPAClient",
+            {"privacy": {"clip-norm": 1.0, "noise-multiplier": 2.0, "releases": 4}},
+            None,
+        ),
+        ("fedgraph.clients.ipa:IPAClient", {"privacy": {"clip-norm": -1.0, "noise-multiplier": 2.0}}, "clip"),
     ],
 )
 def test_a_node_wants_noise_on_what_its_clients_release(part, client, method, message):

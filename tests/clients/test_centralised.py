@@ -1,6 +1,6 @@
 import torch
 
-from clients.centralised import CentralisedClient
+from fedgraph.clients.centralised import CentralisedClient
 
 
 def test_one_model_of_pooled_examples_for_everybody(one_node, monkeypatch):
@@ -8,7 +8,7 @@ def test_one_model_of_pooled_examples_for_everybody(one_node, monkeypatch):
     node = one_node(CentralisedClient, train={"local-epochs": 3, "batch-size": 50})
     counts = node.cohort.data.splits["train"].num_examples
     results = []
-    monkeypatch.setattr("clients.engine.base.train_cohort", _remembering(results))
+    monkeypatch.setattr("fedgraph.clients.engine.base.train_cohort", _remembering(results))
     w = node.model()
     reply = node.ask(1, {"parameters": w}, evaluate=("test",))
     assert results[0].num_examples.tolist() == [int(counts.sum())]
@@ -30,7 +30,7 @@ def test_moments_are_those_of_the_one_model(one_node):
 
 
 def _remembering(results):
-    from clients.engine.base import train_cohort
+    from fedgraph.clients.engine.base import train_cohort
 
     def train(*arguments, **more):
         results.append(train_cohort(*arguments, **more))

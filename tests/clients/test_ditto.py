@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from clients.ditto import DittoClient
+from fedgraph.clients.ditto import DittoClient
 from fedgraph.training.cohort import TrainResult
 
 METHOD = {"lambda-personal": 0.5}

@@ -4,9 +4,9 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from clients.app import app as client_app
-from clients.engine.node import Node
-from clients.f3_secret import SecretClient
+from fedgraph.clients.app import app as client_app
+from fedgraph.clients.engine.node import Node
+from fedgraph.clients.f3_secret import SecretClient
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.messages import check_content, error_of
 from fedgraph.messages.embeddings import EmbedReply, EmbedRequest
@@ -15,7 +15,7 @@ from fedgraph.privacy.secret.sealed import fingerprint
 from fedgraph.support.errors import ReplyError
 
 NAMES = ("patch-0-0", "patch-0-1")
-SECRET = "clients.f3_secret:SecretClient"
+SECRET = "fedgraph.clients.f3_secret:SecretClient"
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_node_that_only_aggregates_needs_neither_owners_nor_data(part, tmp_pat
     assert Introduction.unpack(again).public == answer.public
     # Where owners train and the aggregator has nothing to do, it says so.
     problem, content = ask(
-        context, EmbedRequest("clients.f3:F3Client", part({}), "run").pack(), EmbedRequest.message_type
+        context, EmbedRequest("fedgraph.clients.f3:F3Client", part({}), "run").pack(), EmbedRequest.message_type
     )
     assert problem is None
     assert EmbedReply.unpack(content).clients == ()

@@ -1,6 +1,6 @@
 import torch
 
-from clients.fedavg import FineTuningClient
+from fedgraph.clients.fedavg import FineTuningClient
 
 MEASURE = {"evaluate": ("test", "validation")}
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from clients.feddc import FedDCClient
-from clients.feddyn import DriftClient
+from fedgraph.clients.feddc import FedDCClient
+from fedgraph.clients.feddyn import DriftClient
 
 METHOD = {"alpha": 0.5}
 

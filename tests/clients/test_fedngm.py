@@ -8,8 +8,8 @@ import math
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from clients.engine.node import Node
-from clients.fedngm import FedNGMClient
+from fedgraph.clients.engine.node import Node
+from fedgraph.clients.fedngm import FedNGMClient
 from fedgraph.data.encoding.scaling import Scaling
 from fedgraph.data.schema.json import schema_from_json
 from fedgraph.experiment.experiment import parse_experiment
@@ -33,7 +33,7 @@ def ask(table_tables, tmp_path, data_dir):
         part = experiment.client_part(settings.as_table())
         places = {"clients": NAMES, "state-dir": str(tmp_path / "state"), "data-dir": str(data_dir)}
         node = Node.of(Context(1, 1, {**places, **(config or {})}, RecordDict(), {}))
-        request = PhaseRequest("clients.fedngm:FedNGMClient", part, "run", phase, **known)
+        request = PhaseRequest("fedgraph.clients.fedngm:FedNGMClient", part, "run", phase, **known)
         content = FedNGMClient.handle(Message(request.pack(), 1, "query"), node)
         return PhaseReply.unpack(content, content.array_records["stacked"]["parameters"].shape[1])
 

@@ -1,7 +1,7 @@
 import torch
 
-from clients.fedper import PersonalLayersClient
-from clients.sfl import SFLClient
+from fedgraph.clients.fedper import PersonalLayersClient
+from fedgraph.clients.sfl import SFLClient
 
 PRIVATE = {"personal-layers": ["head.*"]}
 # The tensors of the hidden layer are 1040 numbers and lie before the 170 of the last one.

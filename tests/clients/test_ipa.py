@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from clients.ipa import IPAClient
+from fedgraph.clients.ipa import IPAClient
 from fedgraph.methods.ipa import IPASettings
 from fedgraph.support.errors import ReplyError
 

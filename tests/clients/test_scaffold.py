@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from clients.scaffold import ScaffoldClient, gradient_weight
+from fedgraph.clients.scaffold import ScaffoldClient, gradient_weight
 from fedgraph.support.settings import parse
 from fedgraph.training.settings import TrainSettings
 

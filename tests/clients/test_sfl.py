@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from clients.sfl import SFLClient
+from fedgraph.clients.sfl import SFLClient
 from fedgraph.methods.sfl import SFLSettings
 from fedgraph.models.parameters import Layout
 

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from clients.sfl_cold_start import choice
+from fedgraph.clients.sfl_cold_start import choice
 
 
 def test_choice_is_the_formula():

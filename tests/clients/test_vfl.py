@@ -4,8 +4,8 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from clients.engine.node import Node, forget_cohorts
-from clients.vfl import VerticalClient
+from fedgraph.clients.engine.node import Node, forget_cohorts
+from fedgraph.clients.vfl import VerticalClient
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.messages.embeddings import EmbedReply, EmbedRequest
 from fedgraph.methods.vfl import StepReply, StepRequest
@@ -32,7 +32,7 @@ class VerticalNode:
         self.node = Node.of(Context(1, 1, config, RecordDict(), {}))
 
     def open(self, run="run"):
-        request = EmbedRequest("clients.vfl:VerticalClient", self.part, run)
+        request = EmbedRequest("fedgraph.clients.vfl:VerticalClient", self.part, run)
         self.data = VerticalClient(self.node, request).source.load_owners(NAMES)
         return EmbedReply.unpack(
             VerticalClient.handle(Message(request.pack(), 1, EmbedRequest.message_type), self.node)

@@ -19,7 +19,7 @@ for package in ("fedgraph", "clients", "strategies"):
 """
 BYTECODE = """
 import os, sys
-import clients.app, strategies.app
+import fedgraph.clients.app, fedgraph.strategies.app
 specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
 found = [spec.cached for spec in specs if spec and spec.cached]
 without = [path for path in found if "/site-packages/" in path and not os.path.exists(path)]

@@ -5,8 +5,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from simulations.benchmarks import alignment
-from simulations.benchmarks.__main__ import app
+from fedgraph.simulations.benchmarks import alignment
+from fedgraph.simulations.benchmarks.__main__ import app
 
 
 def test_a_row_for_each_way_and_number_of_peers(tmp_path, monkeypatch):

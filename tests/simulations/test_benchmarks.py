@@ -11,15 +11,15 @@ from typer.testing import CliRunner
 
 from fedgraph.data import open_source, parse_data
 from fedgraph.models import build
+from fedgraph.simulations.benchmarks import baselines, deployment, grids, measure, memory, rounds, runs, scale, server
+from fedgraph.simulations.benchmarks.__main__ import app
+from fedgraph.simulations.benchmarks.baselines import Floor, PlainLoop, forward_operations, training_operations
+from fedgraph.simulations.benchmarks.measure import Timing, in_fresh_process, in_turn, ratio, target_line, timed, warmed
+from fedgraph.simulations.benchmarks.processes import ProcessWatch
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.randomness import generator
 from fedgraph.training.cohort import Cohort
 from fedgraph.training.settings import TrainSettings
-from simulations.benchmarks import baselines, deployment, grids, measure, memory, rounds, runs, scale, server
-from simulations.benchmarks.__main__ import app
-from simulations.benchmarks.baselines import Floor, PlainLoop, forward_operations, training_operations
-from simulations.benchmarks.measure import Timing, in_fresh_process, in_turn, ratio, target_line, timed, warmed
-from simulations.benchmarks.processes import ProcessWatch
 
 SENSORS = 3
 
@@ -145,7 +145,7 @@ def test_a_target_says_whether_it_is_met():
 def test_memory_of_a_fresh_process_is_its_own():
     held = torch.zeros(60_000_000)  # 240 MB that the other process must not be charged for
     assert measure.peak_bytes() >= held.numel() * 4
-    assert in_fresh_process("simulations.benchmarks.measure:peak_bytes") < measure.peak_bytes()
+    assert in_fresh_process("fedgraph.simulations.benchmarks.measure:peak_bytes") < measure.peak_bytes()
 
 
 def test_processes_are_watched_with_their_time_and_memory():
@@ -471,7 +471,7 @@ def test_a_plain_app_that_fails_shows_its_log(metr_la, monkeypatch, tmp_path):
 
 
 def test_kernels_are_timed_with_and_without(monkeypatch, capsys):
-    from simulations.benchmarks import kernels
+    from fedgraph.simulations.benchmarks import kernels
 
     tiny = ('data={set = "digits", clients = 3}', "evaluation.targets={}", "experiment.rounds=1")
     monkeypatch.setattr(kernels, "EXPERIMENTS", {"ipa/digits.toml": ("perceptron", tiny)})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulations.pages import REPOSITORY, Results
+from fedgraph.simulations.pages import REPOSITORY, Results
 
 HOUR = "forecasting/hour-small"
 DAYS, TRAFFIC = "forecasting/days-small", "sfl/table1-small"

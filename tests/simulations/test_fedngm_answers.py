@@ -14,8 +14,8 @@ from fedgraph.data.encoding import Encoding, Scaling
 from fedgraph.graphical.asking import SamplingSettings, draw, posterior
 from fedgraph.graphical.learning import fit_ngm
 from fedgraph.graphical.network import NGMSettings
+from fedgraph.simulations.fedngm.answers import insurance_like
 from fedgraph.support.randomness import generator
-from simulations.fedngm.answers import insurance_like
 
 
 @pytest.mark.slow

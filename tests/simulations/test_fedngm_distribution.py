@@ -8,8 +8,8 @@ import tomli_w
 
 from fedgraph.data import open_source
 from fedgraph.experiment.experiment import load_experiment
+from fedgraph.simulations.fedngm.distribution import distribution, draw
 from fedgraph.support.errors import ExperimentError
-from simulations.fedngm.distribution import distribution, draw
 
 SEGMENTS = {"poor": {"pay": ["state"]}, "north": {"site": ["1"], "pay": ["own"]}}
 

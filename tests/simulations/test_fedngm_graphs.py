@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from fedgraph.commands import cli
-from simulations.fedngm import graphs
+from fedgraph.simulations.fedngm import graphs
 
 
 @pytest.mark.slow

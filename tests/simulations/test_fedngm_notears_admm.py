@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad
 
-from simulations.fedngm.notears_admm import _Server, _weights_of_client, agreed_weights, edges
+from fedgraph.simulations.fedngm.notears_admm import _Server, _weights_of_client, agreed_weights, edges
 
 
 def test_a_network_is_found_where_all_units_have_noise_of_one_variance():

@@ -9,7 +9,7 @@ import torch
 from fedgraph.data.tables.bif import parse_bif
 from fedgraph.graph import FeatureGraph
 from fedgraph.graphical.recovery import RecoverySettings, UnitSums, recover_from_sums
-from simulations.fedngm.recoveries import ClientRows, Graphs, recovered
+from fedgraph.simulations.fedngm.recoveries import ClientRows, Graphs, recovered
 
 GARDEN = """network garden { }
 variable rain { type discrete [ 2 ] { yes, no }; }

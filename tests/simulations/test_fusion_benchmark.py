@@ -4,15 +4,15 @@ import re
 import torch
 from typer.testing import CliRunner
 
-from simulations.benchmarks import fusion
-from simulations.benchmarks.__main__ import app
+from fedgraph.simulations.benchmarks import fusion
+from fedgraph.simulations.benchmarks.__main__ import app
 
 
 def test_a_row_for_each_graph_beside_the_numbers_of_the_paper(tmp_path, monkeypatch):
     asked = []
 
     def measured(function, **arguments):
-        assert function == "simulations.benchmarks.fusion:measure"
+        assert function == "fedgraph.simulations.benchmarks.fusion:measure"
         asked.append(arguments)
         wall = 10.0 if arguments["graph"] == "gumbel" else 2.0
         return {"wall": wall, "core": 3.0, "peak": 300 * 2**20, "before": 100 * 2**20, "gpu": 0}

@@ -5,8 +5,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from simulations.benchmarks import graphical
-from simulations.benchmarks.__main__ import app
+from fedgraph.simulations.benchmarks import graphical
+from fedgraph.simulations.benchmarks.__main__ import app
 
 
 def test_times_and_what_models_know_are_printed(tmp_path, monkeypatch):

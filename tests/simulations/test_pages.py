@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
+from fedgraph.simulations import pages
+from fedgraph.simulations.pages import REPOSITORY, Results, stale, written_anew
 from fedgraph.support.errors import ExperimentError
-from simulations import pages
-from simulations.pages import REPOSITORY, Results, stale, written_anew
 
 HEAD = "row,column,metric,seed,value,deviation,seeds,settings,source\n"
 GENERATED = re.compile(r"<!-- table .*?<!-- end of table -->", re.DOTALL)
@@ -30,13 +30,15 @@ def test_the_numbers_of_all_pages_are_those_of_the_result_files():
         for page, text, again in stale(REPOSITORY)
         for line in pages.differences(text, again)
     ]
-    assert not told, "python -m simulations.pages writes them anew:\n" + "\n".join(told)
+    assert not told, "python -m fedgraph.simulations.pages writes them anew:\n" + "\n".join(told)
 
 
 def test_pictures_show_the_numbers_of_the_result_files(tmp_path):
     found = list(pages.pictures(REPOSITORY))
     assert found
-    assert [picture.path for picture in found if picture.is_stale] == [], "python -m simulations.pages draws them anew"
+    assert [picture.path for picture in found if picture.is_stale] == [], (
+        "python -m fedgraph.simulations.pages draws them anew"
+    )
     shutil.copytree(REPOSITORY / "simulations", tmp_path / "simulations", ignore=shutil.ignore_patterns("*.py*"))
     (picture,) = (each for each in pages.pictures(tmp_path) if each.path.name == "days.png")
     assert not picture.is_stale
@@ -183,5 +185,7 @@ def test_wrong_markers_are_named(results, page, message):
 
 @pytest.mark.process
 def test_the_command_has_an_exit_status():
-    done = subprocess.run([sys.executable, "-m", "simulations.pages", "--check"], cwd=REPOSITORY, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "fedgraph.simulations.pages", "--check"], cwd=REPOSITORY, capture_output=True
+    )
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()

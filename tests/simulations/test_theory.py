@@ -12,10 +12,9 @@ from typer.testing import CliRunner
 
 from fedgraph.commands import cli
 from fedgraph.graph.learning.bernoulli import GumbelGraph, InverseCdfGraph
-from fedgraph.support.randomness import generator
-from simulations.f3.theory import bias, distributions, sinkhorn
-from simulations.f3.theory.draws import gumbel_draws, icdf_draws
-from simulations.f3.theory.formulas import (
+from fedgraph.simulations.f3.theory import bias, distributions, sinkhorn
+from fedgraph.simulations.f3.theory.draws import gumbel_draws, icdf_draws
+from fedgraph.simulations.f3.theory.formulas import (
     gumbel_bias,
     gumbel_constant,
     gumbel_distribution,
@@ -25,8 +24,14 @@ from simulations.f3.theory.formulas import (
     normal_constant,
     ratio_of_constants,
 )
-from simulations.f3.theory.numerics import bias_of_draws, largest_likely_distance, limit_at_zero, order, share_up_to
-from simulations.f3.theory.references import (
+from fedgraph.simulations.f3.theory.numerics import (
+    bias_of_draws,
+    largest_likely_distance,
+    limit_at_zero,
+    order,
+    share_up_to,
+)
+from fedgraph.simulations.f3.theory.references import (
     CAUCHY,
     LAPLACE,
     LOGISTIC,
@@ -36,7 +41,8 @@ from simulations.f3.theory.references import (
     UNIFORM,
     WIDE_NORMAL,
 )
-from simulations.f3.theory.signs import THETAS, drawn_biases, grids
+from fedgraph.simulations.f3.theory.signs import THETAS, drawn_biases, grids
+from fedgraph.support.randomness import generator
 
 DRAWS = 200_000
 T = np.linspace(0.01, 0.99, 99)

@@ -6,7 +6,7 @@ import torch
 from flwr.app import Message
 from torch.nn.functional import cross_entropy
 
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.data import open_source, parse_data
 from fedgraph.messages import error_content
 from fedgraph.models import build

@@ -13,9 +13,9 @@ from fedgraph.methods.baselines import DittoSettings
 from fedgraph.models.mlp import MLPSettings
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.result_files import load_models
+from fedgraph.strategies.app import from_run_config
 from fedgraph.support.errors import ExperimentError, IdentityError, RunError
 from fedgraph.training import TrainSettings
-from strategies.app import from_run_config
 
 METHODS = ["sfl", "local", "fedavg"]
 
@@ -359,7 +359,7 @@ def test_a_run_that_stopped_says_why_in_its_log(digits_tables, run_experiment, t
 
 def test_a_strategy_of_ones_own_in_one_class(digits_tables, run_experiment, tmp_path, monkeypatch):
     (tmp_path / "one_class.py").write_text(
-        "from strategies.engine.base import CohortStrategy\n\n\nclass Mean(CohortStrategy):\n"
+        "from fedgraph.strategies.engine.base import CohortStrategy\n\n\nclass Mean(CohortStrategy):\n"
         "    def aggregate(self, server_round, replies):\n"
         "        return replies.parameters.mean(dim=0).expand_as(replies.parameters)\n"
     )
@@ -375,7 +375,7 @@ def test_a_learned_graph_is_kept_with_the_run(digits_tables, run_experiment, tmp
 
     code = (
         "from fedgraph.graph import ClientGraph\n"
-        "from strategies.local import LocalOnly\n\n"
+        "from fedgraph.strategies.local import LocalOnly\n\n"
         "class Learns(LocalOnly):\n"
         "    def learned_graph(self):\n"
         "        return ClientGraph.complete(self.federation.names)\n"

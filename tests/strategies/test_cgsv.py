@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from clients.engine.base import CohortClient
+from fedgraph.clients.engine.base import CohortClient
 from fedgraph.federation.federation import Federation
 from fedgraph.messages.array_records import to_record
 from fedgraph.methods.baselines import CGSVSettings
@@ -14,11 +14,11 @@ from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
+from fedgraph.strategies.cgsv import CGSV
+from fedgraph.strategies.engine.base import Replies
 from fedgraph.support.files import load_state
 from fedgraph.support.settings import parse
 from fedgraph.training.cohort import Cohort
-from strategies.cgsv import CGSV
-from strategies.engine.base import Replies
 
 SHAPES = {"first": (3, 4), "gain": (), "mean": (2,)}
 LAYERS, TRAINABLE = (12, 1), 13

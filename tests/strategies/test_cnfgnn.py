@@ -8,7 +8,7 @@ import torch
 from flwr.app import Message
 
 import fedgraph
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.data import open_source, parse_data
 from fedgraph.messages import error_content
 from fedgraph.runs.folder import RunFolder

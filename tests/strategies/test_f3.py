@@ -9,17 +9,17 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.fusion.alignment import SoftAlignment
 from fedgraph.fusion.model_file import FittedFusion
 from fedgraph.fusion.prediction import Prediction
 from fedgraph.messages import check_content
 from fedgraph.messages.embeddings import EmbedReply
 from fedgraph.runs.folder import RunFolder
+from fedgraph.strategies import f3
+from fedgraph.strategies.f3 import bytes_per_owner
 from fedgraph.support.errors import DataError, ExperimentError
 from fedgraph.support.files import load_state, save_state
-from strategies import f3
-from strategies.f3 import bytes_per_owner
 
 NAMES = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")
 KEYS = 1797

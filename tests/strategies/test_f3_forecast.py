@@ -8,7 +8,7 @@ import pytest
 import torch
 from flwr.app import Message
 
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.data import open_source, parse_data
 from fedgraph.fusion.forecasting import graph_weights
 from fedgraph.graph import read_graph

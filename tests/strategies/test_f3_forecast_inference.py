@@ -11,7 +11,7 @@ from flwr.app import Message
 from typer.testing import CliRunner
 
 import fedgraph
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.commands.cli import app
 from fedgraph.fusion.forecasting import FittedForecasts
 from fedgraph.messages import error_content

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.federation.joined_samples import JoinedSamples
 from fedgraph.fusion.model_file import FittedFusion
+from fedgraph.strategies.f3_inference import unchanged
 from fedgraph.support.errors import DataError, ExperimentError, IdentityError, RunError
 from fedgraph.support.files import load_state
-from strategies.f3_inference import unchanged
 
 NAMES = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")
 

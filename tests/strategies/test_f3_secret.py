@@ -9,7 +9,7 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.messages import check_content, error_content
 from fedgraph.messages.array_records import to_record
 from fedgraph.messages.embeddings import EmbedReply
@@ -186,7 +186,7 @@ def test_nobody_sees_an_embedding(trained, tmp_path, in_bytes):
 
 def unsealed(wire, message):
     """What the aggregator that gets the message can open with its own key, int64 by owner."""
-    from clients.engine.node import Node
+    from fedgraph.clients.engine.node import Node
     from fedgraph.methods.f3_secret import ComputeRequest, binding
     from fedgraph.privacy.secret import field
     from fedgraph.privacy.secret.aggregator_files import own_keys
@@ -351,7 +351,7 @@ def test_a_third_model_on_the_same_samples_is_refused_by_the_aggregators(trained
         fusion.network.weights[0].data = torch.randn(fusion.network.weights[0].shape, generator=random)
         return fusion
 
-    monkeypatch.setattr("strategies.f3_secret.FittedFusion.read", other)
+    monkeypatch.setattr("fedgraph.strategies.f3_secret.FittedFusion.read", other)
     other.seed = 1
     trained()  # 4 of 6 numbers are known now
     other.seed = 2
@@ -446,14 +446,14 @@ def test_other_fusions_are_refused(trained):
 
 
 def test_a_node_does_not_hand_out_clear_embeddings_in_a_secret_run(trained, data_dir, tmp_path):
-    from clients.engine.node import Node
-    from clients.f3_secret import SecretClient
+    from fedgraph.clients.engine.node import Node
+    from fedgraph.clients.f3_secret import SecretClient
     from fedgraph.experiment.experiment import parse_experiment
     from fedgraph.messages.embeddings import EmbedRequest
     from fedgraph.support.errors import ReplyError
 
     part = parse_experiment(trained.tables).client_part({"run": "x"})
     node = Node.of(Context(1, 1, {"clients": OWNERS[0], "data-dir": str(data_dir)}, RecordDict(), {}))
-    asked = EmbedRequest("clients.f3_secret:SecretClient", part, "run")
+    asked = EmbedRequest("fedgraph.clients.f3_secret:SecretClient", part, "run")
     with pytest.raises(ReplyError, match="asks for embeddings in the clear"):
         SecretClient.handle(Message(asked.pack(), 1, EmbedRequest.message_type), node)

@@ -8,9 +8,9 @@ from fedgraph.methods.baselines import FedAttSettings
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
+from fedgraph.strategies.engine.base import Replies
+from fedgraph.strategies.fedatt import FedAtt
 from fedgraph.support.settings import parse
-from strategies.engine.base import Replies
-from strategies.fedatt import FedAtt
 
 SHAPES = {"first": (3, 2), "gain": (), "mean": (4,)}
 

@@ -7,11 +7,11 @@ from fedgraph.methods.baselines import FedDCSettings, FedDynSettings
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
+from fedgraph.strategies.engine.base import Replies
+from fedgraph.strategies.feddc import FedDC
+from fedgraph.strategies.feddyn import FedDyn
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
-from strategies.engine.base import Replies
-from strategies.feddc import FedDC
-from strategies.feddyn import FedDyn
 
 ALPHA = 0.3
 NOTHING = torch.zeros(650)

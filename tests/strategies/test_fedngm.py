@@ -17,11 +17,11 @@ from safetensors.torch import load_file as load_safetensors
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
-import clients.engine.table_rows as table_rows
-from clients import fedngm
-from clients.app import app as client_app
-from clients.engine.node import forget_cohorts
-from clients.engine.table_rows import TableRows
+import fedgraph.clients.engine.table_rows as table_rows
+from fedgraph.clients import fedngm
+from fedgraph.clients.app import app as client_app
+from fedgraph.clients.engine.node import forget_cohorts
+from fedgraph.clients.engine.table_rows import TableRows
 from fedgraph.commands import cli
 from fedgraph.data import open_source
 from fedgraph.data.encoding.values import read_values

@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.runs.result_files import load_models
 from fedgraph.support.errors import ExperimentError
 

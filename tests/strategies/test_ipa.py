@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from clients.ipa import IPAClient
+from fedgraph.clients.ipa import IPAClient
 from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, read_graph, write_graph
 from fedgraph.methods.ipa import IPASettings
@@ -13,10 +13,10 @@ from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
+from fedgraph.strategies.ipa import IPA
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import parse
-from strategies.ipa import IPA
 
 RATE, STEPS = 0.2, 3
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from flwr.app import Array
 
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.data import open_source
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.models import build
@@ -161,7 +161,7 @@ def test_a_plugin_without_a_read_out_of_its_own_has_none_for_different_architect
     mixed, run_experiment, tmp_path, monkeypatch
 ):
     code = (
-        "from strategies.engine.base import CohortStrategy\n\n"
+        "from fedgraph.strategies.engine.base import CohortStrategy\n\n"
         "class Halves(CohortStrategy):\n"
         "    mixes_models = False\n"
         "    def aggregate(self, server_round, replies):\n"
@@ -177,7 +177,7 @@ def test_a_plugin_without_a_read_out_of_its_own_has_none_for_different_architect
 
 def test_a_plugin_that_mixes_although_it_says_it_does_not_is_found_out(mixed, run_experiment, tmp_path, monkeypatch):
     code = (
-        "from strategies.local import LocalOnly\n\n"
+        "from fedgraph.strategies.local import LocalOnly\n\n"
         "class Mean(LocalOnly):\n"
         "    def aggregate(self, server_round, replies):\n"
         "        return replies.parameters.mean(dim=0).expand_as(replies.parameters)\n"

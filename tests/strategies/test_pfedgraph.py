@@ -5,7 +5,7 @@ from scipy.optimize import minimize
 
 from fedgraph.graph import read_graph
 from fedgraph.runs import load_models
-from strategies.pfedgraph import onto_simplex
+from fedgraph.strategies.pfedgraph import onto_simplex
 
 
 def models_of(problem, folder):

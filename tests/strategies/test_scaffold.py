@@ -8,12 +8,12 @@ from fedgraph.methods.baselines import ScaffoldSettings
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
+from fedgraph.strategies.engine.base import Replies
+from fedgraph.strategies.scaffold import Scaffold
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 from fedgraph.training.batches import shuffling_keys, training_batches
 from fedgraph.training.settings import TrainSettings
-from strategies.engine.base import Replies
-from strategies.scaffold import Scaffold
 
 LAYOUT = Layout.of({"w": torch.zeros(4), "mean": torch.zeros(2)}, buffers=["mean"])
 

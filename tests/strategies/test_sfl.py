@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from clients.sfl import distance_gradient
+from fedgraph.clients.sfl import distance_gradient
 from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.methods.sfl import SFLSettings
@@ -12,13 +12,13 @@ from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
+from fedgraph.strategies.engine.base import Replies
+from fedgraph.strategies.sfl import SFL
+from fedgraph.strategies.sfl_cold_start import SFLColdStart
+from fedgraph.strategies.sfl_star import SFLStar
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 from fedgraph.training.client_state import ClientState
-from strategies.engine.base import Replies
-from strategies.sfl import SFL
-from strategies.sfl_cold_start import SFLColdStart
-from strategies.sfl_star import SFLStar
 
 NAMES = ("a", "b", "c", "d")
 

@@ -13,11 +13,11 @@ from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
+from fedgraph.strategies.engine.base import Replies
+from fedgraph.strategies.sfl_cold_start import SFLColdStart
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 from fedgraph.training.cohort import Cohort, TrainSettings
-from strategies.engine.base import Replies
-from strategies.sfl_cold_start import SFLColdStart
 
 NAMES = ("a", "b", "c", "d", "e")
 COUNTS = torch.tensor([100, 120, 5, 90, 0])

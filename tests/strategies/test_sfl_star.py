@@ -15,10 +15,10 @@ from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.plan import RunPlan
+from fedgraph.strategies.engine.base import Replies
+from fedgraph.strategies.sfl_star import SFLStar
 from fedgraph.support.files import load_state, save_state
 from fedgraph.support.settings import parse
-from strategies.engine.base import Replies
-from strategies.sfl_star import SFLStar
 
 NAMES = tuple("abcdefgh")
 RUNNING = Layout.of({"running": torch.zeros(2), "w": torch.zeros(5)}, buffers=["running"])
@@ -213,7 +213,7 @@ def test_state_is_everything_it_needs(learner, tmp_path):
 
 # ---- on real data
 
-STAR = {"strategy": "strategies.sfl_star:SFLStar", "client": "clients.sfl:SFLClient"}
+STAR = {"strategy": "fedgraph.strategies.sfl_star:SFLStar", "client": "fedgraph.clients.sfl:SFLClient"}
 
 
 def same_classes(tables, data_dir):

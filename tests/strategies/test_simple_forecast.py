@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.support.errors import FedgraphError
 
 

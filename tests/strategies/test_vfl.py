@@ -9,7 +9,7 @@ import torch
 from flwr.app import Array, ArrayRecord, Message
 from torch.nn import functional
 
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.data import open_source, parse_data
 from fedgraph.fusion import build_network
 from fedgraph.fusion.owner_models.pretraining import initial_models
@@ -260,7 +260,7 @@ def test_a_resumed_run_that_had_no_more_to_learn_does_not(tables, run_experiment
     whole = run_experiment(tables)
     assert 1 < whole.summary()["rounds"] < 9
     with monkeypatch.context() as patch:
-        patch.setattr("strategies.vfl.write_predictions", killed)
+        patch.setattr("fedgraph.strategies.vfl.write_predictions", killed)
         with pytest.raises(KeyboardInterrupt):
             run_experiment(tables)
     (path,) = (path for path in (tmp_path / "runs").iterdir() if path != whole.path)

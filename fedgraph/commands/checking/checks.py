@@ -12,12 +12,12 @@ import torch
 from fedgraph.commands.checking.disturbances import SPOILT, Disturbed, Place, ShuffledGrid, silent
 from fedgraph.commands.checking.trials import ABSOLUTE, RELATIVE, TOLERANT, Finished, Trials
 from fedgraph.commands.keys import inner_tables
+from fedgraph.strategies.engine.chosen import ChosenMethod
+from fedgraph.strategies.engine.stock_settings import build_stock
+from fedgraph.strategies.engine.strategy import MethodStrategy
 from fedgraph.support.errors import ContractError, ExperimentError, FedgraphError
 from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import Configured, Settings, parse
-from strategies.engine.chosen import ChosenMethod
-from strategies.engine.stock_settings import build_stock
-from strategies.engine.strategy import MethodStrategy
 
 _UNKNOWN = "no-such-key"
 

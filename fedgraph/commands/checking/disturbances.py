@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ConfigRecord, Context, Message, RecordDict
 
-from clients.app import app as client_app
-from clients.engine.node import forget_cohorts
+from fedgraph.clients.app import app as client_app
+from fedgraph.clients.engine.node import forget_cohorts
 from fedgraph.federation.grids import LocalGrid
 from fedgraph.messages import ROUND_KEY, error_content
 from fedgraph.runs import Callback
@@ -23,7 +23,7 @@ Serve = Callable[[Message, Context], Message]
 Disturbance = Callable[[Message, Message], Message | None]
 """Function of a request and its reply; returns what arrives in its place, None where there is nothing to disturb."""
 
-_OURS = ("fedgraph", "clients", "strategies", "flwr")
+_OURS = ("fedgraph", "flwr")
 
 
 class PowerCut(BaseException):

@@ -13,10 +13,10 @@ from flwr.serverapp.strategy import Strategy
 from fedgraph.commands.templates import kind_of_data, template
 from fedgraph.experiment import Experiment, apply_overrides, load_experiment, parse_experiment
 from fedgraph.methods import built_in, built_ins
+from fedgraph.strategies.engine.chosen import ChosenMethod
+from fedgraph.strategies.engine.phases import PhasedStrategy
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
-from strategies.engine.chosen import ChosenMethod
-from strategies.engine.phases import PhasedStrategy
 
 _SMALL = {
     "digits": ("data.clients=3", "data.limit=240", "model.hidden=[8]", "train.batch-size=32", "train.local-epochs=1"),
@@ -80,7 +80,7 @@ class Subject:
         is_client = not issubclass(checked, Strategy)
         if is_client and not callable(getattr(checked, "handle", None)):
             raise ExperimentError(
-                f"'{path}' is neither a strategy (a subclass of strategies.engine.base.CohortStrategy or "
+                f"'{path}' is neither a strategy (a subclass of fedgraph.strategies.engine.base.CohortStrategy or "
                 "flwr.serverapp.strategy.Strategy) nor a client class (with a classmethod handle(message, node))"
             )
         own = [f"experiment.client={path}"] if is_client else []

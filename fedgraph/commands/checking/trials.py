@@ -22,7 +22,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
 
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.commands.checking.disturbances import (
     Disturbed,
     OwnModules,
@@ -38,8 +38,8 @@ from fedgraph.experiment import parse_experiment
 from fedgraph.federation.grids import LocalGrid
 from fedgraph.runs import RunFolder
 from fedgraph.runs.running import run_one
+from fedgraph.strategies.app import serve as serve_run
 from fedgraph.support.errors import ContractError, FedgraphError
-from strategies.app import serve as serve_run
 
 RELATIVE, ABSOLUTE = 1e-4, 1e-5
 """How far weights may differ where sums are taken in another order, relative to a weight and in itself."""

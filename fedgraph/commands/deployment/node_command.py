@@ -138,7 +138,7 @@ def node_screen(console: Console, log: Path, verbose: bool, superlink: str, name
 
 def _default_log(node_config: Mapping[str, Any], port: int) -> Path:
     """Return a file in the state folder of a node, which nodes on one machine may share: their ports differ."""
-    from clients.engine.node import state_folder
+    from fedgraph.clients.engine.node import state_folder
 
     return state_folder(node_config) / "logs" / f"node-{port}.log"
 
@@ -200,8 +200,8 @@ def pairs(option: str, entries: Sequence[str]) -> dict[str, str]:
 
 def _rehearse(experiment: Experiment, node_config: Mapping[str, Any], console: Console) -> tuple[str, ...]:
     """Show what a rehearsal finds, and return the names of the clients that the node hosts."""
-    from clients.engine.rehearsal import rehearse
-    from strategies.engine.chosen import ChosenMethod
+    from fedgraph.clients.engine.rehearsal import rehearse
+    from fedgraph.strategies.engine.chosen import ChosenMethod
 
     chosen = ChosenMethod(experiment)
     found = rehearse(experiment, chosen.client, chosen.settings.as_table(nulls=True), node_config)

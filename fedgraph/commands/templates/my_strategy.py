@@ -10,9 +10,9 @@ import torch
 from flwr.app import ArrayRecord
 from pydantic import Field
 
+from fedgraph.strategies.engine.base import CohortStrategy, Replies
 from fedgraph.support.files import State
 from fedgraph.support.settings import Settings
-from strategies.engine.base import CohortStrategy, Replies
 
 
 # The keys of the table [MyStrategy] of an experiment. Types and bounds are checked, unknown keys refused.
@@ -35,7 +35,7 @@ class MyStrategy(CohortStrategy[MyStrategySettings]):
     # The experiment must have a table [graph]; leave this out if your method needs no graph.
     needs_graph = True
     # What clients do besides training, such as adding a term to the gradient, is a class of its own:
-    # default_client = "my_strategy:MyClient", a subclass of clients.engine.base.CohortClient.
+    # default_client = "my_strategy:MyClient", a subclass of fedgraph.clients.engine.base.CohortClient.
 
     def aggregate(self, server_round: int, replies: Replies) -> torch.Tensor:
         """Return the next model of every client in ``replies``, ``[present, parameters]``.

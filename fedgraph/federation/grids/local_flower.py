@@ -115,7 +115,7 @@ def flower_environment(home: Path | None = None, **extra: str) -> dict[str, str]
     """
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     proxied = any(name.lower() in _PROXIES and value for name, value in os.environ.items())
-    # This project's own folder comes first, so that no other folder called clients or strategies hides it.
+    # This project's own folder comes first, so that no other checkout of it runs in its place.
     ours = str(Path(__file__).resolve().parents[3])
     return {
         **os.environ,
@@ -283,8 +283,8 @@ def write_app(folder: Path) -> None:
     """Write a Flower app folder whose components are those of the installed fedgraph."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(_APP)
-    (folder / "fedgraph_server.py").write_text('from strategies.app import app\n\n__all__ = ["app"]\n')
-    (folder / "fedgraph_client.py").write_text('from clients.app import app\n\n__all__ = ["app"]\n')
+    (folder / "fedgraph_server.py").write_text('from fedgraph.strategies.app import app\n\n__all__ = ["app"]\n')
+    (folder / "fedgraph_client.py").write_text('from fedgraph.clients.app import app\n\n__all__ = ["app"]\n')
 
 
 def connection_file(home: Path, address: str, authority: Path | None = None) -> None:

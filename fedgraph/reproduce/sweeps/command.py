@@ -21,12 +21,12 @@ from fedgraph.reproduce.execution import Execution, missing_data
 from fedgraph.reproduce.quantity import Quantity
 from fedgraph.reproduce.sweeps.axes import Axis
 from fedgraph.runs import RunFolder
+from fedgraph.strategies.engine.phases import PhasedStrategy
 from fedgraph.support.catalogue import data_folder
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import locked, write_atomically
 from fedgraph.support.plugins import add_plugin_paths
 from fedgraph.support.terminal import GOES_ON, ended_by_hand, messages_for_people
-from strategies.engine.phases import PhasedStrategy
 
 if TYPE_CHECKING:
     from fedgraph.reproduce.sweeps.search import Search

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from fedgraph.reproduce import NumberTable, panels
-from fedgraph.support.randomness import generator
-from simulations.f3.theory.draws import gumbel_draws, icdf_draws
-from simulations.f3.theory.formulas import (
+from fedgraph.simulations.f3.theory.draws import gumbel_draws, icdf_draws
+from fedgraph.simulations.f3.theory.formulas import (
     gumbel_bias,
     gumbel_constant,
     icdf_bias,
@@ -21,9 +20,10 @@ from simulations.f3.theory.formulas import (
     normal_constant,
     ratio_of_constants,
 )
-from simulations.f3.theory.numerics import Estimate, bias_of_draws, limit_at_zero, order
-from simulations.f3.theory.references import CAUCHY, LAPLACE, NORMAL, WIDE_NORMAL, Reference
-from simulations.f3.theory.section import BLUE, GREEN, GREY, ORANGE, RED, Check, Section, calm
+from fedgraph.simulations.f3.theory.numerics import Estimate, bias_of_draws, limit_at_zero, order
+from fedgraph.simulations.f3.theory.references import CAUCHY, LAPLACE, NORMAL, WIDE_NORMAL, Reference
+from fedgraph.simulations.f3.theory.section import BLUE, GREEN, GREY, ORANGE, RED, Check, Section, calm
+from fedgraph.support.randomness import generator
 
 THETAS = (0.1, 0.2, 0.3, 0.7)
 TAUS = np.array([0.01, 0.02, 0.04, 0.08])

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from fedgraph.fusion import HardAlignment, Parameterisation
 from fedgraph.graph.learning import BernoulliGraph, GumbelGraph, InverseCdfGraph
+from fedgraph.simulations.f3.theory.references import Reference
 from fedgraph.support.threads import available_cores
-from simulations.f3.theory.references import Reference
 
 
 def icdf_draws(reference: Reference, theta: float, tau: float, count: int, generator: torch.Generator) -> Tensor:

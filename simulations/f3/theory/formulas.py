@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfinv
 
-from simulations.f3.theory.references import Law
+from fedgraph.simulations.f3.theory.references import Law
 
 Array = NDArray[np.float64]
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pydantic import PositiveInt
 
 from fedgraph.reproduce import NumberTable, StudyContext, StudyPage
+from fedgraph.simulations.f3.theory.bias import theorem_3
+from fedgraph.simulations.f3.theory.distributions import theorem_1, theorem_2
+from fedgraph.simulations.f3.theory.section import Section
+from fedgraph.simulations.f3.theory.signs import theorem_4
+from fedgraph.simulations.f3.theory.sinkhorn import theorem_5
 from fedgraph.support.settings import Settings
 from fedgraph.support.threads import pinned_threads
-from simulations.f3.theory.bias import theorem_3
-from simulations.f3.theory.distributions import theorem_1, theorem_2
-from simulations.f3.theory.section import Section
-from simulations.f3.theory.signs import theorem_4
-from simulations.f3.theory.sinkhorn import theorem_5
 
 
 class TheoryOptions(Settings):

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgraph.reproduce import NumberTable, panels
+from fedgraph.simulations.f3.theory.draws import gumbel_draws, icdf_draws
+from fedgraph.simulations.f3.theory.formulas import gumbel_bias, icdf_bias
+from fedgraph.simulations.f3.theory.numerics import Estimate, bias_of_draws
+from fedgraph.simulations.f3.theory.references import CAUCHY, LAPLACE, NORMAL, SKEWED, TWO_HUMPS, UNIFORM, Reference
+from fedgraph.simulations.f3.theory.section import BLUE, GREEN, ORANGE, RED, Check, Section, calm
 from fedgraph.support.randomness import generator
-from simulations.f3.theory.draws import gumbel_draws, icdf_draws
-from simulations.f3.theory.formulas import gumbel_bias, icdf_bias
-from simulations.f3.theory.numerics import Estimate, bias_of_draws
-from simulations.f3.theory.references import CAUCHY, LAPLACE, NORMAL, SKEWED, TWO_HUMPS, UNIFORM, Reference
-from simulations.f3.theory.section import BLUE, GREEN, ORANGE, RED, Check, Section, calm
 
 Array = NDArray[np.float64]
 

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from fedgraph.fusion import sinkhorn
 from fedgraph.reproduce import NumberTable, panels
+from fedgraph.simulations.f3.theory.draws import start_of_alignment
+from fedgraph.simulations.f3.theory.numerics import order
+from fedgraph.simulations.f3.theory.section import BLUE, GREEN, GREY, ORANGE, RED, Check, Section, calm
 from fedgraph.support.randomness import generator
-from simulations.f3.theory.draws import start_of_alignment
-from simulations.f3.theory.numerics import order
-from simulations.f3.theory.section import BLUE, GREEN, GREY, ORANGE, RED, Check, Section, calm
 
 Array = NDArray[np.float64]
 

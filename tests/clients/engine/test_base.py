@@ -2,8 +2,8 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from clients.engine.base import CohortClient, cohort_with
-from clients.engine.node import Node
+from fedgraph.clients.engine.base import CohortClient, cohort_with
+from fedgraph.clients.engine.node import Node
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.support.errors import ReplyError

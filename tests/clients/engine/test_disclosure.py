@@ -1,13 +1,13 @@
 import pytest
 from flwr.app import ArrayRecord, Context, RecordDict
 
-from clients.app import app as client_app
-from clients.engine.disclosure import disclosure
-from clients.engine.node import Node
+from fedgraph.clients.app import app as client_app
+from fedgraph.clients.engine.disclosure import disclosure
+from fedgraph.clients.engine.node import Node
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.methods import built_ins
+from fedgraph.strategies.engine.stock import STOCK_CLIENT
 from fedgraph.support.plugins import load_object
-from strategies.engine.stock import STOCK_CLIENT
 
 #: Words of a disclosure, by the arrays in replies that they speak of.
 WORDS = {
@@ -33,7 +33,7 @@ def node(**config):
 
 def told(tables, **config):
     experiment = parse_experiment(tables)
-    chosen = load_object("strategies.engine.chosen:ChosenMethod", "strategy")(experiment)
+    chosen = load_object("fedgraph.strategies.engine.chosen:ChosenMethod", "strategy")(experiment)
     return disclosure(experiment, chosen.client, node(**config))
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 
-from clients.engine.assignment import Assignment
-from clients.engine.node import Node
+from fedgraph.clients.engine.assignment import Assignment
+from fedgraph.clients.engine.node import Node
 from fedgraph.data.own import OwnData
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.models.base import TaskSpec
@@ -91,7 +91,7 @@ def test_state_is_kept_in_the_folder_of_the_node(tmp_path):
 
 
 def test_clients_with_different_architectures_and_the_moments_they_keep(digits_tables, tmp_path):
-    from clients.engine.base import train_cohort
+    from fedgraph.clients.engine.base import train_cohort
     from fedgraph.training.mixed import MixedCohort
 
     digits_tables["model"]["variants"] = [{"clients": ["client-1"], "name": "mlp", "hidden": [3]}]

@@ -4,8 +4,8 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
-from clients.engine.node import Node
-from clients.engine.stock import StockClient
+from fedgraph.clients.engine.node import Node
+from fedgraph.clients.engine.stock import StockClient
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.messages import WorkReply, WorkRequest
 from fedgraph.support.errors import ReplyError

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from clients.engine.table_rows import TableRows
+from fedgraph.clients.engine.table_rows import TableRows
 from fedgraph.data import open_source
 from fedgraph.data.encoding.scaling import Scaling, ScalingSettings
 from fedgraph.data.tables.client_tables import client_table_source
@@ -29,7 +29,7 @@ def test_a_table_is_read_once(source, monkeypatch):
     schema = held.schema("north")
     assert held.whole("east", schema).names == (*schema.names, "ecg")
     first = [held.rows("east", schema, None), held.rows("north", schema, Scaling()), held.public(schema)]
-    monkeypatch.setattr("clients.engine.table_rows.read_values", None)
+    monkeypatch.setattr("fedgraph.clients.engine.table_rows.read_values", None)
     again = [held.rows("east", schema, None), held.rows("north", schema, Scaling()), held.public(schema)]
     assert all(one is other for one, other in zip(first, again, strict=True))
     assert first[0] is not first[1]

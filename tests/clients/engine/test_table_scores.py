@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-import clients.engine.table_scores as module
-from clients.engine.table_rows import TableRows
-from clients.engine.table_scores import TableScores
+import fedgraph.clients.engine.table_scores as module
+from fedgraph.clients.engine.table_rows import TableRows
+from fedgraph.clients.engine.table_scores import TableScores
 from fedgraph.data import open_source
 from fedgraph.data.encoding.scaling import ScalingSettings
 from fedgraph.data.tables.client_tables import client_table_source

@@ -1,8 +1,8 @@
 import pytest
 from flwr.app import Context, RecordDict
 
-from clients.engine.node import Node
-from clients.engine.table_statistics import consent_of
+from fedgraph.clients.engine.node import Node
+from fedgraph.clients.engine.table_statistics import consent_of
 from fedgraph.graphical.statistics import Consent
 from fedgraph.support.errors import IdentityError
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from clients.engine.update_release import UpdateRelease
-from clients.ipa import IPAClient
+from fedgraph.clients.engine.update_release import UpdateRelease
+from fedgraph.clients.ipa import IPAClient
 from fedgraph.methods.ipa import IPASettings
 from fedgraph.support.errors import ReplyError
 

@@ -23,9 +23,9 @@ EXPERIMENT = "hospitals"
 # The same nodes as functions of one process.
 ONE_PROCESS = """
 import sys
-from clients.app import app as client
+from fedgraph.clients.app import app as client
 from flwr.app import Context, RecordDict
-from strategies.app import app as server
+from fedgraph.strategies.app import app as server
 from fedgraph.federation.grids import LocalGrid
 settings, *names = sys.argv[1:]
 folders = {"data-dir": "/data", "state-dir": "/tmp/state"}

@@ -10,15 +10,15 @@ from typing import Any
 
 from flwr.app import Message
 
-from clients.app import app as client_app
 from faulting.scenario import Fault
 from faulting.stage import Attempt, Stage
 from faulting.system import Writes
+from fedgraph.clients.app import app as client_app
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.runs import RunFolder
+from fedgraph.strategies.app import execute
 from fedgraph.support.errors import FedgraphError
-from strategies.app import execute
 
 
 class LossyGrid(LocalGrid):

@@ -7,7 +7,7 @@ from fedgraph.commands import cli
 pytestmark = pytest.mark.usefixtures("leave_no_trace")
 
 CLIENT = """
-from clients.sfl import SFLClient
+from fedgraph.clients.sfl import SFLClient
 
 
 class Louder(SFLClient):

@@ -104,8 +104,8 @@ def test_what_is_noted_of_several_runs_is_said_once(file, tmp_path):
 def test_compare_with_an_experiment_that_names_a_strategy(file, tmp_path):
     result = call(
         "run", file, "--out", tmp_path / "out", "--json", tmp_path / "r.json",
-        "--set", "experiment.strategy=strategies.local:LocalOnly",
-        "--set", "experiment.client=clients.engine.base:CohortClient", "--compare", "fedavg",
+        "--set", "experiment.strategy=fedgraph.strategies.local:LocalOnly",
+        "--set", "experiment.client=fedgraph.clients.engine.base:CohortClient", "--compare", "fedavg",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert [summary["method"] for summary in json.loads((tmp_path / "r.json").read_text())] == ["LocalOnly", "fedavg"]
@@ -240,7 +240,7 @@ def interrupted(*rest, **named):
 def test_a_strategy_beside_the_experiment_file_is_found(file, digits_tables, tmp_path):
     name = f"beside_{os.getpid()}"
     (tmp_path / f"{name}.py").write_text(
-        "from strategies.local import LocalOnly\n\n\nclass Mine(LocalOnly):\n    pass\n"
+        "from fedgraph.strategies.local import LocalOnly\n\n\nclass Mine(LocalOnly):\n    pass\n"
     )
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

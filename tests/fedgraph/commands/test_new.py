@@ -10,9 +10,9 @@ from fedgraph.commands.new import experiment_file, method_table, strategy_files
 from fedgraph.experiment import parse_experiment
 from fedgraph.methods import built_ins
 from fedgraph.methods.sfl import SFLSettings
+from fedgraph.strategies.engine.chosen import ChosenMethod
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
-from strategies.engine.chosen import ChosenMethod
 
 pytestmark = pytest.mark.usefixtures("leave_no_trace")
 

@@ -3,8 +3,8 @@ import pytest
 import fedgraph
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.experiment.yardsticks import yardsticks
+from fedgraph.strategies.engine.chosen import ChosenMethod
 from fedgraph.support.errors import ExperimentError
-from strategies.engine.chosen import ChosenMethod
 
 TABLES = {
     "experiment": {"name": "small", "method": "sfl", "rounds": 1, "seed": 3, "on-missing": "skip"},

@@ -2,9 +2,9 @@ import pytest
 from flwr.serverapp.strategy import Strategy
 
 from fedgraph.methods import built_ins, resolve
+from fedgraph.strategies.engine.stock import STOCK_CLIENT
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
-from strategies.engine.stock import STOCK_CLIENT
 
 
 @pytest.mark.parametrize("name", built_ins())
@@ -48,7 +48,11 @@ def test_a_strategy_by_dotted_path_is_named_after_its_class():
 
 def test_a_client_by_dotted_path_replaces_that_of_the_method():
     method = resolve("local", None, "mine:Client")
-    assert (method.name, method.strategy, method.client) == ("local", "strategies.local:LocalOnly", "mine:Client")
+    assert (method.name, method.strategy, method.client) == (
+        "local",
+        "fedgraph.strategies.local:LocalOnly",
+        "mine:Client",
+    )
 
 
 def test_a_method_and_a_strategy_are_one_too_many():
@@ -62,6 +66,6 @@ def test_nothing_and_unknown():
         resolve(None, None, None)
     with pytest.raises(ExperimentError, match="method 'fedavgg' is not a built-in; known: .*fedavg, "):
         resolve("fedavgg", None, None)
-    for nearly in ("sfl-sta", "sfl_star", "strategies.sfl", "engine", ""):
+    for nearly in ("sfl-sta", "sfl_star", "fedgraph.strategies.sfl", "engine", ""):
         with pytest.raises(ExperimentError, match="is not a built-in"):
             resolve(nearly, None, None)

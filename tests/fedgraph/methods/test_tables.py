@@ -9,9 +9,9 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from fedgraph.experiment import load_experiment, parse_experiment
 from fedgraph.methods import NODE_MINIMA, built_ins, constructor_arguments
 from fedgraph.models import MODELS, parse_model
+from fedgraph.strategies.engine.base import CohortStrategy
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import UNSET, Settings, parse, with_nulls
-from strategies.engine.base import CohortStrategy
 
 NEEDED = {"f3-inference": {"run": "x"}, "f3-forecast-inference": {"run": "x"}, "f3-secret": {"run": "x"}}
 BUILT_IN = {name: kind for name, kind in built_ins().items() if hasattr(kind, "settings_type")}

@@ -13,9 +13,9 @@ from fedgraph.reproduce.result_file import ResultFile
 from fedgraph.reproduce.results import Outcome, Results
 from fedgraph.reproduce.table import PublishedTable, load_table
 from fedgraph.reproduce.text import markdown, terminal_tables
+from fedgraph.simulations.pages import Results as PageResults
+from fedgraph.simulations.pages import written_anew
 from fedgraph.support.errors import ExperimentError
-from simulations.pages import Results as PageResults
-from simulations.pages import written_anew
 
 OURS, OTHER = {0: 0.5, 1: 0.7, 2: 0.4, 3: 0.9}, {0: 0.4, 1: 0.4, 2: 0.5, 4: 0.1}
 

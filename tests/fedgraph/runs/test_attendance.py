@@ -3,7 +3,7 @@ import json
 import pytest
 from flwr.app import Message
 
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.messages.envelope import error_content
 from fedgraph.runs import load_run
 from fedgraph.runs.attendance import attendance, captions, counts, in_words, measured_clients, rows

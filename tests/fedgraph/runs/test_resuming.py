@@ -6,7 +6,7 @@ import tomli_w
 from rich.console import Console
 
 import fedgraph
-from clients.engine import node
+from fedgraph.clients.engine import node
 from fedgraph.experiment import load_experiment, parse_experiment
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.resuming import MAY_CHANGE, changes

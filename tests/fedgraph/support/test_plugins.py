@@ -34,5 +34,5 @@ def test_an_import_that_fails_inside_the_module_is_named(tmp_path, monkeypatch):
 
 def test_our_own_modules_do_not_hide_each_other():
     with pytest.raises(ExperimentError) as raised:
-        load_object("strategies.sfl:Nothing", "key")
+        load_object("fedgraph.strategies.sfl:Nothing", "key")
     assert "hides" not in str(raised.value)

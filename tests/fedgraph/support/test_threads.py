@@ -35,7 +35,7 @@ def test_restored_after_an_error_and_when_nested():
 
 
 def test_a_run_trains_with_the_threads_of_the_experiment_and_restores_them(digits_tables, run_experiment):
-    from clients.app import app as client_app
+    from fedgraph.clients.app import app as client_app
 
     seen = []
 

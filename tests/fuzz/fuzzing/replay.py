@@ -18,15 +18,15 @@ import torch
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 from safetensors.torch import load_file
 
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation import opening_query
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.messages import KEEP_KEY, RUN_KEY
+from fedgraph.strategies.app import execute
 from fedgraph.support.errors import FedgraphError
 from fuzzing.experiments import BEFORE, LIVE, ON_ONE_NODE, experiment
 from fuzzing.mutations import copied, mutated
-from strategies.app import execute
 
 ABSURD = 1e6
 SECONDS = 30

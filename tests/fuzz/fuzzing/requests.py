@@ -26,7 +26,7 @@ _UNFORESEEN = re.compile(r"^\w+ in \S+\.py, line \d+")
 
 _TRAPS = ("/etc/passwd", "~/.ssh/id_rsa", "../../../etc/passwd", "/dev/zero", "/dev/stdin", "/proc/self/mem")
 _PATHS = ("os:system", "subprocess:Popen", "builtins:exec", "x" * 100_000 + ":Y", "a.b", ":", "/etc/passwd:X",
-          "fedgraph.support.errors:ReplyError", "clients.sfl:SFLClient", "json:loads", "a\nb:c")  # fmt: skip
+          "fedgraph.support.errors:ReplyError", "fedgraph.clients.sfl:SFLClient", "json:loads", "a\nb:c")  # fmt: skip
 
 
 def trap(content: RecordDict, chance: random.Random) -> bool:

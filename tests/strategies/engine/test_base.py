@@ -20,10 +20,10 @@ from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.callbacks import AverageLast, Callback, EarlyStopping
 from fedgraph.runs.plan import RunPlan
+from fedgraph.strategies.engine.base import CohortStrategy
+from fedgraph.strategies.local import LocalOnly
 from fedgraph.support.errors import RunError
 from fedgraph.support.settings import Settings
-from strategies.engine.base import CohortStrategy
-from strategies.local import LocalOnly
 
 NAMES = ("a", "b", "c", "d", "e")
 PACKING = {1000: ("d", "a"), 1001: ("b",), 1002: ("c", "e")}
@@ -394,8 +394,8 @@ def test_state_of_rounds_before_the_last_checkpoint_may_be_dropped():
 
 @pytest.mark.parametrize("method", ["local", "sfl"])
 def test_a_round_with_nothing_to_compute_takes_at_most_10_ms_for_207_clients(method):
-    from clients.app import app
-    from strategies.engine.chosen import ChosenMethod
+    from fedgraph.clients.app import app
+    from fedgraph.strategies.engine.chosen import ChosenMethod
 
     experiment = parse_experiment({
         "experiment": {"method": method},

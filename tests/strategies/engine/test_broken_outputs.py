@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedgraph.models import TaskSpec
-from strategies.engine.broken_outputs import note_broken, notes_of
-from strategies.engine.global_model import GlobalModelStrategy
+from fedgraph.strategies.engine.broken_outputs import note_broken, notes_of
+from fedgraph.strategies.engine.global_model import GlobalModelStrategy
 
 NAMES = ("a", "b", "c", "d")
 

@@ -3,12 +3,12 @@ import re
 import pytest
 
 from fedgraph.experiment.experiment import parse_experiment
+from fedgraph.strategies.engine.chosen import ChosenMethod, mixes_models
+from fedgraph.strategies.f3 import F3
+from fedgraph.strategies.local import LocalOnly
+from fedgraph.strategies.sfl import SFL
+from fedgraph.strategies.vfl import Vertical
 from fedgraph.support.errors import ExperimentError
-from strategies.engine.chosen import ChosenMethod, mixes_models
-from strategies.f3 import F3
-from strategies.local import LocalOnly
-from strategies.sfl import SFL
-from strategies.vfl import Vertical
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_method_that_mixes_models_refuses_different_architectures(tables, head
 def test_a_method_that_does_not_mix_models_takes_them(tables, tmp_path, monkeypatch):
     ChosenMethod(parse_experiment({**tables, "experiment": {"method": "local"}}))
     code = (
-        "from strategies.engine.base import CohortStrategy\n\n"
+        "from fedgraph.strategies.engine.base import CohortStrategy\n\n"
         "class Apart(CohortStrategy):\n"
         "    mixes_models = False\n"
         "    def aggregate(self, server_round, replies):\n"
@@ -61,7 +61,7 @@ def test_who_mixes():
 
 @pytest.mark.parametrize(
     ("name", "strategy", "client"),
-    [("f3", F3, "clients.f3:F3Client"), ("vfl", Vertical, "clients.vfl:VerticalClient")],
+    [("f3", F3, "fedgraph.clients.f3:F3Client"), ("vfl", Vertical, "fedgraph.clients.vfl:VerticalClient")],
 )
 def test_methods_over_owners(patches_tables, name, strategy, client):
     tables = {key: value for key, value in patches_tables.items() if key != "f3"}

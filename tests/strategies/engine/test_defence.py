@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from clients.engine.base import CohortClient
-from clients.engine.stock import StockClient
-from clients.f3 import F3Client
-from clients.sfl import SFLClient
+from fedgraph.clients.engine.base import CohortClient
+from fedgraph.clients.engine.stock import StockClient
+from fedgraph.clients.f3 import F3Client
+from fedgraph.clients.sfl import SFLClient
 from fedgraph.defence import DefenceTable
 from fedgraph.federation import Federation
 from fedgraph.models import TaskSpec
+from fedgraph.strategies.engine.defence import Defence
+from fedgraph.strategies.local import LocalOnly
 from fedgraph.support.errors import ExperimentError
-from strategies.engine.defence import Defence
-from strategies.local import LocalOnly
 
 ATTACKERS = ("client-1", "client-4")
 
@@ -89,7 +89,7 @@ DEFENCES = [{"clip": 2.0}, {"krum": 0.2}, {"average": "median"}, {"average": "tr
     ("client", "chosen"),
     [
         (AbsurdSFL, {"method": "sfl"}),
-        (AbsurdModels, {"method": None, "strategy": "strategies.engine.global_model:GlobalModelStrategy"}),
+        (AbsurdModels, {"method": None, "strategy": "fedgraph.strategies.engine.global_model:GlobalModelStrategy"}),
     ],
     ids=["sfl", "global"],
 )

@@ -11,13 +11,13 @@ from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
+from fedgraph.strategies.engine.base import Replies
+from fedgraph.strategies.engine.global_model import GlobalModelStrategy
 from fedgraph.support.errors import RunError
 from fedgraph.support.settings import Settings
-from strategies.engine.base import Replies
-from strategies.engine.global_model import GlobalModelStrategy
 
 NAMES = ("a", "b", "c")
-PLAIN = {"method": None, "strategy": "strategies.engine.global_model:GlobalModelStrategy"}
+PLAIN = {"method": None, "strategy": "fedgraph.strategies.engine.global_model:GlobalModelStrategy"}
 
 
 @pytest.mark.parametrize("weights", [[3, 1, 2], [0, 5, 0], [0, 0, 0]])

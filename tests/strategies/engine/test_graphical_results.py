@@ -4,7 +4,7 @@ import pytest
 
 from fedgraph.graph import FeatureGraph
 from fedgraph.methods.fedngm import FedNGMRecovery
-from strategies.engine.graphical_results import against_truth, metrics_of, without_neighbours
+from fedgraph.strategies.engine.graphical_results import against_truth, metrics_of, without_neighbours
 
 
 def test_means_over_targets_of_measures_without_a_unit():

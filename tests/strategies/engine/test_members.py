@@ -4,8 +4,8 @@ import torch
 from fedgraph.data.schema.json import schema_as_json
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.methods.fedngm import PhaseReply
+from fedgraph.strategies.engine.members import Members
 from fedgraph.support.errors import IdentityError
-from strategies.engine.members import Members
 
 SCHEMA = Schema((Feature("age", "integer"),))
 

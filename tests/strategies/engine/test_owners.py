@@ -5,11 +5,11 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.messages import error_content
 from fedgraph.methods.f3 import F3Settings
+from fedgraph.strategies.f3 import F3
 from fedgraph.support.errors import DataError, FedgraphError, IdentityError, RunError
-from strategies.f3 import F3
 
 NAMES = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")
 APART = [{"clients": name} for name in NAMES]
@@ -170,13 +170,13 @@ def test_start_is_that_of_a_flower_strategy(patches_tables, tmp_path, data_dir):
     from fedgraph.federation.roll_call import RollCall
     from fedgraph.fusion.model_file import FittedFusion
     from fedgraph.runs.folder import RunFolder
-    from strategies.engine.phases import PhasesPlan
+    from fedgraph.strategies.engine.phases import PhasesPlan
 
     experiment = parse_experiment(patches_tables)
     settings = F3Settings.model_validate(patches_tables["f3"])
     folder = RunFolder.create(experiment, tmp_path / "runs")
     plan = PhasesPlan(
-        client="clients.f3:F3Client",
+        client="fedgraph.clients.f3:F3Client",
         experiment=experiment.client_part(settings.as_table()),
         data=experiment.data,
         model=experiment.model,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from flwr.app import Message
 
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.data import open_source, parse_data
 from fedgraph.messages import error_content
 from fedgraph.messages.array_records import from_record, to_record

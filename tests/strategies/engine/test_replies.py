@@ -6,7 +6,7 @@ from fedgraph.federation.federation import Federation
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.messages import WorkReply
 from fedgraph.models.base import TaskSpec
-from strategies.engine.replies import collect
+from fedgraph.strategies.engine.replies import collect
 
 NAMES = ("a", "b", "c", "d", "e")
 PACKINGS = {

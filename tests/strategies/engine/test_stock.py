@@ -13,11 +13,11 @@ from flwr.clientapp.mod import adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
-from clients.ditto import DittoClient
-from clients.engine.assignment import Assignment
-from clients.engine.base import CohortClient
-from clients.engine.node import Node
-from clients.engine.stock import StockClient
+from fedgraph.clients.ditto import DittoClient
+from fedgraph.clients.engine.assignment import Assignment
+from fedgraph.clients.engine.base import CohortClient
+from fedgraph.clients.engine.node import Node
+from fedgraph.clients.engine.stock import StockClient
 from fedgraph.data import open_source, parse_data
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.in_process import LocalGrid
@@ -25,10 +25,10 @@ from fedgraph.messages import from_record, to_record
 from fedgraph.methods import built_ins
 from fedgraph.runs.reports.words import sentence
 from fedgraph.runs.result_files import load_models
+from fedgraph.strategies.engine.phases import PhasedStrategy
+from fedgraph.strategies.engine.stock_settings import build_stock, load_stock_state, stock_state
+from fedgraph.strategies.fedprox import FedProx
 from fedgraph.support.errors import ExperimentError, IdentityError, RunError
-from strategies.engine.phases import PhasedStrategy
-from strategies.engine.stock_settings import build_stock, load_stock_state, stock_state
-from strategies.fedprox import FedProx
 
 
 class Refuses(FedAvg):
@@ -352,14 +352,19 @@ def test_a_client_class_without_the_terms_of_a_method_is_refused(digits_tables, 
         head = {**digits_tables["experiment"], **method, "client": f"{__name__}:{client.__name__}"}
         return {**digits_tables, "experiment": {key: value for key, value in head.items() if value}}
 
-    for method, terms in (("ditto", "clients.ditto:DittoClient"), ("feddyn", "clients.feddyn:DriftClient")):
+    for method, terms in (
+        ("ditto", "fedgraph.clients.ditto:DittoClient"),
+        ("feddyn", "fedgraph.clients.feddyn:DriftClient"),
+    ):
         with pytest.raises(
             IdentityError, match=f"Plain lacks what clients of this method do.*derive the class from {terms}"
         ):
             run_experiment(with_client(Plain, method=method))
     run_experiment(with_client(DerivedDitto, method="ditto"))
     run_experiment(with_client(Plain, method="fedatt"))
-    run_experiment(with_client(Plain, method="", strategy="strategies.engine.global_model:GlobalModelStrategy"))
+    run_experiment(
+        with_client(Plain, method="", strategy="fedgraph.strategies.engine.global_model:GlobalModelStrategy")
+    )
 
 
 def test_a_strategy_of_flowers_older_interface_is_said_to_be_one(digits_tables, run_experiment):

@@ -11,8 +11,8 @@ from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.federation.joined_samples import JoinedSamples
 from fedgraph.messages import check_content
 from fedgraph.methods.vfl import StepReply, StepRequest
+from fedgraph.strategies.engine.vertical_steps import VerticalSteps
 from fedgraph.support.errors import RunError
-from strategies.engine.vertical_steps import VerticalSteps
 
 RUN = {"client": "c:C", "experiment": "{}", "folder": SimpleNamespace(name="run"), "timeout": 1.0, "min_clients": 1}
 PLAN = SimpleNamespace(**RUN, tolerant=False)

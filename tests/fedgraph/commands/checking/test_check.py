@@ -64,13 +64,13 @@ import numpy as np
 import torch
 from functools import partial
 from flwr.app import ArrayRecord, ConfigRecord, MessageType, RecordDict
-from clients.engine.base import CohortClient
-from clients.engine.assignment import Assignment
+from fedgraph.clients.engine.base import CohortClient
+from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.federation import OrderedGrid
 from fedgraph.messages import Request, WorkReply, from_record, to_record
 from fedgraph.support.settings import Configured, Settings
-from strategies.engine.base import CohortStrategy, Replies
-from strategies.engine.phases import Outcome, PhasedStrategy
+from fedgraph.strategies.engine.base import CohortStrategy, Replies
+from fedgraph.strategies.engine.phases import Outcome, PhasedStrategy
 
 
 class Mean(CohortStrategy):
@@ -361,7 +361,7 @@ def test_what_is_no_strategy_is_refused(module):
 
 
 def test_a_client_class_runs_with_the_method_whose_clients_it_extends(module):
-    module("from clients.scaffold import ScaffoldClient\n\n\nclass Broken(ScaffoldClient):\n    pass\n")
+    module("from fedgraph.clients.scaffold import ScaffoldClient\n\n\nclass Broken(ScaffoldClient):\n    pass\n")
     checks = checks_of("broken:Broken", overrides=["data.clients=2"])
     subject = checks[0].trials.subject
     assert (subject.experiment.method.name, subject.experiment.data.clients) == ("scaffold", 2)
@@ -369,6 +369,6 @@ def test_a_client_class_runs_with_the_method_whose_clients_it_extends(module):
 
 
 def test_the_class_itself_is_taken_too():
-    from strategies.local import LocalOnly
+    from fedgraph.strategies.local import LocalOnly
 
-    assert checks_of(LocalOnly)[0].trials.subject.path == "strategies.local:LocalOnly"
+    assert checks_of(LocalOnly)[0].trials.subject.path == "fedgraph.strategies.local:LocalOnly"

@@ -78,7 +78,7 @@ def test_a_restart_loads_a_users_modules_anew_and_puts_them_back(tmp_path, monke
     import restarted_module
 
     restarted_module.kept.append(1)
-    modules = OwnModules(["restarted_module", "clients.sfl", "strategies.sfl"])
+    modules = OwnModules(["restarted_module", "fedgraph.clients.sfl", "fedgraph.strategies.sfl"])
     with modules.kept():
         modules.restart()
         import restarted_module as anew

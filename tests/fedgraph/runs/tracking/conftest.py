@@ -6,12 +6,12 @@ from typing import ClassVar
 
 import pytest
 
-from clients.app import app as client_app
+from fedgraph.clients.app import app as client_app
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.grids.in_process import LocalGrid
 from fedgraph.runs.callbacks import Callback
 from fedgraph.runs.folder import RunFolder
-from strategies.app import serve
+from fedgraph.strategies.app import serve
 
 
 class Stops(Callback):
