@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedgraph.algorithms.ipa import IPASettings
 from fedgraph.clients.engine.base import CohortClient, trained_on
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.engine.update_release import UpdateRelease
 from fedgraph.experiment import Experiment
 from fedgraph.messages import WorkReply
-from fedgraph.methods.ipa import IPASettings
 from fedgraph.models import finite_rows
 from fedgraph.support.errors import ReplyError
 from fedgraph.support.settings import value_at

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from typing_extensions import TypeVar
 
+from fedgraph.algorithms.sfl import SFLFineTuningSettings, SFLSettings
 from fedgraph.clients.fedavg import FineTuned
 from fedgraph.clients.fedper import PersonalLayersClient
-from fedgraph.methods.sfl import SFLFineTuningSettings, SFLSettings
 from fedgraph.training import GradientTerm
 
 SomeSFLSettings = TypeVar("SomeSFLSettings", bound=SFLSettings, default=SFLSettings)

@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedgraph.algorithms.sfl_cold_start import SFLColdStartSettings
 from fedgraph.clients.sfl import SFLClient
-from fedgraph.methods.sfl import SFLColdStartSettings
 from fedgraph.training import cross_losses
 
 

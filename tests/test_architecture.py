@@ -27,6 +27,7 @@ ROOMS = [
         "graphical",
         "messages",
         "methods",
+        "algorithms",
     ),
     *("federation", "experiment", "runs", "reproduce", "commands"),
 ]
@@ -38,9 +39,12 @@ FORBIDDEN = {
     "strategies": {"clients", "simulations"},
 }
 PROGRAMS = {"reproduce", "commands"}
-MATHEMATICS = {"support", "graph", "models", "data", "training", "privacy", "defence", "fusion", "graphical"}
+MATHEMATICS = {
+    *("support", "graph", "models", "data", "training", "privacy", "defence", "fusion", "graphical"),
+    "algorithms",
+}
 # Rooms and folders whose modules are doors themselves: each is one contract, one source, one tool or one command.
-DOORS_OF_THEIR_OWN = ("support", "models.native", "methods", "commands")
+DOORS_OF_THEIR_OWN = ("support", "models.native", "methods", "algorithms", "commands")
 # What starts a run stands above the methods, and so apart from what it leaves behind.
 STARTS_RUNS = ("fedgraph.runs.running", "fedgraph.runs.predicting")
 

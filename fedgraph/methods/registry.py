@@ -55,7 +55,7 @@ class Method:
 
 
 def built_in(name: str) -> type | None:
-    """Find the strategy of a built-in method; ``sfl-per`` is looked for in ``sfl_per.py``, then in ``sfl.py``.
+    """Find the strategy of a built-in method; ``sfl-per`` may be in ``sfl_per.py``, ``sfl.py`` or ``baselines.py``.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def built_in(name: str) -> type | None:
         The strategy class; None when no built-in method has this name.
     """
     words = name.split("-")
-    for module in ("_".join(words[:end]) for end in range(len(words), 0, -1)):
+    for module in (*("_".join(words[:end]) for end in range(len(words), 0, -1)), "baselines"):
         found = _named(module).get(name) if module in _modules() else None
         if found is not None:
             return found

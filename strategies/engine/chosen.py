@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
+from fedgraph.algorithms import Algorithm
 from fedgraph.defence import DefenceTable
 from fedgraph.experiment import Experiment
 from fedgraph.federation import Federation
 from fedgraph.methods import built_ins
 from fedgraph.models import ModelChoice
 from fedgraph.runs import RunPlan
+from fedgraph.strategies.engine.algorithms import AlgorithmStrategy
 from fedgraph.strategies.engine.base import CohortStrategy
 from fedgraph.strategies.engine.phases import PhasedStrategy, PhasesPlan, check_without_rounds
 from fedgraph.strategies.engine.stock import STOCK_CLIENT, StockStrategy
@@ -48,12 +51,13 @@ class ChosenMethod:
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
         method = experiment.method
-        strategy_class = method.strategy_class
-        if not (isinstance(strategy_class, type) and issubclass(strategy_class, Strategy)):
+        strategy_class: Any = method.strategy_class
+        if not (isinstance(strategy_class, type) and issubclass(strategy_class, (Strategy, Algorithm))):
             older = any(base.__module__.startswith("flwr.server.") for base in getattr(strategy_class, "__mro__", ()))
             advice = ", but one of Flower's older interface: derive it from flwr.serverapp.strategy" if older else ""
             raise ExperimentError(f"[experiment] strategy '{method.strategy}' is not a Flower Strategy class{advice}")
-        self.strategy_class: type[Strategy] = strategy_class
+        self.strategy_class: type[Any] = strategy_class
+        self.algorithm_class = algorithm_of(strategy_class)
         if mixes_models(strategy_class) and ModelChoice.of(experiment.model).is_mixed:
             others = [name for name, known in built_ins().items() if not mixes_models(known)]
             raise ExperimentError(
@@ -65,15 +69,15 @@ class ChosenMethod:
         _check_defence(experiment, strategy_class)
         self._where = f"[{method.name}]"
         self._table = experiment.method_table
-        if issubclass(self.strategy_class, MethodStrategy):
-            self.client = method.client or path_of(getattr(self.strategy_class, "default_client", ""))
+        if _is_ours(strategy_class):
+            self.client = method.client or _default_client(strategy_class)
             if not self.client:
                 raise ExperimentError(
                     f"[experiment] strategy '{method.strategy}' names no client class: give its default_client, or the "
                     'experiment client = "package.module:Class"'
                 )
-            self.settings = parse(self.strategy_class.settings_type, self._table, self._where)
-            if issubclass(self.strategy_class, PhasedStrategy):
+            self.settings: Settings = parse(self.strategy_class.settings_type, self._table, self._where)
+            if issubclass(strategy_class, PhasedStrategy):
                 check_without_rounds(experiment)
         else:
             self.client = experiment.experiment.client or STOCK_CLIENT
@@ -83,12 +87,13 @@ class ChosenMethod:
     @property
     def may_change(self) -> tuple[str, ...]:
         """Keys of the method's own table that may change in a run that is resumed."""
-        return self.strategy_class.may_change if issubclass(self.strategy_class, MethodStrategy) else ()
+        found: tuple[str, ...] = getattr(self.strategy_class, "may_change", ())
+        return found
 
     @property
     def uses_graph(self) -> bool:
         """Whether results depend on the client graph; stock strategies get none."""
-        return issubclass(self.strategy_class, MethodStrategy) and self.strategy_class.uses_graph(self.settings)
+        return _is_ours(self.strategy_class) and bool(self.strategy_class.uses_graph(self.settings))
 
     def resolved(self) -> Experiment:
         """Return the experiment with only the table of its method, and all defaults filled in."""
@@ -99,8 +104,11 @@ class ChosenMethod:
 
     def build(self, federation: Federation, plan: RunPlan) -> CohortStrategy:
         """Build the strategy of rounds for this federation."""
+        if self.algorithm_class is not None:
+            return AlgorithmStrategy(self.algorithm_class(self.settings), federation, plan)
         if issubclass(self.strategy_class, CohortStrategy):
             return self.strategy_class(self.settings, federation, plan)
+        assert issubclass(self.strategy_class, Strategy)
         # Where clients may be absent, a stock strategy must not wait for them.
         clients = len(federation.names) if plan.on_missing == "fail" else 1
         stock = build_stock(self.strategy_class, self._table, self._where, clients)
@@ -112,13 +120,30 @@ class ChosenMethod:
         return self.strategy_class(self.settings, plan)
 
 
-def _check_defence(experiment: Experiment, strategy_class: type[Strategy]) -> None:
+def algorithm_of(found: Any) -> type[Algorithm] | None:
+    """Return the algorithm that a class is, or that it runs in a Flower app; None for any other strategy."""
+    chosen = getattr(found, "algorithm_class", found)
+    return chosen if isinstance(chosen, type) and issubclass(chosen, Algorithm) else None
+
+
+def _is_ours(found: Any) -> bool:
+    """Check whether a class has settings, and clients of its own: a stock strategy of Flower has neither."""
+    return issubclass(found, MethodStrategy) or algorithm_of(found) is not None
+
+
+def _default_client(found: Any) -> str:
+    """Return the path of the client class that a class names; of an algorithm that names none, that of all."""
+    otherwise = "" if algorithm_of(found) is None else CohortStrategy.default_client
+    return path_of(getattr(found, "default_client", otherwise))
+
+
+def _check_defence(experiment: Experiment, strategy_class: type[Any]) -> None:
     """Raise ExperimentError for a key of [defence] that the method would ignore."""
     heeded = getattr(strategy_class, "defences", CohortStrategy.defences)
     given, default = experiment.defence.as_table(), DefenceTable().as_table()
     for key in given:
         if given[key] != default[key] and key not in heeded:
-            stock = not issubclass(strategy_class, MethodStrategy)
+            stock = not _is_ours(strategy_class)
             instead = "; Flower has strategies of its own, such as FedMedian and FedTrimmedAvg" if stock else ""
             raise ExperimentError(
                 f"[defence] {key} is nothing that '{experiment.method.name}' heeds; it heeds "
@@ -126,6 +151,6 @@ def _check_defence(experiment: Experiment, strategy_class: type[Strategy]) -> No
             )
 
 
-def mixes_models(strategy_class: type[Strategy]) -> bool:
+def mixes_models(strategy_class: Any) -> bool:
     """Check whether a strategy computes with models of several clients; stock Flower strategies all average."""
-    return strategy_class.mixes_models if issubclass(strategy_class, MethodStrategy) else True
+    return bool(getattr(strategy_class, "mixes_models", True))

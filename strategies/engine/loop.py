@@ -196,7 +196,7 @@ class RoundLoop:
 
     def _check_models(self, server_round: int, names: Sequence[str], models: Tensor) -> None:
         """Raise RunError if the strategy did not make a finite model for each client that takes part."""
-        where = f"{type(self._strategy).__name__}.aggregate, in round {server_round}, returned"
+        where = f"{self._strategy.class_name}.aggregate, in round {server_round}, returned"
         shape = (len(names), self._strategy.models.shape[1])
         check_returned(
             where,
@@ -218,7 +218,7 @@ class RoundLoop:
         if problems:
             name, problem = next(iter(problems.items()))
             raise RunError(
-                f"{type(self._strategy).__name__} made a model for client '{name}' that is not of its architecture "
+                f"{self._strategy.class_name} made a model for client '{name}' that is not of its architecture "
                 f"({problem}); a strategy that computes with the models of several clients at once must not declare "
                 "mixes_models = False, nor inherit it"
             )

@@ -10,6 +10,7 @@ import torch
 from flwr.app import Message, RecordDict
 from torch import Tensor
 
+from fedgraph.algorithms import Answers
 from fedgraph.federation import Federation, by_reason, split_replies
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import WorkReply
@@ -68,6 +69,10 @@ class Replies:
     def fresh(self) -> Tensor:
         """Which clients replied in this round, bool ``[present]``; under ``keep-last`` replies may be older."""
         return torch.tensor([name not in self.absent for name in self.names], dtype=torch.bool)
+
+    def answers(self, robust: Callable[[Tensor, Tensor], Tensor] | None = None) -> Answers:
+        """Return what an algorithm sees of the replies; ``robust`` as there."""
+        return Answers(self.positions, self.names, self.tensors, self.num_examples, self.graph, self.fresh, robust)
 
     @classmethod
     def of(

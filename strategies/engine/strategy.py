@@ -98,9 +98,14 @@ class MethodStrategy(Strategy, Configured[S]):
         """Return the total of a progress bar: rounds, or epochs; None where it is not known."""
         return rounds
 
+    @property
+    def class_name(self) -> str:
+        """Name of the class that computes, for messages."""
+        return type(self).__name__
+
     def summary(self) -> None:
         """Log name and settings, as Flower's strategies do."""
-        log.info("%s", type(self).__name__)
+        log.info("%s", self.class_name)
         for key, value in self.settings.as_table().items():
             log.info("\t├── %s: %s", key, value)
 

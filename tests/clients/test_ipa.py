@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from fedgraph.algorithms.ipa import IPASettings
 from fedgraph.clients.ipa import IPAClient
-from fedgraph.methods.ipa import IPASettings
 from fedgraph.support.errors import ReplyError
 
 

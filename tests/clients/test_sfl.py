@@ -3,8 +3,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fedgraph.algorithms.sfl import SFLSettings
 from fedgraph.clients.sfl import SFLClient
-from fedgraph.methods.sfl import SFLSettings
 from fedgraph.models.parameters import Layout
 
 CLIENTS, WIDTH, TRAINABLE = 5, 9, 6

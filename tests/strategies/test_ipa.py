@@ -3,17 +3,17 @@ import json
 import pytest
 import torch
 
+from fedgraph.algorithms.ipa import IPA, IPASettings
 from fedgraph.clients.ipa import IPAClient
 from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, read_graph, write_graph
-from fedgraph.methods.ipa import IPASettings
 from fedgraph.models import build
 from fedgraph.models.architectures import initial_model
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
-from fedgraph.strategies.ipa import IPA
+from fedgraph.strategies.engine.algorithms import AlgorithmStrategy
 from fedgraph.support.errors import ExperimentError, RunError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import parse
@@ -199,7 +199,11 @@ def strategy(graph=None, peers=3, **table):
         graph=None if graph is None else ClientGraph.from_dense(names, graph, directed=False),
     )  # fmt: skip
     plan = RunPlan(Layout.of({"w": torch.zeros(4)}), "c", '{"train": {}}', "run")
-    return IPA(parse(IPASettings, table, "[ipa]"), federation, plan)
+    return AlgorithmStrategy(IPA(parse(IPASettings, table, "[ipa]")), federation, plan)
+
+
+def weights(served, server_round=1):
+    return served.algorithm.weights(served.clients, server_round)
 
 
 def test_initial_weights_of_deviation_root_two_by_inputs(problem):
@@ -213,8 +217,8 @@ def test_initial_weights_of_deviation_root_two_by_inputs(problem):
 
 
 def test_weights_are_shares_of_the_examples_of_the_others():
-    torch.testing.assert_close(strategy().weights(1), torch.tensor([[0, 2, 3], [1, 0, 3], [1, 2, 0]]) / 6)
-    assert strategy(weights="all-alike").weights(1).tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
+    torch.testing.assert_close(weights(strategy()), torch.tensor([[0, 2, 3], [1, 0, 3], [1, 2, 0]]) / 6)
+    assert weights(strategy(weights="all-alike")).tolist() == [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
 
 
 def test_neighbours_only(problem, close, tmp_path):
@@ -222,7 +226,7 @@ def test_neighbours_only(problem, close, tmp_path):
         strategy(**{"neighbours-only": True})
     joined = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
     served = strategy(graph=joined, **{"neighbours-only": True})
-    torch.testing.assert_close(served.weights(1), torch.tensor([[0, 2, 0], [1, 0, 0], [0, 0, 0]]) / 6)
+    torch.testing.assert_close(weights(served), torch.tensor([[0, 2, 0], [1, 0, 0], [0, 0, 0]]) / 6)
     write_graph(ClientGraph.from_dense(problem.names, joined, directed=False), tmp_path / "graph.npz")
     problem.tables["graph"] = {"source": "file", "path": str(tmp_path / "graph.npz")}
     folder = problem.run("ipa", {**TABLE, "neighbours-only": True})
@@ -255,11 +259,11 @@ def test_one_peer_has_nobody_to_align_with():
 
 def test_orders():
     ring, random = strategy(peers=6, order="ring"), strategy(peers=6)
-    assert [ring.order(r) for r in (1, 2)] == [list(range(6))] * 2
-    orders = [random.order(r) for r in range(1, 6)]
+    assert [ring.algorithm.order(ring.clients, r) for r in (1, 2)] == [list(range(6))] * 2
+    orders = [random.algorithm.order(random.clients, r) for r in range(1, 6)]
     assert all(sorted(order) == list(range(6)) for order in orders)
     assert len({tuple(order) for order in orders}) > 2
-    assert orders == [random.order(r) for r in range(1, 6)], "a resumed run takes the same"
+    assert orders == [random.algorithm.order(random.clients, r) for r in range(1, 6)], "a resumed run takes the same"
 
 
 def test_one_that_joins_late_enters_with_its_own_parameters(problem, close):
@@ -307,10 +311,11 @@ def test_one_that_joins_late_has_moments_of_its_own_age(problem):
 
 def test_who_may_join_when():
     served = strategy(peers=4, joins={"c": 5}, order="ring")
-    assert [served.order(r) for r in (1, 4, 5)] == [[0, 1, 3], [0, 1, 3], [0, 1, 2, 3]]
-    assert sorted(strategy(peers=4, joins={"c": 5}).order(4)) == [0, 1, 3]
-    torch.testing.assert_close(served.weights(4)[0], torch.tensor([0, 2, 0, 4]) / 7)
-    assert strategy(joins={"c": 2}, weights="all-alike").weights(1).tolist() == [[0, 1, 0], [1, 0, 0], [1, 1, 0]]
+    assert [served.algorithm.order(served.clients, r) for r in (1, 4, 5)] == [[0, 1, 3], [0, 1, 3], [0, 1, 2, 3]]
+    random = strategy(peers=4, joins={"c": 5})
+    assert sorted(random.algorithm.order(random.clients, 4)) == [0, 1, 3]
+    torch.testing.assert_close(weights(served, 4)[0], torch.tensor([0, 2, 0, 4]) / 7)
+    assert weights(strategy(joins={"c": 2}, weights="all-alike")).tolist() == [[0, 1, 0], [1, 0, 0], [1, 1, 0]]
     with pytest.raises(ExperimentError, match="there is no client z"):
         strategy(joins={"z": 2})
     with pytest.raises(ExperimentError, match="nobody is there in the first round"):

@@ -3,9 +3,9 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
+from fedgraph.algorithms.pfedgraph import onto_simplex
 from fedgraph.graph import read_graph
 from fedgraph.runs import load_models
-from fedgraph.strategies.pfedgraph import onto_simplex
 
 
 def models_of(problem, folder):

@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 import torch
 
+from fedgraph.algorithms.sfl import SFL, SFLSettings
+from fedgraph.algorithms.sfl_cold_start import SFLColdStart
+from fedgraph.algorithms.sfl_star import SFLStar
 from fedgraph.clients.sfl import distance_gradient
 from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, read_graph
-from fedgraph.methods.sfl import SFLSettings
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
+from fedgraph.strategies.engine.algorithms import AlgorithmStrategy
 from fedgraph.strategies.engine.base import Replies
-from fedgraph.strategies.sfl import SFL
-from fedgraph.strategies.sfl_cold_start import SFLColdStart
-from fedgraph.strategies.sfl_star import SFLStar
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 from fedgraph.training.client_state import ClientState
@@ -45,7 +45,16 @@ def ring():
 def strategy(graph=None, buffers=(), on_missing="fail", **table):
     layout = Layout.of({"w": torch.zeros(5), **{name: torch.zeros(2) for name in buffers}}, buffers)
     plan = RunPlan(layout, "c", "{}", "run", on_missing=on_missing)
-    return SFL(parse(SFLSettings, table, "[sfl]"), federation(ring() if graph is None else graph), plan)
+    algorithm = SFL(parse(SFLSettings, table, "[sfl]"))
+    return AlgorithmStrategy(algorithm, federation(ring() if graph is None else graph), plan)
+
+
+def aggregated(served, server_round, replies):
+    """Next models of those who replied."""
+    served.begin(server_round)
+    models = served.aggregate(server_round, replies)
+    served.write_back(replies, models)
+    return models
 
 
 def replies(theta, graph, absent=()):
@@ -61,7 +70,7 @@ def test_aggregation_is_the_formula(alpha, hops, normalisation):
     d = a.sum(axis=1)
     a_hat = a / np.sqrt(np.outer(d, d)) if normalisation == "symmetric" else a / d[:, None]
     expected = (1 - alpha) * theta.numpy() + alpha * np.linalg.matrix_power(a_hat, hops) @ theta.numpy()
-    got = strategy(alpha=alpha, hops=hops, normalisation=normalisation).aggregate(1, replies(theta, ring()))
+    got = aggregated(strategy(alpha=alpha, hops=hops, normalisation=normalisation), 1, replies(theta, ring()))
     np.testing.assert_allclose(got.numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -81,7 +90,7 @@ def test_released_settings_stand_for_others():
 
 def test_a_graph_is_needed():
     with pytest.raises(ExperimentError, match=r"SFL needs a client graph: give the experiment \[graph\] source"):
-        SFL(SFLSettings(), federation(), RunPlan(Layout.of({"w": torch.zeros(5)}), "c", "{}", "run"))
+        AlgorithmStrategy(SFL(SFLSettings()), federation(), RunPlan(Layout.of({"w": torch.zeros(5)}), "c", "{}", "run"))
 
 
 @pytest.mark.parametrize("squared", [False, True])
@@ -191,11 +200,13 @@ def test_updates_over_the_graph_keep_clients_different():
         theta = torch.randn(4, 5, generator=draws)
         velocity = 0.9 * velocity + s @ (theta.numpy() - models)
         models = theta.numpy() + 0.5 * velocity
-        served.models = served.aggregate(server_round, replies(theta, ring()))
+        served.models = aggregated(served, server_round, replies(theta, ring()))
         np.testing.assert_allclose(served.models.numpy(), models, rtol=1e-5, atol=1e-5)
     again = strategy(mixes="updates", alpha=1.0, hops=1, server_learning_rate=0.5)
     again.load_state(served.state())
-    torch.testing.assert_close(again.aggregate(3, replies(theta, ring())), served.aggregate(3, replies(theta, ring())))
+    torch.testing.assert_close(
+        aggregated(again, 3, replies(theta, ring())), aggregated(served, 3, replies(theta, ring()))
+    )
 
 
 @pytest.mark.parametrize("start", ["personalised", "read-out"])
@@ -205,8 +216,8 @@ def test_updates_of_running_statistics_are_not_mixed(start):
     part = strategy(mixes="updates", start=start)
     for _ in range(3):
         theta = torch.cat([torch.randn(4, 5, generator=draws), torch.rand(4, 2, generator=draws)], dim=1)
-        whole.models = whole.aggregate(1, replies(theta, ring()))
-        part.models = part.aggregate(1, replies(theta[:, :5], ring()))
+        whole.models = aggregated(whole, 1, replies(theta, ring()))
+        part.models = aggregated(part, 1, replies(theta[:, :5], ring()))
         assert torch.equal(whole.models[:, 5:], theta[:, 5:])
         torch.testing.assert_close(whole.models[:, :5], part.models)
 
@@ -223,7 +234,7 @@ def test_an_absent_client_takes_part_with_its_last_update(start):
         theta = began + updates
         theta = theta if last is None else torch.cat([theta[:3], last])
         last, velocity = theta[3:], 0.9 * velocity + updates.mean(dim=0)
-        got = served.aggregate(1, replies(theta, ClientGraph.complete(NAMES), absent))
+        got = aggregated(served, 1, replies(theta, ClientGraph.complete(NAMES), absent))
         torch.testing.assert_close(got, theta + 0.5 * velocity)
         state, served = served.state(), strategy(ClientGraph.complete(NAMES), on_missing="keep-last", **table)
         served.load_state({**state, "models": got})
@@ -240,7 +251,7 @@ def test_means_need_weights_that_are_not_below_zero():
         (SFLColdStart, {"weighting": "none"}),
     ):
         with pytest.raises(ExperimentError, match=r"\[graph\] has weights below zero"):
-            kind(parse(kind.settings_type, table, "[x]"), federation(graph), plan)
+            AlgorithmStrategy(kind(parse(kind.settings_type, table, "[x]")), federation(graph), plan)
     strategy(graph)
 
 

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import torch
 
+from fedgraph.algorithms.sfl_cold_start import SFLColdStart, SFLColdStartSettings
 from fedgraph.data import open_source, parse_data
 from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, read_graph
-from fedgraph.methods.sfl import SFLColdStartSettings
 from fedgraph.models import build
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.plan import RunPlan
 from fedgraph.runs.result_files import load_models
+from fedgraph.strategies.engine.algorithms import AlgorithmStrategy
 from fedgraph.strategies.engine.base import Replies
-from fedgraph.strategies.sfl_cold_start import SFLColdStart
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse
 from fedgraph.training.cohort import Cohort, TrainSettings
@@ -34,7 +34,15 @@ def strategy(graph=GRAPH, **table):
         graph=graph,
     )
     plan = RunPlan(Layout.of({"w": torch.zeros(4), "b": torch.zeros(2)}), "c", "{}", "run")
-    return SFLColdStart(parse(SFLColdStartSettings, table, "[sfl-cold-start]"), federation, plan)
+    return AlgorithmStrategy(SFLColdStart(parse(SFLColdStartSettings, table, "[sfl-cold-start]")), federation, plan)
+
+
+def aggregated(served, server_round, replies):
+    """Next models of those who replied."""
+    served.begin(server_round)
+    models = served.aggregate(server_round, replies)
+    served.write_back(replies, models)
+    return models
 
 
 def replies(theta, graph=GRAPH, rows=(0, 1, 2, 3, 4)):
@@ -52,8 +60,8 @@ def walk(graph):
 def test_cold_clients_get_the_warm_models_of_their_neighbourhood():
     theta = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
     served = strategy(everybody=0.7, alpha=0.4)
-    assert served.cold.tolist() == [False, False, True, False, True]
-    got = served.aggregate(1, replies(theta)).numpy()
+    assert served.algorithm.cold(served.clients).tolist() == [False, False, True, False, True]
+    got = aggregated(served, 1, replies(theta)).numpy()
     n, p, models = COUNTS.numpy().astype(float), walk(GRAPH), theta.numpy()
     warm = n * (n > 10)
     for row in (2, 4):
@@ -67,7 +75,7 @@ def test_cold_clients_get_the_warm_models_of_their_neighbourhood():
 def test_everybody_trains_from_the_mean_by_examples():
     theta = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
     served = strategy()
-    served.models = served.aggregate(1, replies(theta))
+    served.models = aggregated(served, 1, replies(theta))
     wanted = (COUNTS[:, None] * theta).sum(0) / COUNTS.sum()
     torch.testing.assert_close(served.outgoing(2)[1]["global"], wanted)
     again = strategy()
@@ -80,7 +88,7 @@ def test_candidates_travel_only_to_nodes_that_choose_and_only_to_measure():
     theta = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
     served = strategy()
     assert "prior" not in served.outgoing(1)[0]
-    served.models = served.aggregate(1, replies(theta))
+    served.models = aggregated(served, 1, replies(theta))
     choosing, other = served.federation.hosts[7], served.federation.hosts[8]
     assert torch.equal(served.shared_with(choosing, measures=True)["candidates"], theta[[0, 1, 3]])
     assert served.shared_with(choosing, measures=False) == {}
@@ -90,7 +98,7 @@ def test_candidates_travel_only_to_nodes_that_choose_and_only_to_measure():
     torch.testing.assert_close(prior[2].sum(), torch.tensor(1.0))
     assert not served.restorable
     by_graph = strategy(temperature=0)
-    by_graph.models = by_graph.aggregate(1, replies(theta))
+    by_graph.models = aggregated(by_graph, 1, replies(theta))
     assert by_graph.shared_with(choosing, measures=True) == {}
     assert by_graph.restorable
 
@@ -99,13 +107,13 @@ def test_with_absent_clients_the_others_go_on():
     theta = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
     served = strategy()
     present = (0, 2, 3)
-    got = served.aggregate(1, replies(theta, rows=present))
+    got = aggregated(served, 1, replies(theta, rows=present))
     p, n = walk(GRAPH.subgraph(("a", "c", "d"))), COUNTS[list(present)].numpy() * [1, 0, 1]
     g = (p[1] + 1 / 3) * n
     np.testing.assert_allclose(got[1].numpy(), g @ theta[list(present)].numpy() / g.sum(), rtol=1e-4, atol=1e-5)
     prior = served.outgoing(2)[0]["prior"]
     assert prior.shape == (5, 2)
-    only_cold = served.aggregate(2, replies(theta, rows=(2, 4)))
+    only_cold = aggregated(served, 2, replies(theta, rows=(2, 4)))
     torch.testing.assert_close(only_cold, theta[[2, 2]], msg="those with examples are all there is to average")
 
 

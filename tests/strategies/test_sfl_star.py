@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 import torch
 
+from fedgraph.algorithms.sfl_star import SFLStar, SFLStarSettings
 from fedgraph.data import open_source
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.federation.federation import Federation
 from fedgraph.graph import ClientGraph, read_graph
 from fedgraph.graph.learning import beside_given, kernel_graph, smooth_graph
 from fedgraph.graph.pairwise import squared_distances
-from fedgraph.methods.sfl import SFLStarSettings
 from fedgraph.models.base import TaskSpec
 from fedgraph.models.parameters import Layout
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.plan import RunPlan
+from fedgraph.strategies.engine.algorithms import AlgorithmStrategy
 from fedgraph.strategies.engine.base import Replies
-from fedgraph.strategies.sfl_star import SFLStar
 from fedgraph.support.files import load_state, save_state
 from fedgraph.support.settings import parse
 
@@ -39,7 +39,24 @@ def strategy(graph=None, layout=RUNNING, **table):
         num_examples=dict.fromkeys(("train", "validation", "test"), counts),
         graph=graph,
     )
-    return SFLStar(parse(SFLStarSettings, table, "[sfl-star]"), federation, RunPlan(layout, "c", "{}", "run"))
+    algorithm = SFLStar(parse(SFLStarSettings, table, "[sfl-star]"))
+    return AlgorithmStrategy(algorithm, federation, RunPlan(layout, "c", "{}", "run"))
+
+
+def related(served, server_round, replies):
+    """The graph of a round, which is remembered."""
+    clients, before = served.clients, served.algorithm_state
+    graph, own = served.algorithm.relations(clients, before, replies.answers(), server_round)
+    served.algorithm_state = {**before, **own}
+    return graph
+
+
+def aggregated(served, server_round, replies):
+    """Next models of those who replied."""
+    served.begin(server_round)
+    models = served.aggregate(server_round, replies)
+    served.write_back(replies, models)
+    return models
 
 
 def models(seed=0):
@@ -62,15 +79,15 @@ def test_without_a_given_graph_the_learned_one_is_alone():
     theta = models()
     served = strategy(neighbours=3)
     expected = smooth_graph(squared_distances(theta[:, :5]), 3).weights  # running statistics do not count
-    torch.testing.assert_close(served.relations(1, replies(theta)).dense(), rows_add_up(expected, 3.0))
+    torch.testing.assert_close(related(served, 1, replies(theta)).dense(), rows_add_up(expected, 3.0))
     torch.testing.assert_close(served.learned_graph().dense(), expected.float())
     assert served.learned_graph().names == NAMES
 
 
 def test_beside_a_graph_without_edges_the_learned_one_is_alone():
     theta, graph = models(), ClientGraph.empty(NAMES).with_self_loops()
-    alone = strategy(neighbours=3).relations(1, replies(theta)).dense()
-    beside = strategy(graph, neighbours=3).relations(1, replies(theta, graph)).dense()
+    alone = related(strategy(neighbours=3), 1, replies(theta)).dense()
+    beside = related(strategy(graph, neighbours=3), 1, replies(theta, graph)).dense()
     torch.testing.assert_close(beside, alone)
 
 
@@ -79,14 +96,14 @@ def test_with_a_given_graph_beta_of_it_is_learned():
     served = strategy(graph, neighbours=3, beta=0.2, learner="kernel")
     learned = kernel_graph(squared_distances(theta[:, :5]), 3)
     expected = 0.8 * graph.dense() + 0.2 * rows_add_up(learned, 6.0)
-    torch.testing.assert_close(served.relations(1, replies(theta, graph)).dense(), expected)
-    default = strategy(graph, learner="kernel", neighbours=3).relations(1, replies(theta, graph)).dense()
+    torch.testing.assert_close(related(served, 1, replies(theta, graph)).dense(), expected)
+    default = related(strategy(graph, learner="kernel", neighbours=3), 1, replies(theta, graph)).dense()
     torch.testing.assert_close(default.double(), beside_given(graph.dense().double(), learned, 0.05))
 
 
 def test_aggregation_goes_over_the_learned_graph():
     theta = models()
-    got = strategy(neighbours=3, hops=2, alpha=0.4).aggregate(1, replies(theta))
+    got = aggregated(strategy(neighbours=3, hops=2, alpha=0.4), 1, replies(theta))
     a = rows_add_up(smooth_graph(squared_distances(theta[:, :5]), 3).weights, 3.0).numpy() + np.eye(8)
     a_hat = a / a.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(got.numpy(), 0.6 * theta.numpy() + 0.4 * a_hat @ a_hat @ theta.numpy(), atol=1e-5)
@@ -99,7 +116,7 @@ def test_updates_are_what_training_changed(start):
     served.models = 5 * models(seed=1)
     began = served.models if start == "personalised" else served.models.mean(dim=0)
     expected = kernel_graph(squared_distances((theta - began)[:, :5]), 3)
-    torch.testing.assert_close(served.relations(1, replies(theta)).dense(), rows_add_up(expected, 3.0))
+    torch.testing.assert_close(related(served, 1, replies(theta)).dense(), rows_add_up(expected, 3.0))
 
 
 def test_updates_of_some_clients_are_against_their_own_models():
@@ -109,16 +126,16 @@ def test_updates_of_some_clients_are_against_their_own_models():
     theta = models()[present]
     expected = kernel_graph(squared_distances((theta - served.models[present])[:, :5]), 2)
     torch.testing.assert_close(
-        served.relations(1, replies(theta, positions=present)).dense(), rows_add_up(expected, 2.0)
+        related(served, 1, replies(theta, positions=present)).dense(), rows_add_up(expected, 2.0)
     )
 
 
 def test_absent_clients_keep_their_last_known_weights():
     served = strategy(neighbours=3)
-    served.relations(1, replies(models()))
+    related(served, 1, replies(models()))
     before = served.learned_graph().dense()
     present = [0, 2, 3, 4, 6]
-    graph = served.relations(2, replies(models(seed=1)[present], positions=present))
+    graph = related(served, 2, replies(models(seed=1)[present], positions=present))
     assert graph.names == tuple("acdeg")
     after = served.learned_graph().dense()
     among = torch.zeros(8, 8, dtype=torch.bool)
@@ -127,16 +144,16 @@ def test_absent_clients_keep_their_last_known_weights():
     expected = smooth_graph(squared_distances(models(seed=1)[present, :5]), 3).weights.float()
     torch.testing.assert_close(after[present][:, present], expected)
     for few in ([5], [5, 7]):
-        assert served.relations(3, replies(models()[few], positions=few)).num_clients == len(few)
+        assert related(served, 3, replies(models()[few], positions=few)).num_clients == len(few)
 
 
 def test_a_reply_of_an_earlier_round_teaches_nothing():
     served = strategy(neighbours=3)
     theta = models()
-    served.relations(1, replies(theta))
+    related(served, 1, replies(theta))
     before = served.learned_graph().dense()
     again = torch.cat([models(seed=1)[:7], theta[7:]])
-    graph = served.relations(2, replies(again, absent=["h"]))
+    graph = related(served, 2, replies(again, absent=["h"]))
     assert graph.num_clients == 8
     after = served.learned_graph().dense()
     assert torch.equal(before[7], after[7])
@@ -149,19 +166,19 @@ def test_numbers_too_large_to_compare_leave_a_client_out_and_the_run_alive(featu
     served = strategy(neighbours=3, features=features)
     diverged = theta.clone()
     diverged[7] = 1e30
-    graph = served.relations(1, replies(diverged))
+    graph = related(served, 1, replies(diverged))
     assert graph.neighbours("h") == ()
     expected = smooth_graph(squared_distances(theta[:7, :5]), 3).weights
     torch.testing.assert_close(graph.dense()[:7, :7], rows_add_up(expected, 3.0))
     diverged[1:] = 1e30
-    assert served.relations(2, replies(diverged)).num_clients == len(NAMES)
+    assert related(served, 2, replies(diverged)).num_clients == len(NAMES)
 
 
 def test_a_client_not_seen_before_is_learned_at_once():
     served = strategy(**{"neighbours": 2})
     some = [0, 1, 2, 3, 4]
-    served.relations(1, replies(models()[some], positions=some))
-    graph = served.relations(2, replies(models(1)))
+    related(served, 1, replies(models()[some], positions=some))
+    graph = related(served, 2, replies(models(1)))
     assert all(graph.neighbours(name) for name in NAMES)
 
 
@@ -175,7 +192,7 @@ def test_released_stands_for_other_settings():
 def test_released_the_learned_graph_has_a_share_of_exactly_beta_of_what_each_client_hears(loops):
     graph = ring() if not loops else ring().with_self_loops(loops)
     served = strategy(graph, released=True, beta=0.05, alpha=0.4, hops=1)
-    got = served.aggregate(1, replies(models(), graph))
+    got = aggregated(served, 1, replies(models(), graph))
     learned = served.learned_graph().dense().double().numpy()
     assert (learned * learned.T == 0).all()
     given = graph.dense().double().numpy() + np.eye(8) * (loops == 0)
@@ -189,12 +206,12 @@ def test_released_the_learned_graph_has_a_share_of_exactly_beta_of_what_each_cli
 def test_released_without_a_given_graph_nobody_listens_to_itself():
     alone = strategy(released=True, hops=1)
     theta = models()
-    got = alone.aggregate(1, replies(theta))
+    got = aggregated(alone, 1, replies(theta))
     learned = alone.learned_graph().dense().double().numpy()
     assert (learned.sum(axis=1) > 0).all()
     assert (np.diag(learned) == 0).all()
     np.testing.assert_allclose(got, learned / learned.sum(axis=1, keepdims=True) @ theta.double().numpy(), atol=1e-6)
-    counted = strategy(released=True, hops=1, weighting="examples").aggregate(1, replies(theta))
+    counted = aggregated(strategy(released=True, hops=1, weighting="examples"), 1, replies(theta))
     torch.testing.assert_close(counted, got)
 
 
@@ -202,18 +219,18 @@ def test_released_without_a_given_graph_nobody_listens_to_itself():
 def test_state_is_everything_it_needs(learner, tmp_path):
     table = {"learner": learner, "momentum": 0.5, "neighbours": 3}
     whole, part, resumed = (strategy(**table) for _ in range(3))
-    whole.aggregate(1, replies(models(1)))
-    expected = whole.aggregate(2, replies(models(2)))
-    part.aggregate(1, replies(models(1)))
+    aggregated(whole, 1, replies(models(1)))
+    expected = aggregated(whole, 2, replies(models(2)))
+    aggregated(part, 1, replies(models(1)))
     save_state(tmp_path / "state", part.state())
     resumed.load_state(load_state(tmp_path / "state"))
-    assert torch.equal(resumed.aggregate(2, replies(models(2))), expected)
+    assert torch.equal(aggregated(resumed, 2, replies(models(2))), expected)
     assert resumed.learned_graph() == whole.learned_graph()
 
 
 # ---- on real data
 
-STAR = {"strategy": "fedgraph.strategies.sfl_star:SFLStar", "client": "fedgraph.clients.sfl:SFLClient"}
+STAR = {"strategy": "fedgraph.strategies.sfl:SFLStar", "client": "fedgraph.clients.sfl:SFLClient"}
 
 
 def same_classes(tables, data_dir):

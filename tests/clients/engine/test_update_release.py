@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from fedgraph.algorithms.ipa import IPASettings
 from fedgraph.clients.engine.update_release import UpdateRelease
 from fedgraph.clients.ipa import IPAClient
-from fedgraph.methods.ipa import IPASettings
 from fedgraph.support.errors import ReplyError
 
 PRIVACY = {"clip-norm": 0.5, "noise-multiplier": 2.0, "releases": 3}

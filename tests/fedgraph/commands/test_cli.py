@@ -372,9 +372,9 @@ def test_keys_of_every_table():
 
 
 def test_every_key_is_explained():
+    from fedgraph.algorithms.sfl import SFLSettings
     from fedgraph.experiment.tables import EvaluationTable, ExperimentTable, FairnessTable, OutputTable
     from fedgraph.graph.settings import GraphTable
-    from fedgraph.methods.sfl import SFLSettings
     from fedgraph.models.choice import ModelTable, VariantTable
     from fedgraph.reproduce.table import ColumnTable, MetricTable, ProfileTable, RowTable, TableTable
     from fedgraph.support.settings import Settings

@@ -5,11 +5,11 @@ import pytest
 from typer.testing import CliRunner
 
 import fedgraph
+from fedgraph.algorithms.sfl import SFLSettings
 from fedgraph.commands import cli
 from fedgraph.commands.new import experiment_file, method_table, strategy_files
 from fedgraph.experiment import parse_experiment
 from fedgraph.methods import built_ins
-from fedgraph.methods.sfl import SFLSettings
 from fedgraph.strategies.engine.chosen import ChosenMethod
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.settings import parse

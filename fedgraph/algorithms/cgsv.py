@@ -10,33 +10,27 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedgraph.federation import Federation
+from fedgraph.algorithms.algorithm import Algorithm, Clients, Round, State
+from fedgraph.algorithms.model_rows import Models, matrix, written
 from fedgraph.graph import weighted_mean
 from fedgraph.methods.baselines import CGSVSettings
-from fedgraph.runs import RunPlan
-from fedgraph.strategies.engine.base import CohortStrategy, Replies
-from fedgraph.support.files import State
 
 _LEAST_IMPORTANCE = 1e-3
 """Lower bound of the released program, before importances are scaled to add up to 1."""
 
 
-class CGSV(CohortStrategy[CGSVSettings]):
+class CGSV(Algorithm[CGSVSettings]):
     """``w_i <- w_i + v_i``, with v_i the largest entries, a share q_i, of ``u_N = sum_i r_i u_i``, and else zero.
 
     ``u_i = Gamma D_i / ||D_i||`` is the change of w_i by client i's training, which v_i replaces; ``r_i <- alpha r_i +
     (1 - alpha) cos(u_i, u_N)``, clamped to zero from below and scaled to add up to 1; ``q_i = tanh(beta r_i) / max_j
     tanh(beta r_j)``.
 
-    Absent clients keep their model and their importance, and the others redistribute theirs; this also holds for
-    on-missing = "keep-last", since an earlier reply is not an update of the client's current model. Clients without
+    Absent clients keep their model and their importance, and the others redistribute theirs; an earlier answer that
+    stands in for a missing one is left out too, since it is no update of the client's current model. Clients without
     training examples start without importance, and contribute nothing. Running statistics are not part of an update:
-    those of all clients present are averaged by importance, and sent to all of them.
-
-    Attributes
-    ----------
-    importance : Tensor
-        r, float64 ``[clients]``, adds up to 1; initially the same for all clients that train.
+    those of all clients present are averaged by importance, and sent to all of them. The state has r as ``importance``,
+    float64 ``[clients]``, which adds up to 1; empty before the first round.
     """
 
     name = "cgsv"
@@ -45,60 +39,59 @@ class CGSV(CohortStrategy[CGSVSettings]):
 
     @classmethod
     def uses_graph(cls, settings: CGSVSettings) -> bool:
-        """See :class:`MethodStrategy`: weights are inferred."""
+        """See :class:`Algorithm`: weights are inferred."""
         return False
 
-    def __init__(self, settings: CGSVSettings, federation: Federation, plan: RunPlan) -> None:
-        super().__init__(settings, federation, plan)
-        examples = federation.num_examples["train"]
-        weights = (examples if self.settings.released else examples > 0).double()
-        self.importance = weights / weights.sum().clamp(min=1)
+    def init(self, clients: Clients, models: Models) -> State:
+        """Return the models; importances follow from numbers of examples, which are known with the first answers."""
+        return {"models": models, "importance": torch.zeros(0, dtype=torch.float64)}
 
-    def aggregate(self, server_round: int, replies: Replies) -> Tensor:
-        """Return every client's model with its share of the aggregate added, ``[present, parameters]``."""
-        models, fresh, trainable = self.models[replies.positions], replies.fresh, self.layout.num_trainable
-        weights = self.importance[replies.positions] * fresh
+    def round(self, clients: Clients, state: State, number: int) -> Round:
+        """Add to every client's model its share of the aggregate."""
+        answers = yield self.ask(clients, state)
+        present, fresh, trainable = answers.positions, answers.fresh, clients.layout.num_trainable
+        importance = state["importance"] if len(state["importance"]) else self.initial_importance(clients)
+        theta, models = answers.parameters, matrix(state["models"])[present]
+        weights = importance[present] * fresh
         # Gamma changes neither cosines nor the order: it is applied at the end.
-        updates = replies.parameters[:, :trainable] - models[:, :trainable]
+        updates = theta[:, :trainable] - models[:, :trainable]
         normalize(updates, dim=1, out=updates)
         aggregate = weighted_mean(updates, weights)
         contributions = updates @ normalize(aggregate, dim=0)
-        self._weigh(server_round, replies.positions[fresh], contributions[fresh])
-        given = self._places(aggregate) < (self.shares()[replies.positions] * fresh)[:, None]
+        importance = self.weighed(number, importance, present[fresh], contributions[fresh])
+        given = self.places(clients, aggregate) < (self.shares(importance)[present] * fresh)[:, None]
         models[:, :trainable] += torch.mul(given, self.settings.update_norm * aggregate, out=updates)
-        models[fresh, trainable:] = weighted_mean(replies.parameters[:, trainable:], weights)
-        return models
+        models[fresh, trainable:] = weighted_mean(theta[:, trainable:], weights)
+        return {"models": written(state["models"], present, models), "importance": importance}
 
-    def shares(self) -> Tensor:
+    def initial_importance(self, clients: Clients) -> Tensor:
+        """Return r before the first round: the same for all that train, or by examples as released."""
+        examples = clients.num_examples
+        weights = (examples if self.settings.released else examples > 0).double()
+        return weights / weights.sum().clamp(min=1)
+
+    def shares(self, importance: Tensor) -> Tensor:
         """Return q, the share of the aggregate's entries that a client receives, float64 ``[clients]``, at most 1."""
-        rewards = torch.tanh(self.settings.beta * self.importance)
+        rewards = torch.tanh(self.settings.beta * importance)
         return rewards / rewards.max().clamp(min=torch.finfo(rewards.dtype).tiny)
 
-    def _weigh(self, server_round: int, present: Tensor, contributions: Tensor) -> None:
-        """Redistribute the importance of the clients ``present``, given their contributions ``[present]``."""
+    def weighed(self, number: int, importance: Tensor, present: Tensor, contributions: Tensor) -> Tensor:
+        """Return r once clients ``present`` have redistributed theirs by their contributions ``[present]``."""
         released, alpha = self.settings.released, self.settings.alpha
-        before = self.importance[present]
+        before = importance[present]
         total = before.sum()
-        earlier = torch.zeros_like(before) if released and server_round == 1 else alpha * before / total
+        earlier = torch.zeros_like(before) if released and number == 1 else alpha * before / total
         after = (earlier + (1 - alpha) * contributions).clamp(min=_LEAST_IMPORTANCE if released else 0.0)
         # Otherwise there is no importance to redistribute, or no client has contributed, now or before.
         if bool(total > 0) and bool(after.sum() > 0):
-            self.importance = self.importance.index_copy(0, present, total * after / after.sum())
+            return importance.index_copy(0, present, total * after / after.sum())
+        return importance
 
-    def _places(self, aggregate: Tensor) -> Tensor:
+    def places(self, clients: Clients, aggregate: Tensor) -> Tensor:
         """Return for each entry of the aggregate the share of larger ones in its ranking, float64 ``[trainable]``."""
-        layers = self.layout.part(set(self.layout.names) - self.layout.buffers).sizes
+        layers = clients.layout.part(set(clients.layout.names) - clients.layout.buffers).sizes
         together = aggregate.abs().split(layers if self.settings.released else len(aggregate))
         return torch.cat([_ranked(magnitudes) for magnitudes in together])
-
-    def state(self) -> State:
-        """Return what a resumed run needs, with the importance of all clients."""
-        return {**super().state(), "importance": self.importance}
-
-    def load_state(self, state: State) -> None:
-        """Restore what :meth:`state` returned."""
-        super().load_state(state)
-        self.importance = state["importance"]
 
 
 def _ranked(magnitudes: Tensor) -> Tensor:

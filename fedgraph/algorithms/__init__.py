@@ -1,0 +1,46 @@
+"""Methods as algorithms, without Flower: state in, exchanges asked for, answers in, state out.
+
+A Flower strategy or the engine runs them; by hand, one exchange looks so:
+
+    >>> import torch
+    >>> from fedgraph.algorithms import Answers, Clients
+    >>> from fedgraph.algorithms.sfl import SFL, SFLSettings
+    >>> from fedgraph.graph import ClientGraph
+    >>> from fedgraph.models import Layout
+    >>> graph, counts = ClientGraph.complete(["a", "b"]), torch.tensor([1, 1])
+    >>> clients = Clients(("a", "b"), counts, Layout(("w",), ((1,),)), graph)
+    >>> sfl = SFL(SFLSettings(hops=1))
+    >>> state = sfl.init(clients, torch.zeros(2, 1))
+    >>> round = sfl.round(clients, state, 1)
+    >>> next(round).stacked["parameters"].flatten().tolist()          # what the clients get
+    [0.0, 0.0]
+    >>> trained = {"parameters": torch.tensor([[1.0], [3.0]])}
+    >>> answers = Answers(torch.arange(2), clients.names, trained, counts, graph, counts > 0)
+    >>> try:
+    ...     round.send(answers)
+    ... except StopIteration as end:
+    ...     end.value["models"].flatten().tolist()                    # what they get next
+    [2.0, 2.0]
+"""
+
+from fedgraph.algorithms.algorithm import Algorithm, Answers, Ask, Clients, Round, RunFacts, State
+from fedgraph.algorithms.global_model import GlobalModel
+from fedgraph.algorithms.model_rows import ModelRows, Models, combined, filled, matrix, mixed, written
+
+__all__ = [
+    "Algorithm",
+    "Answers",
+    "Ask",
+    "Clients",
+    "GlobalModel",
+    "ModelRows",
+    "Models",
+    "Round",
+    "RunFacts",
+    "State",
+    "combined",
+    "filled",
+    "matrix",
+    "mixed",
+    "written",
+]

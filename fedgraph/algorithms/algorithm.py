@@ -1,0 +1,268 @@
+"""What an algorithm is: state in, exchanges asked for, answers in, state out. No Flower, no nodes, nobody absent.
+
+A Flower strategy runs it with any ClientApp, where a node is a client; the engine of this project runs it with cohorts,
+absent clients, defence and checkpoints. Both get the same rows for the same answers.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedgraph.algorithms.model_rows import Models, combined, matrix
+from fedgraph.graph import ClientGraph, weighted_mean
+from fedgraph.models import Layout
+from fedgraph.support.settings import Configured, S
+from fedgraph.training import TrainSettings
+
+State = dict[str, Any]
+"""What an algorithm remembers: tensors and JSON values, with all models under ``models``. It is the checkpoint."""
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What an algorithm may have to know of the run that it is to be part of, to refuse what does not fit.
+
+    Attributes
+    ----------
+    rounds : int or None
+        Number of rounds; None where it is not known.
+    own_splits : tuple of str
+        Splits of clients' own data that are measured.
+    averages : str
+        ``mean``, or the robust average that stands for it.
+    keeps_last : bool
+        Whether earlier answers of absent clients stand in for those that are missing.
+    train : TrainSettings or None
+        How clients train; None where they train as they like.
+    """
+
+    rounds: int | None = None
+    own_splits: tuple[str, ...] = ()
+    averages: str = "mean"
+    keeps_last: bool = False
+    train: TrainSettings | None = None
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The clients of a run; everything indexed by client follows ``names``.
+
+    Attributes
+    ----------
+    names : tuple of str
+        Their names, sorted.
+    num_examples : Tensor
+        Their training examples, int64 ``[clients]``; 1 where not yet known.
+    layout : Layout
+        Names and shapes of the part of a model that is exchanged.
+    graph : ClientGraph or None
+        The given client graph over ``names``.
+    seed : int
+        Of the run.
+    initial : callable or None
+        Returns an initial model ``[parameters]`` that is drawn for a client, given its name; None where there is none.
+    facts : RunFacts
+        What else is known of the run.
+    """
+
+    names: tuple[str, ...]
+    num_examples: Tensor
+    layout: Layout
+    graph: ClientGraph | None = None
+    seed: int = 0
+    initial: Callable[[str], Tensor] | None = None
+    facts: RunFacts = field(default_factory=RunFacts)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One exchange: what clients get; they train, and answer with the tensors named in ``returns``.
+
+    Attributes
+    ----------
+    stacked : mapping of str to Tensor
+        ``[clients, ...]``, of which every client gets its row; its model is ``parameters``.
+    shared : mapping of str to Tensor
+        Tensors that all clients get. A model that all get is ``parameters`` here.
+    returns : mapping of str to tuple of int
+        Shapes of what a client answers, by name; by default its trained model.
+    to : Tensor or None
+        Positions of the clients that are asked, int64; None for all.
+    models : tuple of str
+        Names of those shared tensors that are models, ``[parameters]`` or ``[models, parameters]``.
+    further : callable or None
+        Given positions of clients, and whether what they got is measured before they train, returns further shared
+        tensors for these.
+    """
+
+    stacked: Mapping[str, Models]
+    shared: Mapping[str, Tensor] = field(default_factory=dict)
+    returns: Mapping[str, tuple[int, ...]] | None = None
+    to: Tensor | None = None
+    models: tuple[str, ...] = ()
+    further: Callable[[Tensor, bool], Mapping[str, Tensor]] | None = None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Usable answers of one exchange.
+
+    Attributes
+    ----------
+    positions : Tensor
+        Positions of the clients that answered, int64 ``[present]``, ascending.
+    names : tuple of str
+        Their names.
+    tensors : mapping of str to Tensor
+        What they sent, each ``[present, ...]``.
+    num_examples : Tensor
+        Their training examples, int64 ``[present]``.
+    graph : ClientGraph or None
+        The given client graph among them.
+    fresh : Tensor
+        Whose answers are of this exchange, bool ``[present]``; others stand in for clients that are absent.
+    robust : callable or None
+        Function of rows ``[present, columns]`` and weights ``[targets, present]`` that returns robust averages
+        ``[targets, columns]``, where these stand for weighted means.
+    """
+
+    positions: Tensor
+    names: tuple[str, ...]
+    tensors: Mapping[str, Models]
+    num_examples: Tensor
+    graph: ClientGraph | None
+    fresh: Tensor
+    robust: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    @property
+    def models(self) -> Models:
+        """Trained models, as they came."""
+        return self.tensors["parameters"]
+
+    @property
+    def parameters(self) -> Tensor:
+        """Trained models as one matrix, ``[present, parameters]``."""
+        return matrix(self.models)
+
+    def average(self, weights: Tensor) -> Tensor:
+        """Return the mean of the models with weights ``[present]``, or the robust average that stands for it."""
+        if self.robust is None:
+            return combined(self.models, lambda rows: weighted_mean(rows, weights))
+        shares = weights.double() if bool((weights > 0).any()) else torch.ones(len(weights))
+        return self.robust(self.parameters, shares[None])[0]
+
+
+Round = Generator[Ask, Answers, State]
+"""A round: exchanges that are asked for, their answers, and the state after it."""
+
+
+class Algorithm(Configured[S]):
+    """Base class of algorithms, subscripted by their settings: ``class SFL(Algorithm[SFLSettings])``.
+
+    Attributes
+    ----------
+    name, title, needs, paper : str
+        A short name, a title, what a run needs beyond data and model, and where it was published.
+    needs_graph : bool
+        Whether a client graph has to be given.
+    own_models : bool
+        Whether its own table describes the models, so that an experiment has no table ``[model]``.
+    mixes_models : bool
+        Whether models of different clients are computed with one another: then all need the same architecture.
+    defences : tuple of str
+        Keys of ``[defence]`` that make sense for it.
+    may_change : tuple of str
+        Keys of its table that may change in a run that is resumed.
+    """
+
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    needs: ClassVar[str] = "nothing"
+    paper: ClassVar[str] = ""
+    needs_graph: ClassVar[bool] = False
+    own_models: ClassVar[bool] = False
+    mixes_models: ClassVar[bool] = True
+    defences: ClassVar[tuple[str, ...]] = ("warn", "clip", "krum")
+    may_change: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, settings: S) -> None:
+        self.settings = settings
+
+    # ---- what an algorithm has to say -------------------------------------------------------------------------------
+
+    def init(self, clients: Clients, models: Models) -> State:
+        """Return the state before the first round, given a model of each client ``[clients, parameters]``."""
+        return {"models": models}
+
+    @abstractmethod
+    def round(self, clients: Clients, state: State, number: int) -> Round:
+        """Run a round, numbered from 1: yield what is asked, take the answers, return the next state.
+
+        ``state`` is not to be changed, apart from models in :class:`ModelRows`. Clients that do not
+        answer keep their rows.
+        """
+
+    def ask(self, clients: Clients, state: State) -> Ask:
+        """Return the exchange in which the models of a state are measured, and with which most rounds begin."""
+        return Ask({"parameters": state["models"]})
+
+    def readout(self, clients: Clients, state: State) -> Tensor | None:
+        """Return the global model ``[parameters]``, by default the mean of all; None where there is none."""
+        return combined(state["models"], lambda rows: rows.mean(dim=0))
+
+    # ---- what it may say --------------------------------------------------------------------------------------------
+
+    def check(self, clients: Clients) -> None:
+        """Raise ExperimentError for clients, a graph or a run that do not fit the settings."""
+
+    @classmethod
+    def uses_graph(cls, settings: S) -> bool:
+        """Return whether results depend on the given client graph."""
+        return True
+
+    def starts(self, clients: Clients, state: State, positions: Tensor) -> Tensor:
+        """Return the models from which the clients at ``positions`` train, ``[present, parameters]``."""
+        return matrix(state["models"], positions)
+
+    def learned_graph(self, clients: Clients, state: State) -> ClientGraph | None:
+        """Return the client graph that was learned; None for an algorithm that learns none."""
+        return None
+
+    @property
+    def measures(self) -> Literal["before", "after"]:
+        """When a round measures models: where they arrive, ``before`` they are trained, or ``after`` training."""
+        return "before"
+
+    @property
+    def moves_after_measuring(self) -> bool:
+        """Whether a round changes models after it has measured them."""
+        return False
+
+    def restorable(self, clients: Clients) -> bool:
+        """Whether models of an earlier round can be put back in whole; False where clients keep a part of them."""
+        return True
+
+    def replaced(self, clients: Clients, state: State, models: Tensor) -> State:
+        """Return a state that goes on with other models ``[clients, parameters]``, such as the best of a run."""
+        return {**state, "models": models}
+
+    def saved(self, state: State) -> State:
+        """Return the state as it is saved."""
+        return state
+
+    def loaded(self, clients: Clients, state: State) -> State:
+        """Return the state of what :meth:`saved` returned."""
+        return state
+
+    def facts(self) -> dict[str, Any]:
+        """Return further entries of ``summary.json``."""
+        return {}

@@ -1,0 +1,166 @@
+"""Models of several clients as one matrix, whether they are one or lie in named arrays with types of their own.
+
+An algorithm computes with ``[clients, parameters]``. The engine has such a matrix; a Flower strategy has the arrays of
+its clients' apps, which may be half or double precision, or larger than memory allows to copy: :class:`ModelRows` reads
+and writes them as columns of the same matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedgraph.models import Layout
+from fedgraph.support.errors import ReplyError
+
+_AT_ONCE = 1 << 25
+"""Most numbers that are computed with at once, 128 MiB of them; of more, columns are taken in blocks."""
+
+
+class ModelRows:
+    """Models of several clients as named tensors, read and written as columns of ``[clients, parameters]``.
+
+    Parameters
+    ----------
+    models : sequence of dict of str to Tensor
+        A model of each client, with the names and shapes of the first. Written to in place.
+    own : collection of str
+        Tensors that every client keeps for itself, such as a personal layer.
+
+    Attributes
+    ----------
+    layout : Layout
+        The floating-point tensors that are shared, in the order of the first model: the columns. Others, such as
+        counters of batches, are in no computation.
+    dtype : torch.dtype
+        Of the matrix: float64 where a tensor is, else float32.
+
+    Raises
+    ------
+    ReplyError
+        For complex tensors, and for models with other tensors than the first.
+    """
+
+    def __init__(self, models: Sequence[dict[str, Tensor]], own: Collection[str] = ()) -> None:
+        self.models, self.own = list(models), frozenset(own)
+        first = self.models[0] if self.models else {}
+        for name, value in first.items():
+            if value.is_complex():
+                raise ReplyError(f"array '{name}' is {value.dtype}: complex numbers are not supported")
+        floating = {name: each for name, each in first.items() if each.is_floating_point() and name not in self.own}
+        self.layout = Layout.of(floating)
+        double = any(value.dtype == torch.float64 for value in floating.values())
+        self.dtype = torch.float64 if double else torch.float32
+
+    @classmethod
+    def repeated(cls, model: Mapping[str, Tensor], clients: int, own: Collection[str] = ()) -> ModelRows:
+        """Return one model for each of several clients, as copies of their own."""
+        return cls([{name: value.clone() for name, value in model.items()} for _ in range(clients)], own)
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """``(clients, parameters)``, of the matrix."""
+        return len(self.models), self.layout.num_parameters
+
+    def columns(self, start: int, stop: int, positions: Tensor | None = None) -> Tensor:
+        """Return columns of the matrix, ``[clients, stop - start]``, or of the clients at ``positions`` alone."""
+        chosen = self.models if positions is None else [self.models[place] for place in positions.tolist()]
+        whole = torch.empty(len(chosen), stop - start, dtype=self.dtype)
+        for row, model in zip(whole, chosen, strict=True):
+            for name, taken, within in self._pieces(start, stop):
+                row[within] = model[name].reshape(-1)[taken]
+        return whole
+
+    def write(self, positions: Tensor, start: int, values: Tensor) -> None:
+        """Write ``values`` ``[positions, columns]`` to columns from ``start`` on, of the clients at ``positions``."""
+        for place, row in zip(positions.tolist(), values, strict=True):
+            for name, taken, within in self._pieces(start, start + values.shape[1]):
+                self.models[place][name].view(-1)[taken] = row[within].to(self.models[place][name].dtype)
+
+    def take_over(self, positions: Tensor, others: ModelRows) -> None:
+        """Take the tensors that are in no computation from the models of others, a row for each of ``positions``."""
+        for place, model in zip(positions.tolist(), others.models, strict=True):
+            for name, value in model.items():
+                if name not in self.layout.names:
+                    self.models[place][name] = value.clone()
+
+    def _pieces(self, start: int, stop: int) -> Iterator[tuple[str, slice, slice]]:
+        """Yield the tensors that columns lie in: name, places in the tensor, and places among the columns."""
+        first = 0
+        for name, size in zip(self.layout.names, self.layout.sizes, strict=True):
+            low, high = max(start, first), min(stop, first + size)
+            if low < high:
+                yield name, slice(low - first, high - first), slice(low - start, high - start)
+            first += size
+
+
+Models = Tensor | ModelRows
+
+
+def matrix(models: Models, positions: Tensor | None = None) -> Tensor:
+    """Return models, or those at ``positions``, as one matrix ``[clients, parameters]``."""
+    if isinstance(models, ModelRows):
+        return models.columns(0, models.shape[1], positions)
+    return models if positions is None or len(positions) == len(models) else models[positions]
+
+
+def written(models: Models, positions: Tensor, rows: Tensor) -> Models:
+    """Return models with ``rows`` ``[positions, parameters]`` at ``positions``.
+
+    :class:`ModelRows` are changed in place.
+    """
+    if isinstance(models, ModelRows):
+        models.write(positions, 0, rows)
+        return models
+    return rows if len(positions) == len(models) else models.index_copy(0, positions, rows)
+
+
+def filled(models: Models, row: Tensor) -> Models:
+    """Return models that are all ``row`` ``[parameters]``."""
+    if isinstance(models, ModelRows):
+        return written(models, torch.arange(len(models)), row.expand(len(models), -1))
+    return row.expand(len(models), -1)
+
+
+def mixed(models: Models, positions: Tensor, rows: Models, mix: Callable[[Tensor], Tensor]) -> Models:
+    """Return models with ``mix(rows)`` at ``positions``, where ``mix`` takes every column for itself.
+
+    Parameters
+    ----------
+    models : Tensor or ModelRows
+        ``[clients, parameters]``; :class:`ModelRows` are changed in place, a block of columns after the other, so that
+        no more than a block of them is copied.
+    positions : Tensor
+        Clients that get a new model, int64 ``[present]``.
+    rows : Tensor or ModelRows
+        ``[present, parameters]``.
+    mix : callable
+        Function of columns ``[present, columns]``, which returns as many.
+    """
+    if isinstance(models, Tensor):
+        return written(models, positions, mix(matrix(rows)))
+    assert isinstance(rows, ModelRows)
+    for start, stop in _blocks(*rows.shape):
+        models.write(positions, start, mix(rows.columns(start, stop)))
+    return models
+
+
+def combined(models: Models, combine: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return one model ``[parameters]`` of many, where ``combine`` takes every column for itself.
+
+    ``combine`` is a function of columns ``[clients, columns]``, and returns ``[columns]``.
+    """
+    if isinstance(models, Tensor):
+        return combine(models)
+    blocks = [combine(models.columns(start, stop)) for start, stop in _blocks(*models.shape)]
+    return torch.cat(blocks) if blocks else torch.zeros(0, dtype=models.dtype)
+
+
+def _blocks(clients: int, parameters: int) -> list[tuple[int, int]]:
+    width = max(_AT_ONCE // max(clients, 1), 1)
+    return [(start, min(start + width, parameters)) for start in range(0, parameters, width)]
