@@ -20,7 +20,6 @@ from fedgraph.strategies.engine.base import CohortStrategy, Outgoing
 from fedgraph.strategies.engine.loop import check_returned
 from fedgraph.strategies.engine.nodes import Nodes
 from fedgraph.strategies.engine.replies import Replies
-from fedgraph.support.errors import ExperimentError
 from fedgraph.support.files import State
 from fedgraph.support.settings import S
 
@@ -53,12 +52,7 @@ class AlgorithmStrategy(CohortStrategy[S]):
     """
 
     def __init__(self, algorithm: Algorithm[S], federation: Federation, plan: RunPlan) -> None:
-        self.algorithm = algorithm
-        if algorithm.needs_graph and federation.graph is None:
-            raise ExperimentError(
-                f'{type(algorithm).__name__} needs a client graph: give the experiment [graph] source = "data", '
-                '"labels", "complete" or "file"'
-            )
+        self.algorithm, self.needs_graph = algorithm, algorithm.needs_graph
         self.algorithm_state: AlgorithmState = {}
         super().__init__(algorithm.settings, federation, plan)
         shared_test = "test" if json.loads(plan.experiment).get("data", {}).get("test") == "shared" else ""

@@ -67,13 +67,13 @@ class CohortStrategy(MethodStrategy[S]):
     """
 
     default_client: ClassVar[str] = "fedgraph.clients.engine.base:CohortClient"
-    needs_graph: ClassVar[bool] = False
+    needs_graph: bool = False
     defences: ClassVar[tuple[str, ...]] = ("warn", "clip", "krum")
 
     def __init__(self, settings: S, federation: Federation, plan: RunPlan) -> None:
         if self.needs_graph and federation.graph is None:
             raise ExperimentError(
-                f'{type(self).__name__} needs a client graph: give the experiment [graph] source = "data", '
+                f'{self.class_name} needs a client graph: give the experiment [graph] source = "data", '
                 '"labels", "complete" or "file"'
             )
         self.settings = settings

@@ -52,7 +52,7 @@ class ChosenMethod:
         self._experiment = experiment
         method = experiment.method
         strategy_class: Any = method.strategy_class
-        if not (isinstance(strategy_class, type) and issubclass(strategy_class, (Strategy, Algorithm))):
+        if not _is_strategy(strategy_class):
             older = any(base.__module__.startswith("flwr.server.") for base in getattr(strategy_class, "__mro__", ()))
             advice = ", but one of Flower's older interface: derive it from flwr.serverapp.strategy" if older else ""
             raise ExperimentError(f"[experiment] strategy '{method.strategy}' is not a Flower Strategy class{advice}")
@@ -69,7 +69,7 @@ class ChosenMethod:
         _check_defence(experiment, strategy_class)
         self._where = f"[{method.name}]"
         self._table = experiment.method_table
-        if _is_ours(strategy_class):
+        if is_ours(strategy_class):
             self.client = method.client or _default_client(strategy_class)
             if not self.client:
                 raise ExperimentError(
@@ -93,7 +93,7 @@ class ChosenMethod:
     @property
     def uses_graph(self) -> bool:
         """Whether results depend on the client graph; stock strategies get none."""
-        return _is_ours(self.strategy_class) and bool(self.strategy_class.uses_graph(self.settings))
+        return is_ours(self.strategy_class) and bool(self.strategy_class.uses_graph(self.settings))
 
     def resolved(self) -> Experiment:
         """Return the experiment with only the table of its method, and all defaults filled in."""
@@ -120,13 +120,17 @@ class ChosenMethod:
         return self.strategy_class(self.settings, plan)
 
 
+def _is_strategy(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, (Strategy, Algorithm))
+
+
 def algorithm_of(found: Any) -> type[Algorithm] | None:
     """Return the algorithm that a class is, or that it runs in a Flower app; None for any other strategy."""
     chosen = getattr(found, "algorithm_class", found)
     return chosen if isinstance(chosen, type) and issubclass(chosen, Algorithm) else None
 
 
-def _is_ours(found: Any) -> bool:
+def is_ours(found: Any) -> bool:
     """Check whether a class has settings, and clients of its own: a stock strategy of Flower has neither."""
     return issubclass(found, MethodStrategy) or algorithm_of(found) is not None
 
@@ -143,7 +147,7 @@ def _check_defence(experiment: Experiment, strategy_class: type[Any]) -> None:
     given, default = experiment.defence.as_table(), DefenceTable().as_table()
     for key in given:
         if given[key] != default[key] and key not in heeded:
-            stock = not _is_ours(strategy_class)
+            stock = not is_ours(strategy_class)
             instead = "; Flower has strategies of its own, such as FedMedian and FedTrimmedAvg" if stock else ""
             raise ExperimentError(
                 f"[defence] {key} is nothing that '{experiment.method.name}' heeds; it heeds "

@@ -12,9 +12,8 @@ import torch
 from fedgraph.commands.checking.disturbances import SPOILT, Disturbed, Place, ShuffledGrid, silent
 from fedgraph.commands.checking.trials import ABSOLUTE, RELATIVE, TOLERANT, Finished, Trials
 from fedgraph.commands.keys import inner_tables
-from fedgraph.strategies.engine.chosen import ChosenMethod
+from fedgraph.strategies.engine.chosen import ChosenMethod, is_ours
 from fedgraph.strategies.engine.stock_settings import build_stock
-from fedgraph.strategies.engine.strategy import MethodStrategy
 from fedgraph.support.errors import ContractError, ExperimentError, FedgraphError
 from fedgraph.support.plugins import load_object
 from fedgraph.support.settings import Configured, Settings, parse
@@ -48,12 +47,12 @@ def settings(trials: Trials) -> str:
     subject = trials.subject
     strategy, checked = subject.strategy, subject.checked
     where = f"[{subject.experiment.method.name}]"
-    if not issubclass(checked, MethodStrategy) and not subject.is_client:
+    if not subject.is_client and not is_ours(checked):
         _refuses(lambda: build_stock(checked, {_UNKNOWN: 1}, where, clients=1), checked.__name__)
         return "the arguments of its constructor are its keys"
-    if not issubclass(checked, Configured):
+    kind: type[Settings] | None = getattr(checked, "settings_type", None)
+    if kind is None:
         return "it declares none"
-    kind = checked.settings_type
     table = subject.experiment.method_table
     if not subject.is_client:
         _refuses(lambda: parse(kind, {**table, _UNKNOWN: 1}, where), kind.__name__)
@@ -89,7 +88,7 @@ def _check_documented(kind: type[Settings]) -> None:
 
 def _check_received(strategy: type[Any], client: type[Any]) -> None:
     """Raise ContractError for keys of a client class that no experiment can set, because the strategy refuses them."""
-    if not issubclass(strategy, MethodStrategy) or not issubclass(client, Configured):
+    if not is_ours(strategy) or not issubclass(client, Configured):
         return
     known = set(strategy.settings_type.keys())
     strange = [key for key in client.settings_type.keys() if key not in known]  # noqa: SIM118
@@ -233,7 +232,7 @@ def absent_client(trials: Trials) -> str:
     """Check that a run goes on without a client that does not answer."""
     _check_finite(trials.with_lost_replies)
     policies = ["skip"]
-    if trials.has_rounds and issubclass(trials.subject.strategy, MethodStrategy):
+    if trials.has_rounds and is_ours(trials.subject.strategy):
         policies.append("keep-last")
         named = TOLERANT | {"on_missing": "keep-last"}
         nodes = trials.apart.clients

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import Strategy
 from fedgraph.commands.templates import kind_of_data, template
 from fedgraph.experiment import Experiment, apply_overrides, load_experiment, parse_experiment
 from fedgraph.methods import built_in, built_ins
-from fedgraph.strategies.engine.chosen import ChosenMethod
+from fedgraph.strategies.engine.chosen import ChosenMethod, algorithm_of
 from fedgraph.strategies.engine.phases import PhasedStrategy
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import load_object
@@ -77,11 +77,12 @@ class Subject:
         """
         path = what if isinstance(what, str) else f"{what.__module__}:{what.__qualname__}"
         checked = _found(path)
-        is_client = not issubclass(checked, Strategy)
+        is_client = not issubclass(checked, Strategy) and algorithm_of(checked) is None
         if is_client and not callable(getattr(checked, "handle", None)):
             raise ExperimentError(
-                f"'{path}' is neither a strategy (a subclass of fedgraph.strategies.engine.base.CohortStrategy or "
-                "flwr.serverapp.strategy.Strategy) nor a client class (with a classmethod handle(message, node))"
+                f"'{path}' is neither a strategy (a subclass of fedgraph.strategies.engine.base.CohortStrategy, of "
+                "fedgraph.algorithms.Algorithm or of flwr.serverapp.strategy.Strategy) nor a client class (with a "
+                "classmethod handle(message, node))"
             )
         own = [f"experiment.client={path}"] if is_client else []
         changes = [*own, "experiment.rounds=3", "output.checkpoint-every=1", *overrides]
