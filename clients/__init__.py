@@ -1,1 +1,26 @@
-"""What runs where the data is: one file per method, and ``app.py``, the ClientApp."""
+"""What runs where the data is: for any ClientApp a mod and terms of a loss; for the engine a client class per method.
+
+from fedgraph.clients import client_name, proximity
+
+app = ClientApp(mods=[client_name])
+...
+loss = criterion(model(x), y) + proximity(model, msg)        # within @app.train()
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedgraph.clients.mods import client_name
+    from fedgraph.clients.terms import Peers, alignment, proximity
+
+_HOMES = {"client_name": "mods", "proximity": "terms", "alignment": "terms", "Peers": "terms"}
+
+__all__ = ["Peers", "alignment", "client_name", "proximity"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is: a strategy never needs it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedgraph.clients' has no attribute '{name}'")
+    return getattr(import_module(f"fedgraph.clients.{_HOMES[name]}"), name)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedgraph.graph import ClientGraph
     from fedgraph.runs import Comparison, Run, compare, load_run
     from fedgraph.runs.predicting import predict
     from fedgraph.runs.running import resume, run, run_methods
@@ -27,9 +28,26 @@ if not Path(__path__[0], "strategies").is_dir():
 
 __version__ = "0.2.0"
 
-__all__ = ["Comparison", "Run", "compare", "load_run", "predict", "resume", "run", "run_methods"]
+__all__ = [
+    "ClientGraph",
+    "Comparison",
+    "Run",
+    "compare",
+    "load_run",
+    "predict",
+    "resume",
+    "run",
+    "run_methods",
+]
 
-_STARTING = {"predict": "predicting", "resume": "running", "run": "running", "run_methods": "running"}
+_MODULES = {
+    "ClientGraph": "graph",
+    "predict": "runs.predicting",
+    "resume": "runs.running",
+    "run": "runs.running",
+    "run_methods": "runs.running",
+}
+"""Where names are that are not in ``runs``."""
 
 
 def __getattr__(name: str) -> Any:
@@ -38,9 +56,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'fedgraph' has no attribute '{name}'")
     from importlib import import_module
 
-    return getattr(import_module(f"fedgraph.runs.{_STARTING[name]}" if name in _STARTING else "fedgraph.runs"), name)
+    return getattr(import_module(f"fedgraph.{_MODULES.get(name, 'runs')}"), name)
 
 
 def __dir__() -> list[str]:
     # Without what this module imports for itself.
-    return [*(name for name in globals() if name not in ("Any", "Path", "TYPE_CHECKING", "_STARTING")), *__all__]
+    return [*(name for name in globals() if name not in ("Any", "Path", "TYPE_CHECKING", "_MODULES")), *__all__]

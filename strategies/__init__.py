@@ -1,1 +1,40 @@
-"""What runs at the server: one file per method, and ``app.py``, the ServerApp."""
+"""What runs at the server: a Flower strategy of each method, for any app, and ``engine/``, which runs our own clients.
+
+from fedgraph import ClientGraph
+from fedgraph.strategies import SFL
+
+graph = ClientGraph.from_edges([("mercy", "saint-luke", 1.0), ("saint-luke", "county", 0.5)])
+result = SFL(graph, alpha=0.3, hops=2).start(grid, initial_arrays=ArrayRecord(net.state_dict()), num_rounds=10)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedgraph.strategies.baselines import CGSV, FedAtt, FedPer, LGFedAvg, PFedGraph
+    from fedgraph.strategies.ipa import IPA
+    from fedgraph.strategies.sfl import SFL, SFLStar
+
+_HOMES = {
+    "SFL": "sfl",
+    "SFLStar": "sfl",
+    "IPA": "ipa",
+    "PFedGraph": "baselines",
+    "FedAtt": "baselines",
+    "CGSV": "baselines",
+    "FedPer": "baselines",
+    "LGFedAvg": "baselines",
+}
+
+__all__ = ["CGSV", "IPA", "SFL", "FedAtt", "FedPer", "LGFedAvg", "PFedGraph", "SFLStar"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is, and strategies of Flower under its own names."""
+    if name in _HOMES:
+        return getattr(import_module(f"fedgraph.strategies.{_HOMES[name]}"), name)
+    if not name.startswith("_"):
+        stock = import_module("flwr.serverapp.strategy")
+        if name in stock.__all__:
+            return getattr(stock, name)
+    raise AttributeError(f"module 'fedgraph.strategies' has no attribute '{name}'")

@@ -2,12 +2,58 @@
 
 from __future__ import annotations
 
-from fedgraph.algorithms import ipa
+from collections.abc import Callable
+from typing import Any
+
+from flwr.app import ArrayRecord
+from torch import Tensor
+
+from fedgraph.algorithms import ModelRows, ipa, matrix
+from fedgraph.graph import ClientGraph
+from fedgraph.messages import from_record
 from fedgraph.strategies.engine.flower import FlowerStrategy
+from fedgraph.support.settings import value_at
 
 
 class IPA(FlowerStrategy):
-    """Iterative parameter alignment; see :class:`fedgraph.algorithms.ipa.IPA`."""
+    """Iterative parameter alignment (:class:`fedgraph.algorithms.ipa.IPA`), for any ClientApp.
+
+    Clients add ``fedgraph.clients.alignment(model, msg)`` to their loss, or use ``fedgraph.clients.Peers``, whose reply
+    has the peers too, as the turn has moved them.
+
+    Parameters
+    ----------
+    initial_model : callable, optional
+        Returns an ArrayRecord with an initial model for a client, given its name, for ``initialisation = "own"``; by
+        default all begin with ``initial_arrays``.
+    **keywords
+        Those of :class:`FlowerStrategy` and of :class:`~fedgraph.algorithms.ipa.IPASettings`.
+    """
 
     algorithm_class = ipa.IPA
     default_client = "fedgraph.clients.ipa:IPAClient"
+    needs_names = True
+    term_to_add = "alignment(model, msg)"
+
+    def __init__(
+        self,
+        graph: ClientGraph | None = None,
+        *,
+        initial_model: Callable[[str], ArrayRecord] | None = None,
+        **keywords: Any,
+    ) -> None:
+        super().__init__(graph, **keywords)
+        self._initial_model = initial_model
+
+    def initial_of(self, name: str) -> Tensor | None:
+        """Return the initial model of a client's own."""
+        if self._initial_model is None:
+            return None
+        return matrix(ModelRows([from_record(self._initial_model(name))]))[0]
+
+    def terms(self, number: int) -> dict[str, Any]:
+        """Return the weight of the distances in this round, and how they are measured."""
+        settings = self.algorithm.settings
+        told = {"power": settings.power, "lambda-scale": settings.lambda_scale}
+        moves = bool(self.algorithm.moves_after_measuring)
+        return {**told, "lambda-alignment": value_at(settings.lambda_alignment, number), "moves-others": moves}

@@ -44,7 +44,7 @@ MATHEMATICS = {
     "algorithms",
 }
 # Rooms and folders whose modules are doors themselves: each is one contract, one source, one tool or one command.
-DOORS_OF_THEIR_OWN = ("support", "models.native", "methods", "algorithms", "commands")
+DOORS_OF_THEIR_OWN = ("messages.apps", "support", "models.native", "methods", "algorithms", "commands")
 # What starts a run stands above the methods, and so apart from what it leaves behind.
 STARTS_RUNS = ("fedgraph.runs.running", "fedgraph.runs.predicting")
 

@@ -4,7 +4,7 @@ Feature graphs are here too. Graphs that are learned are in :mod:`fedgraph.graph
 
     >>> import torch
     >>> from fedgraph.graph import ClientGraph
-    >>> graph = ClientGraph.from_edges(["a", "b", "c"], ["a", "b"], ["b", "c"], [1.0, 1.0], directed=False)
+    >>> graph = ClientGraph.from_edges([("a", "b"), ("b", "c", 1.0)])
     >>> graph.propagate(torch.tensor([[1.0], [3.0], [5.0]]), hops=1).flatten().tolist()  # means of neighbourhoods
     [2.0, 3.0, 4.0]
 """

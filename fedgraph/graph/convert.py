@@ -34,7 +34,7 @@ def from_networkx(graph: nx.Graph, weight: str = "weight", allow_negative: bool 
         Directed if ``graph`` is.
     """
     edges = list(graph.edges(data=weight, default=1.0))
-    return ClientGraph.from_edges(
+    return ClientGraph.from_lists(
         [str(node) for node in graph.nodes],
         [str(source) for source, _, _ in edges],
         [str(target) for _, target, _ in edges],

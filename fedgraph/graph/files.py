@@ -214,7 +214,7 @@ def _read_csv(path: Path, options: _Options) -> ClientGraph:
                 "still near, or a lower cut. If the numbers are weights, give the file the header from,to,weight"
             )
     else:
-        graph = ClientGraph.from_edges(
+        graph = ClientGraph.from_lists(
             list(listed), *table[:3], directed=directed, allow_negative=options.allow_negative
         )
     graph = _with_direction(graph, options)
@@ -247,13 +247,13 @@ def _read_json(path: Path, options: _Options) -> ClientGraph:
     table = json.loads(path.read_bytes())
     if isinstance(table, dict) and table.get("format") == JSON_FORMAT:
         sources, targets = [edge[0] for edge in table["edges"]], [edge[1] for edge in table["edges"]]
-        graph = ClientGraph.from_edges(
+        graph = ClientGraph.from_lists(
             table["names"], sources, targets, table["weights"], directed=table["directed"], allow_negative=True
         )
         return graph if options.directed is None else _with_direction(graph, options)
     if isinstance(table, dict) and "nodes" in table and ("links" in table or "edges" in table):
         edges = table["links"] if "links" in table else table["edges"]
-        graph = ClientGraph.from_edges(
+        graph = ClientGraph.from_lists(
             [str(node["id"]) for node in table["nodes"]],
             [str(edge["source"]) for edge in edges],
             [str(edge["target"]) for edge in edges],

@@ -88,7 +88,7 @@ class PropagationMatrix:
         Returns
         -------
         Tensor
-            float32 of the same shape, on the device of ``stacked``.
+            float32 of the same shape, or float64 as ``stacked`` is, on its device.
 
         Raises
         ------
@@ -102,18 +102,19 @@ class PropagationMatrix:
             )
         if hops < 0:
             raise GraphError(f"hops is the number of propagation steps, 0 or more; got {hops}")
-        values = stacked.reshape(self.num_clients, -1).float()
+        double = stacked.dtype == torch.float64
+        values = stacked.reshape(self.num_clients, -1).to(torch.float64 if double else torch.float32)
         if hops == 0 or values.numel() == 0:
             return values.clone().reshape(stacked.shape)
         return self._multiply(values.detach(), hops).reshape(stacked.shape)
 
     def _multiply(self, values: Tensor, hops: int) -> Tensor:
-        """Compute ``M^hops @ values`` for a float32 matrix ``[N, columns]``, without gradients."""
+        """Compute ``M^hops @ values`` for a matrix ``[N, columns]``, without gradients."""
         if self.multiplies_densely(hops):
             at_once = hops if self.num_clients <= _POWER_UP_TO_CLIENTS else 1
-            matrix, steps = self._dense_power(at_once, values.device), hops // at_once
+            matrix, steps = self._dense_power(at_once, values.device).to(values.dtype), hops // at_once
         elif values.device.type != "cpu":
-            matrix, steps = self._sparse_on(values.device), hops
+            matrix, steps = self._sparse_on(values.device).to(values.dtype), hops
         else:
             return self._sparse_product(values, hops)
         if values.device.type == "cpu":
@@ -121,7 +122,7 @@ class PropagationMatrix:
         return _steps(matrix, values, steps)
 
     def _dense_product(self, matrix: Tensor, values: Tensor, steps: int) -> Tensor:
-        result = torch.empty(values.shape)
+        result = torch.empty_like(values, memory_format=torch.contiguous_format)
 
         def mix(columns: slice) -> None:
             torch.mm(matrix, _steps(matrix, values[:, columns], steps - 1), out=result[:, columns])
@@ -132,7 +133,7 @@ class PropagationMatrix:
 
     def _sparse_product(self, values: Tensor, hops: int) -> Tensor:
         starts, sources = self._compressed_rows
-        result = torch.empty(values.shape)
+        result, weights = torch.empty_like(values, memory_format=torch.contiguous_format), self.weights.to(values.dtype)
 
         def mix(columns: slice) -> None:
             # Read once, all hops in the cache, written once. An embedding bag computes weighted sums of rows, and its
@@ -140,7 +141,7 @@ class PropagationMatrix:
             block = values[:, columns].contiguous()
             for _ in range(hops):
                 block = embedding_bag(
-                    sources, block, starts, mode="sum", per_sample_weights=self.weights, include_last_offset=True
+                    sources, block, starts, mode="sum", per_sample_weights=weights, include_last_offset=True
                 )
             result[:, columns] = block
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -111,6 +111,95 @@ class ClientGraph:
     @classmethod
     def from_edges(
         cls,
+        edges: Iterable[tuple[Any, Any] | tuple[Any, Any, float]],
+        names: Sequence[Any] | None = None,
+        *,
+        directed: bool = False,
+        allow_negative: bool = False,
+    ) -> ClientGraph:
+        """Build a graph from pairs of clients, with a weight or without.
+
+        Parameters
+        ----------
+        edges : iterable of tuple
+            ``(source, target, weight)``, or ``(source, target)`` with weight 1. Clients are named ``str(source)``.
+        names : sequence, optional
+            All clients, in order, also those without an edge; by default those of the edges, sorted.
+        directed : bool
+            Whether an edge is for the source alone, which listens to the target; otherwise both listen to each other.
+        allow_negative : bool
+            Whether weights below zero are accepted.
+
+        Raises
+        ------
+        GraphError
+            For an edge that is no pair, and as :meth:`from_lists` does.
+        """
+        sources, targets, weights = [], [], []
+        for edge in edges:
+            if not isinstance(edge, Sequence) or isinstance(edge, str) or len(edge) not in (2, 3):
+                raise GraphError(f"an edge is (source, target) or (source, target, weight), not {edge!r}")
+            sources.append(str(edge[0]))
+            targets.append(str(edge[1]))
+            weights.append(float(edge[2]) if len(edge) == 3 else 1.0)
+        everybody = sorted({*sources, *targets}) if names is None else [str(name) for name in names]
+        return cls.from_lists(everybody, sources, targets, weights, directed=directed, allow_negative=allow_negative)
+
+    @classmethod
+    def from_adjacency(
+        cls,
+        matrix: Tensor | np.ndarray | Sequence[Sequence[float]],
+        names: Sequence[Any] | None = None,
+        *,
+        directed: bool | None = None,
+        allow_negative: bool = False,
+    ) -> ClientGraph:
+        """Build a graph from an adjacency matrix ``[N, N]``: ``A[i, j]`` is the weight with which i listens to j.
+
+        Clients are named ``str(name)``, by default by their number from 0; the graph is directed unless the matrix is
+        symmetric. Raises GraphError as :meth:`from_dense` does.
+        """
+        whole = torch.as_tensor(matrix)
+        everybody = [str(name) for name in (range(len(whole)) if names is None else names)]
+        found = cls.from_dense(everybody, whole, directed=True, allow_negative=allow_negative)
+        one_way = not found.is_symmetric if directed is None else directed
+        return found if one_way else cls(found.names, found.edge_index, found.weights, False, allow_negative)
+
+    @classmethod
+    def from_networkx(cls, graph: Any, weight: str = "weight", allow_negative: bool = False) -> ClientGraph:
+        """Convert a NetworkX graph; see :func:`fedgraph.graph.from_networkx`."""
+        from fedgraph.graph.convert import from_networkx
+
+        return from_networkx(graph, weight, allow_negative)
+
+    @classmethod
+    def from_pyg(cls, data: Any, names: Sequence[str] | None = None, allow_negative: bool = False) -> ClientGraph:
+        """Convert a PyTorch Geometric ``Data``; see :func:`fedgraph.graph.from_pyg`."""
+        from fedgraph.graph.convert import from_pyg
+
+        return from_pyg(data, names, allow_negative)
+
+    @classmethod
+    def from_distances(
+        cls, distances: Any, names: Sequence[Any], sigma: float | None = None, cut: float = 0.1
+    ) -> ClientGraph:
+        """Build a graph from distances ``[N, N]`` by a Gaussian kernel; see :func:`fedgraph.graph.from_distances`."""
+        from fedgraph.graph.build import from_distances
+
+        return from_distances([str(name) for name in names], distances, sigma, cut)
+
+    @classmethod
+    def nearest(cls, features: Any, names: Sequence[Any], k: int) -> ClientGraph:
+        """Join each client with the ``k`` others of the nearest features ``[N, width]``; see
+        :func:`fedgraph.graph.knn`.
+        """
+        from fedgraph.graph.build import knn
+
+        return knn([str(name) for name in names], k, features=features)
+
+    @classmethod
+    def from_lists(
+        cls,
         names: Sequence[str],
         sources: Sequence[str],
         targets: Sequence[str],
@@ -119,7 +208,7 @@ class ClientGraph:
         directed: bool,
         allow_negative: bool = False,
     ) -> ClientGraph:
-        """Build a graph from a list of edges: ``A[source, target] = weight``, so a source listens to its targets.
+        """Build a graph from lists: ``A[source, target] = weight``, so a source listens to its targets.
 
         An undirected list may contain a pair in one or in both directions.
 

@@ -1,23 +1,88 @@
-"""An algorithm as a Flower strategy, for any ClientApp: Flower's own loop, and a node is a client."""
+"""An algorithm as a Flower strategy, for any ClientApp: Flower's own loop, and a node is a client.
+
+Messages and replies are those of Flower's strategies: one array record, one config record, one metric record.
+"""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from flwr.serverapp.strategy import FedAvg
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Result
+from torch import Tensor
 
-from fedgraph.algorithms import Algorithm
+from fedgraph.algorithms import Algorithm, Ask, Clients, ModelRows, Round, State
+from fedgraph.graph import ClientGraph
+from fedgraph.messages import from_record, to_record
+from fedgraph.messages.apps import APP_RECORD, TERMS_KEY, client_of
+from fedgraph.models import PersonalLayers, PersonalLayersSettings
+from fedgraph.strategies.engine.app_clients import AppClients
+from fedgraph.strategies.engine.app_exchange import AppReply, Keys, answers, last_words, mean_metrics, named, request
+from fedgraph.strategies.engine.app_state import clients_of, clients_state, graph_of, graph_state, grown
+from fedgraph.support.errors import ReplyError, RunError, quoted
+from fedgraph.support.files import load_state, save_state
+from fedgraph.support.settings import parse
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+log = logging.getLogger("fedgraph")
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 _SAID_BY_THE_ALGORITHM = (
     *("name", "title", "needs", "paper", "settings_type", "uses_graph", "needs_graph", "own_models"),
     *("mixes_models", "defences", "may_change"),
 )
+_FILE = "strategy.safetensors"
 
 
 class FlowerStrategy(FedAvg):
-    """Base class."""
+    """Base class of Flower strategies that run an algorithm, with a model for every client.
+
+    Clients are told apart by name: ``ClientApp(mods=[client_name])`` says it. A client that does not answer keeps its
+    model; one that answers something unusable is left out of the round, with a warning that says what was wrong.
+
+    Parameters
+    ----------
+    graph : ClientGraph, optional
+        The client graph, over the names of clients; ``min_available_nodes`` is then its number of clients unless given.
+    seed : int, default 0
+        Of what the algorithm draws.
+    save_to : path, optional
+        Folder to which the strategy is saved after every round; see :meth:`load`.
+    **keywords
+        Settings of the method, as in its table of an experiment with underscores for dashes, and keywords of Flower's
+        ``FedAvg``: ``fraction_train``, ``fraction_evaluate``, ``min_train_nodes``, ``min_evaluate_nodes``,
+        ``min_available_nodes``, ``weighted_by_key``, ``arrayrecord_key``, ``configrecord_key``,
+        ``train_metrics_aggr_fn``, ``evaluate_metrics_aggr_fn``.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+        The algorithm, with its settings.
+    round : int
+        Rounds so far.
+    client_arrays : mapping of str to ArrayRecord
+        The model of each client, by name.
+
+    Raises
+    ------
+    TypeError
+        For an unknown keyword.
+    ExperimentError
+        For settings that the method refuses.
+    """
 
     algorithm_class: ClassVar[type[Algorithm[Any]]]
+    default_client: ClassVar[str] = ""
+    needs_names: ClassVar[bool] = False
 
     def __init_subclass__(cls, **named: Any) -> None:
         """Take over what the algorithm says of itself."""
@@ -25,3 +90,388 @@ class FlowerStrategy(FedAvg):
         if "algorithm_class" in vars(cls):
             for attribute in _SAID_BY_THE_ALGORITHM:
                 setattr(cls, attribute, getattr(cls.algorithm_class, attribute))
+
+    def __init__(
+        self, graph: ClientGraph | None = None, *, seed: int = 0, save_to: str | Path | None = None, **keywords: Any
+    ) -> None:
+        kind = self.algorithm_class.settings_type
+        flower = set(inspect.signature(FedAvg.__init__).parameters) - {"self"}
+        unknown = sorted(set(keywords) - set(kind.model_fields) - flower)
+        if unknown:
+            known = ", ".join(sorted({*kind.model_fields, *flower}))
+            raise TypeError(
+                f"{type(self).__name__} has no keyword '{unknown[0]}'; it has graph, seed, save_to, {known}"
+            )
+        if graph is not None and not isinstance(graph, ClientGraph):
+            raise TypeError(f"graph is a fedgraph.ClientGraph, not {graph!r}: see its from_edges, from_adjacency, ...")
+        settings = {name: value for name, value in keywords.items() if name in kind.model_fields}
+        self.algorithm: Algorithm[Any] = self.algorithm_class(parse(kind, settings, type(self).__name__))
+        if graph is None and self.algorithm.needs_graph:
+            raise TypeError(f"{type(self).__name__} needs a client graph: {type(self).__name__}(graph)")
+        if graph is not None:
+            keywords.setdefault("min_available_nodes", graph.num_clients)
+        self._keywords = {name: value for name, value in keywords.items() if name in flower}
+        super().__init__(**self._keywords)
+        self.graph, self.seed, self.round = graph, seed, 0
+        self._save_to = None if save_to is None else Path(save_to)
+        known_names = None if graph is None else graph.names
+        self._members = AppClients(self.needs_names or graph is not None, known_names)
+        self._clients: Clients | None = None
+        self._state: State = {}
+        self._history: list[tuple[int, str, str, float]] = []
+        self._progress: Round | None = None
+        self._ask = Ask({})
+        self._selected: dict[str, int] = {}
+        self._timeout, self._offset, self._started = 3600.0, 0, False
+        self._said: set[str] = set()
+
+    # ---- what a user looks at ---------------------------------------------------------------------------------------
+
+    @property
+    def client_arrays(self) -> Mapping[str, ArrayRecord]:
+        """The model of each client, by name; empty before the first round."""
+        return {} if self._clients is None else _ClientArrays(self._clients.names, self._models)
+
+    @property
+    def arrays(self) -> ArrayRecord | None:
+        """The read-out; None before the first round, and for a method that has none."""
+        if self._clients is None:
+            return None
+        row = self.algorithm.readout(self._clients, self._state)
+        return None if row is None else to_record(named(self._models, 0, row))
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """What clients have reported, as a data frame with the columns round, client, metric and value.
+
+        Metrics are ``train/<name>`` and ``evaluate/<name>``.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self._history, columns=["round", "client", "metric", "value"])
+
+    @property
+    def learned_graph(self) -> ClientGraph | None:
+        """The client graph that was learned; None before the first round, and for a method that learns none."""
+        return None if self._clients is None else self.algorithm.learned_graph(self._clients, self._state)
+
+    def summary(self) -> None:
+        """Log the settings of the method, and those of Flower."""
+        log.info("\t├──> %s:", self.algorithm_class.title)
+        for key, value in self.algorithm.settings.as_table().items():
+            log.info("\t│\t├── %s: %s", key, value)
+        if self.graph is not None:
+            log.info("\t├──> Client graph: %s", self.graph.describe())
+        super().summary()
+
+    # ---- saved and loaded -------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path) -> None:
+        """Save the strategy between two rounds: settings, client graph, models, history."""
+        save_state(
+            Path(folder) / _FILE,
+            {
+                "class": type(self).__name__,
+                "settings": self.algorithm.settings.as_table(nulls=True),
+                "keywords": {name: value for name, value in self._keywords.items() if not callable(value)},
+                "seed": self.seed,
+                "round": self.round,
+                "history": [list(line) for line in self._history],
+                "graph": None if self.graph is None else graph_state(self.graph),
+                "clients": None if self._clients is None else clients_state(self._clients, self._state),
+            },
+        )
+
+    @classmethod
+    def load(cls, folder: str | Path, **keywords: Any) -> Self:
+        """Load a strategy that was saved; ``start`` goes on after its last round, up to ``num_rounds`` in all.
+
+        Parameters
+        ----------
+        folder : path
+            Where it was saved.
+        **keywords
+            Keywords that no file has: functions, and ``save_to``; and others that are to be changed.
+
+        Raises
+        ------
+        RunError
+            When there is none, or one of another class.
+        """
+        saved = load_state(Path(folder) / _FILE)
+        if saved["class"] != cls.__name__:
+            raise RunError(f"{folder} has a strategy {saved['class']}, which {cls.__name__}.load does not read")
+        settings = {name.replace("-", "_"): value for name, value in saved["settings"].items()}
+        graph = None if saved["graph"] is None else graph_of(saved["graph"])
+        loaded = cls(graph, seed=saved["seed"], **{**settings, **saved["keywords"], **keywords})
+        loaded.round = saved["round"]
+        loaded._history = [(int(number), client, metric, value) for number, client, metric, value in saved["history"]]
+        if saved["clients"] is not None:
+            names, counts, loaded._state = clients_of(saved["clients"])
+            loaded._clients = loaded._as_clients(names, counts, loaded._models)
+        return loaded
+
+    # ---- Flower's loop ----------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run Flower's loop; parameters and result are those of its ``Strategy.start``.
+
+        A strategy that was loaded goes on after its last round up to ``num_rounds``, and needs no ``initial_arrays``.
+        """
+        done, arrays = self.round, self.arrays if self.round else initial_arrays
+        if arrays is None:
+            raise RunError("start needs initial_arrays, such as ArrayRecord(model.state_dict())")
+
+        def evaluated(number: int, found: ArrayRecord) -> MetricRecord | None:
+            # The read-out of the last round was evaluated before the strategy was saved.
+            skipped = evaluate_fn is None or (done and not number)
+            return None if skipped else evaluate_fn(number + done, found)  # type: ignore[misc]
+
+        self._timeout, self._offset, self._started = timeout, done, True
+        try:
+            result = super().start(
+                grid, arrays, max(num_rounds - done, 0), timeout, train_config, evaluate_config,
+                None if evaluate_fn is None else evaluated,
+            )  # fmt: skip
+        finally:
+            self._offset, self._started = 0, False
+        for found in ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp"):
+            setattr(result, found, {number + done: value for number, value in getattr(result, found).items()})
+        result.arrays = self.arrays or arrays
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Begin a round of the algorithm, and return the messages of its first exchange."""
+        number = server_round + self._offset
+        if not self._started:
+            self._say_once(
+                "wrapped", "%s runs within another strategy: what that does to the aggregate, such as noise, reaches "
+                "the read-out alone, not the clients' own models", type(self).__name__,
+            )  # fmt: skip
+        messages = list(super().configure_train(number, arrays, config, grid))
+        if not messages:
+            return []
+        self._grid, self._config, self._initial = grid, config, arrays
+        nodes = [message.metadata.dst_node_id for message in messages]
+        if self._clients is None and not self._members.needs_names:
+            # All begin with the same model, and say their names when they answer.
+            self._selected = {}
+            return messages
+        self._selected = self._members.identify(grid, nodes, self._timeout)
+        self._admit(self._selected)
+        self._begin(number)
+        return self._messages(self._ask, number, config, MessageType.TRAIN)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Hand the answers in, run the exchanges that the algorithm still asks for, and return the read-out."""
+        number, heard = server_round + self._offset, list[AppReply]()
+        while True:
+            usable = self._usable(number, replies, "train")
+            heard += usable
+            if self._progress is None and usable:
+                self._begin(number)
+            if not usable and (self._progress is None or self._ask.to is None):
+                self._progress = None
+                log.warning("round %d: no usable answer, so that nothing is aggregated", number)
+                return None, None
+            assert self._progress is not None
+            try:
+                self._ask = self._progress.send(answers(self._everybody, self._models, self._ask, usable))
+            except StopIteration as end:
+                self._state, self._progress = end.value, None
+                break
+            sent = self._messages(self._ask, number, self._config, MessageType.TRAIN)
+            replies = list(self._grid.send_and_receive(sent, timeout=self._timeout))
+        self.round = number
+        self._tell_unused_terms(heard)
+        if self._save_to is not None:
+            self.save(self._save_to)
+        return self.arrays, mean_metrics(heard, self.train_metrics_aggr_fn, self._keys)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return messages with each client's own model."""
+        number = server_round + self._offset
+        messages = list(super().configure_evaluate(number, arrays, config, grid))
+        if not messages or self._clients is None:
+            return messages
+        nodes = [message.metadata.dst_node_id for message in messages]
+        self._selected = self._members.identify(grid, nodes, self._timeout)
+        self._initial = arrays
+        self._admit(self._selected)
+        return self._messages(Ask({"parameters": self._models}), number, config, MessageType.EVALUATE)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Note what each client has measured, and return the mean."""
+        usable = self._usable(server_round + self._offset, replies, "evaluate")
+        if self._save_to is not None and usable:
+            self.save(self._save_to)
+        return mean_metrics(usable, self.evaluate_metrics_aggr_fn, self._keys)
+
+    # ---- what a method adds -----------------------------------------------------------------------------------------
+
+    term_to_add: ClassVar[str] = ""
+    """What clients have to add to their loss, where the method has a term of it."""
+
+    def terms(self, number: int) -> dict[str, Any]:
+        """Return what the terms of a client's loss need to know in a round; empty where there are none."""
+        return {}
+
+    def initial_of(self, name: str) -> Tensor | None:
+        """Return an initial model ``[parameters]`` of a client's own; None where all begin with the same."""
+        return None
+
+    # ---- a round ----------------------------------------------------------------------------------------------------
+
+    def _begin(self, number: int) -> None:
+        self._progress = self.algorithm.round(self._everybody, self._state, number)
+        self._ask = next(self._progress)
+
+    def _messages(self, ask: Ask, number: int, config: ConfigRecord, kind: str) -> Iterator[Message]:
+        """Yield the messages of an exchange one by one, since the models of all clients may be too much memory."""
+        config["server-round"] = number
+        terms = self.terms(number) if kind == MessageType.TRAIN else {}
+        names = self._everybody.names
+        for place in range(len(names)) if ask.to is None else ask.to.tolist():
+            if names[place] in self._selected:
+                content = request(ask, place, self._models, config, self._keys, terms)
+                yield Message(content, self._selected[names[place]], kind, group_id=str(number))
+
+    def _usable(self, number: int, replies: Iterable[Message], kind: str) -> list[AppReply]:
+        """Return the usable replies in the order of names, note their metrics, and say what is wrong with others."""
+        found: dict[str, AppReply] = {}
+        for message in list(replies):
+            node = message.metadata.src_node_id
+            whose = self._members.name_of.get(node, f"node {node}")
+            try:
+                if message.has_error():
+                    raise ReplyError(last_words(message))
+                whose = self._members.heard(node, client_of(message.content))
+                if self._clients is None:
+                    template = from_record(self._initial)
+                else:
+                    self._admit({whose: node})
+                    template = self._models.models[self._clients.names.index(whose)]
+                if whose in found:
+                    raise ReplyError("two nodes say that they are this client")
+                reply = AppReply.of(whose, message, self._keys, template if kind == "train" else None)
+            except ReplyError as error:
+                log.warning("round %d: no usable answer of client '%s': %s", number, whose, error)
+                continue
+            found[whose] = reply
+            self._history += [(number, whose, f"{kind}/{name}", value) for name, value in reply.metrics.items()]
+        if self._clients is None and found:
+            self._admit(dict.fromkeys(found, 0))
+        if kind == "train" and found:
+            self._count(found)
+        return [found[name] for name in sorted(found)]
+
+    def _count(self, found: Mapping[str, AppReply]) -> None:
+        for name, reply in found.items():
+            place = self._everybody.names.index(name)
+            self._everybody.num_examples[place] = 1 if reply.num_examples is None else reply.num_examples
+        if any(reply.num_examples is None for reply in found.values()):
+            self._say_once("count", "answers without '%s' count as one example", self.weighted_by_key)
+
+    def _tell_unused_terms(self, heard: Iterable[AppReply]) -> None:
+        used = any(TERMS_KEY in reply.content.config_records.get(APP_RECORD, ConfigRecord()) for reply in heard)
+        if self.term_to_add and self.terms(self.round) and not used:
+            self._say_once(
+                "terms", "no client has used the term of %s in its loss, which therefore counts as 0: add `%s` to the "
+                "loss, and `client_name` to the mods of the ClientApp", type(self).__name__, self.term_to_add,
+            )  # fmt: skip
+
+    def _say_once(self, what: str, *words: Any) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            log.warning(*words)
+
+    # ---- clients ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _keys(self) -> Keys:
+        return Keys(self.arrayrecord_key, self.configrecord_key, self.weighted_by_key)
+
+    @property
+    def _everybody(self) -> Clients:
+        assert self._clients is not None
+        return self._clients
+
+    @property
+    def _models(self) -> ModelRows:
+        models = self._state["models"]
+        assert isinstance(models, ModelRows)
+        return models
+
+    def _admit(self, present: Mapping[str, int]) -> None:
+        """Make the clients, or let those among ``present`` join that are new; these begin with the read-out."""
+        if self._clients is None:
+            names = tuple(sorted(present)) if self.graph is None else tuple(sorted(self.graph.names))
+            model = from_record(self._initial)
+            rows = ModelRows.repeated(model, len(names), self._own_layers(model))
+            self._clients = self._as_clients(names, torch.ones(len(names), dtype=torch.int64), rows)
+            self.algorithm.check(self._clients)
+            self._state = self.algorithm.init(self._clients, rows)
+            return
+        new = sorted(set(present) - set(self._clients.names))
+        if new:
+            log.info("new clients: %s", quoted(new))
+            self._clients, self._state = self._grown(new)
+
+    def _grown(self, new: Sequence[str]) -> tuple[Clients, State]:
+        """Return clients and state with new clients, whose part of the state is as before the first round."""
+        old, rows = self._everybody, self._models
+        names = tuple(sorted({*old.names, *new}))
+        places = torch.tensor([names.index(name) for name in old.names])
+        models = dict(zip(old.names, rows.models, strict=True))
+        models |= {name: from_record(self._initial) for name in new}
+        more = ModelRows([models[name] for name in names], rows.own)
+        counts = torch.ones(len(names), dtype=torch.int64).index_copy(0, places, old.num_examples)
+        clients = self._as_clients(names, counts, more)
+        fresh = self.algorithm.init(clients, more)
+        return clients, {**{name: grown(self._state[name], fresh[name], places) for name in fresh}, "models": more}
+
+    def _own_layers(self, model: Mapping[str, Tensor]) -> list[str]:
+        """Return the names of the layers that every client keeps for itself."""
+        settings = self.algorithm.settings
+        if not isinstance(settings, PersonalLayersSettings) or not settings.personal_layers:
+            return []
+        layers = PersonalLayers.of(ModelRows([dict(model)]).layout, settings.personal_layers)
+        return list(layers.personal.names)
+
+    def _as_clients(self, names: tuple[str, ...], counts: Tensor, rows: ModelRows) -> Clients:
+        graph = None if self.graph is None else self.graph.subgraph(names)
+        own = self.initial_of if names and self.initial_of(names[0]) is not None else None
+        return Clients(names, counts, rows.layout, graph, self.seed, own)  # type: ignore[arg-type]
+
+
+class _ClientArrays(Mapping[str, ArrayRecord]):
+    """Models of clients by name, encoded when they are asked for."""
+
+    def __init__(self, names: Sequence[str], models: ModelRows) -> None:
+        self._models = dict(zip(names, models.models, strict=True))
+
+    def __getitem__(self, name: str) -> ArrayRecord:
+        if name not in self._models:
+            raise KeyError(f"there is no client '{name}'; there are {quoted(list(self._models))}")
+        return to_record(self._models[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._models)
+
+    def __len__(self) -> int:
+        return len(self._models)

@@ -21,7 +21,7 @@ from fedgraph.training.cohort import Cohort, TrainSettings
 
 NAMES = ("a", "b", "c", "d", "e")
 COUNTS = torch.tensor([100, 120, 5, 90, 0])
-GRAPH = ClientGraph.from_edges(NAMES, ["a", "b", "c", "c"], ["b", "d", "a", "b"], [1.0, 2.0, 0.5, 0.1], directed=False)
+GRAPH = ClientGraph.from_lists(NAMES, ["a", "b", "c", "c"], ["b", "d", "a", "b"], [1.0, 2.0, 0.5, 0.1], directed=False)
 
 
 def strategy(graph=GRAPH, **table):

@@ -118,7 +118,7 @@ class ImagePatchSource(SharedSampleSource):
             ]
         ).tolist()
         starts, ends = ([names[pair[side]] for pair in pairs] for side in (0, 1))
-        return ClientGraph.from_edges(names, starts, ends, torch.ones(len(pairs)), directed=False)
+        return ClientGraph.from_lists(names, starts, ends, torch.ones(len(pairs)), directed=False)
 
     def _images(self) -> tuple[Images, tuple[str, ...], Tensor | None]:
         """Return the images in use, their keys, and which of them are the set's own test images, if any."""

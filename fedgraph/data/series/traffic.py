@@ -281,4 +281,4 @@ def _road_graph(path: Path, names: Sequence[str]) -> ClientGraph:
         raise DataError(f"{path}: names sensor {unknown[0]}, but the sensors are 0 to {len(names) - 1}")
     roads = sorted({(min(pair), max(pair)) for pair in pairs})
     starts, ends = ([names[road[side]] for road in roads] for side in (0, 1))
-    return ClientGraph.from_edges(names, starts, ends, np.ones(len(roads)), directed=False)
+    return ClientGraph.from_lists(names, starts, ends, np.ones(len(roads)), directed=False)

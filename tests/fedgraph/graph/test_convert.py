@@ -10,11 +10,11 @@ from fedgraph.support.errors import GraphError
 
 
 def directed() -> ClientGraph:
-    return ClientGraph.from_edges("abc", ["a", "b", "c"], ["b", "c", "c"], [0.5, 2, 0.25], directed=True)
+    return ClientGraph.from_lists("abc", ["a", "b", "c"], ["b", "c", "c"], [0.5, 2, 0.25], directed=True)
 
 
 def undirected() -> ClientGraph:
-    return ClientGraph.from_edges("abcd", ["a", "b"], ["b", "c"], [0.5, 2], directed=False)
+    return ClientGraph.from_lists("abcd", ["a", "b"], ["b", "c"], [0.5, 2], directed=False)
 
 
 @pytest.mark.parametrize("graph", [directed(), undirected(), ClientGraph.empty("ab"), ClientGraph.complete("abc")])
@@ -47,7 +47,7 @@ def test_pyg_without_names_or_weights():
     from torch_geometric.data import Data
 
     data = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=3)
-    assert from_pyg(data) == ClientGraph.from_edges("012", ["0"], ["1"], [1], directed=False)
+    assert from_pyg(data) == ClientGraph.from_lists("012", ["0"], ["1"], [1], directed=False)
     assert from_pyg(data, names="xyz").neighbours("x") == ("y",)
     data.edge_attr = torch.tensor([[2.0], [3.0]])
     assert from_pyg(data).directed

@@ -36,11 +36,11 @@ def published(*parts: str) -> Path:
 
 
 def directed() -> ClientGraph:
-    return ClientGraph.from_edges("abc", ["a", "b", "c"], ["b", "c", "c"], [0.1, 2, 0.25], directed=True)
+    return ClientGraph.from_lists("abc", ["a", "b", "c"], ["b", "c", "c"], [0.1, 2, 0.25], directed=True)
 
 
 def undirected() -> ClientGraph:
-    return ClientGraph.from_edges("abcd", ["a", "b", "c"], ["b", "c", "c"], [0.1, 2, 1], directed=False)
+    return ClientGraph.from_lists("abcd", ["a", "b", "c"], ["b", "c", "c"], [0.1, 2, 1], directed=False)
 
 
 # Our own files
@@ -207,7 +207,7 @@ def test_distances_of_which_the_kernel_leaves_nothing(tmp_path):
 def test_square_tables(tmp_path):
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(b",a,b\na,0,2\nb,2,0\n"))
-    assert read_graph(path) == ClientGraph.from_edges("ab", ["a"], ["b"], [2], directed=False)
+    assert read_graph(path) == ClientGraph.from_lists("ab", ["a"], ["b"], [2], directed=False)
 
 
 # Other people's formats

@@ -10,7 +10,7 @@ NAMES = ("a", "b", "c", "d")
 
 def ring():
     neighbours = ["b", "c", "d", "a"]
-    return ClientGraph.from_edges(NAMES, NAMES, neighbours, [1.0, 2.0, 3.0, 4.0], directed=False)
+    return ClientGraph.from_lists(NAMES, NAMES, neighbours, [1.0, 2.0, 3.0, 4.0], directed=False)
 
 
 @pytest.mark.parametrize(("alpha", "hops", "everybody"), [(1.0, 1, 0.0), (0.3, 2, 0.0), (0.5, 1, 0.7)])
@@ -33,7 +33,7 @@ def test_over_a_complete_graph_the_mean_by_examples_is_fedavg():
 
 
 def test_who_hears_nobody_that_counts_gets_the_mean_over_all():
-    pairs = ClientGraph.from_edges(NAMES, ["a"], ["b"], [1.0], directed=False)
+    pairs = ClientGraph.from_lists(NAMES, ["a"], ["b"], [1.0], directed=False)
     theta, counts = torch.arange(20.0).reshape(4, 5), torch.tensor([0, 0, 1, 3])
     got = graph_mean(pairs, theta, counts, alpha=1.0, hops=1)
     torch.testing.assert_close(got[0], (theta[2] + 3 * theta[3]) / 4)

@@ -23,7 +23,7 @@ def named(count: int) -> list[str]:
 
 def road() -> ClientGraph:
     """a listens to b (0.5) and c (0.25), c to a (1), d to itself only (2)."""
-    return ClientGraph.from_edges(
+    return ClientGraph.from_lists(
         "abcd", ["c", "a", "d", "a"], ["a", "c", "d", "b"], [1.0, 0.25, 2.0, 0.5], directed=True
     )
 
@@ -40,8 +40,8 @@ def test_edges_become_rows_that_listen_to_columns():
 
 
 def test_undirected_edges_may_be_listed_once_or_twice():
-    once = ClientGraph.from_edges("abc", ["a", "b", "c"], ["b", "c", "c"], [0.5, 1, 2], directed=False)
-    twice = ClientGraph.from_edges("abc", list("abbcc"), list("bacbc"), [0.5, 0.5, 1, 1, 2], directed=False)
+    once = ClientGraph.from_lists("abc", ["a", "b", "c"], ["b", "c", "c"], [0.5, 1, 2], directed=False)
+    twice = ClientGraph.from_lists("abc", list("abbcc"), list("bacbc"), [0.5, 0.5, 1, 1, 2], directed=False)
     assert once == twice
     assert once.num_edges == 3
     np.testing.assert_array_equal(once.dense().numpy(), [[0, 0.5, 0], [0.5, 0, 1], [0, 1, 2]])
@@ -106,14 +106,14 @@ def test_the_strongest_neighbours_of_each_client():
     assert graph.strongest(1).dense().tolist() == [[5, 0, 3, 0], [2, 0, 0, 0], [0, 4, 0, 0], [0, 0, 0, 0]]
     assert graph.strongest(2).dense().tolist() == [[5, 0, 3, 3], [2, 0, 2, 0], [0, 4, 0, 0], [0, 0, 0, 0]]
     assert graph.strongest(3) == graph
-    one_way = ClientGraph.from_edges("abc", "ab", "bc", [1, 2], directed=False).strongest(1)
+    one_way = ClientGraph.from_lists("abc", "ab", "bc", [1, 2], directed=False).strongest(1)
     assert one_way.directed
     assert one_way.dense().tolist() == [[0, 1, 0], [0, 0, 2], [0, 2, 0]]
     assert ClientGraph.empty("ab").strongest(1).num_edges == 0
 
 
 def test_an_edge_given_twice_counts_once():
-    graph = ClientGraph.from_edges("ab", list("aaa"), list("bbb"), [2, 2, 2], directed=True)
+    graph = ClientGraph.from_lists("ab", list("aaa"), list("bbb"), [2, 2, 2], directed=True)
     assert graph.num_edges == 1
     assert graph.degree().tolist() == [2, 0]
 
@@ -203,12 +203,12 @@ def test_extra_clients_are_named_or_dropped():
             "'a' to 'a' weighs -1: .*allow_negative=True",
         ),
         (
-            lambda: ClientGraph.from_edges("ab", ["a"], ["x"], [1], directed=True),
+            lambda: ClientGraph.from_lists("ab", ["a"], ["x"], [1], directed=True),
             "unknown client name in the graph: 'x'; its 2 clients are 'a', 'b'",
         ),
-        (lambda: ClientGraph.from_edges("ab", ["a"], ["b"], [1, 2], directed=True), "1, 1 and 2"),
+        (lambda: ClientGraph.from_lists("ab", ["a"], ["b"], [1, 2], directed=True), "1, 1 and 2"),
         (
-            lambda: ClientGraph.from_edges("ab", ["a", "a"], ["b", "b"], [1, 2], directed=True),
+            lambda: ClientGraph.from_lists("ab", ["a", "a"], ["b", "b"], [1, 2], directed=True),
             "'a' to 'b' is given twice, with weights 1 and 2",
         ),
         (lambda: ClientGraph(("a",), torch.tensor([[0], [1]]), torch.ones(1)), "client number 1, but the 1 clients"),

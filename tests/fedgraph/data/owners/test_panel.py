@@ -80,7 +80,7 @@ def test_names_and_a_file_at_each_node(tmp_path):
 
 
 def test_the_graph_of_the_settings(tmp_path):
-    graph = ClientGraph.from_edges(
+    graph = ClientGraph.from_lists(
         ["owner-002", "owner-000", "owner-001"], ["owner-000"], ["owner-002"], [0.5], directed=False
     )
     write_graph(graph, tmp_path / "graph.npz")

@@ -59,7 +59,7 @@ def test_it_is_a_weighted_line_for_every_client(clients, cold, seed):
 
 
 def test_weights_are_the_random_walk_and_a_share_of_everybody():
-    graph = ClientGraph.from_edges("abcd", "aab", "bcd", [3.0, 1.0, 1.0], directed=False)
+    graph = ClientGraph.from_lists("abcd", "aab", "bcd", [3.0, 1.0, 1.0], directed=False)
     moments = made_up(4, [0, 3])
     # The self loop and cold clients get a part of the walk, but nothing is known of them.
     expected = torch.tensor([[3 / 5 + 0.05, 1 / 5 + 0.05], [1 / 2 + 0.05, 0.05]], dtype=torch.float64)

@@ -1,0 +1,40 @@
+"""One mod for the ClientApp of any app: every reply says which client it is from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from fedgraph.clients.terms import noting_terms
+from fedgraph.messages.apps import APP_RECORD, NAME_KEY, TERMS_KEY, asks_who
+from fedgraph.support.errors import IdentityError
+
+
+def name_of(context: Context) -> str:
+    """Return the name of a node's client: node config ``client``, else ``partition-id``.
+
+    Raises IdentityError where it has neither.
+    """
+    for key in ("client", "partition-id"):
+        if key in context.node_config:
+            return str(context.node_config[key])
+    raise IdentityError(
+        "this node does not know which client it is: start it with --node-config 'client=\"mercy\"', or partition-id"
+    )
+
+
+def client_name(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Add to every reply which client it is from: ``ClientApp(mods=[client_name])``.
+
+    The name is the node config's ``client``, else its ``partition-id``. Strategies of this package that aggregate over
+    a graph of clients need it, and ask for it alone before the first round.
+    """
+    told = {NAME_KEY: name_of(context)}
+    if asks_who(message.content):
+        return Message(RecordDict({APP_RECORD: ConfigRecord(dict(told))}), reply_to=message)
+    with noting_terms() as used:
+        reply = call_next(message, context)
+    if reply.has_content():
+        reply.content[APP_RECORD] = ConfigRecord({**told, **({TERMS_KEY: sorted(used)} if used else {})})
+    return reply

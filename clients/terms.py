@@ -1,0 +1,245 @@
+"""Terms of SFL and IPA for a training loop of one's own, as functions of a model and the message that it came with.
+
+    loss = criterion(model(x), y) + proximity(model, msg)
+    loss = criterion(model(x), y) + alignment(model, msg)
+
+They are zero where the strategy asks for none, so that a ClientApp with them works with any strategy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from torch import Tensor, nn
+
+from fedgraph.messages import from_record, to_record
+from fedgraph.messages.apps import APP_RECORD, further_models, models_record
+from fedgraph.support.errors import ReplyError, RunError
+from fedgraph.training.alignment import alignment as alignment_of
+
+_used: ContextVar[set[str] | None] = ContextVar("terms of a loss that were used", default=None)
+_read: WeakKeyDictionary[Message, dict[str, list[dict[str, Tensor]]]] = WeakKeyDictionary()
+"""Models that came with a message, by the name of their record: each minibatch needs them."""
+
+
+@contextmanager
+def noting_terms() -> Iterator[set[str]]:
+    """Note the names of the terms that are used within the block."""
+    names: set[str] = set()
+    token = _used.set(names)
+    try:
+        yield names
+    finally:
+        _used.reset(token)
+
+
+def proximity(model: nn.Module, message: Message) -> Tensor:
+    """Return SFL's distances of a model in training (Chen et al. 2022, eq. 3), to be added to the mean loss.
+
+    ``lambda_1 R(v, w) + lambda_2 R(v, u)``, with v the trained parameters of ``model``, w the read-out and u the
+    personalised model that this client was sent; R is the Euclidean norm of the difference, or half its square.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Whose ``named_parameters`` are in the array record of the message, by the same names.
+    message : Message
+        The message of ``@app.train()``.
+
+    Returns
+    -------
+    Tensor
+        A differentiable scalar; 0 where both lambdas are 0, and for other strategies.
+
+    Raises
+    ------
+    RunError
+        When the model has no parameter of the message.
+    """
+    told = _told(message)
+    weights = {"global": told.get("lambda-global", 0.0), "personal": told.get("lambda-personal", 0.0)}
+    if not any(weights.values()):
+        return torch.zeros(())
+    _note("proximity")
+    total: Tensor = torch.zeros(())
+    for whose, weight in weights.items():
+        if weight:
+            record = str(told["arrays"]) if whose == "personal" else further_models(whose)
+            (centre,) = _models(message, record)
+            total = total + weight * _distance(model, centre, told.get("distance") == "squared")
+    return total
+
+
+def _distance(model: nn.Module, centre: Mapping[str, Tensor], squared: bool) -> Tensor:
+    pairs = _pairs(model, centre)
+    difference = torch.cat([(own - other).flatten() for own, other in pairs])
+    return difference.square().sum() / 2 if squared else torch.linalg.vector_norm(difference)
+
+
+def alignment(model: nn.Module, message: Message, batch_size: int | None = None) -> Tensor:
+    """Return IPA's distances of a model in training to its peers, which stay where they are, to be added to the loss.
+
+    ``lambda sum_j c_j sum |theta - theta_j|^p`` (Gorbett et al. 2023, algorithm 1). Peers that move too are those of
+    :class:`Peers`.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Whose ``named_parameters`` are in the array record of the message, by the same names.
+    message : Message
+        The message of ``@app.train()``.
+    batch_size : int, optional
+        Number of examples of the minibatch, for a loss that is their mean: the paper's lambda is beside their sum, so
+        that it is divided by this number. By default the loss is taken for a sum.
+
+    Returns
+    -------
+    Tensor
+        A differentiable scalar; 0 for other strategies.
+    """
+    told = _told(message)
+    if "lambda-alignment" not in told:
+        return torch.zeros(())
+    _note("alignment")
+    return _aligned(model, _peers(message, told), told, batch_size)
+
+
+def _peers(message: Message, told: Mapping[str, Any]) -> list[dict[str, Tensor]]:
+    return _models(message, further_models("others" if "there" in told else "peers"))
+
+
+def _aligned(
+    model: nn.Module, peers: list[dict[str, Tensor]], told: Mapping[str, Any], batch_size: int | None
+) -> Tensor:
+    strength = float(told["lambda-alignment"])
+    if told["lambda-scale"] == "batch-sum" and batch_size is not None:
+        strength /= batch_size
+    total = torch.zeros(())
+    for name, own in _named(model, peers[0] if peers else {}):
+        others = torch.stack([peer[name].to(own).flatten() for peer in peers])
+        weights = torch.as_tensor(told["weights"], dtype=own.dtype, device=own.device)
+        total = total + alignment_of(own.flatten(), others, weights, float(told["power"]))
+    return strength * total
+
+
+class Peers:
+    """The peers of a turn of IPA, which move along: their parameters, an optimiser for these, and the reply.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The client's own model, as it was sent.
+    message : Message
+        The message of ``@app.train()``.
+    optimizer : callable
+        Makes an optimiser of parameters, for example ``lambda parameters: torch.optim.Adam(parameters, lr=1e-3)``.
+
+    Examples
+    --------
+    ::
+
+        peers = Peers(model, msg, lambda parameters: torch.optim.Adam(parameters, lr=1e-3))
+        for x, y in loader:
+            optimizer.zero_grad()
+            peers.zero_grad()
+            (criterion(model(x), y) + peers.alignment(len(x))).backward()
+            optimizer.step()
+            peers.step()
+        return peers.reply({"num-examples": len(dataset)})
+    """
+
+    def __init__(
+        self, model: nn.Module, message: Message, optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+    ) -> None:
+        self._model, self._message, self._told = model, message, _told(message)
+        self._moves = bool(self._told.get("moves-others", False))
+        sent = _peers(message, self._told) if "lambda-alignment" in self._told else []
+        known = dict(_named(model, sent[0])) if sent else {}
+        self.models = [{name: self._own(name, value, known) for name, value in peer.items()} for peer in sent]
+        parameters = [value for each in self.models for value in each.values() if value.requires_grad]
+        self._optimizer = optimizer(parameters) if parameters else None
+
+    def _own(self, name: str, value: Tensor, known: Mapping[str, Tensor]) -> Tensor:
+        """Return a copy of a peer's tensor, which moves if it is trained."""
+        if name not in known:
+            return value.clone()
+        return value.to(known[name], copy=True).requires_grad_(self._moves)
+
+    def alignment(self, batch_size: int | None = None) -> Tensor:
+        """Return the distances to the peers, differentiable for both sides; see :func:`alignment`."""
+        if "lambda-alignment" not in self._told:
+            return torch.zeros(())
+        _note("alignment")
+        return _aligned(self._model, self.models, self._told, batch_size)
+
+    def zero_grad(self) -> None:
+        """Set the gradients of the peers' parameters to zero."""
+        if self._optimizer is not None:
+            self._optimizer.zero_grad()
+
+    def step(self) -> None:
+        """Move the peers."""
+        if self._optimizer is not None:
+            self._optimizer.step()
+
+    def reply(self, metrics: Mapping[str, float]) -> Message:
+        """Return the reply: the model, the peers where they moved, and metrics with ``num-examples`` among them."""
+        key = str(self._told.get("arrays", "arrays"))
+        content = RecordDict({key: to_record(self._model.state_dict()), "metrics": MetricRecord(dict(metrics))})
+        if self._moves and self.models:
+            moved = [{name: value.detach() for name, value in each.items()} for each in self.models]
+            content[further_models("others")] = models_record(moved)
+        return Message(content, reply_to=self._message)
+
+
+def _told(message: Message) -> Mapping[str, Any]:
+    return message.content.config_records.get(APP_RECORD, ConfigRecord())
+
+
+def _note(term: str) -> None:
+    used = _used.get()
+    if used is not None:
+        used.add(term)
+
+
+def _models(message: Message, record: str) -> list[dict[str, Tensor]]:
+    """Return the models of an array record of a message; read once."""
+    known = _read.setdefault(message, {})
+    if record not in known:
+        arrays = cast(ArrayRecord, message.content[record])
+        read = from_record(arrays)
+        if all("/" in name and name.partition("/")[0].isdigit() for name in read) and record.startswith(APP_RECORD):
+            models: dict[str, dict[str, Tensor]] = {}
+            for name, value in read.items():
+                place, _, layer = name.partition("/")
+                models.setdefault(place, {})[layer] = value
+            known[record] = list(models.values())
+        else:
+            known[record] = [read]
+    return known[record]
+
+
+def _named(model: nn.Module, other: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
+    """Return the trained parameters of a model that another one has too, with their names."""
+    found: list[tuple[str, Tensor]] = [
+        (name, own) for name, own in model.named_parameters() if own.requires_grad and name in other
+    ]
+    if other and not found:
+        raise RunError(
+            f"no trained parameter of {type(model).__name__} is in the model of the message, which has "
+            f"{', '.join(list(other)[:5])}: give the module whose state dict is exchanged"
+        )
+    wrong = [name for name, own in found if own.shape != other[name].shape]
+    if wrong:
+        raise ReplyError(f"layer '{wrong[0]}' has another shape than in the model of the message")
+    return found
+
+
+def _pairs(model: nn.Module, centre: Mapping[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
+    return [(own, centre[name].to(own)) for name, own in _named(model, centre)]

@@ -1,0 +1,139 @@
+"""What passes between a strategy and any ClientApp beside the model, the configuration and the metrics of Flower.
+
+A config record named ``fedgraph`` holds what a client says of itself, and what its loss needs; array records whose
+names begin with ``fedgraph.`` hold further models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor
+
+from fedgraph.messages.array_records import checked_arrays, to_record
+from fedgraph.messages.content import check_content
+from fedgraph.support.errors import ReplyError
+from fedgraph.support.untrusted import check_name, in_short
+
+APP_RECORD = "fedgraph"
+"""Name of the config record."""
+WHO_KEY = "who-are-you"
+"""In a request: the client is asked for its name, and nothing else."""
+NAME_KEY = "client"
+"""In a reply: the name of the client."""
+TERMS_KEY = "terms"
+"""In a reply: terms of a method's loss that the client has used."""
+
+_MOST_EXAMPLES = 1 << 40
+
+
+def further_models(name: str) -> str:
+    """Return the name of the array record with further models."""
+    return f"{APP_RECORD}.{name}"
+
+
+def models_record(models: Sequence[Mapping[str, Tensor]]) -> ArrayRecord:
+    """Return several models in one array record: ``0/weight``, ``0/bias``, ``1/weight``."""
+    return to_record({f"{place}/{name}": value for place, model in enumerate(models) for name, value in model.items()})
+
+
+def models_of(record: ArrayRecord, count: int, template: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    """Read ``count`` models with the shapes of ``template`` from what :func:`models_record` made.
+
+    Raises ReplyError for anything else.
+    """
+    shapes = {f"{place}/{name}": tuple(value.shape) for place in range(count) for name, value in template.items()}
+    read = checked_arrays(record, shapes, {name: record[name].dtype for name in shapes if name in record})
+    return [{name: read[f"{place}/{name}"] for name in template} for place in range(count)]
+
+
+def client_of(content: RecordDict) -> str | None:
+    """Return the name that a client gives itself in a reply; None where it gives none.
+
+    Raises ReplyError for a name that cannot be shown.
+    """
+    told = content.config_records.get(APP_RECORD)
+    if told is None or NAME_KEY not in told:
+        return None
+    check_name(told[NAME_KEY], "a client")
+    return str(told[NAME_KEY])
+
+
+def model_of(content: RecordDict, key: str, template: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Read a trained model of a reply.
+
+    Parameters
+    ----------
+    content : RecordDict
+        Content of the reply, which is not trusted.
+    key : str
+        Name of its array record; another name is accepted where it has but one.
+    template : mapping of str to Tensor
+        A model with the expected names, shapes and kinds of numbers.
+
+    Returns
+    -------
+    dict of str to Tensor
+        In the order of the template; views of the record's bytes, not to be written to.
+
+    Raises
+    ------
+    ReplyError
+        For missing, additional or different arrays, which are named, and for numbers that are not finite.
+    """
+    check_content(content)
+    records = {name: each for name, each in content.array_records.items() if not name.startswith(f"{APP_RECORD}.")}
+    if key not in records and len(records) != 1:
+        raise ReplyError(f"it has no array record '{key}'")
+    record = records.get(key) or next(iter(records.values()))
+    lacking, strange = (
+        [name for name in template if name not in record],
+        [name for name in record if name not in template],
+    )
+    if lacking or strange:
+        found = [f"lacks layer '{name}'" for name in lacking[:1]] + [f"has layer '{name}'" for name in strange[:1]]
+        raise ReplyError(f"its model {' and '.join(found)}, unlike the one that was sent")
+    for name, value in template.items():
+        if tuple(record[name].shape) != tuple(value.shape):
+            raise ReplyError(
+                f"layer '{name}' has the shape {tuple(record[name].shape)} in place of {tuple(value.shape)}"
+            )
+    shapes = {name: tuple(value.shape) for name, value in template.items()}
+    read = checked_arrays(record, shapes, {name: record[name].dtype for name in shapes})
+    for name, value in read.items():
+        if value.is_floating_point() != template[name].is_floating_point() or value.is_complex():
+            raise ReplyError(f"layer '{name}' is {value.dtype} in place of {template[name].dtype}")
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise ReplyError(f"layer '{name}' has values that are not finite: has training diverged?")
+    return read
+
+
+def number_of_examples(content: RecordDict, key: str) -> int | None:
+    """Return the number of examples among the metrics of a reply; None where there is none.
+
+    Raises ReplyError for what is no number of examples.
+    """
+    for record in content.metric_records.values():
+        if key in record:
+            count = record[key]
+            if isinstance(count, list) or not 0 <= count < _MOST_EXAMPLES:
+                raise ReplyError(f"'{key}' is {in_short(str(count), 50)}, which is no number of examples")
+            return int(count)
+    return None
+
+
+def numbers_of(content: RecordDict, without: str) -> dict[str, float]:
+    """Return the single numbers among the metrics of a reply, without the number of examples."""
+    return {
+        in_short(name, 200): float(value)
+        for record in content.metric_records.values()
+        for name, value in record.items()
+        if name != without and not isinstance(value, list)
+    }
+
+
+def asks_who(content: RecordDict) -> bool:
+    """Check whether a request asks for the name of the client alone."""
+    return WHO_KEY in content.config_records.get(APP_RECORD, ConfigRecord())
