@@ -15,8 +15,8 @@ from torch import Tensor
 from fedgraph.models import Layout
 from fedgraph.support.errors import ReplyError
 
-_AT_ONCE = 1 << 25
-"""Most numbers that are computed with at once, 128 MiB of them; of more, columns are taken in blocks."""
+_AT_ONCE = 1 << 23
+"""Most numbers that are computed with at once, 32 MiB of them; of more, columns are taken in blocks."""
 
 
 class ModelRows:
@@ -157,8 +157,10 @@ def combined(models: Models, combine: Callable[[Tensor], Tensor]) -> Tensor:
     """
     if isinstance(models, Tensor):
         return combine(models)
-    blocks = [combine(models.columns(start, stop)) for start, stop in _blocks(*models.shape)]
-    return torch.cat(blocks) if blocks else torch.zeros(0, dtype=models.dtype)
+    whole = torch.empty(models.shape[1], dtype=models.dtype)
+    for start, stop in _blocks(*models.shape):
+        whole[start:stop] = combine(models.columns(start, stop))
+    return whole
 
 
 def _blocks(clients: int, parameters: int) -> list[tuple[int, int]]:

@@ -35,12 +35,14 @@ class AppClients:
     ----------
     name_of : dict of int to str
         Clients by node id.
+    say_names : bool
+        Whether clients say their names, because they have to, or as one has.
     """
 
     def __init__(self, needs_names: bool, known: Sequence[str] | None = None) -> None:
         self.needs_names, self._known = needs_names, None if known is None else frozenset(known)
         self.name_of: dict[int, str] = {}
-        self._say_names = needs_names
+        self.say_names = needs_names
         self._strangers: set[str] = set()
 
     def identify(self, grid: Grid, nodes: Iterable[int], timeout: float) -> dict[str, int]:
@@ -54,9 +56,9 @@ class AppClients:
         IdentityError
             When names are needed and no node says one, or two nodes say the same.
         """
-        asked = list(nodes)
+        asked = sorted(nodes)
         new = [node for node in asked if node not in self.name_of]
-        if new and self._say_names:
+        if new and self.say_names:
             self._ask(grid, new, timeout)
         elif new:
             self.name_of.update({node: str(node) for node in new})
@@ -82,7 +84,7 @@ class AppClients:
         """
         known = self.name_of.get(node)
         if name is not None:
-            self._say_names = True
+            self.say_names = True
         if known is None:
             known = self.name_of[node] = str(node) if name is None else name
         if name is not None and name != known:

@@ -71,6 +71,11 @@ class AppReply:
         model = None if template is None else model_of(content, keys.arrays, template)
         return cls(name, content, model, number_of_examples(content, keys.weight), numbers_of(content, keys.weight))
 
+    def forget_arrays(self) -> None:
+        """Leave nothing in the message but metrics."""
+        for name in list(self.content.array_records):
+            del self.content[name]
+
 
 def last_words(message: Message) -> str:
     """Return the last line of why a node failed; Flower logs all of it."""
@@ -80,9 +85,9 @@ def last_words(message: Message) -> str:
 
 def named(models: ModelRows, place: int, row: Tensor) -> dict[str, Tensor]:
     """Return a row ``[parameters]`` as arrays; those in no computation are those of the client at ``place``."""
-    pieces = models.layout.row_state(row)
+    pieces = models.layout.unflatten(row[None])
     own = models.models[place].items()
-    return {name: pieces[name].to(value.dtype) if name in pieces else value for name, value in own}
+    return {name: pieces[name][0].to(value.dtype) if name in pieces else value for name, value in own}
 
 
 def request(

@@ -5,6 +5,7 @@ Messages and replies are those of Flower's strategies: one array record, one con
 
 from __future__ import annotations
 
+import gc
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from fedgraph.graph import ClientGraph
 from fedgraph.messages import from_record, to_record
 from fedgraph.messages.apps import APP_RECORD, TERMS_KEY, client_of
 from fedgraph.models import PersonalLayers, PersonalLayersSettings
-from fedgraph.strategies.engine.app_clients import AppClients
+from fedgraph.strategies.engine.app_clients import ADVICE, AppClients
 from fedgraph.strategies.engine.app_exchange import AppReply, Keys, answers, last_words, mean_metrics, named, request
 from fedgraph.strategies.engine.app_state import clients_of, clients_state, graph_of, graph_state, grown
 from fedgraph.support.errors import ReplyError, RunError, quoted
@@ -41,6 +42,8 @@ _SAID_BY_THE_ALGORITHM = (
     *("mixes_models", "defences", "may_change"),
 )
 _FILE = "strategy.safetensors"
+_LARGE = 1 << 26
+"""Numbers of all models from which on memory is released at once, which takes a tenth of a second."""
 
 
 class FlowerStrategy(FedAvg):
@@ -178,6 +181,7 @@ class FlowerStrategy(FedAvg):
                 "round": self.round,
                 "history": [list(line) for line in self._history],
                 "graph": None if self.graph is None else graph_state(self.graph),
+                "names": self._members.say_names,
                 "clients": None if self._clients is None else clients_state(self._clients, self._state),
             },
         )
@@ -196,7 +200,7 @@ class FlowerStrategy(FedAvg):
         Raises
         ------
         RunError
-            When there is none, or one of another class.
+            When there is none, or one of another class, or clients that are known by their node ids alone.
         """
         saved = load_state(Path(folder) / _FILE)
         if saved["class"] != cls.__name__:
@@ -206,7 +210,10 @@ class FlowerStrategy(FedAvg):
         loaded = cls(graph, seed=saved["seed"], **{**settings, **saved["keywords"], **keywords})
         loaded.round = saved["round"]
         loaded._history = [(int(number), client, metric, value) for number, client, metric, value in saved["history"]]
+        loaded._members.say_names = saved["names"]
         if saved["clients"] is not None:
+            if not saved["names"]:
+                raise RunError(f"the clients of {folder} are known by node ids alone, which are others now: {ADVICE}")
             names, counts, loaded._state = clients_of(saved["clients"])
             loaded._clients = loaded._as_clients(names, counts, loaded._models)
         return loaded
@@ -297,9 +304,18 @@ class FlowerStrategy(FedAvg):
             replies = list(self._grid.send_and_receive(sent, timeout=self._timeout))
         self.round = number
         self._tell_unused_terms(heard)
+        metrics = mean_metrics(heard, self.train_metrics_aggr_fn, self._keys)
+        # Flower's loop still has the replies, whose models are as large as all that follows.
+        del usable, replies
+        while heard:
+            heard.pop().forget_arrays()
+        clients, parameters = self._models.shape
+        if clients * parameters > _LARGE:
+            # Records of Flower refer to themselves.
+            gc.collect()
         if self._save_to is not None:
             self.save(self._save_to)
-        return self.arrays, mean_metrics(heard, self.train_metrics_aggr_fn, self._keys)
+        return self.arrays, metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -373,12 +389,17 @@ class FlowerStrategy(FedAvg):
                 log.warning("round %d: no usable answer of client '%s': %s", number, whose, error)
                 continue
             found[whose] = reply
-            self._history += [(number, whose, f"{kind}/{name}", value) for name, value in reply.metrics.items()]
         if self._clients is None and found:
             self._admit(dict.fromkeys(found, 0))
         if kind == "train" and found:
             self._count(found)
-        return [found[name] for name in sorted(found)]
+        usable = [found[name] for name in sorted(found)]
+        self._history += [
+            (number, reply.name, f"{kind}/{metric}", value)
+            for reply in usable
+            for metric, value in reply.metrics.items()
+        ]
+        return usable
 
     def _count(self, found: Mapping[str, AppReply]) -> None:
         for name, reply in found.items():

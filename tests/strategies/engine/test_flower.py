@@ -1,0 +1,671 @@
+"""Strategies in Flower's own loop, with ClientApps that know nothing of this package but its mod and terms."""
+
+import logging
+import os
+import re
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import fixedclipping_mod, message_size_mod
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+
+from fedgraph import ClientGraph
+from fedgraph.algorithms import matrix
+from fedgraph.clients import Peers, alignment, client_name, proximity
+from fedgraph.federation.grids import LocalGrid
+from fedgraph.strategies import CGSV, IPA, SFL, FedAtt, FedPer, LGFedAvg, PFedGraph, SFLStar
+from fedgraph.support.errors import FedgraphError, IdentityError, RunError
+
+NAMES = ("county", "mercy", "saint-luke", "valley")
+GRAPH = ClientGraph.from_edges([("mercy", "county"), ("saint-luke", "valley")])
+SLOPES = dict(zip(NAMES, (1.0, 1.0, 4.0, 4.0), strict=True))
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+
+
+def rows_of(name):
+    x = torch.randn(32, 2, generator=torch.Generator().manual_seed(NAMES.index(name)))
+    return x, x @ torch.tensor([[SLOPES[name]], [0.5]])
+
+
+def reply(message, net, **metrics):
+    content = {"metrics": MetricRecord({"num-examples": 32, **metrics})}
+    if net is not None:
+        content["arrays"] = ArrayRecord(net.state_dict())
+    return Message(RecordDict(content), reply_to=message)
+
+
+def linear():
+    return torch.nn.Linear(2, 1)
+
+
+class Plain:
+    """An app as a user of Flower writes it: a linear model, a training loop, and nothing else."""
+
+    def __init__(
+        self, mods=(client_name,), term=lambda net, message: 0.0, spoil=None, net=lambda: torch.nn.Linear(2, 1)
+    ):
+        self.sent, self.app = [], ClientApp(mods=list(mods))
+
+        @self.app.train()
+        def train(message, context):
+            self.sent.append((context.node_config["client"], message))
+            name, model = context.node_config["client"], net()
+            model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+            x, y = rows_of(name)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(5):
+                optimizer.zero_grad()
+                loss = (model(x) - y).square().mean() + term(model, message)
+                loss.backward()
+                optimizer.step()
+            answer = reply(message, model, loss=loss.item())
+            return answer if spoil is None else spoil(answer, name, message.content["config"]["server-round"])
+
+        @self.app.evaluate()
+        def evaluate(message, context):
+            model = net()
+            model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+            x, y = rows_of(context.node_config["client"])
+            return reply(message, None, mse=(model(x) - y).square().mean().item())
+
+    def grid(self, names=NAMES):
+        return LocalGrid(self.app, [{"client": name} for name in names])
+
+
+def initial(net=linear):
+    torch.manual_seed(0)
+    return ArrayRecord(net().state_dict())
+
+
+def mse(result):
+    return [round(record["mse"], 4) for record in result.evaluate_metrics_clientapp.values()]
+
+
+def arrays(strategy):
+    return {
+        name: {key: array.numpy() for key, array in found.items()} for name, found in strategy.client_arrays.items()
+    }
+
+
+def same(one, other):
+    return all(np.array_equal(array, other[name][key]) for name, found in one.items() for key, array in found.items())
+
+
+STRATEGIES = {
+    "sfl": lambda **more: SFL(GRAPH, alpha=0.8, hops=2, **more),
+    "sfl-updates": lambda **more: SFL(GRAPH, mixes="updates", hops=1, **more),
+    "sfl-star": lambda **more: SFLStar(neighbours=1, hops=1, **more),
+    "pfedgraph": PFedGraph,
+    "cgsv": CGSV,
+    "fedatt": FedAtt,
+    "fedper": lambda **more: FedPer(personal_layers=("bias",), **more),
+    "lg-fedavg": lambda **more: LGFedAvg(personal_layers=("weight",), **more),
+    "ipa": lambda **more: IPA(power=2, lambda_alignment=0.1, **more),
+}
+every = pytest.mark.parametrize("method", STRATEGIES)
+
+
+def test_what_the_readme_shows():
+    strategy = SFL(GRAPH, alpha=1.0, hops=1, fraction_evaluate=1.0)
+    result = strategy.start(
+        grid=Plain().grid(), initial_arrays=initial(), num_rounds=6, train_config=ConfigRecord({"lr": 0.1})
+    )
+    assert mse(result)[-1] < 0.01
+    averaged = FedAvg().start(Plain().grid(), initial(), num_rounds=6)
+    assert mse(averaged)[-1] > 100 * mse(result)[-1], "one model for two slopes"
+    weights = {name: found["weight"][0, 0] for name, found in arrays(strategy).items()}
+    assert weights == pytest.approx(SLOPES, abs=0.2)
+    assert result.arrays["weight"].numpy()[0, 0] == pytest.approx(2.5, abs=0.1)
+    told = strategy.history
+    assert list(told.columns) == ["round", "client", "metric", "value"]
+    assert set(told["metric"]) == {"train/loss", "evaluate/mse"}
+    assert len(told) == 6 * 4 * 2
+
+
+@every
+def test_an_aggregate_is_that_of_a_matrix_bit_for_bit(method):
+    """Which is what the engine hands to the same algorithm."""
+    strategy, checked = STRATEGIES[method](), []
+    rounds = strategy.algorithm.round
+
+    def twice(clients, state, number):
+        plain = {**_copied(state), "models": matrix(state["models"])}
+        beside, ours = rounds(clients, plain, number), rounds(clients, state, number)
+        ask = next(ours)
+        next(beside)
+        while True:
+            answers = yield ask
+            told = {name: matrix(rows) for name, rows in answers.tensors.items()}
+            expected = _sent(beside, replace(answers, tensors=told))
+            try:
+                ask = ours.send(answers)
+            except StopIteration as end:
+                checked.append(torch.equal(matrix(end.value["models"]), expected["models"]))
+                return end.value
+
+    strategy.algorithm.round = twice
+    strategy.start(Plain().grid(), initial(), num_rounds=2)
+    assert checked == [True, True]
+
+
+def _copied(state):
+    return {key: value.clone() for key, value in state.items() if isinstance(value, torch.Tensor)} | {
+        key: value for key, value in state.items() if isinstance(value, dict)
+    }
+
+
+def _sent(rounds, answers):
+    try:
+        rounds.send(answers)
+    except StopIteration as end:
+        return end.value
+    return None
+
+
+@every
+def test_runs_repeat_and_order_of_nodes_and_replies_is_of_no_matter(method):
+    class Backwards(LocalGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            return list(super().send_and_receive(messages, timeout=timeout))[::-1]
+
+    first, second = STRATEGIES[method](), STRATEGIES[method]()
+    one = first.start(Plain().grid(), initial(), num_rounds=3)
+    nodes = [{"client": name} for name in reversed(NAMES)]
+    other = second.start(Backwards(Plain().app, nodes), initial(), num_rounds=3)
+    assert same(arrays(first), arrays(second))
+    assert {key: value.numpy().tolist() for key, value in one.arrays.items()} == {
+        key: value.numpy().tolist() for key, value in other.arrays.items()
+    }
+
+
+@every
+@pytest.mark.parametrize("how", ["fails", "silent"])
+def test_a_client_that_does_not_answer_keeps_its_model_and_comes_back_under_another_id(method, how, caplog):
+    def spoil(answer, name, number):
+        if (name, number) == ("mercy", 2):
+            raise OSError("disk full")
+        return answer
+
+    class Away(LocalGrid):
+        def get_node_ids(self):
+            return [node for node in super().get_node_ids() if node != self.gone]
+
+    app = Plain(spoil=spoil if how == "fails" else None)
+    grid = Away(app.app, [{"client": name} for name in NAMES])
+    grid.gone = None
+    strategy = STRATEGIES[method](min_available_nodes=3, min_train_nodes=3, min_evaluate_nodes=3)
+    own, fraction = [], {"fails": None, "silent": 1001}[how]
+
+    def between(number, found):
+        grid.gone = fraction if number == 1 else None
+        if number == 2 and how == "silent":
+            grid.contexts[2001] = grid.contexts.pop(1001)
+            grid.contexts[2001].node_id = 2001
+        own.append(arrays(strategy))
+        return None
+
+    with caplog.at_level("WARNING", logger="fedgraph"):
+        strategy.start(grid, initial(), num_rounds=3, evaluate_fn=between)
+    assert sorted(strategy.client_arrays) == sorted(NAMES)
+    if method not in ("fedatt", "fedper", "lg-fedavg", "ipa"):
+        assert same({"mercy": own[1]["mercy"]}, {"mercy": own[2]["mercy"]}), "round 2 passed without it"
+    assert not same({"mercy": own[2]["mercy"]}, {"mercy": own[3]["mercy"]})
+    if how == "fails":
+        assert "round 2: no usable answer of client 'mercy': OSError: disk full" in caplog.text
+    rounds = strategy.history.query("client == 'mercy' and metric == 'train/loss'")["round"].tolist()
+    assert rounds == [1, 3]
+
+
+@pytest.mark.parametrize("method", ["sfl", "sfl-star", "pfedgraph", "cgsv", "ipa", "fedper"])
+def test_a_client_that_joins_late(method):
+    class Late(LocalGrid):
+        late = True
+
+        def get_node_ids(self):
+            return [node for node in super().get_node_ids() if not (self.late and node == 1000)]
+
+    grid = Late(Plain().app, [{"client": name} for name in NAMES])
+    strategy = STRATEGIES[method](min_available_nodes=3, min_train_nodes=3, min_evaluate_nodes=3)
+
+    def between(number, found):
+        grid.late = number < 2
+        return None
+
+    strategy.start(grid, initial(), num_rounds=4, evaluate_fn=between)
+    assert sorted(strategy.client_arrays) == sorted(NAMES)
+    rounds = strategy.history.query("client == 'county' and metric == 'train/loss'")["round"].tolist()
+    assert rounds == [3, 4]
+
+
+def other_shape(answer):
+    answer.content["arrays"]["weight"] = Array(np.zeros((3, 3), np.float32))
+
+
+def other_layer(answer):
+    answer.content["arrays"]["gate"] = Array(np.zeros(2, np.float32))
+
+
+def no_layer(answer):
+    del answer.content["arrays"]["bias"]
+
+
+def not_finite(answer):
+    answer.content["arrays"]["bias"] = Array(np.full(1, np.nan, np.float32))
+
+
+def other_kind(answer):
+    answer.content["arrays"]["bias"] = Array(np.zeros(1, np.int64))
+
+
+def absurd_count(answer):
+    answer.content["metrics"]["num-examples"] = -3
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (other_shape, r"layer 'weight' has the shape \(3, 3\) in place of \(1, 2\)"),
+        (other_layer, "its model has layer 'gate', unlike the one that was sent"),
+        (no_layer, "its model lacks layer 'bias', unlike the one that was sent"),
+        (not_finite, "layer 'bias' has values that are not finite: has training diverged"),
+        (other_kind, "layer 'bias' is torch.int64 in place of torch.float32"),
+        (absurd_count, "'num-examples' is -3, which is no number of examples"),
+    ],
+)
+def test_an_answer_that_cannot_be_used_is_left_out_with_client_and_layer(change, words, caplog):
+    def spoil(answer, name, number):
+        if name == "valley":
+            change(answer)
+        return answer
+
+    strategy = STRATEGIES["sfl"]()
+    with caplog.at_level("WARNING", logger="fedgraph"):
+        result = strategy.start(Plain(spoil=spoil).grid(), initial(), num_rounds=2)
+    assert re.search(f"round 1: no usable answer of client 'valley': {words}", caplog.text)
+    assert all(np.isfinite(array.numpy()).all() for array in result.arrays.values())
+    start = {key: array.numpy() for key, array in initial().items()}
+    assert same({"valley": start}, {"valley": arrays(strategy)["valley"]})
+
+
+def test_without_the_mod_it_is_said_what_to_add():
+    with pytest.raises(IdentityError, match=r"no node says which client it is.*ClientApp\(mods=\[client_name\]\)"):
+        STRATEGIES["sfl"]().start(Plain(mods=()).grid(), initial(), num_rounds=1)
+
+
+@pytest.mark.parametrize("method", ["sfl-star", "pfedgraph", "cgsv", "fedatt", "fedper", "lg-fedavg"])
+def test_strategies_that_need_no_names_work_without_the_mod(method):
+    strategy = STRATEGIES[method]()
+    strategy.start(Plain(mods=()).grid(), initial(), num_rounds=3)
+    assert sorted(strategy.client_arrays) == ["1000", "1001", "1002", "1003"]
+
+
+def test_names_that_two_nodes_have_or_the_graph_lacks(caplog):
+    with pytest.raises(IdentityError, match="nodes 1000 and 1001 both say that they are client 'mercy'"):
+        STRATEGIES["sfl"](min_available_nodes=2).start(Plain().grid(("mercy", "mercy")), initial(), num_rounds=1)
+    with pytest.raises(IdentityError, match="no connected client is in the client graph: connected are 'county'"):
+        SFL(ClientGraph.from_edges([("a", "b")])).start(Plain().grid(("county", "valley")), initial(), num_rounds=1)
+    with caplog.at_level("WARNING", logger="fedgraph"):
+        SFL(ClientGraph.from_edges([("mercy", "county")])).start(Plain().grid(), initial(), num_rounds=1)
+    assert "client 'valley' is not in the client graph, and is left out" in caplog.text
+
+
+def test_partition_ids_are_names_where_there_is_no_other():
+    app = ClientApp(mods=[client_name])
+
+    @app.train()
+    def train(message, context):
+        net = torch.nn.Linear(2, 1)
+        net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        return reply(message, net)
+
+    strategy = SFL(ClientGraph.from_adjacency(np.ones((3, 3)) - np.eye(3)), fraction_evaluate=0.0)
+    strategy.start(LocalGrid.of_partitions(app, 3), initial(), num_rounds=1)
+    assert list(strategy.client_arrays) == ["0", "1", "2"]
+    nobody = LocalGrid(app, [{}, {}])
+    with pytest.raises(IdentityError, match="this node does not know which client it is|no node says"):
+        SFL(ClientGraph.complete(["0", "1"])).start(nobody, initial(), num_rounds=1)
+
+
+# ---- what is exchanged
+
+
+class Mixed(torch.nn.Module):
+    """Half, single and double precision, a counter and running statistics."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(2)
+        self.single_gain = torch.nn.Parameter(torch.ones(2, dtype=torch.float16))
+        self.double_gain = torch.nn.Parameter(torch.ones(2, 1, dtype=torch.float64))
+
+    def forward(self, x):
+        return (self.norm(x).double() * self.single_gain.double()) @ self.double_gain
+
+
+@every
+def test_arrays_keep_their_types_and_counters_are_not_mixed(method):
+    if method in ("fedper", "lg-fedavg"):
+        strategy = {"fedper": FedPer, "lg-fedavg": LGFedAvg}[method](personal_layers=("norm.*",))
+    else:
+        strategy = STRATEGIES[method]()
+    start = initial(Mixed)
+    strategy.start(Plain(net=Mixed).grid(), start, num_rounds=2)
+    for found in strategy.client_arrays.values():
+        assert {key: array.dtype for key, array in found.items()} == {key: array.dtype for key, array in start.items()}
+        assert int(found["norm.num_batches_tracked"].numpy()) == 10, "each client's own"
+    assert strategy.arrays["double_gain"].dtype == "float64"
+
+
+def test_double_precision_is_computed_with_in_double_precision():
+    def net():
+        return torch.nn.Linear(2, 1).double()
+
+    strategy, seen = SFL(GRAPH, hops=1), []
+
+    def spoil(answer, name, number):
+        values = np.array([[1.0 + NAMES.index(name) * 1e-12, 0.0]])
+        answer.content["arrays"]["weight"] = Array(values)
+        seen.append(name)
+        return answer
+
+    app = ClientApp(mods=[client_name])
+
+    @app.train()
+    def train(message, context):
+        model = net()
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        return spoil(reply(message, model), context.node_config["client"], 1)
+
+    strategy.fraction_evaluate = 0.0
+    strategy.start(LocalGrid(app, [{"client": name} for name in NAMES]), initial(net), num_rounds=1)
+    assert arrays(strategy)["mercy"]["weight"][0, 0] - 1.0 == pytest.approx(0.5e-12, rel=1e-3)
+
+
+def test_complex_arrays_are_refused():
+    record = ArrayRecord({"w": Array(np.ones(2, np.complex64))})
+    with pytest.raises(FedgraphError, match="array 'w' holds complex64"):
+        SFL(GRAPH).start(Plain().grid(), record, num_rounds=1)
+
+
+def test_what_is_sent_to_a_client_without_terms_is_flowers_own():
+    app = Plain()
+    STRATEGIES["sfl"]().start(app.grid(), initial(), num_rounds=1)
+    for _, message in app.sent:
+        assert set(message.content) == {"arrays", "config"}
+
+
+def test_arrays_with_other_keys():
+    app = ClientApp(mods=[client_name])
+
+    @app.train()
+    def train(message, context):
+        assert message.content["settings"]["server-round"] == 1
+        content = {"weights": message.content["weights"], "told": MetricRecord({"rows": 3 + NAMES.index("mercy")})}
+        return Message(RecordDict(content), reply_to=message)
+
+    strategy = SFL(
+        GRAPH, arrayrecord_key="weights", configrecord_key="settings", weighted_by_key="rows", fraction_evaluate=0.0
+    )
+    strategy.start(LocalGrid(app, [{"client": name} for name in NAMES]), initial(), num_rounds=1)
+    assert strategy.round == 1
+
+
+def test_a_fraction_of_the_clients():
+    strategy = STRATEGIES["sfl"](fraction_train=0.5, fraction_evaluate=0.5)
+    strategy.start(Plain().grid(), initial(), num_rounds=4)
+    counts = strategy.history.query("metric == 'train/loss'").groupby("round")["client"].nunique()
+    assert counts.tolist() == [2, 2, 2, 2]
+
+
+def test_models_larger_than_what_is_computed_with_at_once(monkeypatch):
+    whole, part = STRATEGIES["sfl"](), STRATEGIES["sfl"]()
+    whole.start(Plain().grid(), initial(), num_rounds=2)
+    monkeypatch.setattr("fedgraph.algorithms.model_rows._AT_ONCE", 4)
+    part.start(Plain().grid(), initial(), num_rounds=2)
+    for name, found in arrays(whole).items():
+        for key, array in found.items():
+            np.testing.assert_allclose(arrays(part)[name][key], array, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_peak_memory_of_one_large_array_is_twice_the_models_of_the_clients():
+    size, names = 2**26, ("county", "mercy", "saint-luke", "valley")
+    app = ClientApp(mods=[client_name])
+
+    @app.train()
+    def train(message, context):
+        return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
+
+    strategy = SFL(GRAPH, fraction_evaluate=0.0, hops=1)
+    grid = LocalGrid(app, [{"client": name} for name in names])
+    record = ArrayRecord({"w": Array(np.ones(size, np.float32))})
+    process, peak, done = psutil.Process(os.getpid()), [0], threading.Event()
+
+    def watch():
+        while not done.is_set():
+            peak[0] = max(peak[0], process.memory_info().rss)
+            time.sleep(0.01)
+
+    before = process.memory_info().rss
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    strategy.start(grid, record, num_rounds=1)
+    done.set()
+    watcher.join()
+    models = len(names) * size * 4
+    # Beside the models of all and their answers: a message, the read-out and its bytes.
+    assert peak[0] - before < 2 * models + 3 * size * 4
+
+
+# ---- terms of a loss
+
+
+def test_proximity_is_equation_3_and_is_zero_without_lambdas():
+    seen = []
+
+    def term(net, message):
+        value = proximity(net, message)
+        seen.append((net.weight.detach().clone(), net.bias.detach().clone(), float(value), message))
+        return value
+
+    strategy = SFL(GRAPH, lambda_global=0.3, lambda_personal=0.2, hops=1)
+    strategy.start(Plain(term=term).grid(), initial(), num_rounds=2)
+    weight, bias, value, message = seen[-1]
+    v = torch.cat([weight.flatten(), bias])
+    u = {key: torch.from_numpy(array.numpy().copy()) for key, array in message.content["arrays"].items()}
+    w = {
+        key.partition("/")[2]: torch.from_numpy(a.numpy().copy())
+        for key, a in message.content["fedgraph.global"].items()
+    }
+    expected = sum(
+        weight * torch.linalg.vector_norm(v - torch.cat([c["weight"].flatten(), c["bias"]]))
+        for weight, c in ((0.3, w), (0.2, u))
+    )
+    assert value == pytest.approx(float(expected), rel=1e-5)
+    seen.clear()
+    SFL(GRAPH).start(Plain(term=term).grid(), initial(), num_rounds=1)
+    assert {value for _, _, value, _ in seen} == {0.0}
+    FedAvg(min_available_nodes=4).start(Plain(term=term).grid(), initial(), num_rounds=1)
+
+
+def test_proximity_pulls_models_together(caplog):
+    def spread(strategy, app):
+        strategy.start(app.grid(), initial(), num_rounds=3)
+        weights = [found["weight"][0, 0] for found in arrays(strategy).values()]
+        return float(np.std(weights))
+
+    apart = spread(SFL(GRAPH, alpha=0.0), Plain())
+    pulled = spread(SFL(GRAPH, alpha=0.0, lambda_global=3.0, distance="squared"), Plain(term=proximity))
+    assert pulled < 0.7 * apart
+    with caplog.at_level("WARNING", logger="fedgraph"):
+        unused = spread(SFL(GRAPH, alpha=0.0, lambda_global=3.0), Plain())
+    assert unused == apart
+    said = [
+        record.getMessage() for record in caplog.records if "no client has used the term of SFL" in record.getMessage()
+    ]
+    assert len(said) == 1, "once"
+    assert "proximity(model, msg)" in said[0]
+
+
+def test_alignment_is_the_sum_over_peers():
+    seen = []
+
+    def term(net, message):
+        value = alignment(net, message, batch_size=4)
+        seen.append((torch.cat([net.weight.detach().flatten(), net.bias.detach()]).clone(), float(value), message))
+        return value
+
+    strategy = IPA(lambda_alignment=0.6, order="ring")
+    strategy.start(Plain(term=term).grid(), initial(), num_rounds=2)
+    own, value, message = seen[-1]
+    told, peers = message.content["fedgraph"], message.content["fedgraph.others"]
+    others = [
+        torch.from_numpy(np.concatenate([peers[f"{i}/weight"].numpy().ravel(), peers[f"{i}/bias"].numpy()]))
+        for i in range(3)
+    ]
+    expected = 0.6 / 4 * sum(c * (own - other).abs().sum() for c, other in zip(told["weights"], others, strict=True))
+    assert value == pytest.approx(float(expected), rel=1e-5)
+    assert told["weights"] == pytest.approx([0.25] * 3)
+
+
+def test_peers_that_move_along_come_to_agree():
+    """With both sides moved, as the engine's clients do; with the other side fixed they do too, later."""
+
+    def app_with(moved):
+        app = ClientApp(mods=[client_name])
+
+        @app.train()
+        def train(message, context):
+            net = torch.nn.Linear(2, 1)
+            net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+            x, y = rows_of(context.node_config["client"])
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            peers = Peers(net, message, lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+            for _ in range(5):
+                optimizer.zero_grad()
+                peers.zero_grad()
+                pull = peers.alignment(len(x)) if moved else alignment(net, message, len(x))
+                ((net(x) - y).square().mean() + pull).backward()
+                optimizer.step()
+                if moved:
+                    peers.step()
+            return peers.reply({"num-examples": len(x)}) if moved else reply(message, net)
+
+        return LocalGrid(app, [{"client": name} for name in NAMES])
+
+    def spread(moved):
+        strategy = IPA(power=2, lambda_alignment=30.0, order="ring", fraction_evaluate=0.0)
+        strategy.start(app_with(moved), initial(), num_rounds=3)
+        return float(np.std([found["weight"][0, 0] for found in arrays(strategy).values()]))
+
+    both, one = spread(True), spread(False)
+    assert both < 0.8 * one
+
+
+def test_ipa_with_a_model_of_each_peers_own():
+    def own(name):
+        torch.manual_seed(NAMES.index(name))
+        return ArrayRecord(torch.nn.Linear(2, 1).state_dict())
+
+    app = Plain()
+    IPA(initial_model=own, order="ring").start(app.grid(), initial(), num_rounds=1)
+    for name, message in app.sent[:1]:
+        np.testing.assert_array_equal(message.content["arrays"]["weight"].numpy(), own(name)["weight"].numpy())
+
+
+# ---- saved, loaded, wrapped
+
+
+@every
+def test_a_strategy_that_was_saved_goes_on_to_the_same_weights(method, tmp_path):
+    whole = STRATEGIES[method]()
+    expected = whole.start(Plain().grid(), initial(), num_rounds=4)
+    first = STRATEGIES[method](save_to=tmp_path)
+
+    def killed(number, found):
+        if number == 2:
+            raise KeyboardInterrupt
+        return None
+
+    with pytest.raises(KeyboardInterrupt):
+        first.start(Plain().grid(), initial(), num_rounds=4, evaluate_fn=killed)
+    again = type(first).load(tmp_path)
+    assert again.round == 2
+    rounds = []
+    result = again.start(
+        Plain().grid(),
+        num_rounds=4,
+        evaluate_fn=lambda number, found: rounds.append(number) or MetricRecord({"n": number}),
+    )
+    assert rounds == [3, 4]
+    assert list(result.evaluate_metrics_clientapp) == [3, 4]
+    assert same(arrays(whole), arrays(again))
+    for key, array in expected.arrays.items():
+        np.testing.assert_array_equal(result.arrays[key].numpy(), array.numpy())
+    assert again.history.equals(whole.history)
+
+
+def test_a_strategy_of_another_class_is_not_loaded(tmp_path):
+    strategy = STRATEGIES["sfl"]()
+    strategy.start(Plain().grid(), initial(), num_rounds=1)
+    strategy.save(tmp_path)
+    with pytest.raises(RunError, match="has a strategy SFL, which IPA.load does not read"):
+        IPA.load(tmp_path)
+    with pytest.raises(RunError, match="cannot read the saved state"):
+        SFL.load(tmp_path / "nowhere")
+
+
+def test_within_a_wrapper_for_privacy_it_runs_and_says_what_has_no_noise(caplog):
+    wrapped = DifferentialPrivacyServerSideFixedClipping(STRATEGIES["sfl"](), 0.1, 1.0, 4)
+    with caplog.at_level("WARNING", logger="fedgraph"):
+        result = wrapped.start(Plain().grid(), initial(), num_rounds=1)
+    assert "reaches the read-out alone, not the clients' own models" in caplog.text
+    assert result.arrays["weight"].numpy().shape == (1, 2)
+
+
+def test_mods_of_flower_around_it():
+    strategy = STRATEGIES["sfl"]()
+    app = Plain(mods=(message_size_mod, client_name))
+    strategy.start(app.grid(), initial(), num_rounds=1)
+    clipped = STRATEGIES["sfl"](fraction_evaluate=0.0)
+    config = ConfigRecord({"clipping_norm": 1e-4})
+    try:
+        clipped.start(Plain(mods=(client_name, fixedclipping_mod)).grid(), initial(), num_rounds=1, train_config=config)
+    except FedgraphError as error:
+        pytest.fail(str(error))
+    start = initial()["weight"].numpy()
+    for found in arrays(clipped).values():
+        assert np.abs(found["weight"] - start).max() <= 1.1e-4
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: SFL(), r"SFL needs a client graph: SFL\(graph\)"),
+        (lambda: SFL(GRAPH, hop=2), "SFL has no keyword 'hop'; it has graph, seed, save_to, alpha"),
+        (lambda: SFL([("a", "b")]), r"graph is a fedgraph.ClientGraph, not \[\('a', 'b'\)\]"),
+        (lambda: SFL(GRAPH, alpha=2.0), "SFL alpha: Input should be less than or equal to 1"),
+    ],
+)
+def test_what_is_refused(make, words):
+    with pytest.raises((TypeError, FedgraphError), match=words):
+        make()
+
+
+def test_strategies_of_flower_are_there_under_their_names():
+    from fedgraph import strategies
+
+    assert strategies.FedAvg is FedAvg
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = strategies.Nothing
