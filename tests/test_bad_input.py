@@ -337,6 +337,7 @@ def checkout(folder, *packages):
     return folder
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("within", ["", "docs/guides"])
 def test_a_checkout_whose_code_does_not_run_is_named(tmp_path, within):
     """As when one stands in it, and another one is installed."""

@@ -64,6 +64,7 @@ def weights(out):
     return json.loads(summary.read_text())["weights_sha256"]
 
 
+@pytest.mark.process
 def test_a_run_says_once_that_there_is_no_compiler_and_comes_to_the_same(bare, file, tmp_path):
     said = fedgraph(bare, "run", file, "--out", tmp_path / "bare")
     assert said.count(NO_COMPILER) == 1
@@ -74,6 +75,7 @@ def test_a_run_says_once_that_there_is_no_compiler_and_comes_to_the_same(bare, f
     assert weights(tmp_path / "bare") == weights(tmp_path / "plain")
 
 
+@pytest.mark.process
 def test_where_nothing_can_be_written_this_is_what_is_said(bare, file):
     assert "cannot make the run folder /proc/runs" in fedgraph(bare, "run", file, cwd="/proc", status=1)
     node = ("node", file, "--client", "client-1", "--insecure", "--check")
@@ -82,6 +84,7 @@ def test_where_nothing_can_be_written_this_is_what_is_said(bare, file):
     assert "cannot write" in fedgraph(bare, *server, cwd="/proc", status=1)
 
 
+@pytest.mark.process
 def test_a_table_of_a_paper(bare, file, tmp_path):
     table = {
         "table": {"title": "Small", "seeds": [0], "metrics": [{"title": "mean", "value": "test/accuracy"}]},

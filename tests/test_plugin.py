@@ -38,6 +38,7 @@ def run(folder, *arguments):
     return summaries if "--compare" in arguments else summaries[0]
 
 
+@pytest.mark.process
 def test_runs_by_dotted_path(plugin_folder):
     summary = run(plugin_folder, "--json", "out.json")
     assert summary["method"] == "TrimmedNeighbourMean"

@@ -136,6 +136,7 @@ def test_killed_while_the_server_learns_from_embeddings(patches_tables, tmp_path
     assert rounds_done(folder, "fusion") == 25
 
 
+@pytest.mark.process
 def test_a_finished_run_is_not_run_again(digits_tables, tmp_path, run_experiment):
     folder = run_experiment(digits_tables)
     again = subprocess.run(command("--resume", folder.path), capture_output=True, text=True, check=False)
@@ -143,6 +144,7 @@ def test_a_finished_run_is_not_run_again(digits_tables, tmp_path, run_experiment
     assert "is finished" in again.stderr
 
 
+@pytest.mark.process
 def test_a_folder_that_is_no_run(tmp_path):
     result = subprocess.run(command("--resume", tmp_path), capture_output=True, text=True, check=False)
     assert result.returncode == 1

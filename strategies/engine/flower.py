@@ -160,11 +160,12 @@ class FlowerStrategy(FedAvg):
 
     def summary(self) -> None:
         """Log the settings of the method, and those of Flower."""
-        log.info("\t├──> %s:", self.algorithm_class.title)
+        told = logging.getLogger("flwr")
+        told.info("\t├──> %s:", self.algorithm_class.title)
         for key, value in self.algorithm.settings.as_table().items():
-            log.info("\t│\t├── %s: %s", key, value)
+            told.info("\t│\t├── %s: %s", key, value)
         if self.graph is not None:
-            log.info("\t├──> Client graph: %s", self.graph.describe())
+            told.info("\t├──> Client graph: %s", self.graph.describe())
         super().summary()
 
     # ---- saved and loaded -------------------------------------------------------------------------------------------

@@ -288,6 +288,7 @@ def test_a_node_says_what_it_did_for_each_message(name, tmp_path, told):
     assert [text for text in by_nodes if not DID.fullmatch(text)] == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("method", ["sfl", "fedavg", "f3", "fedngm"])
 def test_mods_that_count_work_around_every_message(request, run_experiment, method):
     """Flower's count bytes of every entry of a record, and cannot of empty ones."""

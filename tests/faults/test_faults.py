@@ -29,6 +29,7 @@ def by_method(names):
     return [pytest.param(name, marks=[pytest.mark.process] * (name not in FIRST)) for name in names]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", by_method(METHODS))
 def test_every_kind_of_message_may_be_lost(name):
     lines = list(messages([name]))

@@ -29,6 +29,7 @@ def test_experiments_of_sfl_say_which_lambdas_they_have():
         assert own.keys() >= {"lambda-global", "lambda-personal"}, table["experiment"]["name"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["metr-la", "pems-bay"])
 def test_sfl_is_below_fedavg_on_real_traffic(name, data_dir, run_experiment):
     if not (data_dir / name).is_dir():
@@ -48,6 +49,7 @@ def test_sfl_is_below_fedavg_on_real_traffic(name, data_dir, run_experiment):
     assert error["sfl"] < error["fedavg"], error
 
 
+@pytest.mark.process
 def test_peers_of_ipa_learn_classes_that_only_the_other_has(run_experiment):
     overrides = ["experiment.rounds=60", "evaluation.every=20"]
     folder = run_experiment(load_experiment("ipa/digits.toml", overrides).as_dict())

@@ -39,6 +39,7 @@ def reached(tmp_path, run_experiment):
     return reached
 
 
+@pytest.mark.process
 def test_owners_of_few_columns_learn_more_than_the_largest_class(reached):
     by_loss, by_accuracy = reached(), reached('f3.local-monitor="accuracy"')
     assert by_loss > by_accuracy + 0.05, "accuracy is that of the largest class from the first epoch on"

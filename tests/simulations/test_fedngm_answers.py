@@ -58,6 +58,7 @@ def test_the_made_network_is_large_and_half_near_deterministic():
     assert torch.allclose(shares.double(), posterior(network, "v12", given), atol=0.05)
 
 
+@pytest.mark.process
 def test_rows_of_a_model_of_near_deterministic_relations_have_the_means_of_its_training_rows():
     network = insurance_like(0)
     encoding = Encoding(network.schema, Scaling())

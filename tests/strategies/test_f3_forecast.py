@@ -69,6 +69,7 @@ def test_with_a_given_graph_neighbours_alone_are_mixed(tables, run_experiment, t
     assert "the client graph of [graph] is not used" in str(run_experiment(tables).summary()["notes"])
 
 
+@pytest.mark.process
 def test_private_targets_stay_with_their_client(tables, run_experiment):
     tables["f3-forecast"] |= {"targets": "private", "controls": ["none"], "local-rounds": 4}
     sent = set()

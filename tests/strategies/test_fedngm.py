@@ -58,6 +58,7 @@ class Listener:
         return Message(content, reply_to=message)
 
 
+@pytest.mark.process
 def test_phases_and_what_comes_out(table_tables, run_experiment):
     listener = Listener()
     table_tables["fedngm"] |= {"yardsticks": True, "sample-quality": True, "recovery": {}}
@@ -118,6 +119,7 @@ def counted(monkeypatch):
     return found
 
 
+@pytest.mark.process
 def test_tables_are_read_and_graphs_recovered_once_for_every_client(table_tables, run_experiment, counted):
     """In a process: of all features, and of the common ones; of those the public rows too, for each of two nodes."""
     folder = run_experiment(table_tables, nodes=2)
@@ -131,6 +133,7 @@ def test_tables_are_read_and_graphs_recovered_once_for_every_client(table_tables
     assert counted["rows"] == 4, "another run reads them anew"
 
 
+@pytest.mark.process
 def test_graphs_are_recovered_once_where_every_message_reaches_another_process(table_tables, run_experiment, counted):
     def forgetful(message, context):
         forget_cohorts()
@@ -234,6 +237,7 @@ def test_with_ranges_of_clients_the_model_tells_all_but_those_numbers(table_tabl
     assert 60 < model.predict({"ill": "y", "height": 170}, "weight")[0] < 90
 
 
+@pytest.mark.process
 def test_targets_without_a_neighbour_are_named_and_can_be_given_some(table_tables, run_experiment):
     table_tables["fedngm"] |= {
         "ngm": {"epochs": 2, "hidden": 4},
@@ -251,6 +255,7 @@ def test_targets_without_a_neighbour_are_named_and_can_be_given_some(table_table
     assert ("ill", "ward") in edges
 
 
+@pytest.mark.process
 def test_what_is_no_common_feature_is_noted_with_why(table_tables, run_experiment, caplog):
     path = Path(table_tables["data"]["path"])
     head, *rows = path.read_text().splitlines()
@@ -445,6 +450,7 @@ def test_nonsense_is_refused_with_the_name_of_its_client(table_tables, run_exper
         run_experiment(table_tables, nodes=1, client=Listener(change))
 
 
+@pytest.mark.process
 def test_a_stopped_run_goes_on_after_its_last_whole_phase(table_tables, run_experiment, tmp_path):
     whole = run_experiment(table_tables, nodes=1).summary()
 
@@ -543,6 +549,7 @@ def summed(table_tables, monkeypatch):
     return table_tables
 
 
+@pytest.mark.process
 def test_a_graph_from_sums_is_that_of_pooled_rows(summed, run_experiment, tmp_path):
     plain, hidden = Listener(), Listener()
     folder = run_experiment(summed, nodes=2, client=plain)

@@ -13,6 +13,7 @@ def tables(road_tables):
     return road_tables
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("network", ["graph-wavenet", "perceptron"])
 def test_a_network_that_sees_all_knows_what_comes_down_the_road(tables, run_experiment, network):
     tables["joint-forecast"]["network"] = network

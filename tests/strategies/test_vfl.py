@@ -144,6 +144,7 @@ def kept_models(folder):
     return ClientState(folder.path / "nodes", folder.name, "vertical-0").load(NAMES, 10**6, empty)["parameters"]
 
 
+@pytest.mark.process
 def test_it_learns(tables, run_experiment):
     tables["model"]["hidden"] = [32, 16]
     tables["train"] |= {"learning-rate": 0.01, "batch-size": 100, "local-epochs": 5}

@@ -27,6 +27,7 @@ def no_modules_stay():
     sys.modules.pop("trimmed_mean", None)
 
 
+@pytest.mark.process
 def test_a_new_strategy_runs_and_keeps_the_contract(tmp_path):
     told = call("new", "strategy", "trimmed-mean")
     assert told.exit_code == 0, told.output

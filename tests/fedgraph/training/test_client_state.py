@@ -359,6 +359,7 @@ class Runs(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
+@pytest.mark.process
 def test_any_history_gives_what_a_dict_would(monkeypatch):
     monkeypatch.setattr("fedgraph.support.files.os.fsync", lambda descriptor: None)
     run_state_machine_as_test(Runs, settings=settings(max_examples=80, stateful_step_count=30))

@@ -62,6 +62,7 @@ def test_results_and_gradients_are_those_of_the_plain_model():
     assert len(fast._built) == 1
 
 
+@pytest.mark.process
 def test_random_draws_are_those_of_the_plain_function():
     def dropped(values):
         return torch.nn.functional.dropout(values, 0.5)

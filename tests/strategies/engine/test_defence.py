@@ -98,6 +98,7 @@ def test_two_of_nine_clients_do_not_spoil_the_others(attacked, client, chosen, d
     assert honest(attacked(client, defence, **chosen)) > 0.7
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("nodes", [2, 9])
 def test_a_stock_strategy_is_defended_client_by_client(attacked, nodes):
     assert honest(attacked(AbsurdStock, nodes=nodes, method="fedavg")) < 0.35
@@ -173,6 +174,7 @@ def test_what_a_method_would_ignore_is_refused(attacked, method, defence, messag
         attacked(None, defence, method=method)
 
 
+@pytest.mark.process
 def test_one_owner_of_four_does_not_spoil_the_fusion(patches_tables, run_experiment):
     tables = {**patches_tables, "f3": {**patches_tables["f3"], "epochs": 20}}
     tables["train"] = {**patches_tables["train"], "local-epochs": 20}

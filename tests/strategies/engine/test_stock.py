@@ -142,6 +142,7 @@ def flowers_own(tables, name, rounds, initial, data_dir):
     return torch.cat([state[key].flatten().float() for key in sorted(state)])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", [name for name in flower.__all__ if name in STRATEGIES])
 def test_a_strategy_gives_what_it_gives_in_flowers_own_loop(digits_tables, run_experiment, data_dir, name):
     """For any number of nodes: it sees a reply of each client."""
@@ -556,6 +557,7 @@ def test_fedprox_has_a_proximal_term_unless_told_otherwise(digits_tables, run_ex
     assert run_experiment(digits_tables).summary()["weights_sha256"] == told[1]["weights_sha256"]
 
 
+@pytest.mark.process
 def test_no_built_in_method_is_another_one_by_default(digits_tables, run_experiment):
     """All that are of rounds, as ``--compare`` runs them: what clients are measured with is nowhere the same."""
     digits_tables["graph"] = {"source": "complete"}

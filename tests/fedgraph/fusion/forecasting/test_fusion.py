@@ -83,6 +83,7 @@ def errors(network, windows):
     return (forecasts(network, windows) - windows.targets).abs().mean((1, 2))
 
 
+@pytest.mark.process
 def test_a_learned_graph_finds_who_knows_the_future():
     training, validation, test = relayed(2000), relayed(300, 1), relayed(300, 2)
     keys = {"steps": 1500, "evaluate_every": 100, "hidden": 24, "aligned_size": 12, "learning_rate": 0.01}
