@@ -11,6 +11,10 @@ From Python::
     fedgraph.run_methods("sfl/digits.toml", ["sfl", "fedavg", "local"]).metrics
     fedgraph.load_run("runs/sfl-digits-20260101-120000").report()
     fedgraph.predict("runs/f3-digits-20260101-120000").predictions
+
+Without a federation::
+
+    fedgraph.FusionClassifier().fit({"mercy": embeddings, "ucla": others}, labels).graph_
 """
 
 from pathlib import Path
@@ -18,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedgraph.graph import ClientGraph
+    from fedgraph.fusion import FusionClassifier
     from fedgraph.runs import Comparison, Run, compare, load_run
     from fedgraph.runs.predicting import predict
     from fedgraph.runs.running import resume, run, run_methods
@@ -31,6 +36,7 @@ __version__ = "0.2.0"
 __all__ = [
     "ClientGraph",
     "Comparison",
+    "FusionClassifier",
     "Run",
     "compare",
     "load_run",
@@ -42,6 +48,7 @@ __all__ = [
 
 _MODULES = {
     "ClientGraph": "graph",
+    "FusionClassifier": "fusion",
     "predict": "runs.predicting",
     "resume": "runs.running",
     "run": "runs.running",

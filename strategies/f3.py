@@ -20,17 +20,15 @@ from fedgraph.fusion import (
     FittedFusion,
     FusionData,
     FusionSettings,
-    GraphFusion,
     Prediction,
     calibration,
     check_fusion,
     fit,
     owner_scores,
-    predict,
     scores,
     votes,
 )
-from fedgraph.graph import ClientGraph, write_graph
+from fedgraph.graph import write_graph
 from fedgraph.messages import to_record
 from fedgraph.methods.f3 import F3Settings
 from fedgraph.privacy.noise import privacy_facts
@@ -86,9 +84,7 @@ class F3(OwnersStrategy[F3Settings]):
         )  # fmt: skip
         fusion.write(self.plan.folder.fusion)
         self._write_learned(fusion)
-        prediction = predict(
-            found.network, joined.embeddings, joined.present, self.settings.draws, self.plan.seed, self.settings.average
-        )
+        prediction = fusion.predict(joined.embeddings, joined.present)
         arrays = to_record(found.network.state_dict())
         facts = {"fusion": found.facts(), "notes": self._threshold_notes(joined, prediction)}
         return self._outcome(joined, prediction, fusion.parameters, found.epoch, facts), arrays
@@ -154,23 +150,17 @@ class F3(OwnersStrategy[F3Settings]):
 
     def _write_learned(self, fusion: FittedFusion) -> None:
         """Write the learned graph and the alignment to the run folder."""
-        network, folder = fusion.network, self.plan.folder.path
-        if not isinstance(network, GraphFusion):
-            return
-        if network.consensus is not None and self.settings.graph != "given":
-            write_graph(
-                ClientGraph.from_dense(fusion.owners, network.consensus.expected(), directed=False),
-                folder / "learned-graph.npz",
-            )
-        if self.settings.alignment != "none":
-            matrices = network.alignment.matrices().detach().cpu()
+        folder, matrices = self.plan.folder.path, fusion.alignment
+        if fusion.graph is not None and self.settings.graph != "given":
+            write_graph(fusion.graph, folder / "learned-graph.npz")
+        if matrices is not None:
             with replacing(folder / "alignment.npz") as path, path.open("wb") as stream:
                 np.savez(stream, owners=np.array(fusion.owners), matrices=matrices.numpy())
 
 
 def warn_of_unaligned(settings: FusionSettings, joined: JoinedSamples) -> None:
     """Log a warning that names owners without training samples, whose alignment is random but used in predictions."""
-    if settings.fusion == "concatenation" or settings.alignment == "none" or not settings.alignment_trained:
+    if not settings.learns_alignment:
         return
     trained = joined.present[joined.of_split("train")].any(0)
     unaligned = [joined.owners[place] for place in (joined.present.any(0) & ~trained).nonzero().flatten().tolist()]

@@ -13,12 +13,11 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
-from torch.nn.functional import pad
 from typing_extensions import TypeVar
 
 from fedgraph.data import SPLITS
 from fedgraph.federation import JoinedSamples
-from fedgraph.fusion import FittedFusion, Prediction, predict
+from fedgraph.fusion import FittedFusion, Prediction
 from fedgraph.messages import to_record
 from fedgraph.methods.f3 import F3InferenceSettings
 from fedgraph.privacy.noise import privacy_facts
@@ -55,10 +54,7 @@ class F3Inference(OwnersStrategy[F3InferenceSettings]):
         fusion = FittedFusion.read(fusion_file(settings.run))
         joined = self.samples(grid, (settings.samples,), owners=fusion.owners, fingerprints=fusion.models)
         joined = unchanged(self, fusion, joined, sent=True)
-        # Where no owner with a long embedding answered, embeddings are shorter than the fusion model expects.
-        embeddings = pad(joined.embeddings, (0, int(fusion.sizes.max()) - joined.embeddings.shape[2]))
-        average = fusion.settings.average
-        prediction = predict(fusion.network, embeddings, joined.present, settings.draws, self.plan.seed, average)
+        prediction = fusion.predict(joined.embeddings, joined.present, settings.draws, self.plan.seed)
         return predicted(
             self, fusion, joined, prediction, {"bytes_per_owner": bytes_per_owner(joined, len(joined.keys))}
         )

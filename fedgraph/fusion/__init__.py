@@ -6,26 +6,38 @@ Settings, the fusion network that they describe, its training, and predictions. 
     >>> from fedgraph.fusion import FusionSettings
     >>> FusionSettings(graph="none").alignment
     'soft'
+
+Without a federation, and in scikit-learn's manner, :class:`FusionClassifier`::
+
+    from fedgraph import FusionClassifier
+
+    fusion = FusionClassifier().fit({"mercy": embeddings, "ucla": others}, labels)
+    fusion.predict_proba({"mercy": new}), fusion.graph_
 """
+
+from typing import TYPE_CHECKING, Any
 
 from fedgraph.fusion.alignment import HardAlignment, Parameterisation, sinkhorn
 from fedgraph.fusion.build import build_network, check_fusion
 from fedgraph.fusion.learning import class_weights, learn, optimizer_of
 from fedgraph.fusion.model_file import FittedFusion
-from fedgraph.fusion.network import FusionNetwork, GraphFusion
+from fedgraph.fusion.network import FusionNetwork
 from fedgraph.fusion.prediction import Prediction, predict
 from fedgraph.fusion.scores import decided, log_loss, owner_scores, scores
 from fedgraph.fusion.secret import SecretFusion, Stages
 from fedgraph.fusion.settings import FusionSettings, Rate, SingleFusion
 from fedgraph.fusion.training import FusionData, FusionEpoch, fit
 
+if TYPE_CHECKING:
+    from fedgraph.fusion.classifier import FusionClassifier
+
 __all__ = [
     "FittedFusion",
+    "FusionClassifier",
     "FusionData",
     "FusionEpoch",
     "FusionNetwork",
     "FusionSettings",
-    "GraphFusion",
     "HardAlignment",
     "Parameterisation",
     "Prediction",
@@ -46,3 +58,12 @@ __all__ = [
     "scores",
     "sinkhorn",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the classifier when it is asked for: scikit-learn takes a second, and no run needs it."""
+    if name != "FusionClassifier":
+        raise AttributeError(f"module 'fedgraph.fusion' has no attribute '{name}'")
+    from fedgraph.fusion.classifier import FusionClassifier
+
+    return FusionClassifier

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fedgraph.fusion.build import build_network
-from fedgraph.fusion.network import FusionNetwork
+from fedgraph.fusion.network import FusionNetwork, GraphFusion
+from fedgraph.fusion.prediction import Prediction, predict
 from fedgraph.fusion.settings import FusionSettings
+from fedgraph.graph import ClientGraph
 from fedgraph.models import flattened
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import load_state, save_state
@@ -91,6 +94,40 @@ class FittedFusion:
             given=given,
             seed=state["seed"],
         )
+
+    @property
+    def graph(self) -> ClientGraph | None:
+        """The graph over the owners, learned or given; None for networks without one, and for ensembles."""
+        if not isinstance(self.network, GraphFusion) or self.network.consensus is None:
+            return None
+        given = self.settings.graph == "given"
+        return ClientGraph.from_dense(self.owners, self.network.consensus.expected().cpu(), directed=given)
+
+    @property
+    def alignment(self) -> Tensor | None:
+        """The matrices P_i, ``[owners, aligned, size]``; None where embeddings are not aligned, and for ensembles."""
+        if not isinstance(self.network, GraphFusion) or self.settings.alignment == "none":
+            return None
+        return self.network.alignment.matrices().detach().cpu()
+
+    def predict(
+        self, embeddings: Tensor, present: Tensor, draws: int | None = None, seed: int | None = None
+    ) -> Prediction:
+        """Predict samples.
+
+        Parameters
+        ----------
+        embeddings : Tensor
+            float32 ``[samples, owners, size]``; shorter than the longest in training where no owner with a long one
+            has a sample.
+        present : Tensor
+            bool ``[samples, owners]``.
+        draws, seed : int, optional
+            Number and seed of the graphs over which predictions are averaged; by default as in training.
+        """
+        embeddings = pad(embeddings, (0, int(self.sizes.max()) - embeddings.shape[2]))
+        number, own = self.settings.draws if draws is None else draws, self.seed if seed is None else seed
+        return predict(self.network, embeddings, present, number, own, self.settings.average)
 
     @property
     def parameters(self) -> Tensor:

@@ -107,6 +107,11 @@ class FusionSettings(Settings):
     workers: int | None = Field(default=None, ge=1)
     device: Literal["cpu", "auto", "cuda"] = "auto"
 
+    @property
+    def learns_alignment(self) -> bool:
+        """Whether every owner has an alignment of its own that is learned from the training samples it has."""
+        return self.fusion != "concatenation" and self.alignment != "none" and self.alignment_trained
+
     def networks(self, seed: int) -> list[tuple[FusionSettings, int]]:
         """Return the settings and the seed of each network to train: the members of an ensemble, or one.
 

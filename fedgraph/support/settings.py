@@ -162,6 +162,48 @@ def parse(kind: type[S], table: Mapping[str, Any], where: str) -> S:
         raise ExperimentError("\n".join(lines)) from None
 
 
+def of_keywords(kind: type[S], keywords: Mapping[str, Any], where: str) -> S:
+    """Validate settings that are given as keywords of a Python call, named as the fields are.
+
+    Parameters
+    ----------
+    kind : type
+        The settings class.
+    keywords : mapping
+        By field.
+    where : str
+        Names the call in messages, e.g. ``F3``.
+
+    Returns
+    -------
+    Settings
+        Of class ``kind``.
+
+    Raises
+    ------
+    TypeError
+        For a keyword that is no field, as Python does for functions.
+    ValueError
+        For a value that a field cannot have.
+    """
+    known = list(kind.model_fields)
+    unknown = [name for name in keywords if name not in known]
+    if unknown:
+        raise TypeError(
+            f"{where} has no parameter {', '.join(map(repr, unknown))}; it has {', '.join(known)}"
+            f"{similar(unknown, known)}"
+        )
+    try:
+        return kind.model_validate(dict(keywords))
+    except ValidationError as error:
+        lines = []
+        for problem in error.errors():
+            key = ".".join(str(part) for part in problem["loc"]).replace("-", "_")
+            text = problem["msg"].removeprefix("Value error, ")
+            lines.append(f"{where}: {key}: {text} (got {problem['input']!r})" if key else f"{where}: {text}")
+        raise ValueError("\n".join(lines)) from None
+
+
 _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Step = tuple[Annotated[int, Field(ge=1)], _Number]
 

@@ -1,0 +1,452 @@
+"""F3 without a federation: embeddings of owners in, a classifier in scikit-learn's manner out.
+
+Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import accuracy_score
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
+
+from fedgraph.data.owners import SAMPLE_SPLITS
+from fedgraph.fusion.build import build_network
+from fedgraph.fusion.model_file import FittedFusion
+from fedgraph.fusion.owner_samples import OwnerSamples, columns_of, of_columns, of_mapping
+from fedgraph.fusion.prediction import Prediction
+from fedgraph.fusion.scores import decided
+from fedgraph.fusion.settings import FusionSettings
+from fedgraph.fusion.training import FusionData, FusionEpoch, FusionFit, fit
+from fedgraph.graph import ClientGraph
+from fedgraph.support.errors import DataError, ExperimentError, GraphError, quoted
+from fedgraph.support.randomness import generator
+from fedgraph.support.settings import of_keywords
+
+_OWN = ("owners", "validation_fraction", "random_state")
+"""Parameters that are no settings of the fusion."""
+
+_TRAIN, _VALIDATION = SAMPLE_SPLITS.index("train"), SAMPLE_SPLITS.index("validation")
+
+
+class FusionClassifier(ClassifierMixin, BaseEstimator):
+    """Fuses embeddings that several owners have of the same samples, with a learned consensus graph over the owners.
+
+    Parameters are those of ``[f3]`` in an experiment, with the same defaults (``fedgraph keys f3`` explains them), and
+    three more. What is learned from the same embeddings with the same seed is what a run of F3 learns, bit for bit.
+
+    X is a mapping of owners to their embeddings ``[samples, size]``, sizes may differ:
+
+    - NumPy arrays, tensors or lists, whose rows are the same samples; or
+    - data frames of pandas, whose index has the ids of samples, or pairs ``(ids, embeddings)``: samples are joined by
+      id, an owner may lack some, and y is a Series with ids as index, a mapping of ids to labels, or a pair ``(ids,
+      labels)``. Predictions are then a Series or a data frame with the ids as index.
+
+    A row of NaN alone is a sample that the owner lacks. For tools of scikit-learn X may be one array or data frame
+    ``[samples, features]``, whose columns ``owners`` assigns; its index is not looked at.
+
+    Parameters
+    ----------
+    owners : mapping or int, optional
+        Which columns of a single array are whose: by owner a slice, or a list of positions or of names of columns; or a
+        number of equal parts.
+    graph : str or ClientGraph, default "icdf"
+        As in ``[f3]``; a ClientGraph over the owners is ``graph = "given"`` there.
+    members, reference_options : mapping, optional
+        As in ``[f3]``; None is the default there.
+    validation_fraction : float, default 0.1
+        Share of the samples of ``fit``, of each class alike, by which the best epoch and learning rate are chosen; not
+        used where ``fit`` is given validation samples.
+    random_state : int, RandomState or None
+        Seed of the initial weights, the order of samples, the graphs and the validation samples; an int is the seed of
+        an experiment.
+
+    Attributes
+    ----------
+    classes_ : ndarray
+        The classes, sorted.
+    owners_ : tuple of str
+        The owners, sorted by name, as everywhere.
+    graph_ : ClientGraph or None
+        The graph over the owners: learned edge probabilities, nearest neighbours, or as given; None for a fusion
+        without a graph, and for an ensemble.
+    history_ : DataFrame
+        Losses by ``learning_rate`` and ``epoch``.
+    n_iter_ : int
+        The epoch that was chosen.
+    validation_loss_ : float
+        The loss of the validation samples at that epoch.
+    fusion_ : FittedFusion
+        The model, as in the file of a run.
+
+    Examples
+    --------
+    Two owners of different features of the same flowers, of which the second lacks some:
+
+    >>> from sklearn.datasets import load_iris
+    >>> from fedgraph import FusionClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> petals = X[:, 2:].copy()
+    >>> petals[::10] = float("nan")
+    >>> fusion = FusionClassifier(scaling="owner", epochs=100, learning_rates=(0.01,), random_state=0)
+    >>> fusion.fit({"sepals": X[:, :2], "petals": petals}, y).score({"sepals": X[:, :2], "petals": petals}, y) > 0.9
+    True
+    >>> fusion.graph_
+    ClientGraph(2 clients, 1 edges, undirected)
+    """
+
+    def __init__(
+        self,
+        *,
+        owners: Mapping[str, Any] | int | None = None,
+        fusion: str = "graph",
+        members: Mapping[str, int] | None = None,
+        member_weights: str = "equal",
+        scaling: str = "none",
+        alignment: str = "soft",
+        alignment_trained: bool = True,
+        alignment_affine: bool = False,
+        sinkhorn: str = "square",
+        sinkhorn_entropy: float = 0.0,
+        aligned_size: int | None = None,
+        graph: str | ClientGraph = "icdf",
+        reference: str = "Normal",
+        reference_options: Mapping[str, float] | None = None,
+        temperature: float = 0.1,
+        draw_per: str = "sample",
+        draws: int = 10,
+        average: str = "probabilities",
+        neighbours: int = 10,
+        absent: str = "left-out",
+        hidden: int = 8,
+        head: Sequence[int] = (),
+        concatenation_hidden: Sequence[int] = (64,),
+        epochs: int = 500,
+        patience: int = 50,
+        monitor: str = "loss",
+        calibrated: bool = False,
+        learning_rates: Sequence[float] = (0.01, 0.001),
+        batch_size: int = 100,
+        owner_dropout: float = 0.0,
+        weight_decay: float = 0.0,
+        class_weights: str = "none",
+        workers: int | None = None,
+        device: str = "auto",
+        validation_fraction: float = 0.1,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.owners = owners
+        self.fusion = fusion
+        self.members = members
+        self.member_weights = member_weights
+        self.scaling = scaling
+        self.alignment = alignment
+        self.alignment_trained = alignment_trained
+        self.alignment_affine = alignment_affine
+        self.sinkhorn = sinkhorn
+        self.sinkhorn_entropy = sinkhorn_entropy
+        self.aligned_size = aligned_size
+        self.graph = graph
+        self.reference = reference
+        self.reference_options = reference_options
+        self.temperature = temperature
+        self.draw_per = draw_per
+        self.draws = draws
+        self.average = average
+        self.neighbours = neighbours
+        self.absent = absent
+        self.hidden = hidden
+        self.head = head
+        self.concatenation_hidden = concatenation_hidden
+        self.epochs = epochs
+        self.patience = patience
+        self.monitor = monitor
+        self.calibrated = calibrated
+        self.learning_rates = learning_rates
+        self.batch_size = batch_size
+        self.owner_dropout = owner_dropout
+        self.weight_decay = weight_decay
+        self.class_weights = class_weights
+        self.workers = workers
+        self.device = device
+        self.validation_fraction = validation_fraction
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, validation: tuple[Any, Any] | None = None) -> FusionClassifier:
+        """Train the fusion model.
+
+        Parameters
+        ----------
+        X : mapping or array
+            Embeddings by owner, or one array; see the class.
+        y : array or labels by id
+            The labels.
+        validation : pair, optional
+            ``(X, y)`` of samples by which the best epoch and learning rate are chosen; by default some are held out.
+
+        Returns
+        -------
+        FusionClassifier
+            Itself.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For parameters and samples that cannot be used.
+        RunError
+            When training diverges at every learning rate.
+        """
+        settings = self._settings()
+        samples = self._samples(X, fitting=True)
+        labels = _checked_labels(samples, y)
+        classes = np.unique(labels)
+        if len(classes) < 2:
+            raise ValueError(f"y has samples of one class only, {classes[0]!r}: a classifier needs two classes or more")
+        seed, order = _seed(self.random_state), samples.order
+        embeddings, present = samples.embeddings[order], samples.present[order]
+        codes = _codes(labels, classes)[order]
+        if validation is None:
+            split = held_out(codes, self.validation_fraction, seed)
+        else:
+            other = self._samples(validation[0], fitting=False).over(samples.owners, samples.sizes)
+            rows = other.order
+            told = _codes(_checked_labels(other, validation[1]), classes)[rows]
+            split = torch.tensor([_TRAIN] * len(codes) + [_VALIDATION] * len(told))
+            embeddings = torch.cat([embeddings, other.embeddings[rows]])
+            present, codes = torch.cat([present, other.present[rows]]), torch.cat([codes, told])
+        given = self._given(samples.owners)
+        data = FusionData(embeddings, present, codes, split, samples.sizes, len(classes), given)
+        self._fit_data(settings, data, samples.owners, classes, seed)
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        """Predict the probability of each class, averaged over draws of the graph.
+
+        Parameters
+        ----------
+        X : mapping or array
+            Embeddings by owner; an owner may be left out. Or one array.
+
+        Returns
+        -------
+        ndarray or DataFrame
+            float32 ``[samples, classes]``; a data frame where owners give ids of samples.
+        """
+        check_is_fitted(self)
+        samples = self._samples(X, fitting=False)
+        found = self._predicted(samples).probabilities.numpy()
+        return found if samples.ids is None else _frame(found, samples.ids, self.classes_)
+
+    def predict(self, X: Any) -> Any:
+        """Predict the most probable class.
+
+        Parameters
+        ----------
+        X : mapping or array
+            As :meth:`predict_proba`.
+
+        Returns
+        -------
+        ndarray or Series
+            ``[samples]``; a Series where owners give ids of samples.
+        """
+        check_is_fitted(self)
+        samples = self._samples(X, fitting=False)
+        found = self._decided(samples)
+        if samples.ids is None:
+            return found
+        import pandas as pd
+
+        return pd.Series(found, pd.Index(samples.ids))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy of predictions of X, whose labels y may be given in all forms that ``fit`` takes."""
+        check_is_fitted(self)
+        samples = self._samples(X, fitting=False)
+        return float(accuracy_score(samples.labels(y), self._decided(samples), sample_weight=sample_weight))
+
+    def save(self, path: str | Path) -> None:
+        """Write the model atomically, as ``fusion.safetensors`` of a run; classes that are not text become text."""
+        check_is_fitted(self)
+        self.fusion_.write(Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> FusionClassifier:
+        """Read a model that :meth:`save` or a run of F3 has written; its classes are text.
+
+        Raises
+        ------
+        RunError
+            When the file is missing, broken or no such model.
+        """
+        fusion = FittedFusion.read(Path(path))
+        chosen = {name: getattr(fusion.settings, name) for name in FusionSettings.model_fields}
+        made = cls(**chosen, random_state=fusion.seed)
+        made._take(fusion, np.array(fusion.classes))
+        return made
+
+    # ---- of a federation too ---------------------------------------------------------------------------------------
+
+    def _fit_data(
+        self,
+        settings: FusionSettings,
+        data: FusionData,
+        owners: Sequence[str],
+        classes: NDArray[Any],
+        seed: int,
+        fingerprints: Sequence[str] | None = None,
+        on_epoch: Callable[[FusionEpoch], None] | None = None,
+    ) -> None:
+        """Train on samples that have been joined and split, as the server of a federation has them too."""
+        try:
+            build_network(settings, data.sizes, data.classes, data.given, seed)
+            found = fit(settings, data, seed, on_epoch)
+        except (DataError, ExperimentError) as error:
+            raise ValueError(str(error)) from error
+        fusion = FittedFusion(
+            found.network, settings, tuple(owners), data.sizes, tuple(map(str, classes)),
+            tuple(fingerprints or ("",) * len(owners)), data.given, seed,
+        )  # fmt: skip
+        self._take(fusion, classes)
+        self._take_history(found)
+
+    def _take(self, fusion: FittedFusion, classes: NDArray[Any]) -> None:
+        self.fusion_, self.classes_ = fusion, classes
+        self.owners_, self.graph_ = fusion.owners, fusion.graph
+
+    def _take_history(self, found: FusionFit) -> None:
+        import pandas as pd
+
+        self.history_ = pd.DataFrame([vars(epoch) for epoch in found.history])
+        self.n_iter_, self.validation_loss_ = found.epoch, found.validation_loss
+
+    # ---- parameters and inputs -------------------------------------------------------------------------------------
+
+    def _settings(self) -> FusionSettings:
+        keywords = {name: value for name, value in self.get_params(deep=False).items() if name not in _OWN}
+        if isinstance(self.graph, ClientGraph):
+            keywords["graph"] = "given"
+        chosen = {name: value for name, value in keywords.items() if value is not None}
+        return of_keywords(FusionSettings, chosen, type(self).__name__)
+
+    def _given(self, owners: Sequence[str]) -> Tensor | None:
+        """Return the given graph over the owners, as an experiment has it."""
+        if not isinstance(self.graph, ClientGraph):
+            return None
+        try:
+            return self.graph.subgraph(owners).dense().float()
+        except GraphError as error:
+            raise ValueError(str(error)) from error
+
+    def _samples(self, X: Any, fitting: bool) -> OwnerSamples:
+        """Read X in any of its forms."""
+        # Some sparse matrices of SciPy are dicts too.
+        if isinstance(X, Mapping) and not hasattr(X, "toarray"):
+            samples = of_mapping(X)
+            if fitting:
+                for name in ("n_features_in_", "feature_names_in_"):
+                    self.__dict__.pop(name, None)
+        else:
+            if not fitting and self.owners is None:
+                raise ValueError(
+                    "the model was fitted on embeddings by owner, and X is one array: give a mapping by owner"
+                )
+            values = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=fitting)
+            names = getattr(self, "feature_names_in_", None)
+            samples = of_columns(values, columns_of(self.owners, values.shape[1], names))
+        if not len(samples):
+            raise ValueError("there are 0 samples while a minimum of 1 is required")
+        return samples
+
+    def _predicted(self, samples: OwnerSamples) -> Prediction:
+        samples = samples.over(self.owners_, self.fusion_.sizes)
+        return self.fusion_.predict(samples.embeddings, samples.present)
+
+    def _decided(self, samples: OwnerSamples) -> NDArray[Any]:
+        found: NDArray[Any] = self.classes_[decided(self._predicted(samples).probabilities).numpy()]
+        return found
+
+
+def held_out(labels: Tensor, fraction: float, seed: int) -> Tensor:
+    """Return which samples train and which validate, of each class about the same ``fraction``, and never its last.
+
+    Parameters
+    ----------
+    labels : Tensor
+        int64 ``[samples]``.
+    fraction : float
+        Share of the validation samples.
+    seed : int
+        Seed of the choice.
+
+    Returns
+    -------
+    Tensor
+        Index into ``SAMPLE_SPLITS``, ``[samples]``.
+
+    Raises
+    ------
+    ValueError
+        When the fraction is not between 0 and 1, and for too few samples.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"validation_fraction is above 0 and below 1; got {fraction}")
+    number = len(labels)
+    order = torch.randperm(number, generator=generator(seed, "validation samples"))
+    sorted_labels, rows = labels[order].sort(stable=True)
+    rows = order[rows]
+    counts = torch.bincount(sorted_labels)
+    rank = torch.arange(number) - (counts.cumsum(0) - counts)[sorted_labels]
+    # Of samples at the same share of the way through their class, whole classes come one after the other.
+    ahead = torch.where(rank < counts[sorted_labels] - 1, (rank + 0.5) / counts[sorted_labels], torch.inf)
+    wanted = max(1, round(fraction * number))
+    chosen = rows[ahead.argsort(stable=True)[: min(wanted, int(ahead.isfinite().sum()))]]
+    if not len(chosen):
+        raise ValueError(
+            f"of n_samples={number} none can be held out for validation, as each is the only one of its class: "
+            f"{number} sample(s) are too few, or give fit validation samples"
+        )
+    split = torch.full((number,), _TRAIN)
+    split[chosen] = _VALIDATION
+    return split
+
+
+def _checked_labels(samples: OwnerSamples, y: Any) -> NDArray[Any]:
+    """Return the labels of samples, as classes."""
+    if y is None:
+        raise ValueError("requires y to be passed, but the target y is None")
+    labels: NDArray[Any] = column_or_1d(samples.labels(y), warn=True)
+    check_classification_targets(labels)
+    return labels
+
+
+def _codes(labels: NDArray[Any], classes: NDArray[Any]) -> Tensor:
+    """Return the positions of labels among the classes, int64 ``[samples]``."""
+    unknown = {*labels.tolist()} - {*classes.tolist()}
+    if unknown:
+        raise ValueError(
+            f"validation samples have classes that no training sample has: {quoted(list(map(str, unknown)))}"
+        )
+    return torch.from_numpy(np.searchsorted(classes, labels))
+
+
+def _seed(random_state: Any) -> int:
+    """Return the seed of an experiment: an int itself, or one drawn from the random state."""
+    if isinstance(random_state, (int, np.integer)):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def _frame(values: NDArray[Any], ids: Sequence[Any], columns: NDArray[Any]) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame(values, pd.Index(ids), columns)

@@ -1,0 +1,320 @@
+"""Embeddings of owners as a user of Python has them, put together by sample, and the labels of these samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedgraph.support.errors import quoted
+
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class OwnerSamples:
+    """Samples of several owners.
+
+    Attributes
+    ----------
+    owners : tuple of str
+        Names of the owners, sorted.
+    embeddings : Tensor
+        float32 ``[samples, owners, size]``, 0 where an owner lacks a sample and beyond its own size.
+    present : Tensor
+        bool ``[samples, owners]``.
+    sizes : Tensor
+        int64 ``[owners]``, length of each owner's embedding; 0 for an owner without any sample.
+    ids : tuple or None
+        Ids of the samples, in the order in which owners give them; None where samples are numbered.
+    same_ids : bool
+        Whether all owners give the same ids in the same order, so that labels without ids can only be in that order.
+    """
+
+    owners: tuple[str, ...]
+    embeddings: Tensor
+    present: Tensor
+    sizes: Tensor
+    ids: tuple[Any, ...] | None = None
+    same_ids: bool = False
+
+    def __len__(self) -> int:
+        return len(self.present)
+
+    @property
+    def order(self) -> list[int]:
+        """The positions of the samples as the federation sorts them: by the text of their ids."""
+        if self.ids is None:
+            return list(range(len(self)))
+        texts = [str(each) for each in self.ids]
+        return sorted(range(len(texts)), key=texts.__getitem__)
+
+    def labels(self, y: Any) -> NDArray[Any]:
+        """Return the labels in the order of the samples, ``[samples]``, or in whatever shape y has.
+
+        Parameters
+        ----------
+        y : array, pandas Series, mapping or pair
+            Labels of samples by their number; or, where owners give ids, a Series with the ids as index, a mapping of
+            ids to labels, or a pair of ids and labels. Labels of samples that no owner has are not used.
+
+        Raises
+        ------
+        ValueError
+            When a sample has no label, or it cannot be told which label is whose.
+        """
+        if self.ids is None or (self.same_ids and not _has_ids(y)):
+            values = np.asarray(y)
+            if not values.ndim:
+                raise ValueError(f"y should be a 1d array of labels; got {y!r}")
+            if len(values) != len(self):
+                raise ValueError(f"found {len(self)} samples and {len(values)} labels: inconsistent numbers of samples")
+            return values
+        by_id = _labels_by_id(y)
+        lacking = [str(each) for each in self.ids if each not in by_id]
+        if lacking:
+            raise ValueError(
+                f"y has no label of {len(lacking)} of {len(self)} samples: {quoted(lacking, _MOST_NAMED)}; ids and "
+                "their types have to be the same as the owners'"
+            )
+        return np.asarray([by_id[each] for each in self.ids])
+
+    def over(self, owners: Sequence[str], sizes: Tensor) -> OwnerSamples:
+        """Return the samples with a column for each of ``owners``, as a model over these needs them.
+
+        Raises
+        ------
+        ValueError
+            For an owner that is not among them, and one whose embeddings have another length than ``sizes`` says.
+        """
+        unknown = [name for name in self.owners if name not in owners]
+        if unknown:
+            raise ValueError(f"unknown owners: {quoted(unknown)}; the model was fitted on {quoted(list(owners), 8)}")
+        embeddings = torch.zeros(len(self), len(owners), int(sizes.max()))
+        present = torch.zeros(len(self), len(owners), dtype=torch.bool)
+        for column, name in enumerate(self.owners):
+            place, size = owners.index(name), int(self.sizes[column])
+            if not bool(self.present[:, column].any()):
+                continue
+            if size != int(sizes[place]):
+                raise ValueError(
+                    f"embeddings of owner '{name}' have {size} numbers; those that the model was fitted on had "
+                    f"{int(sizes[place])}"
+                )
+            embeddings[:, place, :size] = self.embeddings[:, column, :size]
+            present[:, place] = self.present[:, column]
+        return replace(self, owners=tuple(owners), embeddings=embeddings, present=present, sizes=sizes)
+
+
+def of_mapping(found: Mapping[Any, Any]) -> OwnerSamples:
+    """Put together what owners have, given by name.
+
+    Parameters
+    ----------
+    found : mapping
+        By owner its embeddings ``[samples, size]``: all arrays or tensors, whose rows are the same samples; or all data
+        frames of pandas, whose index has the ids of the samples, or pairs of ids and embeddings. A row of NaN is a
+        sample that the owner lacks.
+
+    Raises
+    ------
+    ValueError
+        For anything else.
+    """
+    if not found:
+        raise ValueError("there are no owners: give the embeddings of each by its name")
+    names = {str(name): value for name, value in found.items()}
+    if len(names) < len(found):
+        raise ValueError("two owners have the same name")
+    owners = tuple(sorted(names))
+    read = {name: _ids_and_values(name, names[name]) for name in owners}
+    keyed = [name for name in owners if read[name][0] is not None]
+    if keyed and len(keyed) < len(owners):
+        others = [name for name in owners if name not in keyed]
+        raise ValueError(
+            f"{quoted(keyed)} give ids of their samples and {quoted(others)} none: give ids of all, as data frames "
+            "with an index or as pairs (ids, embeddings), or of none"
+        )
+    arrays = {name: values for name, (_, values) in read.items()}
+    if not keyed:
+        lengths = {name: len(values) for name, values in arrays.items()}
+        if len(set(lengths.values())) > 1:
+            told = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+            raise ValueError(
+                f"owners have different numbers of samples ({told}): give the ids of the samples too, as data frames "
+                "with an index or as pairs (ids, embeddings)"
+            )
+        return _placed(arrays, {name: list(range(length)) for name, length in lengths.items()}, None)
+    ids = {name: list(read[name][0] or ()) for name in owners}
+    every = list(dict.fromkeys(each for name in owners for each in ids[name]))
+    if len({str(each) for each in every}) < len(every):
+        raise ValueError(
+            "some ids of samples differ in their type alone, such as 1 and '1': give them the same type everywhere"
+        )
+    place_of = {each: place for place, each in enumerate(every)}
+    placed = _placed(arrays, {name: [place_of[each] for each in ids[name]] for name in owners}, tuple(every))
+    return replace(placed, same_ids=all(each == every for each in ids.values()))
+
+
+def of_columns(values: NDArray[Any], columns: Mapping[str, Sequence[int]]) -> OwnerSamples:
+    """Put together the samples of one array ``[samples, features]``, given which columns are whose."""
+    arrays = {name: _checked(name, values[:, list(columns[name])]) for name in sorted(columns)}
+    return _placed(arrays, {name: list(range(len(values))) for name in arrays}, None)
+
+
+def columns_of(owners: Any, num_columns: int, names: Sequence[str] | None) -> dict[str, list[int]]:
+    """Return which columns of an array are whose, by owner.
+
+    Parameters
+    ----------
+    owners : int or mapping
+        A number of equal parts, side by side; or by owner a slice, or a list of positions or of names of columns.
+    num_columns : int
+        Number of columns.
+    names : sequence of str, optional
+        Names of the columns, of a data frame.
+
+    Raises
+    ------
+    ValueError
+        When there are fewer columns than owners, an owner has none, or a column is not there.
+    """
+    if isinstance(owners, (int, np.integer)) and not isinstance(owners, bool):
+        if owners < 1:
+            raise ValueError(f"owners: a number of parts is at least 1; got {owners}")
+        if num_columns < owners:
+            raise ValueError(
+                f"{num_columns} feature(s) (shape=(n_samples, {num_columns})) while a minimum of {owners} is required, "
+                "one for each owner"
+            )
+        width = len(str(owners - 1))
+        parts = np.array_split(np.arange(num_columns), owners)
+        return {f"owner-{place:0{width}}": part.tolist() for place, part in enumerate(parts)}
+    if not isinstance(owners, Mapping) or not owners:
+        raise ValueError(
+            "X is one array, and owners does not say which of its columns are whose: give owners={'a': slice(0, 10), "
+            f"...}}, lists of columns, or a number of equal parts; or X as a mapping by owner (owners is {owners!r})"
+        )
+    return {str(owner): _columns_of_one(str(owner), each, num_columns, names) for owner, each in owners.items()}
+
+
+def _columns_of_one(owner: str, chosen: Any, num_columns: int, names: Sequence[str] | None) -> list[int]:
+    if isinstance(chosen, slice):
+        found = list(range(num_columns))[chosen]
+    else:
+        listed = np.atleast_1d(np.asarray(chosen)).tolist()
+        known = list(names) if names is not None else []
+        words = [each for each in listed if isinstance(each, str)]
+        lacking = [each for each in words if each not in known]
+        if lacking:
+            where = f"X has the columns {quoted(known, 8)}" if known else "X has no names of columns"
+            raise ValueError(f"owner '{owner}' has the columns {quoted(lacking)}, and {where}")
+        found = [known.index(each) if isinstance(each, str) else int(each) for each in listed]
+    outside = [place for place in found if not -num_columns <= place < num_columns]
+    if outside:
+        raise ValueError(f"owner '{owner}' has the column {outside[0]}, and X has {num_columns} columns")
+    if not found:
+        raise ValueError(f"owner '{owner}' has no column of the {num_columns} of X")
+    return found
+
+
+def _placed(
+    arrays: Mapping[str, NDArray[np.float32]], rows: Mapping[str, list[int]], ids: tuple[Any, ...] | None
+) -> OwnerSamples:
+    """Put each owner's rows into their places; a row of NaN is none."""
+    number = len(ids) if ids is not None else max(map(len, rows.values()))
+    sizes = torch.tensor([values.shape[1] for values in arrays.values()])
+    embeddings = torch.zeros(number, len(arrays), int(sizes.max()))
+    present = torch.zeros(number, len(arrays), dtype=torch.bool)
+    for column, (name, values) in enumerate(arrays.items()):
+        there = torch.from_numpy(~np.isnan(values).all(1))
+        places = torch.tensor(rows[name], dtype=torch.int64)[there]
+        embeddings[places, column, : values.shape[1]] = torch.from_numpy(values)[there]
+        present[places, column] = True
+    return OwnerSamples(tuple(arrays), embeddings, present, sizes, ids)
+
+
+def _ids_and_values(owner: str, given: Any) -> tuple[list[Any] | None, NDArray[np.float32]]:
+    """Read what one owner has."""
+    if isinstance(given, tuple):
+        if len(given) != 2:
+            raise ValueError(f"owner '{owner}' has a tuple of length {len(given)}; a pair is (ids, embeddings)")
+        ids, values = _plain_ids(given[0]), _checked(owner, given[1])
+    elif _is_frame(given):
+        ids, values = _plain_ids(given.index), _checked(owner, given)
+    else:
+        return None, _checked(owner, given)
+    if len(ids) != len(values):
+        raise ValueError(f"owner '{owner}' has {len(ids)} ids of samples and {len(values)} embeddings")
+    if len(set(ids)) < len(ids):
+        twice = next(each for each in ids if ids.count(each) > 1)
+        raise ValueError(f"owner '{owner}' has the sample {twice!r} more than once")
+    return ids, values
+
+
+def _plain_ids(ids: Any) -> list[Any]:
+    """Return ids as plain Python values, so that 1 of NumPy and 1 of Python are the same."""
+    return list(ids.tolist()) if hasattr(ids, "tolist") else list(ids)
+
+
+def _checked(owner: str, given: Any) -> NDArray[np.float32]:
+    """Return an owner's embeddings as float32 ``[samples, size]``, in which whole rows may be NaN."""
+    if isinstance(given, Tensor):
+        given = given.detach().cpu()
+        given = given.float() if given.dtype == torch.bfloat16 else given
+    elif hasattr(given, "to_numpy"):
+        given = given.to_numpy()
+    try:
+        # Numbers beyond float32 are found below, as infinite.
+        with np.errstate(over="ignore"):
+            values = np.asarray(given).astype(np.float32)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"embeddings of owner '{owner}' are not numbers: {error}") from None
+    if values.ndim != 2 or not values.shape[1]:
+        raise ValueError(f"embeddings of owner '{owner}' are an array [samples, size]; got the shape {values.shape}")
+    missing = np.isnan(values)
+    broken = np.isinf(values).any(1) | (missing.any(1) & ~missing.all(1))
+    if broken.any():
+        raise ValueError(
+            f"the embedding of owner '{owner}' for the sample in row {int(broken.argmax())} has NaN or infinity in it "
+            "(or numbers too large for float32); a row of NaN alone is a sample that the owner lacks"
+        )
+    return values
+
+
+def _has_ids(y: Any) -> bool:
+    return isinstance(y, Mapping) or _is_frame(y) or (isinstance(y, tuple) and len(y) == 2)
+
+
+def _is_frame(given: Any) -> bool:
+    """Whether it is a data frame or series of pandas, whose index has the ids of samples."""
+    return hasattr(given, "index") and hasattr(given, "to_numpy")
+
+
+def _labels_by_id(y: Any) -> dict[Any, Any]:
+    """Return labels by the id of their sample."""
+    if isinstance(y, Mapping):
+        return dict(y)
+    if _is_frame(y):
+        values = y.to_numpy()
+        ids = _plain_ids(y.index)
+        if values.ndim == 2 and values.shape[1] == 1:
+            values = values[:, 0]
+    elif isinstance(y, tuple) and len(y) == 2:
+        ids, values = _plain_ids(y[0]), np.asarray(y[1])
+    else:
+        raise ValueError(
+            "samples have ids, and y has none: give a Series with the ids as index, a mapping of ids to labels, or a "
+            "pair (ids, labels)"
+        )
+    if values.ndim != 1 or len(values) != len(ids):
+        raise ValueError(f"y has {len(ids)} ids of samples and labels of shape {values.shape}")
+    found = dict(zip(ids, values, strict=True))
+    if len(found) < len(ids):
+        raise ValueError("y has more than one label of the same sample")
+    return found

@@ -1,0 +1,230 @@
+"""F3 in scikit-learn's manner: the estimator's contract, owners who lack samples, and the same model as a run's."""
+
+import inspect
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+import fedgraph
+from fedgraph.federation import JoinedSamples
+from fedgraph.fusion import FusionClassifier, FusionSettings
+from fedgraph.fusion.classifier import held_out
+from fedgraph.graph import ClientGraph
+from fedgraph.support.errors import RunError
+from fedgraph.support.files import load_state
+
+FAST = {"epochs": 40, "learning_rates": (0.05,), "draws": 2, "batch_size": 20, "workers": 1, "device": "cpu"}
+"""Enough to learn flowers."""
+
+
+@pytest.fixture(scope="module")
+def iris():
+    return load_iris(return_X_y=True)
+
+
+@pytest.fixture(scope="module")
+def by_owner(iris):
+    X, _ = iris
+    return {"sepals": X[:, :2], "petals": X[:, 2:]}
+
+
+@pytest.fixture
+def classifier():
+    return FusionClassifier(**FAST, scaling="owner", random_state=0)
+
+
+def test_it_keeps_the_contract_of_scikit_learn():
+    few = {"epochs": 15, "learning_rates": (0.1,), "draws": 1, "batch_size": 40, "workers": 1, "device": "cpu"}
+    found = check_estimator(FusionClassifier(owners=2, **few), on_skip=None)
+    assert {each["check_name"] for each in found if each["status"] == "skipped"} <= {"check_array_api_input"}
+    assert len([each for each in found if each["status"] == "passed"]) > 40
+
+
+def test_parameters_are_the_settings_of_f3_with_their_defaults():
+    parameters = inspect.signature(FusionClassifier).parameters
+    assert all(each.kind is inspect.Parameter.KEYWORD_ONLY for each in parameters.values())
+    defaults = {name: each.default for name, each in parameters.items()}
+    settings = FusionSettings()
+    own = {"owners": None, "validation_fraction": 0.1, "random_state": None}
+    told = {name: defaults.pop(name) for name in own}
+    assert told == own
+    filled = dict.fromkeys(("members", "reference_options"))
+    assert defaults == {name: getattr(settings, name) for name in FusionSettings.model_fields} | filled
+    assert FusionClassifier()._settings() == settings
+
+
+def test_owners_of_different_sizes_are_fused_and_their_graph_is_learned(iris, classifier):
+    X, y = iris
+    words = np.array(["setosa", "versicolor", "virginica"])[y]
+    found = classifier.fit({"b": X[:, 1:], "a": torch.from_numpy(X[:, :1])}, words)
+    assert found is classifier
+    assert (found.classes_.tolist(), found.owners_) == (["setosa", "versicolor", "virginica"], ("a", "b"))
+    assert found.graph_.names == ("a", "b")
+    assert 0 < float(found.graph_.dense()[0, 1]) < 1
+    assert found.score({"a": X[:, :1], "b": X[:, 1:]}, words) > 0.9
+    proba = found.predict_proba({"b": X[:, 1:], "a": X[:, :1]})
+    assert proba.shape == (150, 3)
+    np.testing.assert_allclose(proba.sum(1), 1, atol=1e-5)
+    assert (found.classes_[proba.argmax(1)] == found.predict({"a": X[:, :1], "b": X[:, 1:]})).all()
+    assert list(found.history_.columns) == ["learning_rate", "epoch", "training_loss", "validation_loss"]
+    assert found.validation_loss_ == found.history_.validation_loss[found.n_iter_ - 1]
+
+
+def test_samples_are_joined_by_id_whatever_form_owners_have_them_in(iris, classifier):
+    X, y = iris
+    ids = [f"flower-{number:03}" for number in range(150)]
+    there, shuffled = np.arange(0, 150, 2), np.random.default_rng(0).permutation(150)
+    frame = pd.DataFrame(X[shuffled, :2], index=[ids[place] for place in shuffled])
+    pair = [ids[place] for place in there], X[there, 2:]
+    labels = pd.Series(y, index=ids)
+    joined = classifier.fit({"sepals": frame, "petals": pair}, labels)
+    told = joined.predict({"petals": pair})
+    assert list(told.index) == pair[0]
+    assert (told.to_numpy() == y[there]).mean() > 0.9
+    proba = joined.predict_proba({"sepals": frame, "petals": pair})
+    assert list(proba.columns) == [0, 1, 2]
+    assert set(proba.index) == set(ids)
+    # The same as arrays with rows of NaN, for samples are sorted by id before they are learned from.
+    petals = X[:, 2:].copy()
+    petals[1::2] = np.nan
+    same = clone(classifier).fit({"petals": petals, "sepals": X[:, :2]}, y)
+    arrays = same.predict_proba({"petals": petals, "sepals": X[:, :2]})
+    np.testing.assert_array_equal(proba.loc[ids].to_numpy(), arrays)
+    for given in (dict(zip(ids, y, strict=True)), (ids[::-1], y[::-1]), labels[::-1]):
+        assert joined.score({"petals": pair}, given) == joined.score({"petals": pair}, labels)
+
+
+def test_labels_without_ids_do_where_all_owners_have_the_same_samples_in_the_same_order(iris, classifier):
+    X, y = iris
+    frames = {"a": pd.DataFrame(X[:, :2]), "b": pd.DataFrame(X[:, 2:])}
+    assert classifier.fit(frames, y).score(frames, y) > 0.9
+    frames["b"] = frames["b"][::-1]
+    with pytest.raises(ValueError, match="samples have ids, and y has none"):
+        classifier.fit(frames, y)
+
+
+def test_single_arrays_work_with_the_tools_of_scikit_learn(iris, classifier):
+    X, y = iris
+    columns = clone(classifier).set_params(owners={"sepals": slice(0, 2), "petals": [2, 3]})
+    assert cross_val_score(make_pipeline(StandardScaler(), columns), X, y, cv=3).min() > 0.85
+    search = GridSearchCV(columns, {"graph": ["none", "icdf"], "owners": [2]}, cv=2).fit(X, y)
+    assert search.best_estimator_.owners_ == ("owner-0", "owner-1")
+    frame = pd.DataFrame(X, columns=["sl", "sw", "pl", "pw"])
+    named = clone(classifier).set_params(owners={"sepals": ["sl", "sw"], "petals": ["pl", "pw"]}).fit(frame, y)
+    np.testing.assert_array_equal(named.predict(frame), columns.fit(X, y).predict(X))
+
+
+def test_the_same_model_as_a_run_of_f3_bit_for_bit(patches_tables, run_experiment, tmp_path):
+    patches_tables["data"] |= {"lacking-share": 0.2}
+    patches_tables["f3"] |= {"epochs": 3, "draws": 2, "learning-rates": [0.01, 0.003]}
+    folder = run_experiment(patches_tables)
+    joined = JoinedSamples.of_state(load_state(folder.checkpoint)["samples"])
+    names = np.array(joined.classes)
+
+    def samples(split):
+        rows = joined.of_split(split)
+        keys = [joined.keys[place] for place in rows.tolist()]
+        found = {}
+        for column, owner in enumerate(joined.owners):
+            there = joined.present[rows, column]
+            mine = [key for key, held in zip(keys, there.tolist(), strict=True) if held]
+            found[owner] = mine[::-1], joined.embeddings[rows][there, column, : joined.sizes[column]].flip(0)
+        return found, dict(zip(keys, names[joined.labels[rows]], strict=True))
+
+    settings = {"epochs": 3, "learning_rates": (0.01, 0.003), "draws": 2, "batch_size": 200}
+    classifier = FusionClassifier(**settings, workers=1, device="cpu", random_state=0)
+    classifier.fit(*samples("train"), validation=samples("validation"))
+    ran = load_state(folder.path / "fusion.safetensors")
+    ours = classifier.fusion_.network.state_dict()
+    assert ours.keys() == ran["network"].keys()
+    assert all(torch.equal(ours[name], value) for name, value in ran["network"].items())
+    # And what a run has written can be used without a federation.
+    loaded = FusionClassifier.load(folder.path / "fusion.safetensors")
+    test, labels = samples("test")
+    assert (loaded.predict(test) == classifier.predict(test)).all()
+    assert loaded.score(test, labels) == pytest.approx(folder.summary()["metrics"]["test"]["accuracy"]["mean"])
+    assert loaded.graph_ == classifier.graph_ == fedgraph.load_run(folder.path).learned_graph
+    classifier.save(tmp_path / "again.safetensors")
+    again = FusionClassifier.load(tmp_path / "again.safetensors")
+    np.testing.assert_array_equal(again.predict_proba(test), classifier.predict_proba(test))
+
+
+def test_a_graph_may_be_given(by_owner, iris, classifier):
+    given = ClientGraph.from_edges(["petals", "sepals", "leaves"], ["sepals"], ["petals"], [0.5], directed=False)
+    found = classifier.set_params(graph=given).fit(by_owner, iris[1])
+    assert found.graph_.dense().tolist() == [[0, 0.5], [0.5, 0]]
+    assert clone(found).graph == given
+    with pytest.raises(ValueError, match="no client 'sepals'"):
+        classifier.set_params(graph=ClientGraph.complete(["petals", "leaves"])).fit(by_owner, iris[1])
+    assert classifier.set_params(graph="none").fit(by_owner, iris[1]).graph_ is None
+
+
+def test_validation_samples_may_be_given(by_owner, iris, classifier):
+    _, y = iris
+    some = np.arange(0, 150, 5)
+    held = {owner: values[some] for owner, values in by_owner.items()}
+    chosen = clone(classifier).fit(by_owner, y, validation=(held, y[some]))
+    assert chosen.validation_loss_ != classifier.fit(by_owner, y).validation_loss_
+    with pytest.raises(ValueError, match="validation samples have classes that no training sample has: '7'"):
+        classifier.fit(by_owner, y, validation=(held, np.full(30, 7)))
+
+
+def test_random_states_are_scikit_learns(by_owner, iris, classifier):
+    def told(state):
+        return clone(classifier).set_params(random_state=state, epochs=2).fit(by_owner, iris[1]).predict_proba(by_owner)
+
+    np.testing.assert_array_equal(told(3), told(3))
+    np.testing.assert_array_equal(told(np.random.RandomState(3)), told(np.random.RandomState(3)))
+    assert (told(3) != told(4)).any()
+    assert (told(None) != told(None)).any()
+
+
+def test_fitted_classifiers_are_pickled(by_owner, iris, classifier):
+    classifier.fit(by_owner, iris[1])
+    again = pickle.loads(pickle.dumps(classifier))
+    np.testing.assert_array_equal(again.predict_proba(by_owner), classifier.predict_proba(by_owner))
+
+
+def test_what_cannot_be_used_is_said(by_owner, iris, classifier, tmp_path):
+    X, y = iris
+    with pytest.raises(NotFittedError):
+        classifier.predict(by_owner)
+    with pytest.raises(ValueError, match="X is one array, and owners does not say which of its columns are whose"):
+        classifier.fit(X, y)
+    with pytest.raises(ValueError, match="alignment: Input should be 'soft', 'hard' or 'none' \\(got 'sof'\\)"):
+        clone(classifier).set_params(alignment="sof").fit(by_owner, y)
+    with pytest.raises(ValueError, match="aligned-size = 3, but alignment = 'hard'"):
+        clone(classifier).set_params(alignment="hard", aligned_size=3).fit(by_owner, y)
+    with pytest.raises(ValueError, match="one class only"):
+        classifier.fit(by_owner, np.zeros(150))
+    classifier.fit(by_owner, y)
+    with pytest.raises(ValueError, match="unknown owners: 'leaves'; the model was fitted on 'petals', 'sepals'"):
+        classifier.predict({"leaves": X})
+    with pytest.raises(ValueError, match="embeddings of owner 'petals' have 4 numbers; .* had 2"):
+        classifier.predict({"petals": X})
+    with pytest.raises(ValueError, match="fitted on embeddings by owner, and X is one array"):
+        classifier.predict(X)
+    with pytest.raises(RunError, match="diverged"):
+        clone(classifier).set_params(learning_rates=(1e30,)).fit(by_owner, y)
+
+
+def test_each_class_is_held_out_alike_and_keeps_a_sample():
+    labels = torch.tensor([0] * 60 + [1] * 39 + [2])
+    split = held_out(labels, 0.1, seed=0)
+    assert torch.bincount(labels[split == 1], minlength=3).tolist() == [6, 4, 0]
+    assert not torch.equal(split, held_out(labels, 0.1, seed=1))
+    assert int((held_out(torch.tensor([0, 0, 1]), 0.01, 0) == 1).sum()) == 1
+    with pytest.raises(ValueError, match="n_samples=2 none can be held out"):
+        held_out(torch.tensor([0, 1]), 0.5, 0)
+    with pytest.raises(ValueError, match="above 0 and below 1; got 1.0"):
+        held_out(labels, 1.0, 0)
