@@ -29,6 +29,7 @@ from fedgraph.experiment import Experiment
 from fedgraph.graph import FeatureGraph
 from fedgraph.graphical import GraphicalModel
 from fedgraph.graphical.learning import (
+    EVERYBODY,
     ClientRows,
     GlobalModel,
     NGMFit,
@@ -48,8 +49,6 @@ from fedgraph.support.settings import Configured
 from fedgraph.training import ClientState
 
 log = logging.getLogger("fedgraph")
-
-_EVERYBODY = "everybody"
 
 
 class FedNGMClient(Configured[FedNGMSettings]):
@@ -175,7 +174,7 @@ class FedNGMClient(Configured[FedNGMSettings]):
         names = list(self.clients)
         if self.settings.global_model == "pooled":
             self._check_hosted()
-            parts, names = {split: [torch.cat(tables)] for split, tables in parts.items()}, [_EVERYBODY]
+            parts, names = {split: [torch.cat(tables)] for split, tables in parts.items()}, [EVERYBODY]
         found = self._fitted(parts["train"], parts["validation"], names)
         parameters, r_squared = found.parameters, found.r_squared
         if self.settings.global_model == "pooled":
@@ -259,11 +258,9 @@ class FedNGMClient(Configured[FedNGMSettings]):
 
     def _recovered(self, schemas: Mapping[str, Schema]) -> dict[str, FeatureGraph]:
         """Return the graph of each client's training rows, from all features of its schema."""
-        tables = []
-        for name, schema in schemas.items():
-            units = self._rows(name, schema).units("train")
-            embeddings = tuple(feature.name for feature in schema.features if feature.kind == "embedding")
-            tables.append(UnitTable(name, schema.names, units, schema.unit_feature, embeddings))
+        tables = [
+            UnitTable.of(name, schema, self._rows(name, schema).units("train")) for name, schema in schemas.items()
+        ]
         found = recover(self.settings.recovery, tables, self.assignment.seed, targets=self.settings.targets)
         return {name: each.graph for name, each in zip(schemas, found, strict=True)}
 

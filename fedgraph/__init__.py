@@ -15,6 +15,7 @@ From Python::
 Without a federation::
 
     fedgraph.FusionClassifier().fit({"mercy": embeddings, "ucla": others}, labels).graph_
+    fedgraph.NeuralGraphicalModel().fit(data_frame).sample(100)
 """
 
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedgraph.graph import ClientGraph
     from fedgraph.fusion import FusionClassifier
+    from fedgraph.graphical import NeuralGraphicalModel
     from fedgraph.runs import Comparison, Run, compare, load_run
     from fedgraph.runs.predicting import predict
     from fedgraph.runs.running import resume, run, run_methods
@@ -37,6 +39,7 @@ __all__ = [
     "ClientGraph",
     "Comparison",
     "FusionClassifier",
+    "NeuralGraphicalModel",
     "Run",
     "compare",
     "load_run",
@@ -49,6 +52,7 @@ __all__ = [
 _MODULES = {
     "ClientGraph": "graph",
     "FusionClassifier": "fusion",
+    "NeuralGraphicalModel": "graphical",
     "predict": "runs.predicting",
     "resume": "runs.running",
     "run": "runs.running",

@@ -8,7 +8,16 @@ Graphical Models::
     model = GraphicalModel.load(Path("runs/asia/global.safetensors"))
     model.predict_proba([{"xray": "yes"}], "lung")
     model.conditional([{"xray": "yes"}], ["lung", "bronc"])
+
+Without a federation, and in scikit-learn's manner, :class:`NeuralGraphicalModel`::
+
+    from fedgraph import NeuralGraphicalModel
+
+    model = NeuralGraphicalModel().fit(data_frame)
+    model.predict(data_frame, "lung"), model.sample(100), model.graph_
 """
+
+from typing import TYPE_CHECKING, Any
 
 from fedgraph.graphical.model import GraphicalModel
 from fedgraph.graphical.statistics import (
@@ -19,4 +28,24 @@ from fedgraph.graphical.statistics import (
     shared_statistics,
 )
 
-__all__ = ["Consent", "GraphicalModel", "SharedStatistics", "StatisticsSettings", "check_consent", "shared_statistics"]
+if TYPE_CHECKING:
+    from fedgraph.graphical.estimator import NeuralGraphicalModel
+
+__all__ = [
+    "Consent",
+    "GraphicalModel",
+    "NeuralGraphicalModel",
+    "SharedStatistics",
+    "StatisticsSettings",
+    "check_consent",
+    "shared_statistics",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the estimator when it is asked for: scikit-learn takes a second, and no run needs it."""
+    if name != "NeuralGraphicalModel":
+        raise AttributeError(f"module 'fedgraph.graphical' has no attribute '{name}'")
+    from fedgraph.graphical.estimator import NeuralGraphicalModel
+
+    return NeuralGraphicalModel

@@ -7,7 +7,7 @@ import gzip
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -191,25 +191,81 @@ def _read(
         raise DataError(f"{path} cannot be read as a table: {error}") from None
     if arrow.num_rows == 0:
         raise DataError(f"{path} has no rows")
+    advice = "rename one, or list all names in [data] columns"
+    table = _cleaned(arrow, str(path), missing, advice)
+    if separator in (None, ","):
+        return table
+    return table.with_columns(
+        {
+            name: _with_decimal_points(column, f"column '{name}' of {path}") if _is_text(column) else column
+            for name, column in table.columns.items()
+        }
+    )
+
+
+def table_of(frame: Any, where: str = "the data frame") -> Table:
+    """Return a data frame as a table; the index of one of pandas is no column.
+
+    Parameters
+    ----------
+    frame : data frame
+        Of pandas, polars or whatever else hands its columns to Arrow, or a table of pyarrow.
+    where : str
+        Names it in messages.
+
+    Returns
+    -------
+    Table
+        Truth values are the text ``True`` and ``False``; empty text is missing.
+
+    Raises
+    ------
+    DataError
+        When it is none, has no rows, two columns of one name, or a column that Arrow cannot take.
+    """
+    if isinstance(frame, Table):
+        return frame
+    try:
+        if hasattr(frame, "iloc"):  # of pandas, whose column names may be numbers
+            arrow = pa.Table.from_pandas(frame.rename(columns=str), preserve_index=False)
+        else:
+            arrow = pa.table(frame)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        told = ", ".join(map(str, error.args))
+        raise DataError(f"{where}, a {type(frame).__name__}, cannot be read as a data frame: {told}") from None
+    if arrow.num_rows == 0:
+        raise DataError(f"{where} has no rows")
+    table = _cleaned(arrow, where, ("",), "rename one")
+    return table.with_columns({name: _spelled(column) for name, column in table.columns.items()})
+
+
+def _spelled(column: pa.Array) -> pa.Array:
+    """Return truth values as Python spells them, as categories are given in dicts too."""
+    return pc.if_else(column, "True", "False") if pa.types.is_boolean(column.type) else column
+
+
+def _cleaned(arrow: pa.Table, where: str, missing: Sequence[str], advice: str) -> Table:
+    """Return the columns with text trimmed, and what means missing as null."""
     names = [name.strip() for name in arrow.column_names]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise DataError(
-            f"{path} has two columns named {', '.join(twice)}: rename one, or list all names in [data] columns"
-        )
+        raise DataError(f"{where} has two columns named {', '.join(twice)}: {advice}")
     markers = pa.array(missing, pa.string())
     cleaned = {}
     for name, column in zip(names, arrow.columns, strict=True):
         array = column.combine_chunks()
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
-        if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+        if _is_text(array):
             text = pc.utf8_trim_whitespace(array.cast(pa.string()))
             array = pc.if_else(pc.is_in(text, value_set=markers), pa.scalar(None, pa.string()), text)
-            if separator not in (None, ","):
-                array = _with_decimal_points(array, f"column '{name}' of {path}")
         cleaned[name] = array
-    return Table(cleaned, str(path))
+    return Table(cleaned, where)
+
+
+def _is_text(array: pa.Array) -> bool:
+    kinds = pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view
+    return any(is_kind(array.type) for is_kind in kinds)
 
 
 def _parquet(path: Path, columns: tuple[str, ...]) -> pa.Table:

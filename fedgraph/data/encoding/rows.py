@@ -12,6 +12,7 @@ from fedgraph.data.columns.columns import Floats, as_category
 from fedgraph.data.columns.embeddings import feature_of, with_embeddings
 from fedgraph.data.columns.files import Table
 from fedgraph.data.encoding.values import check_shape, read_values
+from fedgraph.data.schema.inference import SchemaSettings
 from fedgraph.data.schema.schema import Feature, Schema
 from fedgraph.support.errors import DataError
 
@@ -35,7 +36,9 @@ _KINDS = (
 )
 
 
-def values_of(rows: Rows, schema: Schema, ignored: Sequence[str] = ()) -> Floats:
+def values_of(
+    rows: Rows, schema: Schema, ignored: Sequence[str] = (), settings: SchemaSettings | None = None
+) -> Floats:
     """Convert rows to values ``[rows, features]``; NaN for features that are missing, absent or ``ignored``.
 
     Parameters
@@ -46,6 +49,8 @@ def values_of(rows: Rows, schema: Schema, ignored: Sequence[str] = ()) -> Floats
         The features.
     ignored : sequence of str
         Features to leave out.
+    settings : SchemaSettings, optional
+        As for :func:`read_values`, for tables.
 
     Returns
     -------
@@ -69,7 +74,7 @@ def values_of(rows: Rows, schema: Schema, ignored: Sequence[str] = ()) -> Floats
         there = [name for name in schema.names if name in known and name not in ignored]
         values = np.full((count, schema.num_values), np.nan)
         if there:
-            values[:, _places(schema, there)] = read_values(table, schema.select(there))
+            values[:, _places(schema, there)] = read_values(table, schema.select(there), settings)
     values[:, _places(schema, ignored)] = np.nan
     return values
 

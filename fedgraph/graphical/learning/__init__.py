@@ -4,11 +4,12 @@ from fedgraph.graphical.learning.averaging import average
 from fedgraph.graphical.learning.dependence import dependencies, derivatives, write_dependencies
 from fedgraph.graphical.learning.distillation import SERVER, DistillationSettings, distil
 from fedgraph.graphical.learning.merge import MergeSettings, merge
-from fedgraph.graphical.learning.ngm import NGMFit, fit_ngm, fitted
+from fedgraph.graphical.learning.ngm import EVERYBODY, NGMFit, fit_ngm, fitted, r_squared
 from fedgraph.graphical.learning.ngr import fit_ngr
 from fedgraph.graphical.learning.stitching import ClientRows, GlobalModel, stitch_ngm, stitch_ngr
 
 __all__ = [
+    "EVERYBODY",
     "SERVER",
     "ClientRows",
     "DistillationSettings",
@@ -23,6 +24,7 @@ __all__ = [
     "fit_ngr",
     "fitted",
     "merge",
+    "r_squared",
     "stitch_ngm",
     "stitch_ngr",
     "write_dependencies",

@@ -20,6 +20,9 @@ from fedgraph.graphical.network.settings import NGMSettings
 from fedgraph.graphical.network.training import Trained, train
 from fedgraph.support.randomness import generator
 
+EVERYBODY = "everybody"
+"""Name of the client where one model is of all rows."""
+
 SAMPLE = 256
 """Number of held-out rows at which derivatives are taken."""
 
@@ -104,15 +107,45 @@ def fitted(network: Network, trained: Trained, held_out: Sequence[Tensor]) -> NG
         The models with their errors as ``residual``, and their fit.
     """
     rows = stack_rows(held_out)[..., : len(network.schema.unit_feature)]
+    errors, total = _squares(network, trained.parameters, rows)
+    counts = (~rows.isnan()).sum(1).clamp(min=1)
+    parameters = network.with_buffer(trained.parameters, "residual", (errors / counts).float())
+    found = derivatives(network, parameters, rows[:, :SAMPLE])
+    shares = _shares(network, errors, total)
+    return NGMFit(network, replace(trained, parameters=parameters), shares, violation(network, found))
+
+
+def r_squared(network: Network, parameters: Tensor, rows: Tensor) -> Tensor:
+    """Return the share of each feature's variance that its prediction from all others explains.
+
+    Parameters
+    ----------
+    network : Network
+        Network of the models.
+    parameters : Tensor
+        ``[clients, parameters]``.
+    rows : Tensor
+        ``[clients, rows, units]``, NaN for missing.
+
+    Returns
+    -------
+    Tensor
+        ``[clients, features]``, as :attr:`NGMFit.r_squared`.
+    """
+    return _shares(network, *_squares(network, parameters, rows))
+
+
+def _squares(network: Network, parameters: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return sums of squared errors, and of squared differences from the mean, float64 ``[clients, units]``."""
     errors, total = torch.zeros(2, len(rows), rows.shape[2], dtype=torch.float64)
     mean = rows.nanmean(1, keepdim=True)
     with torch.no_grad():
         for some in rows.split(4096, 1):
-            errors += (network.forward(trained.parameters, some) - some).square().nansum(1)
+            errors += (network.forward(parameters, some) - some).square().nansum(1)
             total += (some - mean).square().nansum(1)
-    counts = (~rows.isnan()).sum(1).clamp(min=1)
-    parameters = network.with_buffer(trained.parameters, "residual", (errors / counts).float())
+    return errors, total
+
+
+def _shares(network: Network, errors: Tensor, total: Tensor) -> Tensor:
     errors, total = errors @ network.membership.double(), total @ network.membership.double()
-    r_squared = (1 - errors / total).masked_fill(total == 0, torch.nan).float()
-    found = derivatives(network, parameters, rows[:, :SAMPLE])
-    return NGMFit(network, replace(trained, parameters=parameters), r_squared, violation(network, found))
+    return (1 - errors / total).masked_fill(total == 0, torch.nan).float()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedgraph.data.schema import Schema
 from fedgraph.graph import FeatureGraph, read_feature_graph
 from fedgraph.graphical.recovery.correlation import (
     MIN_COUNT,
@@ -62,6 +63,12 @@ class UnitTable:
     units: Tensor
     unit_feature: Tensor
     embeddings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, client: str, schema: Schema, units: Tensor) -> UnitTable:
+        """Return the table of a client's rows ``[rows, units]`` of a schema."""
+        embeddings = tuple(feature.name for feature in schema.features if feature.kind == "embedding")
+        return cls(client, schema.names, units, schema.unit_feature, embeddings)
 
 
 @dataclass(frozen=True, eq=False)

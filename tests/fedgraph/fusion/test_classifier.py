@@ -1,5 +1,7 @@
 """F3 in scikit-learn's manner: the estimator's contract, owners who lack samples, and the same model as a run's."""
 
+import doctest
+import importlib
 import inspect
 import pickle
 
@@ -228,3 +230,7 @@ def test_each_class_is_held_out_alike_and_keeps_a_sample():
         held_out(torch.tensor([0, 1]), 0.5, 0)
     with pytest.raises(ValueError, match="above 0 and below 1; got 1.0"):
         held_out(labels, 1.0, 0)
+
+
+def test_the_example_runs():
+    assert doctest.testmod(importlib.import_module("fedgraph.fusion.classifier")).failed == 0

@@ -1,0 +1,480 @@
+"""A neural graphical model of one data frame, without a federation, in scikit-learn's manner.
+
+Shrivastava, Chajewska: Neural Graphical Models (ECSQARU 2023); Chajewska, Shrivastava: Federated Learning with Neural
+Graphical Models, sections 2.1, 2.2 and 2.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from fedgraph.data.columns import Floats, Table, table_of
+from fedgraph.data.encoding import Encoding, Scaling, ScalingSettings, dicts_of, read_values, values_of
+from fedgraph.data.schema import Schema, SchemaSettings, infer_schema
+from fedgraph.graph import FeatureGraph
+from fedgraph.graphical.asking import SamplingSettings
+from fedgraph.graphical.learning import EVERYBODY, NGMFit, fit_ngm, fit_ngr, r_squared
+from fedgraph.graphical.model import GraphicalModel
+from fedgraph.graphical.network import NGMSettings, NGRSettings
+from fedgraph.graphical.recovery import RecoverySettings, UnitTable, recover
+from fedgraph.support.errors import DataError, ExperimentError, GraphError
+from fedgraph.support.randomness import generator
+from fedgraph.support.settings import Settings, of_keywords
+
+_Table = TypeVar("_Table", bound=Settings)
+
+
+class NeuralGraphicalModel(BaseEstimator):
+    """A probabilistic model of all columns of a data frame, which answers any question about any of them.
+
+    Parameters are those of ``[fedngm.ngm]`` in an experiment, and of ``[fedngm.ngr]`` where these differ, with the same
+    defaults (``fedgraph keys fedngm.ngm`` explains them); other tables are mappings of their keys.
+
+    Data frames are those of pandas, polars or pyarrow, of numbers and categories, with gaps; for tools of scikit-learn
+    also arrays of numbers, whose columns are called x0, x1 and so on. Rows of questions may also be a dict by column,
+    or a list of such dicts; what they leave out is unknown.
+
+    Parameters
+    ----------
+    graph : {"recover", "learn"} or FeatureGraph, default "recover"
+        Which features depend on each other directly: recovered from the rows before training; learned in training, by a
+        neural graph revealer (NGR); or given.
+    path_weight, path_norm, path_log : optional
+        As in ``[fedngm.ngm]``, or with ``graph="learn"`` in ``[fedngm.ngr]``; None are the defaults there.
+    sparsity, threshold, density, refit
+        As in ``[fedngm.ngr]``, for ``graph="learn"``.
+    targets : sequence of str
+        Columns that ``score`` is about, and that the recovered graph gives neighbours (``recovery``'s
+        ``target_neighbours``); by default all.
+    recovery, scaling, sampling : mapping, optional
+        As the tables ``[fedngm.recovery]``, ``[fedngm.scaling]`` and ``[fedngm.sampling]`` that are about one table:
+        ``recovery={"method": "ges"}``.
+    schema : Schema or mapping, optional
+        The columns: a schema, or what ``[data.table-schema]`` says of them, such as ``{"kinds": {"pain": "ordinal"},
+        "drop": ("name",)}``; by default they are inferred, and every category counts, however rare.
+    validation_fraction : float, default 0.1
+        Share of the rows of ``fit`` by which the best epoch is chosen; not used where ``fit`` is given such rows.
+    random_state : int, RandomState or None
+        Seed of validation rows, initial weights and the order of rows; an int is the seed of an experiment.
+
+    Attributes
+    ----------
+    model_ : GraphicalModel
+        The model, as in the file of a run.
+    graph_ : FeatureGraph
+        Which features depend on each other directly.
+    schema_ : Schema
+        Names, kinds and categories of the features.
+    r_squared_ : Series
+        Share of each feature's variance in validation rows that its prediction from all others explains.
+    n_features_in_, feature_names_in_ : int, ndarray
+        Number of columns of the rows of ``fit``, and their names, unless these are an array.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> from fedgraph import NeuralGraphicalModel
+    >>> random = np.random.default_rng(0)
+    >>> age = random.normal(60, 12, 500)
+    >>> smoker = np.where(random.random(500) < 0.3, "yes", "no")
+    >>> pressure = 120 + 0.8 * (age - 60) + 15 * (smoker == "yes") + random.normal(0, 5, 500)
+    >>> patients = pd.DataFrame({"age": age, "smoker": smoker, "pressure": pressure})
+    >>> model = NeuralGraphicalModel(epochs=100, random_state=0).fit(patients)
+    >>> model.graph_.edges
+    (('age', 'smoker'), ('age', 'pressure'), ('smoker', 'pressure'))
+    >>> old, young = model.predict([{"age": 75}, {"age": 45}], "pressure")
+    >>> bool(old - young > 15)
+    True
+    >>> model.sample(3, given={"smoker": "yes"}, random_state=0).shape
+    (3, 3)
+    """
+
+    def __init__(
+        self,
+        *,
+        graph: str | FeatureGraph = "recover",
+        architecture: str = "masked",
+        hidden: int | None = None,
+        layers: int = 2,
+        projected_above: int | None = None,
+        projection: int = 8,
+        activation: str = "relu",
+        loss: str = "cross-entropy",
+        epochs: int = 500,
+        batch_size: int | None = 256,
+        learning_rate: float = 3e-3,
+        patience: int = 20,
+        compile: bool = True,
+        path_weight: float | None = None,
+        path_norm: str | None = None,
+        path_rows: str = "normalised",
+        path_log: bool | None = None,
+        path_tolerance: float = 0.1,
+        sparsity: float | None = None,
+        threshold: float = 0.1,
+        density: float | None = None,
+        refit: bool = True,
+        targets: Sequence[str] = (),
+        recovery: Mapping[str, Any] | None = None,
+        scaling: Mapping[str, Any] | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        schema: Schema | Mapping[str, Any] | None = None,
+        validation_fraction: float = 0.1,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.graph = graph
+        self.architecture = architecture
+        self.hidden = hidden
+        self.layers = layers
+        self.projected_above = projected_above
+        self.projection = projection
+        self.activation = activation
+        self.loss = loss
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.patience = patience
+        self.compile = compile
+        self.path_weight = path_weight
+        self.path_norm = path_norm
+        self.path_rows = path_rows
+        self.path_log = path_log
+        self.path_tolerance = path_tolerance
+        self.sparsity = sparsity
+        self.threshold = threshold
+        self.density = density
+        self.refit = refit
+        self.targets = targets
+        self.recovery = recovery
+        self.scaling = scaling
+        self.sampling = sampling
+        self.schema = schema
+        self.validation_fraction = validation_fraction
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, validation: Any = None) -> NeuralGraphicalModel:
+        """Recover the graph, and train the model.
+
+        Parameters
+        ----------
+        X : data frame
+            The rows; empty cells are missing.
+        y : None
+            Not used.
+        validation : data frame, optional
+            Rows by which the best epoch is chosen; by default some of X are held out.
+
+        Returns
+        -------
+        NeuralGraphicalModel
+            Itself.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For parameters and rows that cannot be used.
+        RunError
+            When a solver fails, or training diverges.
+        """
+        seed = _seed(self.random_state)
+        with _value_errors():
+            settings, scaling, about = self._settings(), self._table(ScalingSettings, "scaling"), self._about
+            _ = self._draws, self._table(RecoverySettings, "recovery")  # checked before the rows
+            table = self._as_table(X, fitting=True)
+            schema = self.schema if isinstance(self.schema, Schema) else infer_schema(table, about)
+            self._check_targets(schema)
+            training = read_values(table, schema, about)
+            if validation is None:
+                training, held_out = self._divided(training, seed)
+            else:
+                held_out = values_of(self._as_table(validation), schema, settings=about)
+            own = Scaling.measured(training, schema, scaling.quantile, scaling.skewed)
+            encoding = Encoding(schema, Scaling(dict(scaling.ranges)).completed(own), scaling.outside)
+            found = self._fitted(schema, encoding.encode(training), encoding.encode(held_out), settings, seed)
+            self._take(GraphicalModel.of_one(found.network, found.parameters, encoding))
+        is_pandas = hasattr(X, "iloc") and hasattr(X, "columns")
+        self._kinds = {str(name): kind for name, kind in X.dtypes.items()} if is_pandas else {}
+        import pandas as pd
+
+        self.r_squared_ = pd.Series(found.r_squared[0].numpy(), list(schema.names))
+        return self
+
+    def predict(self, X: Any, target: str | None = None) -> NDArray[Any]:
+        """Predict a column from the others: the expectation of a number, or the most probable category.
+
+        Parameters
+        ----------
+        X : data frame, dict or list of dicts
+            Known values; those of the target are ignored.
+        target : str, optional
+            The column; by default the only one of ``targets``.
+
+        Returns
+        -------
+        ndarray
+            ``[rows]``, or ``[rows, numbers]`` for an embedding. See
+            :meth:`fedgraph.graphical.model.GraphicalModel.predict`.
+        """
+        name = self._target(target)
+        with _value_errors():
+            found = self.model_.predict(self._rows(X, [name]), name, sampling=self._draws)
+        return self._restored(name, found)
+
+    def predict_proba(self, X: Any, target: str | None = None) -> Any:
+        """Predict the probabilities of the categories of a column, from the others.
+
+        Parameters
+        ----------
+        X : data frame, dict or list of dicts
+            Known values; those of the target are ignored.
+        target : str, optional
+            The column; by default the only one of ``targets``.
+
+        Returns
+        -------
+        DataFrame
+            ``[rows, categories]``, with the categories as columns.
+        """
+        name = self._target(target)
+        with _value_errors():
+            found = self.model_.predict_proba(self._rows(X, [name]), name, sampling=self._draws)
+        import pandas as pd
+
+        return pd.DataFrame(found, columns=self._restored(name, np.array(self.schema_[name].categories)))
+
+    def conditional(
+        self, X: Any, targets: str | Sequence[str], quantiles: Sequence[float] = (0.05, 0.5, 0.95)
+    ) -> dict[str, Any]:
+        """Return the distribution of each target given all that is known.
+
+        Parameters
+        ----------
+        X : data frame, dict or list of dicts
+            Known values; those of the targets in a data frame are ignored.
+        targets : str or sequence of str
+            Columns asked for.
+        quantiles : sequence of float
+            Levels of the quantiles of numbers.
+
+        Returns
+        -------
+        dict
+            By target, ``mean`` and ``quantiles`` of numbers, or ``probabilities`` of ``categories``; see
+            :meth:`fedgraph.graphical.model.GraphicalModel.conditional`.
+        """
+        check_is_fitted(self)
+        asked = [targets] if isinstance(targets, str) else list(targets)
+        with _value_errors():
+            rows = X if dicts_of(X) else self._rows(X, asked)
+            return dict(self.model_.conditional(rows, asked, quantiles, settings=self._draws))
+
+    def sample(self, n_samples: int = 1, given: Any = None, random_state: Any = None) -> Any:
+        """Draw rows from the model.
+
+        Parameters
+        ----------
+        n_samples : int
+            Number of rows.
+        given : data frame, dict or list of dicts, optional
+            Known values: one row for all, or ``n_samples`` rows. They are returned unchanged.
+        random_state : int, RandomState or None
+            Seed of the draws.
+
+        Returns
+        -------
+        DataFrame
+            Of pandas, with the columns of the rows of ``fit``.
+        """
+        check_is_fitted(self)
+        with _value_errors():
+            known = None if given is None else self._rows(given, [])
+            drawn = self.model_.sample(n_samples, known, _seed(random_state), self._draws).to_pandas()
+        for name in drawn.columns:
+            drawn[name] = self._restored(name, drawn[name])
+        return drawn
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean, over ``targets``, of the share of variance that predictions from all others explain (R²).
+
+        Categories count as the indicators of each. Columns that do not vary are left out.
+
+        Parameters
+        ----------
+        X : data frame
+            Rows.
+        y : None
+            Not used.
+        """
+        check_is_fitted(self)
+        model = self.model_
+        with _value_errors():
+            units = model.encoding.encode(self._rows(X, []))[None]
+            found = r_squared(model.network, model.parameters[None], units)[0]
+            self._check_targets(self.schema_)
+        chosen = [
+            place for place, name in enumerate(self.schema_.names) if name in (self.targets or self.schema_.names)
+        ]
+        return float(found[chosen].nanmean())
+
+    def save(self, path: str | Path) -> None:
+        """Write the model atomically, as ``graphical-model.safetensors`` of a run."""
+        check_is_fitted(self)
+        self.model_.save(Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> NeuralGraphicalModel:
+        """Read a model that :meth:`save` or a run of FedNGM has written; its categories are text.
+
+        Raises
+        ------
+        RunError
+            When the file is missing, damaged or no such model.
+        """
+        model = GraphicalModel.load(Path(path))
+        settings = model.network.settings
+        made = cls(graph=model.graph, **{name: getattr(settings, name) for name in NGMSettings.model_fields})
+        made._take(model)
+        made._kinds = {}
+        return made
+
+    def __sklearn_tags__(self) -> Any:
+        """Say to scikit-learn that cells may be missing."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    # ---- fitting ---------------------------------------------------------------------------------------------------
+
+    def _fitted(self, schema: Schema, training: Tensor, held_out: Tensor, settings: NGMSettings, seed: int) -> NGMFit:
+        """Fit the model of units ``[rows, units]``, as a client of a federation fits its own."""
+        if isinstance(settings, NGRSettings):
+            return fit_ngr(schema, [training], [held_out], [EVERYBODY], settings, seed).fit
+        if isinstance(self.graph, FeatureGraph):
+            graph = self.graph.subgraph(schema.names)
+        else:
+            chosen = self._table(RecoverySettings, "recovery")
+            table = UnitTable.of(EVERYBODY, schema, training)
+            graph = recover(chosen, [table], seed, targets=tuple(self.targets))[0].graph
+        return fit_ngm(schema, graph.adjacency, [training], [held_out], [EVERYBODY], settings, seed)
+
+    def _take(self, model: GraphicalModel) -> None:
+        self.model_, self.graph_, self.schema_ = model, model.graph, model.encoding.schema
+
+    def _divided(self, values: Floats, seed: int) -> tuple[Floats, Floats]:
+        """Return rows to train with, and others that are held out."""
+        if not 0 < self.validation_fraction < 1:
+            raise ValueError(f"validation_fraction is above 0 and below 1; got {self.validation_fraction}")
+        rows = len(values)
+        if rows < 2:
+            raise ValueError(f"n_samples={rows}: at least 2 rows are needed, one of which is held out for validation")
+        order = torch.randperm(rows, generator=generator(seed, "validation rows")).numpy()
+        number = min(max(1, round(self.validation_fraction * rows)), rows - 1)
+        return values[np.sort(order[number:])], values[np.sort(order[:number])]
+
+    # ---- parameters ------------------------------------------------------------------------------------------------
+
+    def _settings(self) -> NGMSettings:
+        if not isinstance(self.graph, FeatureGraph) and self.graph not in ("recover", "learn"):
+            raise ValueError(f"graph is 'recover', 'learn' or a FeatureGraph; got {self.graph!r}")
+        kind = NGRSettings if isinstance(self.graph, str) and self.graph == "learn" else NGMSettings
+        keywords = {name: getattr(self, name) for name in kind.model_fields}
+        by_kind = ("path_weight", "path_norm", "path_log")
+        chosen = {name: value for name, value in keywords.items() if value is not None or name not in by_kind}
+        return of_keywords(kind, chosen, type(self).__name__)
+
+    def _table(self, kind: type[_Table], name: str, **defaults: Any) -> _Table:
+        """Return the settings of a table that is given as a mapping of its keys."""
+        given = getattr(self, name)
+        if isinstance(given, kind):
+            return given
+        keywords = {str(key).replace("-", "_"): value for key, value in (given or {}).items()}
+        return of_keywords(kind, defaults | keywords, f"{type(self).__name__}({name}=...)")
+
+    @property
+    def _about(self) -> SchemaSettings:
+        """What is said of the columns; nothing leaves the process, so that rare categories count."""
+        if isinstance(self.schema, Schema):
+            return SchemaSettings(least_rows=1)
+        return self._table(SchemaSettings, "schema", least_rows=1)
+
+    @property
+    def _draws(self) -> SamplingSettings:
+        return self._table(SamplingSettings, "sampling")
+
+    def _check_targets(self, schema: Schema) -> None:
+        for name in self.targets:
+            _ = schema[name]
+
+    def _target(self, target: str | None) -> str:
+        check_is_fitted(self)
+        if target is not None:
+            return target
+        if len(self.targets) != 1:
+            raise ValueError("which column? name the target to predict, or give the model one under targets")
+        return str(self.targets[0])
+
+    # ---- rows ------------------------------------------------------------------------------------------------------
+
+    def _as_table(self, X: Any, fitting: bool = False) -> Table:
+        """Return a data frame, or an array of numbers, as a table."""
+        if isinstance(X, (list, np.ndarray)) or hasattr(X, "__array_interface__") or hasattr(X, "toarray"):
+            if not fitting and not hasattr(self, "n_features_in_"):
+                raise ValueError("the model was read from a file: give rows as a data frame")
+            import pandas as pd
+
+            values = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=fitting)
+            return table_of(pd.DataFrame(values, columns=[f"x{place}" for place in range(values.shape[1])]))
+        table = table_of(X)
+        if fitting:
+            self.n_features_in_, self.feature_names_in_ = len(table.names), np.array(table.names, dtype=object)
+        return table
+
+    def _rows(self, X: Any, ignored: Sequence[str]) -> Floats:
+        """Return rows as values ``[rows, features]``."""
+        rows = X if dicts_of(X) else self._as_table(X)
+        return values_of(rows, self.schema_, [name for name in ignored if name in self.schema_.names], self._about)
+
+    def _restored(self, name: str, values: Any) -> Any:
+        """Return categories as the values that the data frame of ``fit`` had: truth values, numbers or categories."""
+        kind = self._kinds.get(name)
+        if kind is None or np.asarray(values).dtype.kind in "iuf":
+            return values
+        import pandas as pd
+
+        if pd.api.types.is_bool_dtype(kind):
+            found = pd.Series(values, dtype=object).map({"True": True, "False": False})
+            found = found.astype(kind) if not found.isna().any() else found
+        elif pd.api.types.is_numeric_dtype(kind):
+            found = pd.to_numeric(pd.Series(values))
+        elif isinstance(kind, pd.CategoricalDtype) and isinstance(values, pd.Series):
+            found = pd.Categorical(values, kind.categories, kind.ordered)
+        else:
+            return values
+        return found if isinstance(values, pd.Series) else np.asarray(found)
+
+
+@contextmanager
+def _value_errors() -> Iterator[None]:
+    """Turn errors of data and settings into ValueError, in a ``with`` block, as scikit-learn's tools expect them."""
+    try:
+        yield
+    except (DataError, ExperimentError, GraphError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _seed(random_state: Any) -> int:
+    """Return the seed of an experiment: an int itself, or one drawn from the random state."""
+    if isinstance(random_state, (int, np.integer)):
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))

@@ -1,0 +1,213 @@
+"""A neural graphical model of one data frame, in scikit-learn's manner."""
+
+import doctest
+import importlib
+import inspect
+import pickle
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
+from sklearn.utils.estimator_checks import check_estimator
+
+import fedgraph
+from fedgraph.data.schema import Feature, Schema
+from fedgraph.graph import FeatureGraph
+from fedgraph.graphical import NeuralGraphicalModel
+from fedgraph.graphical.network import NGMSettings, NGRSettings
+from fedgraph.support.files import load_state
+
+FAST = {"epochs": 60, "learning_rate": 0.02, "hidden": 8, "random_state": 0}
+
+OF_CATEGORIES = "predict_proba is for categories, and the target of this check is a number"
+CANNOT_APPLY = dict.fromkeys(
+    [
+        "check_dict_unchanged",
+        "check_estimators_dtypes",
+        "check_estimators_pickle",
+        "check_fit_idempotent",
+        "check_methods_sample_order_invariance",
+        "check_methods_subset_invariance",
+    ],
+    OF_CATEGORIES,
+)
+
+
+@pytest.fixture(scope="module")
+def patients():
+    """Blood pressure depends on age and smoking, a ward on the pressure; some cells are empty."""
+    random, rows = np.random.default_rng(0), 600
+    age, smoker = random.normal(60, 12, rows), random.random(rows) < 0.3
+    pressure = 120 + 0.8 * (age - 60) + 15 * smoker + random.normal(0, 5, rows)
+    ward = pd.Categorical(np.where(pressure > 130, "cardiology", "general"), ["general", "cardiology", "closed"])
+    frame = pd.DataFrame({"age": age, "smoker": smoker, "pressure": pressure, "ward": ward}, index=range(7, 607))
+    frame["children"] = random.integers(0, 2, rows)
+    frame.loc[frame.index[::20], "age"] = np.nan
+    return frame
+
+
+@pytest.fixture(scope="module")
+def fitted(patients):
+    return NeuralGraphicalModel(**FAST).fit(patients)
+
+
+def test_it_keeps_the_contract_of_scikit_learn_where_that_applies():
+    made = NeuralGraphicalModel(epochs=3, recovery={"penalty": 0.1}, targets=("x0",))
+    found = check_estimator(made, expected_failed_checks=CANNOT_APPLY, on_skip=None)
+    by_status = {status: [each for each in found if each["status"] == status] for status in ("xfail", "passed")}
+    assert len(by_status["passed"]) > 30
+    assert {each["check_name"] for each in by_status["xfail"]} == set(CANNOT_APPLY)
+    assert all("has no probabilities" in str(each["exception"]) for each in by_status["xfail"])
+
+
+def test_parameters_are_the_settings_of_fedngm_with_their_defaults():
+    parameters = inspect.signature(NeuralGraphicalModel).parameters
+    assert all(each.kind is inspect.Parameter.KEYWORD_ONLY for each in parameters.values())
+    assert parameters.keys() >= NGRSettings.model_fields.keys()
+    assert NeuralGraphicalModel()._settings() == NGMSettings()
+    assert NeuralGraphicalModel(graph="learn")._settings() == NGRSettings()
+
+
+def test_questions_are_answered_in_the_values_of_the_data_frame(patients, fitted):
+    assert set(fitted.graph_.edges) >= {("age", "pressure"), ("smoker", "pressure")}
+    assert not any("children" in edge for edge in fitted.graph_.edges)
+    old, young = fitted.predict([{"age": 80}, {"age": 40}], "pressure")
+    assert old - young == pytest.approx(32, abs=6)
+    smokers = fitted.predict(patients, "smoker")
+    assert smokers.dtype == bool
+    assert (smokers == patients.smoker).mean() > 0.85
+    assert set(fitted.predict(patients, "children")) <= {0, 1}
+    proba = fitted.predict_proba(patients[["pressure"]], "ward")
+    assert list(proba.columns) == ["cardiology", "general"]
+    assert (proba.idxmax(axis=1).to_numpy() == patients.ward).mean() > 0.9
+    told = fitted.conditional({"age": 75, "smoker": True}, "pressure")["pressure"]
+    assert told.mean[0] == pytest.approx(147, abs=5)
+    assert fitted.r_squared_["pressure"] > 0.6
+    assert fitted.score(patients) > 0.3
+    assert clone(fitted).set_params(targets=("pressure",)).fit(patients).score(patients) > 0.7
+
+
+def test_samples_are_rows_like_those_of_the_data_frame(patients, fitted):
+    drawn = fitted.sample(2000, random_state=0)
+    assert list(drawn.columns) == list(patients.columns)
+    assert (drawn.dtypes.drop("children") == patients.dtypes.drop("children")).all()
+    assert set(drawn.children) == {0, 1}
+    assert drawn.pressure.mean() == pytest.approx(patients.pressure.mean(), abs=1.5)
+    assert drawn.smoker.mean() == pytest.approx(0.3, abs=0.06)
+    assert drawn[["age", "pressure"]].corr().iloc[0, 1] == pytest.approx(
+        patients[["age", "pressure"]].corr().iloc[0, 1], abs=0.12
+    )
+    pd.testing.assert_frame_equal(drawn, fitted.sample(2000, random_state=0))
+    given = fitted.sample(5, given={"smoker": True})
+    assert given.smoker.tolist() == [True] * 5
+
+
+def test_data_frames_of_other_libraries_are_read_alike(patients, fitted):
+    same = NeuralGraphicalModel(**FAST).fit(pa.Table.from_pandas(patients, preserve_index=False))
+    assert torch.equal(same.model_.parameters, fitted.model_.parameters)
+    np.testing.assert_array_equal(same.predict(patients, "pressure"), fitted.predict(patients, "pressure"))
+
+
+def test_the_graph_is_given_or_learned_in_training(patients):
+    edges = [("age", "pressure"), ("smoker", "pressure")]
+    given = FeatureGraph(tuple(patients.columns), edges)
+    model = NeuralGraphicalModel(**FAST, graph=given).fit(patients)
+    assert model.graph_ == given
+    assert clone(model).graph == given
+    learned = NeuralGraphicalModel(**FAST, graph="learn", threshold=0.2).fit(patients)
+    assert set(learned.graph_.edges) >= set(edges)
+    assert len(learned.graph_.edges) < 10
+    searched = NeuralGraphicalModel(**FAST, recovery={"method": "ges"}).fit(patients)
+    assert ("age", "pressure") in searched.graph_.edges
+    with pytest.raises(ValueError, match="pressure"):
+        NeuralGraphicalModel(graph=FeatureGraph(("age", "smoker"), [])).fit(patients)
+
+
+def test_columns_are_described_or_given_as_a_schema(patients):
+    about = {"drop": ("children",), "kinds": {"ward": {"kind": "categorical", "categories": ["general", "cardiology"]}}}
+    model = NeuralGraphicalModel(**FAST, schema=about).fit(patients)
+    assert model.schema_.names == ("age", "smoker", "pressure", "ward")
+    assert model.schema_["ward"].categories == ("general", "cardiology")
+    schema = Schema((Feature("age", "real"), Feature("pressure", "real")))
+    assert NeuralGraphicalModel(**FAST, schema=schema).fit(patients).schema_ == schema
+    codes = patients.assign(age=patients.age.fillna(-1))
+    coded = NeuralGraphicalModel(**FAST, schema={"missing-codes": {"age": (-1,)}}).fit(codes)
+    assert coded.r_squared_["pressure"] > 0.6
+    np.testing.assert_allclose(coded.predict([{}], "age"), 60, atol=3)
+
+
+def test_the_same_model_as_a_run_of_one_client_bit_for_bit(table_tables, run_experiment, tmp_path):
+    table_tables["experiment"] |= {"min-clients": 1}
+    table_tables["data"] |= {"clients": ["east"], "private": {}}
+    table_tables["data"].pop("public-share")
+    table_tables["fedngm"] |= {"global-model": "pooled", "scaling": {"source": "own"}, "merge": {"min-clients": 1}}
+    table_tables["fedngm"]["recovery"] |= {"target-neighbours": 2}
+    folder = run_experiment(table_tables, nodes=1)
+    from fedgraph.data import open_source, parse_data
+
+    held = open_source(parse_data(table_tables["data"]), tmp_path).load_table("east")
+    parts = {split: held.table.part(held.rows(split).numpy()) for split in ("train", "validation", "test")}
+    ngm = {key.replace("-", "_"): value for key, value in table_tables["fedngm"]["ngm"].items()}
+    model = NeuralGraphicalModel(
+        **ngm,
+        targets=("weight", "ill", "ward"),
+        recovery={"penalty": 0.02, "target_neighbours": 2},
+        schema={"least_rows": 5},
+        random_state=0,
+    ).fit(parts["train"], validation=parts["validation"])
+    saved = load_state(folder.path / "graphical-model.safetensors")
+    assert torch.equal(saved["parameters"], model.model_.parameters)
+    assert fedgraph.load_run(folder.path).graphical_model.graph == model.graph_
+
+
+def test_models_are_saved_and_read_and_pickled(patients, fitted, tmp_path):
+    fitted.save(tmp_path / "model.safetensors")
+    again = NeuralGraphicalModel.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(again.predict(patients, "pressure"), fitted.predict(patients, "pressure"))
+    assert again.graph_ == fitted.graph_
+    assert again.sample(3, random_state=0).age.tolist() == fitted.sample(3, random_state=0).age.tolist()
+    copied = pickle.loads(pickle.dumps(fitted))
+    assert (copied.predict(patients, "smoker") == fitted.predict(patients, "smoker")).all()
+
+
+def test_the_tools_of_scikit_learn_work(patients):
+    model = NeuralGraphicalModel(**FAST, targets=("pressure",))
+    assert cross_val_score(model, patients, cv=3).min() > 0.6
+    array = patients[["age", "pressure"]].to_numpy()
+    assert NeuralGraphicalModel(**FAST, targets=("x1",)).fit(array).predict(array).shape == (600,)
+
+
+def test_what_cannot_be_used_is_said(patients, fitted):
+    with pytest.raises(NotFittedError):
+        NeuralGraphicalModel().predict(patients, "age")
+    for wrong, problem in (
+        ({"graph": "recovr"}, "graph is 'recover', 'learn' or a FeatureGraph; got 'recovr'"),
+        ({"loss": "square"}, "loss: Input should be 'cross-entropy' or 'squared'"),
+        ({"recovery": {"method": "lasso"}}, r"NeuralGraphicalModel\(recovery=...\): method: Input should be"),
+        ({"schema": {"drop": ("childern",)}}, "the data frame has no column 'childern'; its columns: age"),
+        ({"targets": ("wheight",)}, "no feature 'wheight'"),
+        ({"validation_fraction": 0}, "validation_fraction is above 0"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            NeuralGraphicalModel(**wrong).fit(patients)
+    with pytest.raises(TypeError, match="has no parameter 'penalti'.*did you mean 'penalty'"):
+        NeuralGraphicalModel(recovery={"penalti": 1}).fit(patients)
+    with pytest.raises(ValueError, match="which column"):
+        fitted.predict(patients)
+    with pytest.raises(ValueError, match="there is no feature 'presure'"):
+        fitted.predict(patients, "presure")
+    with pytest.raises(ValueError, match="cannot be read as a data frame"):
+        NeuralGraphicalModel().fit({"age": 3})
+    with pytest.raises(ValueError, match="'age' cannot be both given and asked for"):
+        fitted.conditional({"age": 3}, "age")
+    with pytest.raises(ValueError, match="pilot"):
+        fitted.predict(patients.assign(ward="pilot"), "age")
+
+
+def test_the_example_runs():
+    assert doctest.testmod(importlib.import_module("fedgraph.graphical.estimator")).failed == 0
