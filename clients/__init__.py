@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedgraph.clients.mods import client_name
+    from fedgraph.clients.owner_app import embeddings, penultimate
     from fedgraph.clients.terms import Peers, alignment, proximity
 
-_HOMES = {"client_name": "mods", "proximity": "terms", "alignment": "terms", "Peers": "terms"}
+_HOMES = {
+    "Peers": "terms",
+    "alignment": "terms",
+    "client_name": "mods",
+    "embeddings": "owner_app",
+    "penultimate": "owner_app",
+    "proximity": "terms",
+}
 
-__all__ = ["Peers", "alignment", "client_name", "proximity"]
+__all__ = ["Peers", "alignment", "client_name", "embeddings", "penultimate", "proximity"]
 
 
 def __getattr__(name: str) -> Any:
