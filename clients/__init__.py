@@ -1,4 +1,4 @@
-"""What runs where the data is: for any ClientApp a mod and terms of a loss; for the engine a client class per method.
+"""What runs where the data is: for any ClientApp a mod, terms of a loss, embeddings; for the engine a client class per method.
 
 from fedgraph.clients import client_name, proximity
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedgraph.clients.mods import client_name
     from fedgraph.clients.owner_app import embeddings, penultimate
+    from fedgraph.clients.table_app import table_client_app
     from fedgraph.clients.terms import Peers, alignment, proximity
 
 _HOMES = {
@@ -22,9 +23,10 @@ _HOMES = {
     "embeddings": "owner_app",
     "penultimate": "owner_app",
     "proximity": "terms",
+    "table_client_app": "table_app",
 }
 
-__all__ = ["Peers", "alignment", "client_name", "embeddings", "penultimate", "proximity"]
+__all__ = ["Peers", "alignment", "client_name", "embeddings", "penultimate", "proximity", "table_client_app"]
 
 
 def __getattr__(name: str) -> Any:

@@ -47,12 +47,12 @@ _MOST_THREADS = 1_024
 
 def identify(message: Message, context: Context) -> Message:
     """Answer the opening query: the clients of this node and the data they have."""
-    return _answered(message, context, lambda node: _identity(message, node).pack())
+    return answered(message, context, lambda node: _identity(message, node).pack())
 
 
 def work(message: Message, context: Context) -> Message:
     """Answer any other message with the client class that it names."""
-    return _answered(message, context, lambda node: _work(message, node))
+    return answered(message, context, lambda node: _work(message, node))
 
 
 def client_app(mods: Sequence[Mod] = ()) -> ClientApp:
@@ -72,8 +72,18 @@ def client_app(mods: Sequence[Mod] = ()) -> ClientApp:
     return made
 
 
-def _answered(message: Message, context: Context, answer: Callable[[Node], RecordDict]) -> Message:
-    """Return the reply to a message, or an error that reveals nothing about this node."""
+def answered(message: Message, context: Context, answer: Callable[[Node], RecordDict]) -> Message:
+    """Return the reply to a message, or an error that reveals nothing about this node.
+
+    Parameters
+    ----------
+    message : Message
+        The message.
+    context : Context
+        Flower's context, whose node config describes the node.
+    answer : callable
+        Returns the content of the reply.
+    """
     tell_warnings()
     node, began = Node.of(context), time.perf_counter()
     try:

@@ -75,10 +75,10 @@ class FedNGMClient(Configured[FedNGMSettings]):
             told[1] = f"sums over each client's rows of every two units, as this node consents to{with_noise}{masked}"
         return told
 
-    def __init__(self, node: Node, request: PhaseRequest) -> None:
+    def __init__(self, node: Node, request: PhaseRequest, assignment: Assignment | None = None) -> None:
         self.node = node
         self.request = request
-        self.assignment = Assignment.of(request.experiment)
+        self.assignment = assignment or Assignment.of(request.experiment)
         self.settings = self.assignment.method_as(FedNGMSettings)
         self.source = client_table_source(node.source(self.assignment), "fedngm")
         self.clients = tuple(sorted(node.hosted(self.assignment)))

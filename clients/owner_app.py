@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedgraph.fusion.owner_models import check_not_raw
 from fedgraph.messages import mark_empty
-from fedgraph.messages.apps import OwnEmbeddings, WantedEmbeddings
+from fedgraph.messages.queries import OwnEmbeddings, WantedEmbeddings
 from fedgraph.support.errors import ExperimentError
 
 _LISTED = 12

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedgraph.strategies.baselines import CGSV, FedAtt, FedPer, LGFedAvg, PFedGraph
+    from fedgraph.strategies.f3 import F3
+    from fedgraph.strategies.fedngm import FedNGM
     from fedgraph.strategies.ipa import IPA
     from fedgraph.strategies.sfl import SFL, SFLStar
 
@@ -19,6 +21,8 @@ _HOMES = {
     "SFL": "sfl",
     "SFLStar": "sfl",
     "IPA": "ipa",
+    "F3": "f3",
+    "FedNGM": "fedngm",
     "PFedGraph": "baselines",
     "FedAtt": "baselines",
     "CGSV": "baselines",
@@ -26,7 +30,7 @@ _HOMES = {
     "LGFedAvg": "baselines",
 }
 
-__all__ = ["CGSV", "IPA", "SFL", "FedAtt", "FedPer", "LGFedAvg", "PFedGraph", "SFLStar"]
+__all__ = ["CGSV", "F3", "IPA", "SFL", "FedAtt", "FedNGM", "FedPer", "LGFedAvg", "PFedGraph", "SFLStar"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""F3, federated feature fusion: one exchange of embeddings, then a fusion model with a learned consensus graph.
+"""F3 in any Flower app: embeddings of all clients, asked for once, and a fusion model with a learned graph.
 
 Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features with Consensus Graphs (UAI 2023),
 algorithm 1. https://proceedings.mlr.press/v216/ma23b.html
@@ -7,195 +7,303 @@ algorithm 1. https://proceedings.mlr.press/v216/ma23b.html
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
-from torch import Tensor
+from flwr.serverapp.strategy import Result
 
-from fedgraph.federation import JoinedSamples
-from fedgraph.fusion import (
-    FittedFusion,
-    FusionData,
-    FusionSettings,
-    Prediction,
-    calibration,
-    check_fusion,
-    fit,
-    owner_scores,
-    scores,
-    votes,
-)
-from fedgraph.graph import write_graph
+from fedgraph.data.owners import NO_LABEL, SAMPLE_SPLITS, held_out
+from fedgraph.federation import JoinedSamples, join
+from fedgraph.fusion import FusionData, FusionSettings, scores
+from fedgraph.graph import ClientGraph
 from fedgraph.messages import to_record
-from fedgraph.methods.f3 import F3Settings
-from fedgraph.privacy.noise import privacy_facts
-from fedgraph.runs import write_entropies, write_predictions
-from fedgraph.strategies.engine.owners import OwnersStrategy, outcome_of
-from fedgraph.strategies.engine.phases import Outcome
-from fedgraph.support.errors import DataError, ExperimentError
-from fedgraph.support.files import replacing
+from fedgraph.messages.queries import UNDECIDED, OwnEmbeddings, WantedEmbeddings, common_classes, restored
+from fedgraph.strategies.engine.asking import ask_clients, connected_nodes, with_config
+from fedgraph.strategies.engine.f3 import F3Phases
+from fedgraph.strategies.engine.strategy import EvaluateFn, MethodStrategy
+from fedgraph.support.errors import DataError, RunError, quoted
 
 log = logging.getLogger("fedgraph")
 
-_NOTED_GAIN = 0.02
-_ENSEMBLES = ("vote", "threshold", "best-owner")
+_TRAIN, _VALIDATION, _NEW = (SAMPLE_SPLITS.index(split) for split in ("train", "validation", "new"))
+_MEASURED = ("validation", "test")
 
 
-class F3(OwnersStrategy[F3Settings]):
-    """Collects embeddings once and trains the fusion model on them; nothing is sent back to the owners."""
+class F3(MethodStrategy[FusionSettings]):
+    """Federated feature fusion of clients that hold different features of the same samples.
 
-    name = "f3"
-    title = "Federated feature fusion: owners' frozen models, one exchange of embeddings, a learned graph"
-    defences = ("clip",)
-    # The fusion is trained from the start again, from what the owners have sent.
-    may_change = (*FusionSettings.keys(), "vote")
+    Clients answer a query with :func:`fedgraph.clients.embeddings`; nothing is sent back to them, and their models stay
+    where they are. Samples are joined by their ids, of whom every client may lack some.
 
-    def check(self) -> None:
-        """Raise ExperimentError for a fusion model that cannot be built, or votes that would need noisy predictions."""
-        if self.settings.fusion not in _ENSEMBLES:
-            check_fusion(self.settings, self.plan.graph_given)
-        elif self.settings.noise is not None:
-            raise self._without_predictions()
+    Parameters
+    ----------
+    graph : str or ClientGraph, default "icdf"
+        As for :class:`fedgraph.fusion.FusionClassifier`; a ClientGraph over the names of the clients is used as given.
+    random_state : int, default 0
+        Seed.
+    validation_fraction : float, default 0.1
+        Share of the training samples that choose the best epoch, where clients say of no sample that it is for
+        validation.
+    min_available_nodes : int, default 2
+        Fewest nodes; the strategy waits for them.
+    message_type : str, default "query"
+        Type of the messages: ``query.NAME`` reaches a handler ``@app.query("NAME")``.
+    configrecord_key : str, default "config"
+        Record of the messages that ``train_config`` and ``evaluate_config`` of ``start`` are sent in.
+    **settings
+        The keys of ``[f3]`` that are about the fusion, such as ``alignment`` or ``epochs``; see
+        :class:`fedgraph.fusion.FusionClassifier`.
 
-    def execute(self, grid: Grid) -> tuple[Outcome, ArrayRecord]:
-        """Train the fusion model, or fuse the owners' predictions, and predict all samples.
+    Attributes
+    ----------
+    classifier : FusionClassifier
+        The fusion model, fitted by :meth:`start`.
+    metrics : dict of str to float
+        Accuracy, F1, area under the ROC curve and loss of validation and test samples: ``test/accuracy``.
+
+    Examples
+    --------
+    In a ServerApp::
+
+        @app.main()
+        def main(grid: Grid, context: Context) -> None:
+            strategy = F3(scaling="owner")
+            strategy.start(grid)
+            strategy.metrics["test/accuracy"], strategy.graph
+            strategy.predict(grid)  # samples that nobody has a label of
+    """
+
+    engine_class = F3Phases
+    mixes_models = False
+
+    def __init__(
+        self,
+        *,
+        graph: str | ClientGraph = "icdf",
+        random_state: int = 0,
+        validation_fraction: float = 0.1,
+        min_available_nodes: int = 2,
+        message_type: str = "query",
+        configrecord_key: str = "config",
+        **settings: Any,
+    ) -> None:
+        from fedgraph.fusion import FusionClassifier  # and scikit-learn, which runs of experiments do without
+
+        self.classifier = FusionClassifier(
+            graph=graph, random_state=random_state, validation_fraction=validation_fraction, **settings
+        )
+        self.settings, self.seed = self.classifier.settings, random_state
+        self.min_available_nodes, self.message_type = min_available_nodes, message_type
+        self.configrecord_key = configrecord_key
+        self.metrics: dict[str, float] = {}
+        self._names: dict[int, str] = {}
+        self._learned: Collection[str] = ()
+
+    @property
+    def graph(self) -> ClientGraph | None:
+        """The learned or given graph over the clients; None before :meth:`start`, and for a fusion without one."""
+        found: ClientGraph | None = getattr(self.classifier, "graph_", None)
+        return found
+
+    @property
+    def history(self) -> Any:
+        """Losses by ``learning_rate`` and ``epoch``, a data frame."""
+        return self.classifier.history_
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 1,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+        should_stop: Callable[..., bool] | None = None,
+    ) -> Result:
+        """Ask all clients for embeddings once, and train the fusion model on them.
+
+        The signature is that of Flower's strategies; ``initial_arrays``, ``num_rounds``, ``evaluate_fn`` and
+        ``should_stop`` have nothing to act on.
+
+        Parameters
+        ----------
+        grid : Grid
+            Grid that connects to the nodes.
+        timeout : float
+            Seconds that nodes have to connect, and then to answer.
+        train_config : ConfigRecord, optional
+            Sent along.
+
+        Returns
+        -------
+        Result
+            With the fusion model as arrays, and :attr:`metrics`.
 
         Raises
         ------
-        FedgraphError
-            As ``samples``, and where the fusion cannot be trained on the answers.
+        RunError
+            When too few nodes are there, none of them sends anything usable, or training diverges.
+        DataError, ValueError
+            When samples cannot be joined or trained with.
         """
-        joined = self.samples(grid)
-        graph = self.plan.graph_of(joined.federation())
-        if self.settings.fusion in _ENSEMBLES:
-            return self._vote(joined)
-        given = None if graph is None else graph.dense().float()
-        data = FusionData(
-            joined.embeddings, joined.present, joined.labels, joined.split, joined.sizes, len(joined.classes), given
-        )
-        warn_of_unaligned(self.settings, joined)
-        found = fit(self.settings, data, self.plan.seed, self.record_epoch)
-        fusion = FittedFusion(
-            found.network, self.settings, joined.owners, joined.sizes, joined.classes, joined.fingerprints, given,
-            self.plan.seed,
-        )  # fmt: skip
-        fusion.write(self.plan.folder.fusion)
-        self._write_learned(fusion)
-        prediction = fusion.predict(joined.embeddings, joined.present)
-        arrays = to_record(found.network.state_dict())
-        facts = {"fusion": found.facts(), "notes": self._threshold_notes(joined, prediction)}
-        return self._outcome(joined, prediction, fusion.parameters, found.epoch, facts), arrays
-
-    def _threshold_notes(self, joined: JoinedSamples, prediction: Prediction) -> list[str]:
-        """Return a note where, of two classes, another threshold than 0.5 would clearly be right more often."""
-        if len(joined.classes) != 2 or self.settings.calibrated:
-            return []
-        rows = joined.of_split("validation")
-        now, best = calibration.better_threshold(prediction.probabilities[rows], joined.labels[rows])
-        if best - now < _NOTED_GAIN:
-            return []
-        return [
-            f"of the validation samples {now:.0%} are predicted rightly with the threshold 0.5, and {best:.0%} with "
-            "another one: set [f3] calibrated = true for probabilities that are frequencies"
-        ]
-
-    def _vote(self, joined: JoinedSamples) -> tuple[Outcome, ArrayRecord]:
-        """Fuse the owners' own predictions: rows B to D of table 2."""
-        if not joined.predictions.shape[2]:
-            raise self._without_predictions()
-        validation = joined.of_split("validation")
-        if self.settings.fusion != "vote" and not len(validation):
+        nodes = connected_nodes(grid, self.min_available_nodes, timeout)
+        answers = self._ask(grid, nodes, WantedEmbeddings(), train_config, timeout)
+        class_kind, classes = common_classes(answers)
+        if len(classes) < 2:
             raise DataError(
-                f"[f3] fusion = '{self.settings.fusion}' chooses by validation samples, of which there are none: check "
-                "the shares of splits"
+                f"labels of two classes or more are needed, and clients sent {len(classes)}: give `embeddings` the "
+                "labels of the samples at one client at least"
             )
-        said, present = joined.predictions, joined.present
-        known = said[validation], present[validation], joined.labels[validation]
-        facts: dict[str, Any] = {}
-        if self.settings.fusion == "vote":
-            probabilities = votes.majority_vote(said, present, self.settings.vote)
-        elif self.settings.fusion == "threshold":
-            facts["threshold"] = votes.best_threshold(*known)
-            probabilities = votes.thresholded(said, present, facts["threshold"])
-        else:
-            ranking = votes.ranked_owners(*known)
-            facts["owner"] = joined.owners[int(ranking[0])]
-            probabilities = votes.best_owner(said, present, ranking)
-        prediction = Prediction(probabilities, torch.zeros_like(probabilities))
-        return self._outcome(joined, prediction, torch.zeros(0), 1, {"fusion": facts}), ArrayRecord()
+        joined = self._divided(self._joined(answers, classes))
+        data = FusionData(joined.embeddings, joined.present, joined.labels, joined.split, joined.sizes, len(classes))
+        self.classifier.fit_joined(data, joined.owners, np.array(restored(classes, class_kind)), self.seed)
+        self._learned = frozenset(joined.keys)
+        self.metrics = self._measured(joined)
+        arrays = to_record(self.classifier.fusion_.network.state_dict())
+        return Result(arrays=arrays, evaluate_metrics_serverapp={1: MetricRecord(dict(self.metrics))})
 
-    def _without_predictions(self) -> ExperimentError:
-        return ExperimentError(
-            f"[f3] fusion = '{self.settings.fusion}' needs the predictions of the owners' own models, which they do "
-            "not send with noise, or which not all nodes have sent"
-        )
+    def predict(
+        self,
+        grid: Grid,
+        ids: Sequence[Any] | None = None,
+        timeout: float = 3600,
+        evaluate_config: ConfigRecord | None = None,
+    ) -> Any:
+        """Ask for embeddings of new samples, and predict their classes.
 
-    def _outcome(
-        self, joined: JoinedSamples, prediction: Prediction, parameters: Tensor, rounds: int, facts: dict[str, Any]
-    ) -> Outcome:
-        folder = self.plan.folder.path
-        write_predictions(folder / "predictions.csv", joined, prediction.probabilities, prediction.deviation)
-        if joined.predictions.shape[2]:
-            write_entropies(folder / "entropies.csv", joined)
-        facts = facts | privacy_facts(self.settings.noise)
-        metrics = measured(joined, prediction, self.plan.splits)
-        facts = facts | {
-            "bytes_per_owner": bytes_per_owner(joined, len(joined.keys)),
-            "training_bytes_per_owner": bytes_per_owner(joined, num_learned_from(joined)),
-        }
-        return outcome_of(joined, metrics, parameters, rounds, facts)
+        Parameters
+        ----------
+        grid : Grid
+            Grid that connects to the nodes.
+        ids : sequence, optional
+            Ids of the samples; by default all that clients call new, or that have no label and were not learned from.
+        timeout : float
+            Seconds that nodes have to answer.
+        evaluate_config : ConfigRecord, optional
+            Sent along.
 
-    def _write_learned(self, fusion: FittedFusion) -> None:
-        """Write the learned graph and the alignment to the run folder."""
-        folder, matrices = self.plan.folder.path, fusion.alignment
-        if fusion.graph is not None and self.settings.graph != "given":
-            write_graph(fusion.graph, folder / "learned-graph.npz")
-        if matrices is not None:
-            with replacing(folder / "alignment.npz") as path, path.open("wb") as stream:
-                np.savez(stream, owners=np.array(fusion.owners), matrices=matrices.numpy())
+        Returns
+        -------
+        Series
+            The classes, by id.
 
+        Raises
+        ------
+        DataError
+            When no client has such a sample.
+        """
+        return self.predict_proba(grid, ids, timeout, evaluate_config).idxmax(axis=1)
 
-def warn_of_unaligned(settings: FusionSettings, joined: JoinedSamples) -> None:
-    """Log a warning that names owners without training samples, whose alignment is random but used in predictions."""
-    if not settings.learns_alignment:
-        return
-    trained = joined.present[joined.of_split("train")].any(0)
-    unaligned = [joined.owners[place] for place in (joined.present.any(0) & ~trained).nonzero().flatten().tolist()]
-    if unaligned:
-        log.warning(
-            "of %s there are no training samples: their alignment stays as it was drawn at random, and predictions of "
-            "samples that they have count it all the same; give them some, or leave these owners out",
-            ", ".join(unaligned),
-        )
+    def predict_proba(
+        self,
+        grid: Grid,
+        ids: Sequence[Any] | None = None,
+        timeout: float = 3600,
+        evaluate_config: ConfigRecord | None = None,
+    ) -> Any:
+        """Ask for embeddings of new samples, and predict the probabilities of their classes.
 
+        Clients that no longer answer are left out. Parameters and errors are those of :meth:`predict`.
 
-def measured(joined: JoinedSamples, prediction: Prediction, splits: tuple[str, ...]) -> dict[str, Tensor]:
-    """Return metrics as ``<split>/<metric>`` -> float64 ``[owners]``.
+        Returns
+        -------
+        DataFrame
+            ``[samples, classes]``, by id.
+        """
+        import pandas as pd
 
-    They are those of the joint prediction, the same for all owners, and with ``-local`` those of each owner's own.
-    """
-    metrics: dict[str, Tensor] = {}
-    for split in splits:
-        rows = joined.of_split(split)
-        whole = scores(prediction.probabilities[rows], joined.labels[rows])
-        metrics |= {
-            f"{split}/{name}": torch.full((len(joined.owners),), value, dtype=torch.float64)
-            for name, value in whole.items()
-        }
-        if joined.predictions.shape[2]:
-            own = owner_scores(joined.predictions[rows], joined.present[rows], joined.labels[rows])
-            metrics |= {f"{split}/{name}-local": values for name, values in own.items()}
-    return metrics
+        if not hasattr(self.classifier, "fusion_"):
+            raise RunError("there is no fusion model yet: call start first")
+        wanted = WantedEmbeddings(("new",), None if ids is None else tuple(map(str, ids)))
+        answers = self._fitting(self._ask(grid, sorted(grid.get_node_ids()), wanted, evaluate_config, timeout))
+        keys = {key for answer in answers.values() for key in answer.keys}
+        keys = keys & set(wanted.ids) if wanted.ids is not None else keys - set(self._learned)
+        if not keys:
+            raise DataError(
+                "no client has one of the samples to predict: samples are new where `embeddings` is told so by "
+                'split="new", or where nobody has their label'
+            )
+        fusion = self.classifier.fusion_
+        joined = self._joined(answers, fusion.classes, fusion.owners)
+        joined = joined.only(torch.tensor([key in keys for key in joined.keys]))
+        found = fusion.predict(joined.embeddings, joined.present).probabilities.numpy()
+        kinds = {answer.id_kind for answer in answers.values()}
+        index = restored(joined.keys, kinds.pop() if len(kinds) == 1 else "text")
+        return pd.DataFrame(found, pd.Index(index), self.classifier.classes_)
 
+    def run(self, *arguments: Any, **named: Any) -> Result:
+        """See :meth:`start`."""
+        return self.start(*arguments, **named)
 
-def bytes_per_owner(joined: JoinedSamples, samples: int) -> int:
-    """Return the bytes of ``samples`` from the owner with the longest embedding: embeddings, predictions and mask."""
-    return samples * (4 * (int(joined.sizes.max()) + joined.predictions.shape[2]) + 1)
+    # ---- answers of clients ----------------------------------------------------------------------------------------
 
+    def _ask(
+        self, grid: Grid, nodes: list[int], wanted: WantedEmbeddings, config: ConfigRecord | None, timeout: float
+    ) -> dict[str, OwnEmbeddings]:
+        """Return what clients have of the samples, by name. Raises RunError where nobody has sent anything usable."""
+        content = with_config(wanted.pack(), self.configrecord_key, config)
+        answers = ask_clients(grid, nodes, content, self.message_type, OwnEmbeddings.unpack, self._names, timeout)
+        if not answers:
+            raise RunError("no client sent anything usable; the log says of each what was wrong")
+        for name in [name for name, answer in answers.items() if not answer.keys]:
+            log.info("client '%s' has none of the samples that were asked for", name)
+            del answers[name]
+        return answers
 
-def num_learned_from(joined: JoinedSamples) -> int:
-    """Return the number of training and validation samples."""
-    return len(joined.of_split("train")) + len(joined.of_split("validation"))
+    def _fitting(self, answers: dict[str, OwnEmbeddings]) -> dict[str, OwnEmbeddings]:
+        """Return the answers that fit the fusion model, without their labels and splits."""
+        fusion, fitting = self.classifier.fusion_, {}
+        for name, answer in answers.items():
+            size = answer.embeddings.shape[1]
+            if name not in fusion.owners:
+                log.error("going on without client '%s': the fusion model was trained without it", name)
+            elif size != int(fusion.sizes[fusion.owners.index(name)]):
+                log.error(
+                    "going on without client '%s': its embeddings have %d numbers, and those that the fusion model was "
+                    "trained on had %d", name, size, int(fusion.sizes[fusion.owners.index(name)]),
+                )  # fmt: skip
+            else:
+                none = torch.full_like(answer.labels, NO_LABEL)
+                fitting[name] = replace(answer, labels=none, classes=(), split=torch.full_like(answer.split, _NEW))
+        return fitting
+
+    def _joined(
+        self, answers: dict[str, OwnEmbeddings], classes: Sequence[str], owners: Sequence[str] | None = None
+    ) -> JoinedSamples:
+        """Join samples by id; owners that contradict most others are left out."""
+        replies = {node: answer.as_reply(name, classes) for node, (name, answer) in enumerate(answers.items())}
+        joined = join(replies, owners, tolerant=True)
+        for name, reason in joined.absent.items():
+            if name in answers:
+                log.error("going on without client '%s': %s", name, reason)
+        return joined
+
+    def _divided(self, joined: JoinedSamples) -> JoinedSamples:
+        """Return the samples to train, validate and test with."""
+        split, labelled = joined.split.clone(), joined.labels != NO_LABEL
+        split[(split == UNDECIDED) & labelled] = _TRAIN
+        lost = ~labelled & (split >= 0) & (split != _NEW)
+        if bool(lost.any()):
+            keys = [joined.keys[place] for place in lost.nonzero().flatten().tolist()]
+            log.warning("%d samples are left out, of which no client has a label: %s", len(keys), quoted(keys))
+        if not bool((split == _VALIDATION).any()):
+            rows = ((split == _TRAIN) & labelled).nonzero().flatten()
+            chosen = held_out(joined.labels[rows], self.classifier.validation_fraction, self.seed)
+            split[rows] = chosen.to(split.dtype)
+        return replace(joined, split=split).only(labelled & (split != _NEW))
+
+    def _measured(self, joined: JoinedSamples) -> dict[str, float]:
+        found = self.classifier.fusion_.predict(joined.embeddings, joined.present).probabilities
+        metrics: dict[str, float] = {}
+        for split in _MEASURED:
+            rows = joined.of_split(split)
+            if len(rows):
+                told = scores(found[rows], joined.labels[rows])
+                metrics |= {f"{split}/{name}": value for name, value in told.items()}
+        return metrics

@@ -22,9 +22,9 @@ from fedgraph.messages import to_record
 from fedgraph.methods.f3 import F3InferenceSettings
 from fedgraph.privacy.noise import privacy_facts
 from fedgraph.runs import RunFolder, write_predictions
+from fedgraph.strategies.engine.f3 import bytes_per_owner, measured
 from fedgraph.strategies.engine.owners import OwnersStrategy, outcome_of
 from fedgraph.strategies.engine.phases import Outcome
-from fedgraph.strategies.f3 import bytes_per_owner, measured
 from fedgraph.support.errors import DataError, ExperimentError
 
 SomeInference = TypeVar("SomeInference", bound=F3InferenceSettings)

@@ -30,10 +30,10 @@ from fedgraph.messages import to_record
 from fedgraph.methods.vfl import VerticalSettings
 from fedgraph.models import flattened
 from fedgraph.runs import write_predictions
+from fedgraph.strategies.engine.f3 import bytes_per_owner, measured, num_learned_from, warn_of_unaligned
 from fedgraph.strategies.engine.owners import OwnersStrategy, outcome_of
 from fedgraph.strategies.engine.phases import Outcome
 from fedgraph.strategies.engine.vertical_steps import VerticalSteps
-from fedgraph.strategies.f3 import bytes_per_owner, measured, num_learned_from, warn_of_unaligned
 from fedgraph.support.errors import DataError, ExperimentError, RunError
 from fedgraph.support.files import State, load_state, save_state
 from fedgraph.support.randomness import generator

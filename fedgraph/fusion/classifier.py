@@ -6,6 +6,7 @@ Ma, Hoang, Chen: Federated Learning of Models Pre-Trained on Different Features 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
 
-from fedgraph.data.owners import SAMPLE_SPLITS
+from fedgraph.data.owners import SAMPLE_SPLITS, held_out
 from fedgraph.fusion.build import build_network
 from fedgraph.fusion.model_file import FittedFusion
 from fedgraph.fusion.owner_samples import OwnerSamples, columns_of, of_columns, of_mapping
@@ -29,7 +30,6 @@ from fedgraph.fusion.settings import FusionSettings
 from fedgraph.fusion.training import FusionData, FusionEpoch, FusionFit, fit
 from fedgraph.graph import ClientGraph
 from fedgraph.support.errors import DataError, ExperimentError, GraphError, quoted
-from fedgraph.support.randomness import generator
 from fedgraph.support.settings import of_keywords
 
 _OWN = ("owners", "validation_fraction", "random_state")
@@ -205,7 +205,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         RunError
             When training diverges at every learning rate.
         """
-        settings = self._settings()
+        _ = self.settings  # checked before the samples
         samples = self._samples(X, fitting=True)
         labels = _checked_labels(samples, y)
         classes = np.unique(labels)
@@ -223,10 +223,8 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
             split = torch.tensor([_TRAIN] * len(codes) + [_VALIDATION] * len(told))
             embeddings = torch.cat([embeddings, other.embeddings[rows]])
             present, codes = torch.cat([present, other.present[rows]]), torch.cat([codes, told])
-        given = self._given(samples.owners)
-        data = FusionData(embeddings, present, codes, split, samples.sizes, len(classes), given)
-        self._fit_data(settings, data, samples.owners, classes, seed)
-        return self
+        data = FusionData(embeddings, present, codes, split, samples.sizes, len(classes))
+        return self.fit_joined(data, samples.owners, classes, seed)
 
     def predict_proba(self, X: Any) -> Any:
         """Predict the probability of each class, averaged over draws of the graph.
@@ -296,28 +294,56 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
 
     # ---- of a federation too ---------------------------------------------------------------------------------------
 
-    def _fit_data(
+    @property
+    def settings(self) -> FusionSettings:
+        """The parameters as settings of F3. Raises ValueError for those that cannot be."""
+        keywords = {name: value for name, value in self.get_params(deep=False).items() if name not in _OWN}
+        if isinstance(self.graph, ClientGraph):
+            keywords["graph"] = "given"
+        chosen = {name: value for name, value in keywords.items() if value is not None}
+        return of_keywords(FusionSettings, chosen, type(self).__name__)
+
+    def fit_joined(
         self,
-        settings: FusionSettings,
         data: FusionData,
         owners: Sequence[str],
         classes: NDArray[Any],
         seed: int,
-        fingerprints: Sequence[str] | None = None,
         on_epoch: Callable[[FusionEpoch], None] | None = None,
-    ) -> None:
-        """Train on samples that have been joined and split, as the server of a federation has them too."""
+    ) -> FusionClassifier:
+        """Train on samples that have been joined and split, as the server of a federation has them.
+
+        Parameters
+        ----------
+        data : FusionData
+            Samples in the order of the text of their ids; a given graph is taken from the parameters.
+        owners : sequence of str
+            The owners, sorted.
+        classes : array
+            The classes, in the order of the labels.
+        seed : int
+            Seed of the training.
+        on_epoch : callable, optional
+            Called after every epoch.
+
+        Returns
+        -------
+        FusionClassifier
+            Itself.
+        """
+        settings, data = self.settings, replace(data, given=self._given(owners))
         try:
             build_network(settings, data.sizes, data.classes, data.given, seed)
             found = fit(settings, data, seed, on_epoch)
         except (DataError, ExperimentError) as error:
             raise ValueError(str(error)) from error
         fusion = FittedFusion(
-            found.network, settings, tuple(owners), data.sizes, tuple(map(str, classes)),
-            tuple(fingerprints or ("",) * len(owners)), data.given, seed,
+            found.network, settings, tuple(owners), data.sizes, tuple(map(str, classes)), ("",) * len(owners),
+            data.given, seed,
         )  # fmt: skip
         self._take(fusion, classes)
         self._take_history(found)
+        return self
 
     def _take(self, fusion: FittedFusion, classes: NDArray[Any]) -> None:
         self.fusion_, self.classes_ = fusion, classes
@@ -330,13 +356,6 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
         self.n_iter_, self.validation_loss_ = found.epoch, found.validation_loss
 
     # ---- parameters and inputs -------------------------------------------------------------------------------------
-
-    def _settings(self) -> FusionSettings:
-        keywords = {name: value for name, value in self.get_params(deep=False).items() if name not in _OWN}
-        if isinstance(self.graph, ClientGraph):
-            keywords["graph"] = "given"
-        chosen = {name: value for name, value in keywords.items() if value is not None}
-        return of_keywords(FusionSettings, chosen, type(self).__name__)
 
     def _given(self, owners: Sequence[str]) -> Tensor | None:
         """Return the given graph over the owners, as an experiment has it."""
@@ -374,50 +393,6 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     def _decided(self, samples: OwnerSamples) -> NDArray[Any]:
         found: NDArray[Any] = self.classes_[decided(self._predicted(samples).probabilities).numpy()]
         return found
-
-
-def held_out(labels: Tensor, fraction: float, seed: int) -> Tensor:
-    """Return which samples train and which validate, of each class about the same ``fraction``, and never its last.
-
-    Parameters
-    ----------
-    labels : Tensor
-        int64 ``[samples]``.
-    fraction : float
-        Share of the validation samples.
-    seed : int
-        Seed of the choice.
-
-    Returns
-    -------
-    Tensor
-        Index into ``SAMPLE_SPLITS``, ``[samples]``.
-
-    Raises
-    ------
-    ValueError
-        When the fraction is not between 0 and 1, and for too few samples.
-    """
-    if not 0 < fraction < 1:
-        raise ValueError(f"validation_fraction is above 0 and below 1; got {fraction}")
-    number = len(labels)
-    order = torch.randperm(number, generator=generator(seed, "validation samples"))
-    sorted_labels, rows = labels[order].sort(stable=True)
-    rows = order[rows]
-    counts = torch.bincount(sorted_labels)
-    rank = torch.arange(number) - (counts.cumsum(0) - counts)[sorted_labels]
-    # Of samples at the same share of the way through their class, whole classes come one after the other.
-    ahead = torch.where(rank < counts[sorted_labels] - 1, (rank + 0.5) / counts[sorted_labels], torch.inf)
-    wanted = max(1, round(fraction * number))
-    chosen = rows[ahead.argsort(stable=True)[: min(wanted, int(ahead.isfinite().sum()))]]
-    if not len(chosen):
-        raise ValueError(
-            f"of n_samples={number} none can be held out for validation, as each is the only one of its class: "
-            f"{number} sample(s) are too few, or give fit validation samples"
-        )
-    split = torch.full((number,), _TRAIN)
-    split[chosen] = _VALIDATION
-    return split
 
 
 def _checked_labels(samples: OwnerSamples, y: Any) -> NDArray[Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -100,8 +101,9 @@ class FittedFusion:
         """The graph over the owners, learned or given; None for networks without one, and for ensembles."""
         if not isinstance(self.network, GraphFusion) or self.network.consensus is None:
             return None
-        given = self.settings.graph == "given"
-        return ClientGraph.from_dense(self.owners, self.network.consensus.expected().cpu(), directed=given)
+        weights = self.network.consensus.expected().cpu()
+        directed = self.settings.graph == "given" and not torch.equal(weights, weights.T)
+        return ClientGraph.from_dense(self.owners, weights, directed=directed)
 
     @property
     def alignment(self) -> Tensor | None:

@@ -259,7 +259,8 @@ def _ids_and_values(owner: str, given: Any) -> tuple[list[Any] | None, NDArray[n
 
 def _plain_ids(ids: Any) -> list[Any]:
     """Return ids as plain Python values, so that 1 of NumPy and 1 of Python are the same."""
-    return list(ids.tolist()) if hasattr(ids, "tolist") else list(ids)
+    listed = ids.tolist() if hasattr(ids, "tolist") else ids
+    return [each.item() if isinstance(each, np.generic) else each for each in listed]
 
 
 def _checked(owner: str, given: Any) -> NDArray[np.float32]:
@@ -299,7 +300,7 @@ def _is_frame(given: Any) -> bool:
 def _labels_by_id(y: Any) -> dict[Any, Any]:
     """Return labels by the id of their sample."""
     if isinstance(y, Mapping):
-        return dict(y)
+        return dict(zip(_plain_ids(y), y.values(), strict=True))
     if _is_frame(y):
         values = y.to_numpy()
         ids = _plain_ids(y.index)

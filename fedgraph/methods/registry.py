@@ -36,7 +36,7 @@ class Method:
     @property
     def strategy_class(self) -> Any:
         """The class of the strategy. Raises ExperimentError when it cannot be found."""
-        return load_object(self.strategy, "[experiment] strategy")
+        return of_engine(load_object(self.strategy, "[experiment] strategy"))
 
     @property
     def terms(self) -> str:
@@ -52,6 +52,17 @@ class Method:
     def title(self) -> str:
         """Title of the method; its name where the strategy has none."""
         return getattr(self.strategy_class, "title", "") or self.name
+
+
+def of_engine(strategy: Any) -> Any:
+    """Return the class that runs a strategy in experiments: of one for people's own Flower apps its ``engine_class``.
+
+    Returns
+    -------
+    Any
+        The strategy itself where it has none of its own.
+    """
+    return vars(strategy).get("engine_class", strategy) if isinstance(strategy, type) else strategy
 
 
 def built_in(name: str) -> type | None:
@@ -127,5 +138,6 @@ def _modules() -> list[str]:
 @cache
 def _named(module: str) -> dict[str, type]:
     path = f"{PACKAGE}.{module}"
-    classes = [found for found in vars(importlib.import_module(path)).values() if isinstance(found, type)]
-    return {found.name: found for found in classes if found.__module__ == path and vars(found).get("name")}  # type: ignore[attr-defined]
+    there = [found for found in vars(importlib.import_module(path)).values() if isinstance(found, type)]
+    classes = [of_engine(found) for found in there if found.__module__ == path]
+    return {found.name: found for found in classes if vars(found).get("name")}

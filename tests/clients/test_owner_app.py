@@ -11,7 +11,7 @@ from torch import nn
 
 from fedgraph.clients import embeddings, penultimate
 from fedgraph.messages import check_content
-from fedgraph.messages.apps import OwnEmbeddings, WantedEmbeddings
+from fedgraph.messages.queries import OwnEmbeddings, WantedEmbeddings
 
 X = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
 

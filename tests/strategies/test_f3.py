@@ -1,426 +1,273 @@
-"""Runs of F3: one exchange, then everything at the server."""
+"""F3 in people's own Flower apps."""
 
-import csv
-import json
-from types import SimpleNamespace
+import logging
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from sklearn.datasets import load_iris
 
-from fedgraph.clients.app import app as client_app
-from fedgraph.fusion.alignment import SoftAlignment
-from fedgraph.fusion.model_file import FittedFusion
-from fedgraph.fusion.prediction import Prediction
-from fedgraph.messages import check_content
-from fedgraph.messages.embeddings import EmbedReply
-from fedgraph.runs.folder import RunFolder
-from fedgraph.strategies import f3
-from fedgraph.strategies.f3 import bytes_per_owner
-from fedgraph.support.errors import DataError, ExperimentError
-from fedgraph.support.files import load_state, save_state
+from fedgraph.clients import embeddings, penultimate
+from fedgraph.federation import JoinedSamples
+from fedgraph.federation.grids import LocalGrid
+from fedgraph.fusion import FusionClassifier
+from fedgraph.graph import ClientGraph
+from fedgraph.messages import to_record
+from fedgraph.strategies import F3
+from fedgraph.support.errors import DataError, RunError
+from fedgraph.support.files import load_state
 
-NAMES = ("patch-0-0", "patch-0-1", "patch-1-0", "patch-1-1")
-KEYS = 1797
-
-
-def predictions(folder):
-    with (folder.path / "predictions.csv").open(newline="") as stream:
-        return list(csv.DictReader(stream))
-
-
-def probabilities(folder):
-    names = [f"probability {digit}" for digit in range(10)]
-    return np.array([[float(line[name]) for name in names] for line in predictions(folder)])
+FAST = {"scaling": "owner", "epochs": 40, "learning_rates": (0.05,), "draws": 2, "batch_size": 20, "workers": 1}
+X, Y = load_iris(return_X_y=True)
+IDS = [f"flower-{number}" for number in range(150)]
+COLUMNS = {"mercy": slice(0, 2), "ucla": slice(1, 3), "county": slice(2, 4)}
+LACKING = {"mercy": range(0, 10), "ucla": (), "county": range(5, 30)}
+NEW = range(140, 150)
 
 
-class Listener:
-    """A client that keeps what it is asked and answers."""
+def named(app):
+    """An app whose replies say whose they are, as the mod client_name has them say it."""
 
-    def __init__(self):
-        self.asked, self.replies = [], []
-
-    def __call__(self, message, context):
-        self.asked.append(message.metadata.message_type)
-        reply = client_app(message, context)
-        self.replies.append(reply)
+    def answer(message, context):
+        reply = app(message, context)
+        reply.content["fedgraph"] = ConfigRecord({"client": context.node_config["client"]})
         return reply
 
-
-def refuse(message, context):
-    raise AssertionError("nothing more may be sent")
+    return answer
 
 
-def test_one_exchange_and_what_it_takes(patches_tables, run_experiment):
-    listener = Listener()
-    folder = run_experiment(patches_tables, client=listener, node_configs=[{"clients": name} for name in NAMES])
-    summary = folder.summary()
-    assert listener.asked == ["query.embed"] * 4
-    assert (summary["exchanges"], summary["bytes_down"]) == (1, 0)
-    records = [record for reply in listener.replies for record in reply.content.array_records.values()]
-    assert summary["bytes_up"] == sum(len(array.data) for record in records for array in record.values())
-    answer = EmbedReply.unpack(check_content(listener.replies[0].content))
-    arrays = answer.embeddings, answer.predictions
-    assert summary["bytes_per_owner"] == sum(each.numel() * 4 for each in arrays) + answer.present.numel()
-    assert summary["bytes_per_owner"] == KEYS * (4 * (6 + 10) + 1)
-    assert summary["training_bytes_per_owner"] == int((answer.split < 2).sum()) * (4 * (6 + 10) + 1)
-    assert (summary["clients"], summary["method"]) == (4, "f3")
-    assert summary["weights_sha256"]
-    assert summary["fusion"]["epochs"] == 2
-    assert set(summary["per_client"]["test"]["accuracy-local"]) == set(NAMES)
+def held(name):
+    rows = [row for row in range(150) if row not in LACKING[name]]
+    return [IDS[row] for row in rows], X[rows][:, COLUMNS[name]], Y[rows], rows
 
 
-def test_what_is_left_in_the_run_folder(patches_tables, run_experiment):
-    patches_tables["data"] |= {"lacking-share": 0.3}
-    folder = run_experiment(patches_tables)
-    lines = predictions(folder)
-    assert [line["key"] for line in lines] == sorted(line["key"] for line in lines)
-    np.testing.assert_allclose(probabilities(folder).sum(1), 1, atol=1e-4)
-    assert {line["split"] for line in lines} == {"train", "validation", "test"}
-    assert {int(line["owners"]) for line in lines} == {1, 2, 3, 4}
-    test = [line for line in lines if line["split"] == "test"]
-    accuracy = np.mean([line["label"] == line["predicted"] for line in test])
-    summary = folder.summary()
-    assert accuracy == pytest.approx(summary["metrics"]["test"]["accuracy"]["mean"])
-    assert max(float(line["deviation 3"]) for line in lines) > 0, "predictions vary over drawn graphs"
-    fusion = FittedFusion.read(folder.path / "fusion.safetensors")
-    assert fusion.owners == NAMES
-    assert len(set(fusion.fingerprints)) == 4
-    with np.load(folder.path / "alignment.npz") as file:
-        assert file["matrices"].shape == (4, 6, 6)
-        assert file["owners"].tolist() == list(NAMES)
-    graph = np.load(folder.path / "learned-graph.npz")
-    assert graph.files
-    with (folder.path / "entropies.csv").open() as stream:
-        entropies = [float(line["entropy"]) for line in csv.DictReader(stream)]
-    assert len(entropies) == len(lines)
-    assert 0 < np.mean(entropies) <= 2
-    epochs = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
-    assert [line["round"] for line in epochs if line["phase"] == "fusion"] == [1, 2]
+def flowers(change=lambda name, message, ids, values, labels, split: None):
+    """Clients that hold some of the measures of some flowers each; only ucla has labels. ``change`` may answer."""
+    app = ClientApp()
+
+    @app.query()
+    def query(message, context):
+        name = context.node_config["client"]
+        ids, values, labels, rows = held(name)
+        labels = [None if row in NEW else label for row, label in zip(rows, labels, strict=True)]
+        given = (ids, values, labels if name == "ucla" else None, None)
+        return change(name, message, *given) or embeddings(message, *given)
+
+    return named(app)
 
 
-def test_a_run_that_is_stopped_after_the_exchange_sends_nothing_more(
-    patches_tables, run_experiment, monkeypatch, tmp_path
-):
-    patches_tables["graph"] = {"source": "data"}
-    patches_tables["f3"] |= {"graph": "given"}
-    whole = run_experiment(patches_tables)
-
-    def killed(*arguments):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(f3, "fit", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run_experiment(patches_tables)
-    (path,) = (path for path in (tmp_path / "runs").iterdir() if path != whole.path)
-    folder = RunFolder.open(path)
-    assert not folder.is_finished
-    saved = load_state(folder.checkpoint)
-    assert 0 < saved["seconds"] < 100
-    save_state(folder.checkpoint, saved | {"seconds": saved["seconds"] + 100})
-    run_experiment(patches_tables, folder=folder, client=refuse)
-    resumed, uninterrupted = folder.summary(), whole.summary()
-    assert resumed["seconds"] > saved["seconds"] + 100 > uninterrupted["seconds"]
-    for name in ("exchanges", "bytes_up", "bytes_down", "bytes_per_owner", "metrics", "weights_sha256", "data"):
-        assert resumed[name] == uninterrupted[name], name
-    assert resumed["exchanges"] == 1
-    for name in ("predictions.csv", "entropies.csv", "fusion.safetensors"):
-        assert (path / name).read_bytes() == (whole.path / name).read_bytes()
-    assert len(folder.metrics.read_text().splitlines()) == len(whole.metrics.read_text().splitlines())
+def grid(app=None, names=tuple(COLUMNS)):
+    return LocalGrid(app or flowers(), [{"client": name} for name in names])
 
 
-def test_packing_does_not_matter(patches_tables, run_experiment):
-    patches_tables["data"] |= {"lacking-share": 0.1}
-    two = run_experiment(patches_tables)
-    text = (two.path / "predictions.csv").read_text()
-    again = run_experiment(patches_tables)
-    assert (again.path / "predictions.csv").read_text() == text
-    assert again.summary()["weights_sha256"] == two.summary()["weights_sha256"]
-    turned = run_experiment(
-        patches_tables,
-        node_configs=[{"partition-id": part, "num-partitions": 2} for part in (1, 0)],
+def test_a_model_of_all_features_from_one_query():
+    strategy = F3(**FAST)
+    result = strategy.start(grid=grid(), initial_arrays=ArrayRecord(), num_rounds=3)
+    assert strategy.classifier.owners_ == ("county", "mercy", "ucla")
+    assert strategy.graph.names == ("county", "mercy", "ucla")
+    assert strategy.metrics["validation/accuracy"] > 0.8
+    assert dict(result.evaluate_metrics_serverapp[1]) == strategy.metrics
+    assert list(strategy.history.columns) == ["learning_rate", "epoch", "training_loss", "validation_loss"]
+    told = strategy.predict(grid())
+    assert set(told.index) == {IDS[row] for row in NEW}
+    assert (told.to_numpy() == Y[[IDS.index(key) for key in told.index]]).all()
+    assert told.dtype == np.int64
+    chosen = strategy.predict_proba(grid(), ids=["flower-7", "flower-145"])
+    assert list(chosen.index) == ["flower-145", "flower-7"]
+    assert list(chosen.columns) == [0, 1, 2]
+
+
+def test_the_model_is_that_of_the_classifier_bit_for_bit():
+    strategy = F3(**FAST, random_state=3)
+    strategy.start(grid())
+    labelled = [row for row in range(150) if row not in NEW]
+    by_owner = {}
+    for name in COLUMNS:
+        ids, values, _, rows = held(name)
+        kept = [place for place, row in enumerate(rows) if row in labelled]
+        by_owner[name] = [ids[place] for place in kept], values[kept]
+    alone = FusionClassifier(**FAST, random_state=3).fit(
+        by_owner, pd.Series(Y[labelled], [IDS[row] for row in labelled])
     )
-    assert (turned.path / "predictions.csv").read_text() == text
-    assert turned.summary()["weights_sha256"] == two.summary()["weights_sha256"]
-    for nodes in (1, 4, 6):
-        other = run_experiment(patches_tables, nodes=nodes)
-        np.testing.assert_allclose(probabilities(other), probabilities(two), atol=5e-5)
-        assert [line["key"] for line in predictions(other)] == [line["key"] for line in predictions(two)]
-    patches_tables["experiment"]["seed"] = 1
-    assert np.abs(probabilities(run_experiment(patches_tables)) - probabilities(two)).max() > 0.02
+    same(strategy.classifier.fusion_.network.state_dict(), alone.fusion_.network.state_dict())
+    fresh = {name: (held(name)[0][-10:], held(name)[1][-10:]) for name in COLUMNS}
+    expected = alone.predict_proba(fresh)
+    pd.testing.assert_frame_equal(strategy.predict_proba(grid()).loc[expected.index], expected)
 
 
-def test_it_learns_more_than_any_owner_and_their_vote_know(patches_tables, run_experiment, tmp_path):
-    patches_tables["model"]["hidden"] = [32, 16]
-    patches_tables["train"] |= {"learning-rate": 0.003, "batch-size": 100, "local-epochs": 15}
-    table = {**patches_tables["f3"], "hidden": 32, "epochs": 25, "batch-size": 100, "patience": 25}
-    nodes = [{"partition-id": part, "num-partitions": 2, "model-dir": str(tmp_path / "models")} for part in range(2)]
-    found = {}
-    for name, changes in {
-        "soft": {},
-        "none": {"alignment": "none"},
-        "vote": {"fusion": "vote"},
-        "best": {"fusion": "best-owner"},
-    }.items():
-        folder = run_experiment({**patches_tables, "f3": {**table, **changes}}, node_configs=nodes)
-        measured = folder.summary()
-        found[name] = measured["metrics"]["test"]["accuracy"]["mean"]
-        own = measured["per_client"]["test"]["accuracy-local"]
-    assert 0.5 < min(own.values()) < max(own.values()) < 0.8
-    assert found["best"] in own.values()
-    assert found["vote"] > max(own.values())
-    for name in ("soft", "none"):
-        assert found[name] > found["vote"] + 0.08, found
-        assert found[name] > 0.92, found
+def same(found, expected):
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_the_model_is_that_of_a_run_of_the_engine_bit_for_bit(patches_tables, run_experiment):
+    patches_tables["data"] |= {"lacking-share": 0.2}
+    folder = run_experiment(patches_tables)
+    joined = JoinedSamples.of_state(load_state(folder.checkpoint)["samples"])
+    app = ClientApp()
+
+    @app.query()
+    def query(message, context):
+        column = joined.owners.index(context.node_config["client"])
+        rows = joined.present[:, column].nonzero().flatten().flip(0)
+        return embeddings(
+            message,
+            [joined.keys[row] for row in rows],
+            joined.embeddings[rows, column, : joined.sizes[column]],
+            [int(joined.classes[label]) for label in joined.labels[rows]],
+            [("train", "validation", "test")[split] for split in joined.split[rows]],
+        )
+
+    strategy = F3(epochs=2, learning_rates=(0.01,), draws=2, batch_size=200, workers=1, device="cpu")
+    strategy.start(LocalGrid(named(app), [{"client": name} for name in reversed(joined.owners)]))
+    same(strategy.classifier.fusion_.network.state_dict(), load_state(folder.path / "fusion.safetensors")["network"])
+    summary = folder.summary()["metrics"]["test"]
+    assert strategy.metrics["test/accuracy"] == pytest.approx(summary["accuracy"]["mean"])
+    assert strategy.metrics["test/auc"] == pytest.approx(summary["auc"]["mean"])
+
+
+def test_a_pytorch_app_changes_six_lines():
+    torch.manual_seed(0)
+    models = [torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)) for _ in range(2)]
+    app = ClientApp()
+
+    @app.query()
+    def query(message, context):
+        part = int(context.node_config["partition-id"])
+        values = torch.from_numpy(X[:, 2 * part : 2 * part + 2]).float()
+        return embeddings(message, range(150), penultimate(models[part], values), Y)
+
+    strategy = F3(**FAST | {"epochs": 100})
+    nodes = LocalGrid.of_partitions(app, 2)
+    strategy.start(nodes)
+    # Without the mod, clients are called by the ids of their nodes.
+    assert strategy.classifier.owners_ == ("1000", "1001")
+    assert strategy.metrics["validation/accuracy"] > 0.8
+    assert strategy.predict(nodes, ids=[3, 149]).to_dict() == {149: 2, 3: 0}
+    with pytest.raises(DataError, match="no client has one of the samples to predict"):
+        strategy.predict(nodes, ids=[1000])
+
+
+def test_clients_that_fail_or_answer_nonsense_are_left_out_by_name(caplog):
+    def answered(name, message, ids, values, labels, split):
+        if name == "mercy":
+            raise OSError("disk is full")
+        if name == "county":
+            reply = embeddings(message, ids, values, labels, split)
+            broken = torch.full((len(reply.content["config"]["keys"]), 2), torch.nan)
+            samples = reply.content["samples"]
+            reply.content["samples"] = ArrayRecord({**dict(samples), **dict(to_record({"embeddings": broken}))})
+            return reply
+        return None
+
+    strategy = F3(**FAST)
+    with caplog.at_level(logging.ERROR, "fedgraph"):
+        strategy.start(grid(flowers(answered)))
+    assert strategy.classifier.owners_ == ("ucla",)
+    errors = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert any("going on without node 1000: OSError: disk is full" in each for each in errors)
+    assert any("without client 'county': its embeddings hold NaN, infinite or huge values" in each for each in errors)
 
 
 @pytest.mark.parametrize(
-    "table",
+    ("broken", "problem"),
     [
-        {"fusion": "mean-pooling", "alignment": "none"},
-        {"fusion": "transformer"},
-        {"fusion": "concatenation"},
-        {"alignment": "hard", "graph": "gumbel"},
-        {"graph": "neighbours", "neighbours": 2, "absent": "zeros"},
-        {"graph": "none"},
-        {"draw-per": "never", "alignment-affine": True, "head": [5], "owner-dropout": 0.3},
-        {"fusion": "ensemble", "members": {"graph": 1, "mean-pooling": 1}},
-    ],
-    ids=lambda table: "-".join(map(str, table.values())),
-)
-def test_every_fusion_runs_where_samples_lack(patches_tables, run_experiment, table):
-    patches_tables["data"] |= {"lacking-share": 0.3}
-    patches_tables["f3"] |= {**table, "epochs": 1}
-    folder = run_experiment(patches_tables)
-    assert folder.summary()["exchanges"] == 1
-    assert np.isfinite(probabilities(folder)).all()
-    assert FittedFusion.read(folder.path / "fusion.safetensors").owners == NAMES
-
-
-def test_an_ensemble_takes_one_exchange_and_tells_what_its_members_came_to(patches_tables, run_experiment):
-    alone = run_experiment(patches_tables).summary()
-    patches_tables["f3"] |= {"fusion": "ensemble", "members": {"graph": 2, "concatenation": 1}}
-    found = run_experiment(patches_tables).summary()
-    assert (found["exchanges"], found["bytes_up"]) == (1, alone["bytes_up"])
-    members = found["fusion"]["members"]
-    assert [each["fusion"] for each in members] == ["graph", "graph", "concatenation"]
-    assert [each["weight"] for each in members] == pytest.approx([1 / 3] * 3)
-    assert members[0]["validation_loss"] == alone["fusion"]["validation_loss"]
-    assert members[0]["validation_loss"] != members[1]["validation_loss"]
-
-
-def test_owners_with_embeddings_of_different_sizes(patches_tables, run_experiment):
-    patches_tables["model"]["variants"] = [
-        {"clients": ["patch-0-1"], "name": "mlp", "hidden": [9]},
-        {"clients": ["patch-1-*"], "name": "mlp", "hidden": [3]},
-    ]
-    folder = run_experiment(patches_tables)
-    assert FittedFusion.read(folder.path / "fusion.safetensors").sizes.tolist() == [6, 9, 3, 3]
-    assert folder.summary()["bytes_per_owner"] == KEYS * (4 * (9 + 10) + 1)
-    apart = run_experiment(patches_tables, nodes=4)
-    np.testing.assert_allclose(probabilities(apart), probabilities(folder), atol=5e-5)
-
-
-@pytest.mark.parametrize("fusion", ["vote", "best-owner"])
-def test_ensembles_are_those_of_the_owners_predictions(patches_tables, run_experiment, fusion):
-    patches_tables["data"] |= {"lacking-share": 0.3}
-    patches_tables["f3"] |= {"fusion": fusion}
-    listener = Listener()
-    folder = run_experiment(patches_tables, client=listener, nodes=1)
-    answer = EmbedReply.unpack(check_content(listener.replies[0].content))
-    said, present = answer.predictions.numpy(), answer.present.numpy()
-    if fusion == "vote":
-        votes = np.eye(10)[said.argmax(2)] * present[..., None]
-        wanted = votes.sum(0) / present.sum(0)[:, None]
-    else:
-        from sklearn.metrics import f1_score
-
-        rows = [(answer.split.numpy() == 1) & own for own in present]
-        truth = answer.labels.numpy()
-        f1 = [
-            f1_score(truth[row], own[row].argmax(1), average="macro", zero_division=0.0)
-            for row, own in zip(rows, said, strict=True)
-        ]
-        ranking = np.argsort(f1)[::-1]
-        first = ranking[present[ranking].argmax(0)]
-        wanted = said[first, np.arange(said.shape[1])]
-    np.testing.assert_allclose(probabilities(folder), wanted, atol=1e-5)
-    assert folder.summary()["exchanges"] == 1
-    assert not (folder.path / "fusion.safetensors").exists()
-
-
-def test_thresholds_are_for_two_classes(patches_tables, run_experiment):
-    patches_tables["f3"] |= {"fusion": "threshold"}
-    with pytest.raises(ExperimentError, match="two classes, and there are 10"):
-        run_experiment(patches_tables)
-
-
-def test_noise_withholds_predictions_and_is_accounted_for(patches_tables, run_experiment):
-    from dp_accounting import get_epsilon_gaussian
-
-    patches_tables["f3"] |= {"noise": {"clip-norm": 1.0, "noise-multiplier": 2.0, "delta": 1e-4}}
-    listener = Listener()
-    folder = run_experiment(patches_tables, client=listener)
-    summary = folder.summary()
-    assert summary["privacy"]["epsilon"] == pytest.approx(get_epsilon_gaussian(2.0, 1e-4))
-    assert summary["bytes_per_owner"] == KEYS * (4 * 6 + 1)
-    assert not (folder.path / "entropies.csv").exists()
-    assert "accuracy-local" not in summary["metrics"]["test"]
-    for reply in listener.replies:
-        answer = EmbedReply.unpack(check_content(reply.content))
-        assert answer.predictions.shape[2] == 0
-        assert float(answer.embeddings.std()) == pytest.approx(4.0, rel=0.1)
-    patches_tables["f3"] |= {"fusion": "vote"}
-    with pytest.raises(ExperimentError, match="fusion = 'vote' needs the predictions.*not send with noise"):
-        run_experiment(patches_tables)
-
-
-def test_bytes_per_owner_are_those_of_the_longest_embedding():
-    class Joined:
-        sizes = torch.tensor([3, 5])
-        predictions = torch.zeros(2, 2, 4)
-
-    assert bytes_per_owner(Joined, 2) == 2 * (4 * (5 + 4) + 1)
-
-
-def without_training_samples(message, context):
-    """Of patch-0-1 only samples of validation and test are there."""
-    reply = client_app(message, context)
-    samples = {name: array.numpy().copy() for name, array in reply.content["samples"].items()}
-    owner = list(reply.content["config"]["clients"]).index("patch-0-1")
-    samples["present"][owner, samples["split"] == 0] = 0
-    reply.content["samples"] = ArrayRecord({name: Array(values) for name, values in samples.items()})
-    return reply
-
-
-@pytest.mark.parametrize(
-    ("table", "warned"),
-    [
-        ({}, True),
-        ({"alignment": "hard"}, True),
-        ({"alignment-trained": False}, False),
-        ({"alignment": "none"}, False),
-        ({"fusion": "vote"}, False),
+        (lambda content: content.pop("samples"), "malformed"),
+        (lambda content: content["config"].update({"keys": ["b", "a"]}), "ids of samples are not sorted"),
+        (lambda content: content["config"].update({"size": 1 << 30}), "size outside 1 to"),
+        (lambda content: content["config"].update({"classes": ["0", "0"]}), "names a class twice"),
+        (lambda content: content["config"].update({"class-kind": "int", "classes": ["0", "x", "y"]}), "of the kind"),
+        (lambda content: content["fedgraph"].update({"client": "a\nb"}), "the name of a client is not text"),
+        (lambda content: content["fedgraph"].update({"client": "mercy"}), "another node answers as 'mercy' too"),
     ],
 )
-def test_who_has_no_training_samples_is_told_before_its_alignment_counts(
-    patches_tables, run_experiment, caplog, table, warned
-):
-    patches_tables["f3"] |= {"epochs": 1, **table}
-    run_experiment(patches_tables, nodes=1, client=without_training_samples)
-    found = [each.getMessage() for each in caplog.records if "no training samples" in each.getMessage()]
-    assert len(found) == warned
-    assert all(text.startswith("of patch-0-1 there are no training samples: their alignment stays") for text in found)
+def test_replies_are_checked_before_they_are_used(broken, problem, caplog):
+    inner = flowers()
+
+    def app(message, context):
+        reply = inner(message, context)
+        if context.node_config["client"] == "county":
+            broken(reply.content)
+        return reply
+
+    strategy = F3(**FAST)
+    with caplog.at_level(logging.ERROR, "fedgraph"):
+        strategy.start(grid(app))
+    assert "county" not in strategy.classifier.owners_
+    assert "ucla" in strategy.classifier.owners_
+    assert any(problem in record.message for record in caplog.records)
 
 
-def test_it_runs_on_traffic(run_experiment, data_dir):
-    if not (data_dir / "metr-la").is_dir():
-        pytest.skip(f"no metr-la in {data_dir}: set FEDGRAPH_DATA to a folder with it")
-    tables = {
-        "experiment": {"name": "traffic", "method": "f3"},
-        "data": {"set": "metr-la-rush-hour", "first-steps": 4000},
-        "model": {"name": "lstm", "hidden": 4, "read-out": "steps"},
-        "train": {"optimizer": "adam", "learning-rate": 0.01, "batch-size": 100, "local-epochs": 3, "workers": 1},
-        "f3": {"epochs": 20, "learning-rates": [0.01], "draws": 2, "workers": 1, "device": "cpu"},
-    }
-    folder = run_experiment(tables)
-    summary = folder.summary()
-    assert summary["exchanges"] == 1
-    assert summary["metrics"]["test"]["auc"]["mean"] > summary["metrics"]["test"]["auc-local"]["mean"] + 0.05
-    assert "rush hours" in summary["data"]
+def test_owners_that_are_gone_or_changed_or_new_when_samples_are_predicted(caplog):
+    strategy = F3(**FAST)
+    strategy.start(grid())
+    everybody = strategy.predict_proba(grid())
+    some = strategy.predict_proba(grid(names=("ucla", "county")))
+    assert list(some.index) == list(everybody.index)
+    assert (some.to_numpy() != everybody.to_numpy()).any()
+
+    def longer(name, message, ids, values, labels, split):
+        return embeddings(message, ids, np.hstack([values, values]), labels) if name == "county" else None
+
+    with caplog.at_level(logging.ERROR, "fedgraph"):
+        changed = strategy.predict_proba(grid(flowers(longer), names=("ucla", "county")))
+    assert "client 'county': its embeddings have 4 numbers" in caplog.text
+    pd.testing.assert_frame_equal(changed, strategy.predict_proba(grid(names=("ucla",))))
+    fresh = F3(**FAST)
+    fresh.start(grid(names=("ucla", "county")))
+    with caplog.at_level(logging.ERROR, "fedgraph"):
+        fresh.predict(grid())
+    assert "client 'mercy': the fusion model was trained without it" in caplog.text
 
 
-@pytest.mark.parametrize("fusion", ["threshold", "best-owner"])
-def test_what_chooses_by_validation_samples_needs_some(patches_tables, run_experiment, fusion):
-    patches_tables["data"]["shares"] = [0.8, 0.0, 0.2]
-    patches_tables["f3"]["fusion"] = fusion
-    with pytest.raises(DataError, match=f"fusion = '{fusion}' chooses by validation samples, of which there are none"):
-        run_experiment(patches_tables)
+def test_splits_may_be_said_by_clients_and_graphs_given():
+    def divided(name, message, ids, values, labels, split):
+        split = [("train", "validation", "test")[int(key.rpartition("-")[2]) % 3] for key in ids]
+        return embeddings(message, ids, values, [int(Y[IDS.index(key)]) for key in ids], split)
+
+    graph = ClientGraph.complete(["ucla", "mercy", "county", "elsewhere"])
+    strategy = F3(**FAST, graph=graph)
+    strategy.start(grid(flowers(divided)))
+    assert strategy.metrics["test/accuracy"] > 0.8
+    assert strategy.graph == graph.subgraph(["county", "mercy", "ucla"])
+    with pytest.raises(ValueError, match="no client 'mercy'"):
+        F3(**FAST, graph=ClientGraph.complete(["ucla", "county"])).start(grid())
 
 
-class OnGpu(torch.Tensor):
-    """A tensor that NumPy cannot read, as those on a GPU."""
+def test_what_is_sent_along_and_to_which_handler():
+    seen = []
+    inner, app = flowers(), ClientApp()
 
-    def numpy(self, **named):
-        raise TypeError("can't convert cuda tensor to numpy")
+    @app.query("fuse")
+    def query(message, context):
+        seen.append(dict(message.content["mine"]))
+        return inner(Message(message.content, message.metadata.dst_node_id, "query"), context)
 
-    def cpu(self):
-        return self.as_subclass(torch.Tensor)
+    def answer(message, context):
+        reply = app(message, context)
+        return Message(reply.content, reply_to=message)
 
-
-def test_an_alignment_that_was_learned_on_a_gpu_is_written(patches_tables, run_experiment, monkeypatch):
-    write, matrices = f3.F3._write_learned, SoftAlignment.matrices
-
-    def written(self, fusion):
-        with monkeypatch.context() as patch:
-            patch.setattr(SoftAlignment, "matrices", lambda self: matrices(self).as_subclass(OnGpu))
-            write(self, fusion)
-
-    monkeypatch.setattr(f3.F3, "_write_learned", written)
-    folder = run_experiment(patches_tables)
-    with np.load(folder.path / "alignment.npz") as file:
-        assert np.isfinite(file["matrices"]).all()
+    F3(**FAST, message_type="query.fuse", configrecord_key="mine").start(
+        grid(answer), train_config=ConfigRecord({"level": 3})
+    )
+    assert seen == [{"level": 3}] * 3
 
 
-def stopped_in_fusion(run_experiment, tables, monkeypatch, out):
-    with monkeypatch.context() as patch:
-        patch.setattr(f3, "fit", None)
-        with pytest.raises(TypeError):
-            run_experiment(tables)
-    (path,) = (out / "runs").iterdir()
-    return RunFolder.open(path)
-
-
-def mended(folder, *changes):
-    file = folder.path / "experiment.toml"
-    text = file.read_text()
-    for before, after in changes:
-        assert text.count(before) == 1
-        text = text.replace(before, after)
-    file.write_text(text)
-
-
-def test_a_run_goes_on_with_what_was_sent_when_only_the_fusion_is_mended(
-    patches_tables, run_experiment, monkeypatch, tmp_path
-):
-    folder = stopped_in_fusion(run_experiment, patches_tables, monkeypatch, tmp_path)
-    mended(folder, ("epochs = 2\n", "epochs = 1\n"))
-    run_experiment(patches_tables, folder=folder, client=refuse)
-    assert (folder.summary()["fusion"]["epochs"], folder.summary()["exchanges"]) == (1, 1)
-
-
-def test_what_owners_have_sent_cannot_be_changed_afterwards(patches_tables, run_experiment, monkeypatch, tmp_path):
-    folder = stopped_in_fusion(run_experiment, patches_tables, monkeypatch, tmp_path)
-    mended(folder, ("lacking-share = 0.0\n", "lacking-share = 0.5\n"))
-    with pytest.raises(ExperimentError, match=r"data.lacking-share was 0.0 and is 0.5.* may change: .*, f3.epochs, "):
-        run_experiment(patches_tables, folder=folder, client=refuse)
-
-
-def test_a_calibrated_network_is_what_the_run_leaves(patches_tables, run_experiment):
-    patches_tables["f3"] |= {"calibrated": True}
-    folder = run_experiment(patches_tables)
-    told = folder.summary()["fusion"]["calibration"]
-    assert 0 < told["factor"] != 1
-    assert len(told["offset"]) == 10
-    left = FittedFusion.read(folder.path / "fusion.safetensors")
-    plain = run_experiment({**patches_tables, "f3": {**patches_tables["f3"], "calibrated": False}})
-    before = FittedFusion.read(plain.path / "fusion.safetensors")
-    (weight, bias), (first, offset) = left.network.output, before.network.output
-    torch.testing.assert_close(weight, first * told["factor"])
-    torch.testing.assert_close(bias, offset * told["factor"] + torch.tensor(told["offset"]))
-    assert probabilities(folder).argmax(1).shape == (KEYS,)
-
-
-def test_a_threshold_that_is_far_off_is_said():
-    labels = torch.tensor([0] * 10 + [1] * 10)
-    chances = torch.linspace(0.0, 0.4, 20)
-    split = torch.ones(20, dtype=torch.int64)
-    joined = SimpleNamespace(classes=("no", "yes"), labels=labels, of_split=lambda name: (split == 1).nonzero()[:, 0])
-    strategy = SimpleNamespace(settings=SimpleNamespace(calibrated=False))
-    prediction = Prediction(torch.stack([1 - chances, chances], 1), torch.zeros(20, 2))
-    (note,) = f3.F3._threshold_notes(strategy, joined, prediction)
-    assert note.startswith("of the validation samples 50% are predicted rightly with the threshold 0.5, and 100% with")
-    strategy.settings.calibrated = True
-    assert f3.F3._threshold_notes(strategy, joined, prediction) == []
+def test_what_cannot_be_is_said_before_anybody_is_asked():
+    with pytest.raises(TypeError, match="alignmnet"):
+        F3(alignmnet="soft")
+    with pytest.raises(ValueError, match="alignment: Input should be"):
+        F3(alignment="sof")
+    with pytest.raises(RunError, match="1 nodes are connected, and min_available_nodes = 2 are to be"):
+        F3().start(grid(names=("ucla",)))
+    with pytest.raises(RunError, match="call start first"):
+        F3().predict(grid())
+    with pytest.raises(RunError, match="no client sent anything usable"):
+        F3().start(grid(lambda message, context: Message(RecordDict(), reply_to=message)))
+    with pytest.raises(DataError, match="labels of two classes or more are needed, and clients sent 0"):
+        F3().start(grid(names=("mercy", "county")))
+    with pytest.raises(RunError, match="F3 has a loop of its own: call start"):
+        F3().configure_train()

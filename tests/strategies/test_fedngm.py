@@ -1,652 +1,213 @@
-"""Runs of FedNGM: phases and their exchanges, what comes out, who is refused, and how a stopped run goes on."""
+"""FedNGM in people's own Flower apps."""
 
-from __future__ import annotations
-
-import json
-import random
-import re
-import tomllib
-from pathlib import Path
+import logging
 
 import numpy as np
+import pandas as pd
 import pytest
-import tomli_w
 import torch
-from flwr.app import Array, Message
-from safetensors.torch import load_file as load_safetensors
-from sklearn.metrics import roc_auc_score
-from typer.testing import CliRunner
+from flwr.app import ConfigRecord, Message, RecordDict
 
-import fedgraph.clients.engine.table_rows as table_rows
-from fedgraph.clients import fedngm
-from fedgraph.clients.app import app as client_app
-from fedgraph.clients.engine.node import forget_cohorts
-from fedgraph.clients.engine.table_rows import TableRows
-from fedgraph.commands import cli
-from fedgraph.data import open_source
-from fedgraph.data.encoding.values import read_values
-from fedgraph.data.tables.client_tables import client_table_source, rows_of
-from fedgraph.data.tables.mixed import MixedTableSource
-from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.graph import read_graph
-from fedgraph.graph.feature_graph import read_feature_graph
-from fedgraph.graphical.model import GraphicalModel
-from fedgraph.graphical.recovery import RecoverySettings
-from fedgraph.graphical.recovery.summed import UnitSums, recover_from_sums
-from fedgraph.messages import check_content, error_content
-from fedgraph.methods.fedngm import PhaseReply, PhaseRequest
-from fedgraph.runs.folder import RunFolder
-from fedgraph.support.errors import DataError, ExperimentError, RunError
+from fedgraph.clients import table_client_app
+from fedgraph.data import open_source, parse_data
+from fedgraph.federation.grids import LocalGrid
+from fedgraph.graphical import GraphicalModel
+from fedgraph.strategies import FedNGM
+from fedgraph.support.errors import RunError
 from fedgraph.support.files import load_state
 
-NAMES = ["east", "north", "west"]
-COMMON = ("height", "weight", "ill", "ward", "stay")
-
-
-class Listener:
-    """A client that keeps what it is asked and answers, and may change an answer."""
-
-    def __init__(self, change=lambda request, content: content):
-        self.requests, self.replies, self.change = [], [], change
-
-    def __call__(self, message, context):
-        request = PhaseRequest.unpack(check_content(message.content))
-        self.requests.append(request)
-        reply = client_app(message, context)
-        content = self.change(request, reply.content)
-        self.replies.append(content)
-        return Message(content, reply_to=message)
-
-
-@pytest.mark.process
-def test_phases_and_what_comes_out(table_tables, run_experiment):
-    listener = Listener()
-    table_tables["fedngm"] |= {"yardsticks": True, "sample-quality": True, "recovery": {}}
-    folder = run_experiment(table_tables, nodes=1, client=listener)
-    assert [request.phase for request in listener.requests] == ["schema", "graph", "fit", "finish"]
-    summary = folder.summary()
-    assert (summary["clients"], summary["exchanges"], summary["features"]) == (3, 4, 5)
-    assert summary["private_features"] == {"east": ["ecg"], "west": ["dose"]}
-    model = GraphicalModel.load(folder.path / "graphical-model.safetensors")
-    assert model.encoding.schema.names == COMMON
-    assert model.graph == read_feature_graph(folder.path / "feature-graph.json")
-    assert {("height", "weight"), ("weight", "ill")} <= set(model.graph.edges)
-    similar = read_graph(folder.path / "learned-graph.npz")
-    assert similar.names == tuple(NAMES)
-    assert bool(((similar.dense() > 0.3) == ~torch.eye(3, dtype=torch.bool)).all())
-    pairs = [line.split(",")[:2] for line in (folder.path / "dependencies.csv").read_text().splitlines()[1:]]
-    assert {frozenset(pair) for pair in pairs} == set(map(frozenset, model.graph.edges))
-    assert ["weight", "height"] in pairs[:4]
-    test, public = summary["metrics"]["test"], summary["metrics"]["public"]
-    for split in (test, public):
-        assert {"weight-mae", "weight-mae-local", "weight-mae-personal", "ill-auc", "ward-macro-recall"} <= set(split)
-        assert {"weight-mae-trees", "ill-auc-linear"} <= set(split)
-        assert split["samples-marginal-distance"]["mean"] < 0.2
-        assert split["samples-correlation-difference"]["mean"] < 0.2
-        assert 0.4 < split["samples-told-apart"]["mean"] <= 1
-        # Far better than the mean of everybody, which is off by 8.
-        assert split["weight-mae"]["mean"] < 6
-        assert split["ill-auc"]["mean"] > 0.8
-    per_client = summary["per_client"]["test"]
-    assert per_client["ecg-mae-personal"]["east"] is not None
-    assert per_client["ecg-mae-personal"]["north"] is None
-    assert per_client["weight-mae-personal"]["north"] is None, "nothing of its own, so that the global model is its own"
-    assert "validation/weight-r2-local" not in per_client
-
-
-@pytest.fixture
-def counted(monkeypatch):
-    """How often tables are loaded and read, schemas inferred, and graphs recovered, by client where that is told."""
-    found = {"rows": 0, "loaded": [], "inferred": 0, "read": 0, "recovered": []}
-
-    def count(owner, name, note):
-        original = getattr(owner, name)
-
-        def noted(*given, **named):
-            note(*given)
-            return original(*given, **named)
-
-        monkeypatch.setattr(owner, name, noted)
-
-    def more(key, entries=()):
-        found[key] = found[key] + (list(entries) if isinstance(found[key], list) else 1)
-
-    count(TableRows, "__init__", lambda *given: more("rows"))
-    count(MixedTableSource, "load_table", lambda source, name: more("loaded", [name]))
-    count(table_rows, "infer_schema", lambda *given: more("inferred"))
-    count(table_rows, "read_values", lambda *given: more("read"))
-    count(fedngm, "recover", lambda settings, tables, *given: more("recovered", [table.client for table in tables]))
-    return found
-
-
-@pytest.mark.process
-def test_tables_are_read_and_graphs_recovered_once_for_every_client(table_tables, run_experiment, counted):
-    """In a process: of all features, and of the common ones; of those the public rows too, for each of two nodes."""
-    folder = run_experiment(table_tables, nodes=2)
-    assert folder.summary()["private_features"] == {"east": ["ecg"], "west": ["dose"]}
-    assert counted["rows"] == 2
-    assert sorted(counted["loaded"]) == NAMES
-    assert counted["inferred"] == 3
-    assert counted["read"] == 3 + 2 + 2
-    assert sorted(counted["recovered"]) == NAMES
-    run_experiment(table_tables, nodes=2)
-    assert counted["rows"] == 4, "another run reads them anew"
-
-
-@pytest.mark.process
-def test_graphs_are_recovered_once_where_every_message_reaches_another_process(table_tables, run_experiment, counted):
-    def forgetful(message, context):
-        forget_cohorts()
-        return client_app(message, context)
-
-    with_memory = load_safetensors(run_experiment(table_tables).path / "graphical-model.safetensors")
-    first = sorted(counted["recovered"])
-    folder = run_experiment(table_tables, client=forgetful)
-    assert sorted(counted["recovered"]) == sorted([*first, *NAMES])
-    without = load_safetensors(folder.path / "graphical-model.safetensors")
-    assert with_memory.keys() == without.keys()
-    assert all(torch.equal(value, without[name]) for name, value in with_memory.items())
-
-
-def test_a_graph_of_other_rows_is_not_taken_for_that_of_these(table_tables, run_experiment, counted):
-    """The file of a client in the state folder is of a phase that was asked of other rows, or is broken."""
-
-    def tampering(message, context):
-        request = PhaseRequest.unpack(message.content)
-        if request.phase == "finish":
-            for path in Path(context.node_config["state-dir"]).rglob("feature-graphs/*.json"):
-                told = json.dumps({"of": "other rows", "graph": {"names": [], "edges": []}})
-                path.write_text(told if path.stem == "east" else "{")
-        return client_app(message, context)
-
-    run_experiment(table_tables, client=tampering)
-    assert sorted(counted["recovered"]) == sorted([*NAMES, "east", "west"])
-
-
-@pytest.mark.slow
-def test_embeddings_are_features_like_others(table_tables, run_experiment):
-    """One that all clients have, through a projection, and one that a client has alone."""
-    path = Path(table_tables["data"]["path"])
-    header, *rows = path.read_text().splitlines()
-    random = np.random.default_rng(1)
-    header += "".join(f",{name}.{place}" for name in ("scan", "plan") for place in range(6))
-    for place, row in enumerate(rows):
-        ill, stay = row.split(",")[2] == "y", float(row.split(",")[4])
-        numbers = [*(random.normal(size=6) + 2 * ill), *(random.normal(size=6) / 2 + stay)]
-        rows[place] = ",".join([row, *(f"{number:.3f}" for number in numbers)])
-    path.write_text("\n".join([header, *rows]) + "\n")
-    table_tables["data"]["table-schema"] = {"kinds": {"scan": "embedding", "plan": "embedding"}}
-    table_tables["data"]["private"]["west"] = ["plan"]
-    table_tables["fedngm"] |= {"targets": ["ill", "scan", "stay"], "yardsticks": True, "sample-quality": True}
-    table_tables["fedngm"]["ngm"] |= {"projected-above": 4, "projection": 2, "epochs": 50}
-    folder = run_experiment(table_tables, nodes=1)
-    summary = folder.summary()
-    assert summary["private_features"] == {"east": ["ecg"], "west": ["plan"]}
-    model = GraphicalModel.load(folder.path / "graphical-model.safetensors")
-    assert model.encoding.schema["scan"].size == 6
-    assert ("ill", "scan") in model.graph.edges or ("scan", "ill") in model.graph.edges
-    test, per_client = summary["metrics"]["test"], summary["per_client"]["test"]
-    assert test["ill-auc"]["mean"] > 0.95
-    assert test["scan-rmse"]["mean"] < 1.3, "1 is its noise, 1.4 with illness unknown"
-    assert "scan-rmse-trees" not in test
-    assert test["ill-auc-trees"]["mean"] > 0.95
-    assert per_client["plan-rmse-personal"]["west"] < 1
-    assert per_client["stay-mae-personal"]["west"] < per_client["stay-mae"]["west"] - 0.1
-    assert model.sample(3).names[-6:] == [f"scan.{place}" for place in range(6)]
-
-
-@pytest.mark.parametrize("keys", [{}, {"model": "ngr", "scaling": {"source": "own"}}])
-def test_every_client_keeps_a_model_that_can_be_asked(table_tables, run_experiment, tmp_path, keys):
-    table_tables["fedngm"] |= keys
-    models = {"model-dir": str(tmp_path / "models")}
-    configs = [{"partition-id": place, "num-partitions": 2, **models} for place in range(2)]
-    folder = run_experiment(table_tables, node_configs=configs).path
-    source = client_table_source(open_source(parse_experiment(table_tables).data, tmp_path), "fedngm")
-    scores = RunFolder.open(folder).summary()["per_client"]["test"]
-    for name, private in (("east", "ecg"), ("north", None), ("west", "dose")):
-        model = GraphicalModel.load(tmp_path / "models" / "graphical" / folder.name / f"{name}.safetensors")
-        held = source.load_table(name)
-        rows = rows_of(held.table, held.rows("test"))
-        suffix = "-personal" if private else ""
-        for target in ("weight", private) if private else ("weight",):
-            error = np.abs(model.predict(rows, target) - rows.numbers(target)).mean()
-            assert error == pytest.approx(scores[f"{target}-mae{suffix}"][name], rel=1e-5)
-        ill = np.array(rows.column("ill").to_pylist()) == "y"
-        auc = roc_auc_score(ill, model.predict_proba(rows, "ill")[:, 1])
-        assert auc == pytest.approx(scores[f"ill-auc{suffix}"][name], abs=1e-6)
-
-
-def test_with_ranges_of_clients_the_model_tells_all_but_those_numbers(table_tables, run_experiment):
-    table_tables["fedngm"] |= {"scaling": {"source": "own", "ranges": {"stay": [0, 10]}}}
-    folder = run_experiment(table_tables, nodes=1)
-    summary = folder.summary()
-    (note,) = summary["notes"]
-    assert "has no range of height, weight, each client" in note
-    path = folder.path / summary["model_file"]
-    model = GraphicalModel.load(path)
-    few, many = (model.predict_proba({"stay": stay}, "ward")[0] for stay in (2, 7))
-    assert few[0] > 0.5 > many[0], "two days are a stay in ward a"
-    assert 0 < model.predict({"ward": "a"}, "stay")[0] < 5
-    for ask in (lambda: model.predict({"ill": "y"}, "weight"), lambda: model.predict_proba({"height": 180}, "ill")):
-        with pytest.raises(DataError, match=r"range of its own at every client.*load\(path, ranges.*consent=ranges"):
-            ask()
-    drawn = model.sample(20)
-    assert drawn.column("weight").null_count == 20
-    assert drawn.column("stay").null_count == 0
-    model = GraphicalModel.load(path, ranges={"height": (145, 195), "weight": (40, 100)})
-    assert 60 < model.predict({"ill": "y", "height": 170}, "weight")[0] < 90
-
-
-@pytest.mark.process
-def test_targets_without_a_neighbour_are_named_and_can_be_given_some(table_tables, run_experiment):
-    table_tables["fedngm"] |= {
-        "ngm": {"epochs": 2, "hidden": 4},
-        "recovery": {"threshold": 0.9, "target-neighbours": 0},
-    }
-    (note,) = run_experiment(table_tables, nodes=1).summary()["notes"]
-    assert "the consensus graph has no edge, so that every feature is predicted by its mean alone" in note
-    table_tables["fedngm"]["recovery"] = {"threshold": 0.73, "target-neighbours": 0}
-    (note,) = run_experiment(table_tables, nodes=1).summary()["notes"]
-    assert note.startswith("ill, ward have no neighbour in the consensus graph")
-    table_tables["fedngm"]["recovery"] |= {"target-neighbours": 1}
-    folder = run_experiment(table_tables, nodes=1)
-    assert folder.summary()["notes"] == []
-    edges = read_feature_graph(folder.path / "feature-graph.json").edges
-    assert ("ill", "ward") in edges
-
-
-@pytest.mark.process
-def test_what_is_no_common_feature_is_noted_with_why(table_tables, run_experiment, caplog):
-    path = Path(table_tables["data"]["path"])
-    head, *rows = path.read_text().splitlines()
-    rng = random.Random(0)
-    hospitals = [rng.choice(["mercy", "olav", "ucla"]) for _ in rows]
-    more = [f"{at},,{'' if at == 'mercy' else ['x', 'y'][n % 2]},7,P{n}" for n, at in enumerate(hospitals)]
-    path.write_text("\n".join([f"{head},at,nothing,some,same,id", *map(",".join, zip(rows, more, strict=True))]) + "\n")
-    table_tables["data"] = {"set": "mixed-table", "path": str(path), "client-column": "at"}
-    table_tables["fedngm"] = {"ngm": {"epochs": 1, "hidden": 4}, "distillation": {"samples": 50}}
-    notes = run_experiment(table_tables).summary()["notes"]
-    assert notes[0] == (
-        "no common feature: 'same' (constant); 'some' (private to 'olav', 'ucla', without a value at 'mercy'); "
-        "'nothing' (without a value); 'id' (no value in as many rows as least-rows of [data.table-schema] says)"
-    )
-    assert "is no feature" not in caplog.text
-    assert "fedgraph run --node-config consent=ranges" in notes[-1]
-    # The names of such columns do not leave a node whose errors are not told in full, either: its log has them.
-    configs = [{"partition-id": place, "num-partitions": 2, "full-errors": False} for place in range(2)]
-    notes = run_experiment(table_tables, node_configs=configs).summary()["notes"]
-    assert notes[0] == "no common feature: 'same' (constant); 'some' (private to 'olav', 'ucla')"
-    assert caplog.text.count("column 'id' of") == 2
-
-
-def test_clients_can_search_for_bayesian_networks(table_tables, run_experiment):
-    table_tables["fedngm"] |= {"ngm": {"epochs": 2, "hidden": 4}, "recovery": {"method": "ges"}}
-    folder = run_experiment(table_tables, nodes=2)
-    edges = read_feature_graph(folder.path / "feature-graph.json").edges
-    assert ("height", "weight") in edges
-    alone = [note for note in folder.summary()["notes"] if "no neighbour" in note]
-    assert all('take method = "graphical-lasso"' in note for note in alone)
-
-
-@pytest.mark.usefixtures("leave_no_trace")
-def test_a_run_says_where_its_model_lies(table_tables, tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "300")
-    table_tables["fedngm"] |= {"scaling": {"source": "own"}, "ngm": {"epochs": 2, "hidden": 4}}
-    (tmp_path / "tables.toml").write_text(tomli_w.dumps(table_tables))
-    result = CliRunner().invoke(cli.app, ["run", str(tmp_path / "tables.toml"), "--out", str(tmp_path / "out")])
-    assert result.exit_code == 0, result.output
-    (path,) = (tmp_path / "out").glob("*/graphical-model.safetensors")
-    assert f"Model: {path}" in result.output
-    assert "Note: the model file has no range of height, weight, stay" in result.output
-    assert GraphicalModel.load(path).encoding.schema.names == COMMON
-
-
-def test_categories_alone_need_no_ranges(run_experiment):
-    tables = tomllib.loads((Path(__file__).parents[2] / "simulations/fedngm/asia.toml").read_text())
-    tables["data"]["rows"] = 500
-    tables["fedngm"] = {"ngm": {"epochs": 60}, "distillation": {"samples": 2000}, "sampling": {"sweeps": 5}}
-    folder = run_experiment(tables)
-    summary = folder.summary()
-    assert not any("no range" in note for note in summary["notes"])
-    assert summary["graph_score"]["f1"] > 0.5
-    assert any(f"F1 {summary['graph_score']['f1']:.2f}" in note for note in summary["notes"])
-    assert next(iter(summary["metrics"]["test"])) == "mean-auc"
-    model = GraphicalModel.load(folder.path / summary["model_file"])
-    breathless, other = (model.predict_proba({"dysp": answer}, "bronc") for answer in ("yes", "no"))
-    yes = model.encoding.schema["bronc"].categories.index("yes")
-    assert breathless[0, yes] > other[0, yes] + 0.1
-
-
-def test_results_do_not_depend_on_packing(table_tables, run_experiment):
-    # Rounding grows as training goes on.
-    table_tables["fedngm"] |= {"ngm": {"epochs": 5, "hidden": 8, "batch-size": 64}}
-    together, apart = (run_experiment(table_tables, nodes=nodes).summary() for nodes in (1, 3))
-    for split in ("test", "public"):
-        for name, values in together["per_client"][split].items():
-            for client, value in values.items():
-                found = apart["per_client"][split][name][client]
-                assert found == (value if value is None else pytest.approx(value, rel=1e-3, abs=1e-4)), name
-
-
-def test_messages_tell_names_and_types_alone(table_tables, run_experiment):
-    """Every byte that leaves a node, and all that reaches it: no value of any row but categories that five rows of a
-    client hold, no range, no count but that of rows."""
-    _put_into(table_tables, "ward", ["rare-one", *["rare-four"] * 4], ["common-nine"] * 9)
-    listener = Listener()
-    run_experiment(table_tables, nodes=3, client=listener)
-    said = [
-        (request.phase, PhaseReply.unpack(content, content.array_records["stacked"]["parameters"].shape[1]))
-        for request, content in zip(listener.requests, listener.replies, strict=True)
-    ]
-    for phase, reply in said:
-        text = json.loads(reply.texts[0])
-        if phase == "schema":
-            assert all(set(feature) == {"name", "kind", "categories"} for feature in text)
-            assert [feature["categories"] for feature in text if feature["name"] in ("height", "weight")] == [[], []]
-        elif phase == "graph":
-            assert set(text) == {"names", "edges"}
-            assert set(text["names"]) == set(COMMON), "what is private is told in no graph"
-        else:
-            assert all(re.fullmatch(r"(validation|test|public)/[a-z]+-[a-z0-9-]+", name) for name in text)
-    sent = [request.pack() for request in listener.requests]
-    everything = b"".join(map(_bytes_of, [*listener.replies, *sent]))
-    rows = Path(table_tables["data"]["path"]).read_text().splitlines()[1:]
-    for row in rows:
-        height, weight = row.split(",")[:2]
-        assert not re.search(rf"\b{re.escape(height)}\b.{{0,20}}\b{re.escape(weight)}\b".encode(), everything)
-    assert b"rare-" not in everything
-    assert b"common-nine" in everything
-
-
-def _bytes_of(content):
-    """All that a message carries."""
-    arrays = b"".join(array.data for record in content.array_records.values() for array in record.values())
-    config = {key: value for record in content.config_records.values() for key, value in record.items()}
-    return arrays + repr(config).encode()
-
-
-def _put_into(tables, column, of_east, of_west=()):
-    """Values of single rows of clients, in place of what is there."""
-    source = client_table_source(open_source(parse_experiment(tables).data, Path()), "fedngm")
-    path = Path(tables["data"]["path"])
-    header, *rows = path.read_text().splitlines()
-    place = header.split(",").index(column)
-    number = {row.rsplit(",", 2)[0]: at for at, row in enumerate(rows)}
-    for client, values in (("east", of_east), ("west", of_west)):
-        table = source.load_table(client).table
-        held = zip(*(table.column(name).to_pylist() for name in ("height", "weight")), strict=True)
-        for value, (height, weight) in zip(values, held, strict=False):
-            at = next(at for text, at in number.items() if text.startswith(f"{height},{weight},"))
-            cells = rows[at].split(",")
-            cells[place] = value
-            rows[at] = ",".join(cells)
-    path.write_text("\n".join([header, *rows]) + "\n")
-
-
-@pytest.mark.parametrize("model", ["ngm", "ngr"])
-def test_below_min_clients_nobody_is_told_of_anybody(table_tables, run_experiment, monkeypatch, model):
-    """Two clients where three are wanted, one of them with a value of its own: neither hears of the other."""
-    monkeypatch.setenv("FEDGRAPH_CONSENT", "ranges")
-    table_tables["experiment"]["min-clients"] = 1
-    table_tables["data"] |= {"clients": ["east", "west"], "public-share": 0.0, "private": {}}
-    _put_into(table_tables, "ward", ["isolated"] * 6)
-    table_tables["fedngm"] |= {"model": model, "scaling": {"source": "shared-ranges"}, "merge": {"min-clients": 3}}
-    listener = Listener()
-    with pytest.raises(RunError, match="2 of at least 3 clients take part.*min-clients of .fedngm.merge."):
-        run_experiment(table_tables, nodes=2, client=listener)
-    assert {request.phase for request in listener.requests} == {"schema"}, "nothing of one has gone to the other"
-    assert b"isolated" in b"".join(map(_bytes_of, listener.replies))
-    assert all(request.common is None for request in listener.requests)
-
-
-@pytest.mark.parametrize("phase", ["statistics", "graph", "fit"])
-def test_clients_that_are_lost_on_the_way_count_no_more(table_tables, run_experiment, monkeypatch, phase):
-    monkeypatch.setenv("FEDGRAPH_CONSENT", "ranges")
-
-    def fail(request, content):
-        lost = request.phase == phase and content.config_records["config"]["clients"] == ["west"]
-        return error_content("the disk is full") if lost else content
-
-    table_tables["experiment"] |= {"on-missing": "skip", "min-clients": 1}
-    table_tables["fedngm"] |= {"scaling": {"source": "shared-ranges"}, "merge": {"min-clients": 3}}
-    listener = Listener(fail)
-    with pytest.raises(RunError, match="2 of at least 3 clients take part"):
-        run_experiment(table_tables, nodes=3, client=listener)
-    assert listener.requests[-1].phase == phase, "the next question has not been asked"
-
-
-def test_a_client_that_fails_is_left_out_if_that_is_tolerated(table_tables, run_experiment):
-    def fail(request, content):
-        reply = PhaseReply.unpack(content, content.array_records["stacked"]["parameters"].shape[1])
-        return error_content("the disk is full") if request.phase == "fit" and reply.clients == ("west",) else content
-
-    table_tables["fedngm"]["global-model"] = "average"
-    with pytest.raises(RunError, match="nothing usable from 1 client .west: the disk is full.*on-missing"):
-        run_experiment(table_tables, nodes=3, client=Listener(fail))
-    table_tables["experiment"] |= {"on-missing": "skip", "min-clients": 2}
-    summary = run_experiment(table_tables, nodes=3, client=Listener(fail)).summary()
-    assert list(summary["per_client"]["test"]["weight-mae"]) == ["east", "north"]
-    table_tables["fedngm"]["merge"] = {"min-clients": 3}
-    with pytest.raises(RunError, match="2 of at least 3 clients take part"):
-        run_experiment(table_tables, nodes=3, client=Listener(fail))
-
-
-@pytest.mark.parametrize(
-    ("phase", "text", "message"),
-    [
-        ("schema", "[]", "the schema of client 'east' cannot be used: a schema has 1 to"),
-        ("graph", '{"names": ["height"], "edges": []}', "over other features than the common ones"),
-        ("graph", "{", "the feature graph is malformed"),
-        ("finish", '{"test/a": "b"}', "are not numbers by name"),
-    ],
-)
-def test_nonsense_is_refused_with_the_name_of_its_client(table_tables, run_experiment, phase, text, message):
-    def change(request, content):
-        if request.phase == phase:
-            content.config_records["config"]["texts"] = [text, *content.config_records["config"]["texts"][1:]]
-        return content
-
-    with pytest.raises(RunError, match=f"(?s)east: .*{message}"):
-        run_experiment(table_tables, nodes=1, client=Listener(change))
-
-
-@pytest.mark.process
-def test_a_stopped_run_goes_on_after_its_last_whole_phase(table_tables, run_experiment, tmp_path):
-    whole = run_experiment(table_tables, nodes=1).summary()
-
-    def stop(request, content):
-        return error_content("stop") if request.phase == "finish" else content
-
-    with pytest.raises(RunError, match="stop"):
-        run_experiment(table_tables, nodes=1, client=Listener(stop))
-    (folder,) = (path.parent for path in tmp_path.glob("runs/*/checkpoint.safetensors") if not _ended(path.parent))
-    listener = Listener()
-    resumed = run_experiment(table_tables, nodes=1, client=listener, folder=RunFolder.open(folder)).summary()
-    assert [request.phase for request in listener.requests] == ["schema", "finish"]
-    assert resumed["weights_sha256"] == whole["weights_sha256"]
-    assert resumed["per_client"] == whole["per_client"]
-    assert resumed["exchanges"] == whole["exchanges"] + 1
-    assert "global" in load_state(folder / "checkpoint.safetensors")
-
-
-def _ended(folder):
-    return (folder / "summary.json").exists()
-
-
-def test_average_and_rounds(table_tables, run_experiment):
-    table_tables["fedngm"] |= {"global-model": "average", "rounds": 3, "personal": "fine-tuned"}
-    listener = Listener()
-    summary = run_experiment(table_tables, nodes=1, client=listener).summary()
-    assert [request.phase for request in listener.requests] == ["schema", "graph", "fit", "fit", "fit", "finish"]
-    starts = [request.parameters for request in listener.requests if request.phase == "fit"]
-    assert starts[0] is None
-    assert not torch.equal(starts[1], starts[2])
-    assert summary["rounds"] == 3
-    assert summary["metrics"]["test"]["weight-mae"]["mean"] < 6
-    assert all(value is not None for value in summary["per_client"]["test"]["weight-mae-personal"].values())
-
-
-def test_pooled_is_one_model_of_everybody(table_tables, run_experiment):
-    table_tables["fedngm"]["global-model"] = "pooled"
-    summary = run_experiment(table_tables, nodes=1).summary()
-    for name in ("weight-mae", "ill-auc"):
-        assert summary["per_client"]["test"][name] == summary["per_client"]["test"][f"{name}-local"]
-    with pytest.raises(Exception, match="pooled.*one node"):
-        run_experiment(table_tables, nodes=3)
-
-
-def test_revealers_find_their_graphs(table_tables, run_experiment):
-    table_tables["fedngm"] |= {"model": "ngr"}
-    listener = Listener()
-    folder = run_experiment(table_tables, nodes=1, client=listener)
-    assert [request.phase for request in listener.requests] == ["schema", "fit", "finish"]
-    graph = read_feature_graph(folder.path / "feature-graph.json")
-    assert ("height", "weight") in graph.edges
-    assert len(graph.edges) < 10
-    assert folder.summary()["metrics"]["test"]["weight-mae"]["mean"] < 7
-
-
-def test_what_settings_refuse(table_tables, run_experiment):
-    table_tables["fedngm"]["targets"] = ["weight", "hight"]
-    with pytest.raises(ExperimentError, match="targets names hight, which no client has"):
-        run_experiment(table_tables)
-    table_tables["fedngm"]["targets"] = []
-    table_tables["data"]["public-share"] = 0.0
-    with pytest.raises(ExperimentError, match="scaling source = 'public' needs public rows"):
-        run_experiment(table_tables)
-    table_tables["model"] = {"name": "mlp"}
-    with pytest.raises(ExperimentError, match="has models of its own.*leave out .model."):
-        run_experiment(table_tables)
-
-
-def test_ranges_go_with_consent_alone(table_tables, run_experiment, monkeypatch):
+FAST = {
+    "ngm": {"epochs": 30, "hidden": 8, "batch_size": 128, "learning_rate": 0.02, "patience": 10},
+    "recovery": {"penalty": 0.02},
+    "distillation": {"samples": 300},
+    "sampling": {"sweeps": 5},
+}
+SHARED = FAST | {"scaling": {"source": "shared-ranges"}}
+NAMES = ("mercy", "st-olav", "ucla")
+
+
+@pytest.fixture(autouse=True)
+def folders(monkeypatch, tmp_path):
+    """Nodes keep models in a folder of this test."""
+    monkeypatch.setenv("FEDGRAPH_STATE", str(tmp_path / "nodes"))
+
+
+def patients(name):
+    """Patients of a hospital; only one measures the dose, which depends on the pressure."""
+    random, rows = np.random.default_rng(NAMES.index(name)), 300
+    age, smoker = random.normal(60, 12, rows), random.random(rows) < 0.3
+    pressure = 120 + 0.8 * (age - 60) + 15 * smoker + random.normal(0, 5, rows)
+    frame = pd.DataFrame({"age": age, "smoker": np.where(smoker, "yes", "no"), "pressure": pressure})
+    return frame if name != "ucla" else frame.assign(dose=0.1 * (pressure - 120) + random.normal(0, 0.3, rows))
+
+
+def app(load=patients, **options):
+    return table_client_app(lambda context: load(context.node_config["client"]), **{"consent": ["ranges"]} | options)
+
+
+def grid(client_app=None, names=NAMES, **config):
+    return LocalGrid(client_app or app(), [{"client": name, **config} for name in names])
+
+
+def test_one_model_of_all_data_frames(tmp_path):
+    strategy = FedNGM(**SHARED)
+    strategy.start(grid=grid(), num_rounds=1)
+    old, young = strategy.model.predict([{"age": 80}, {"age": 40}], "pressure")
+    assert old - young == pytest.approx(32, abs=8)
+    assert {*map(frozenset, strategy.graph.edges)} >= {frozenset({"pressure", other}) for other in ("age", "smoker")}
+    drawn = strategy.model.sample(200, given={"smoker": "yes"}, random_state=0)
+    assert list(drawn.columns) == ["age", "smoker", "pressure"]
+    assert strategy.metrics.index.tolist() == list(NAMES)
+    assert (strategy.metrics["test/smoker-auc"] > 0.7).all()
+    history = strategy.history
+    assert list(history.columns) == ["round", "client", "metric", "value"]
+    assert len(history) == strategy.metrics.size
+    # Personal models stay at the clients, with their private features.
+    kept = sorted((tmp_path / "nodes").rglob("graphical/*/*.safetensors"))
+    assert [path.stem for path in kept] == list(NAMES)
+    assert "dose" in GraphicalModel.load(kept[2]).encoding.schema.names
+
+
+def test_personal_models_are_fetched_from_clients_that_share_them(caplog):
+    strategy = FedNGM(**SHARED)
+    shared = app(share_models=True)
+    strategy.start(grid(shared))
+    models = strategy.fetch_models(grid(shared))
+    assert list(models) == list(NAMES)
+    assert models is strategy.client_models
+    high, low = models["ucla"].predict([{"pressure": 150}, {"pressure": 110}], "dose")
+    assert high - low == pytest.approx(4, abs=1.5)
+    assert "dose" not in models["mercy"].schema_.names
+    with caplog.at_level(logging.ERROR, "fedgraph"):
+        assert strategy.fetch_models(grid()) == {}
+    assert "does not share its personal model" in caplog.text
+
+    def broken(message, context):
+        reply = shared(message, context)
+        if context.node_config["client"] == "mercy":
+            reply.content["config"]["personal-model"] = b"no model"
+        return reply
+
+    with caplog.at_level(logging.ERROR, "fedgraph"):
+        assert list(strategy.fetch_models(grid(broken))) == list(NAMES[1:])
+    assert "without the model of client 'mercy'" in caplog.text
+
+
+def test_the_model_is_that_of_a_run_of_the_engine_bit_for_bit(table_tables, run_experiment, tmp_path):
+    table_tables["data"] |= {"public-share": 0.0, "shares": [0.7, 0.1, 0.2]}
     table_tables["fedngm"]["scaling"] = {"source": "shared-ranges"}
-    table_tables["data"]["public-share"] = 0.0
-    with pytest.raises(RunError, match="asks for ranges of the data, and this node does not consent to that"):
-        run_experiment(table_tables, nodes=1)
-    monkeypatch.setenv("FEDGRAPH_CONSENT", "ranges")
-    listener = Listener()
-    run_experiment(table_tables, nodes=1, client=listener)
-    assert [request.phase for request in listener.requests][:2] == ["schema", "statistics"]
-    ranges = listener.requests[2].scaling.ranges
-    assert set(ranges) == {"height", "weight", "stay"}
-    low, high = ranges["height"]
-    assert 140 < low < 160 < 180 < high < 200
+    ran = run_experiment(
+        table_tables, node_configs=[{"clients": name, "consent": "ranges"} for name in ("east", "north", "west")]
+    )
+    source = open_source(parse_data(table_tables["data"]), tmp_path)
+
+    def load(name):
+        return source.load_table(name).table.to_pandas()
+
+    def named(table):
+        return {
+            key.replace("-", "_"): named(value) if isinstance(value, dict) else value for key, value in table.items()
+        }
+
+    settings = {key: value for key, value in named(table_tables["fedngm"]).items() if key != "targets"}
+    strategy = FedNGM(**settings, targets=("weight", "ill", "ward"), folder=tmp_path / "ours")
+    strategy.start(grid(app(load), ("west", "east", "north")))
+    expected, found = (load_state(path / "graphical-model.safetensors") for path in (ran.path, tmp_path / "ours"))
+    assert torch.equal(expected["parameters"], found["parameters"])
+    assert torch.equal(expected["adjacency"], found["adjacency"])
+    told = ran.summary()["metrics"]["test"]
+    assert strategy.metrics["test/weight-mae-personal"].mean() == pytest.approx(told["weight-mae-personal"]["mean"])
 
 
-def test_other_data_is_refused(table_tables, run_experiment):
-    table_tables["data"] = {"set": "digits", "clients": 3}
-    table_tables["fedngm"].pop("scaling")
-    with pytest.raises((DataError, ExperimentError, Exception), match="needs clients with tables of their own"):
-        run_experiment(table_tables)
+def test_clients_are_called_by_partition_where_the_node_config_says_no_name():
+    strategy = FedNGM(**SHARED)
+    answers = table_client_app(lambda context: patients(NAMES[context.node_config["partition-id"]]), consent="ranges")
+    strategy.start(LocalGrid.of_partitions(answers, 3))
+    assert strategy.metrics.index.tolist() == ["0", "1", "2"]
 
 
-@pytest.fixture
-def summed(table_tables, monkeypatch):
-    """An experiment that recovers one graph from sums, with consent."""
-    monkeypatch.setenv("FEDGRAPH_CONSENT", "sums")
-    table_tables["fedngm"] |= {"recovery": {"source": "summed-statistics"}, "ngm": {"epochs": 2, "hidden": 4}}
-    return table_tables
+def test_clients_that_fail_or_answer_nonsense_are_left_out(caplog):
+    inner = app()
+
+    def answer(message, context):
+        phase = message.content.config_records["config"].get("phase")
+        if context.node_config["client"] == "mercy" and phase == "fit":
+            raise OSError("disk is full")
+        return inner(message, context)
+
+    strategy = FedNGM(**SHARED)
+    with caplog.at_level(logging.ERROR, "fedgraph"):
+        strategy.start(grid(answer))
+    assert strategy.metrics.index.tolist() == list(NAMES[1:])
+    assert any(
+        record.levelname == "ERROR"
+        and "client 'mercy' was left out" in record.message
+        and "disk is full" in record.message
+        for record in caplog.records
+    )
+
+    def nonsense(message, context):
+        if context.node_config["client"] == "mercy":
+            return Message(RecordDict({"config": ConfigRecord({"clients": ["mercy"]})}), reply_to=message)
+        return inner(message, context)
+
+    strategy = FedNGM(**SHARED)
+    strategy.start(grid(nonsense))
+    assert strategy.metrics.index.tolist() == list(NAMES[1:])
 
 
-@pytest.mark.process
-def test_a_graph_from_sums_is_that_of_pooled_rows(summed, run_experiment, tmp_path):
-    plain, hidden = Listener(), Listener()
-    folder = run_experiment(summed, nodes=2, client=plain)
-    assert [request.phase for request in plain.requests][::2] == ["schema", "sums", "fit", "finish"]
-    graph = read_feature_graph(folder.path / "feature-graph.json")
-    assert {("height", "weight"), ("weight", "ill")} <= set(graph.edges)
-    assert not (folder.path / "learned-graph.npz").exists(), "the server has seen no client's graph"
-    source = client_table_source(open_source(parse_experiment(summed).data, tmp_path), "fedngm")
-    model = GraphicalModel.load(folder.path / "graphical-model.safetensors")
-    common = model.encoding.schema
-    tables = [source.load_table(name) for name in NAMES]
-    rows = np.concatenate([read_values(rows_of(held.table, held.rows("train")), common) for held in tables])
-    pooled = UnitSums.of(model.encoding.encode(rows), common)
-    settings = RecoverySettings(target_neighbours=4)
-    assert recover_from_sums(settings, common, pooled, ["weight", "ill", "ward"]).graph == graph
-    summed["fedngm"]["recovery"]["masks"] = True
-    assert read_feature_graph(run_experiment(summed, nodes=3, client=hidden).path / "feature-graph.json") == graph
-    assert [request.phase for request in hidden.requests][::3] == ["schema", "keys", "sums", "fit", "finish"]
-    told = [content.array_records["stacked"]["sums"].numpy() for content in hidden.replies[6:9]]
-    assert all((np.abs(each.astype(float)) > 2**53).mean() > 0.95 for each in told), "no client's own sums are seen"
-    exact = UnitSums.from_flat(torch.from_numpy(np.concatenate(told)).sum(0), common)
-    assert torch.equal(exact.counts, pooled.counts)
-    assert torch.equal(exact.products, pooled.products)
+def test_nothing_leaves_without_consent_and_errors_tell_no_values(caplog):
+    with pytest.raises(RunError, match="consent"):
+        FedNGM(**SHARED).start(grid(app(consent=())))
+
+    def words(name):
+        return patients(name).assign(age="Mrs Jones")
+
+    with caplog.at_level(logging.WARNING, "fedgraph"), pytest.raises(Exception, match=r"\w") as raised:
+        FedNGM(**SHARED, schema={"kinds": {"age": "real"}}).start(grid(app(words)))
+    assert "Jones" not in str(raised.value)
 
 
-def test_sums_go_with_consent_and_noise_alone(summed, run_experiment, monkeypatch):
-    monkeypatch.setenv("FEDGRAPH_CONSENT", "ranges")
-    with pytest.raises(RunError, match="asks for sums of the data, and this node does not consent"):
-        run_experiment(summed, nodes=1)
-    monkeypatch.setenv("FEDGRAPH_CONSENT", "sums")
-    configs = [{"clients": ",".join(NAMES), "consent-epsilon": 2}]
-    with pytest.raises(
-        RunError, match="asks for sums without noise, and this node consents to an epsilon of at most 2"
-    ):
-        run_experiment(summed, node_configs=configs)
-    summed["fedngm"]["statistics"] = {"noise": {"mechanism": "gaussian", "epsilon": 2.0}}
-    listener = Listener()
-    run_experiment(summed, node_configs=configs, client=listener)
-    told = listener.replies[1].array_records["stacked"]["sums"].numpy()
-    assert (told < 0).any(), "there is noise on what is nothing"
-    with pytest.raises(RunError, match="fewer than 500 rows, and its node tells sums of no fewer"):
-        run_experiment(summed, node_configs=[{"clients": ",".join(NAMES), "consent-rows": 500}])
+def test_columns_are_described_by_the_strategy():
+    strategy = FedNGM(**SHARED, schema={"drop": ["smoker"], "least_rows": 3})
+    strategy.start(grid())
+    assert strategy.graph.names == ("age", "pressure")
+    public = patients("mercy")
+    strategy = FedNGM(**FAST, scaling={"source": "public"}, public=public)
+    strategy.start(grid(app(consent=())))
+    assert strategy.model.predict({"age": 60}, "pressure")[0] == pytest.approx(124, abs=5)
 
 
-@pytest.mark.parametrize("spoilt", [np.int64(-1), np.int64(2**40)])
-def test_sums_that_none_have_are_refused_with_the_name_of_their_client(summed, run_experiment, spoilt):
-    def change(request, content):
-        if request.phase == "sums":
-            stacked = content.array_records["stacked"]
-            sums = stacked["sums"].numpy().copy()
-            sums[1, 3] = spoilt
-            stacked["sums"] = Array(sums)
-        return content
+def test_a_strategy_that_was_stopped_goes_on_from_its_folder(tmp_path):
+    asked, inner = [], app()
 
-    with pytest.raises(RunError, match="north: the sums are not those of 168 rows"):
-        run_experiment(summed, nodes=1, client=Listener(change))
-    summed["experiment"] |= {"on-missing": "skip", "min-clients": 2}
-    summary = run_experiment(summed, nodes=1, client=Listener(change)).summary()
-    assert list(summary["per_client"]["test"]["weight-mae"]) == ["east", "west"]
+    def watched(message, context):
+        asked.append(message.content.config_records["config"]["phase"])
+        if asked[-1] == "finish" and asked.count("finish") == 1:
+            raise KeyboardInterrupt
+        return inner(message, context)
 
-
-def test_a_client_that_has_other_rows_than_it_says_is_left_out(summed, run_experiment):
-    def change(request, content):
-        config = content.config_records["config"]
-        if request.phase == "schema" and "east" in config["clients"]:
-            config["num-rows"] = [9]
-        return content
-
-    configs = [{"clients": name} for name in NAMES]
-    with pytest.raises(RunError, match="east: the sums are not those of"):
-        run_experiment(summed, node_configs=configs, client=Listener(change))
-    summed["experiment"] |= {"on-missing": "skip", "min-clients": 2}
-    summary = run_experiment(summed, node_configs=configs, client=Listener(change)).summary()
-    assert list(summary["per_client"]["test"]["weight-mae"]) == ["north", "west"]
+    with pytest.raises(KeyboardInterrupt):
+        FedNGM(**SHARED, folder=tmp_path / "kept").start(grid(watched))
+    before = len(asked)
+    strategy = FedNGM(**SHARED, folder=tmp_path / "kept")
+    strategy.start(grid(watched))
+    assert set(asked[before:]) == {"schema", "finish"}
+    whole = FedNGM(**SHARED)
+    whole.start(grid())
+    assert torch.equal(strategy.model.model_.parameters, whole.model.model_.parameters)
 
 
-def test_who_is_lost_takes_its_masks_with_it_and_the_others_begin_again(summed, run_experiment):
-    def fail(request, content):
-        lost = request.phase == "sums" and content.config_records["config"]["clients"] == ["west"]
-        return error_content("the disk is full") if lost else content
-
-    summed["experiment"] |= {"on-missing": "skip", "min-clients": 2}
-    summed["fedngm"]["recovery"]["masks"] = True
-    listener = Listener(fail)
-    folder = run_experiment(summed, nodes=3, client=listener)
-    asked = [request for request in listener.requests if request.phase in ("keys", "sums")]
-    assert [request.phase for request in asked] == ["keys"] * 3 + ["sums"] * 3 + ["keys"] * 2 + ["sums"] * 2
-    assert set(asked[-1].keys) == {"east", "north"}
-    assert not set(asked[-1].keys.values()) & set(asked[3].keys.values()), "keys are used once"
-    assert ("height", "weight") in read_feature_graph(folder.path / "feature-graph.json").edges
-
-
-@pytest.mark.slow
-def test_questions_with_half_of_the_values_hidden_are_alike_for_all_models(table_tables, run_experiment):
-    table_tables["fedngm"] |= {"hidden": 0.5, "yardsticks": True, "targets": ["weight", "ill"]}
-    test = run_experiment(table_tables, nodes=1).summary()["metrics"]["test"]
-    for model in ("", "-local", "-trees", "-linear"):
-        assert test[f"weight-mae{model}"]["mean"] < test[f"hidden-weight-mae{model}"]["mean"]
-        assert 0.5 < test[f"hidden-ill-auc{model}"]["mean"] < test[f"ill-auc{model}"]["mean"] + 0.05
-    assert test["hidden-weight-mae"]["mean"] < 8, "better than the mean of everybody"
+def test_what_cannot_be_is_said_before_anybody_is_asked():
+    with pytest.raises(TypeError, match="FedNGM has no parameter 'recoveri'.*did you mean 'recovery'"):
+        FedNGM(recoveri={})
+    with pytest.raises(ValueError, match="FedNGM: ngm.epochs: .*greater than or equal to 1"):
+        FedNGM(ngm={"epochs": 0})
+    with pytest.raises(ValueError, match="table_schema.kindes"):
+        FedNGM(schema={"kindes": {}})
+    with pytest.raises(ValueError, match="a client can consent to ranges and sums; got rows"):
+        table_client_app(patients, consent=["rows"])
+    with pytest.raises(RunError, match="1 nodes are connected"):
+        FedNGM().start(grid(names=("mercy",)))
+    with pytest.raises(RunError, match="call start first"):
+        FedNGM().fetch_models(grid())

@@ -8,6 +8,7 @@ from fedgraph.data.owners.samples import (
     OwnerSource,
     SampleSplit,
     cohort_data,
+    held_out,
     owner_source,
 )
 from fedgraph.data.owners.shared_samples import sample_folds
@@ -20,6 +21,7 @@ __all__ = [
     "Preparation",
     "SampleSplit",
     "cohort_data",
+    "held_out",
     "owner_source",
     "sample_folds",
 ]

@@ -18,6 +18,7 @@ from fedgraph.data.examples import ExampleSplit, row_table
 from fedgraph.data.owners.preparation import Preparation
 from fedgraph.models import TaskSpec
 from fedgraph.support.errors import DataError
+from fedgraph.support.randomness import generator
 
 SampleSplit = Literal["train", "validation", "test", "new"]
 SAMPLE_SPLITS: tuple[SampleSplit, ...] = ("train", "validation", "test", "new")
@@ -169,3 +170,47 @@ def owner_source(source: DataSource, method: str) -> OwnerSource:
             "does not have; sets that do: metr-la-rush-hour, pems-bay-rush-hour, image-patches, table-columns, panel"
         )
     return source
+
+
+def held_out(labels: Tensor, fraction: float, seed: int) -> Tensor:
+    """Return which samples train and which validate, of each class about the same ``fraction``, and never its last.
+
+    Parameters
+    ----------
+    labels : Tensor
+        int64 ``[samples]``.
+    fraction : float
+        Share of the validation samples.
+    seed : int
+        Seed of the choice.
+
+    Returns
+    -------
+    Tensor
+        Index into ``SAMPLE_SPLITS``, ``[samples]``.
+
+    Raises
+    ------
+    ValueError
+        When the fraction is not between 0 and 1, and for too few samples.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"validation_fraction is above 0 and below 1; got {fraction}")
+    number = len(labels)
+    order = torch.randperm(number, generator=generator(seed, "validation samples"))
+    sorted_labels, rows = labels[order].sort(stable=True)
+    rows = order[rows]
+    counts = torch.bincount(sorted_labels)
+    rank = torch.arange(number) - (counts.cumsum(0) - counts)[sorted_labels]
+    # Of samples at the same share of the way through their class, whole classes come one after the other.
+    ahead = torch.where(rank < counts[sorted_labels] - 1, (rank + 0.5) / counts[sorted_labels], torch.inf)
+    wanted = max(1, round(fraction * number))
+    chosen = rows[ahead.argsort(stable=True)[: min(wanted, int(ahead.isfinite().sum()))]]
+    if not len(chosen):
+        raise ValueError(
+            f"of n_samples={number} none can be held out for validation, as each is the only one of its class: "
+            f"{number} sample(s) are too few, or give fit validation samples"
+        )
+    split = torch.full((number,), SAMPLE_SPLITS.index("train"))
+    split[chosen] = SAMPLE_SPLITS.index("validation")
+    return split

@@ -18,9 +18,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import fedgraph
+from fedgraph.data.owners import held_out
 from fedgraph.federation import JoinedSamples
 from fedgraph.fusion import FusionClassifier, FusionSettings
-from fedgraph.fusion.classifier import held_out
 from fedgraph.graph import ClientGraph
 from fedgraph.support.errors import RunError
 from fedgraph.support.files import load_state
@@ -62,7 +62,7 @@ def test_parameters_are_the_settings_of_f3_with_their_defaults():
     assert told == own
     filled = dict.fromkeys(("members", "reference_options"))
     assert defaults == {name: getattr(settings, name) for name in FusionSettings.model_fields} | filled
-    assert FusionClassifier()._settings() == settings
+    assert FusionClassifier().settings == settings
 
 
 def test_owners_of_different_sizes_are_fused_and_their_graph_is_learned(iris, classifier):

@@ -20,7 +20,7 @@ def test_arrays_share_their_rows_and_nan_is_a_lacking_sample():
 
 
 def test_ids_keep_their_type_and_are_sorted_as_text():
-    found = of_mapping({"a": (np.array([10, 9]), [[1.0], [2.0]]), "b": pd.DataFrame({"x": [3.0]}, index=[11])})
+    found = of_mapping({"a": ([np.int64(10), 9], [[1.0], [2.0]]), "b": pd.DataFrame({"x": [3.0]}, index=[11])})
     assert found.ids == (10, 9, 11)
     assert found.present.tolist() == [[True, False], [True, False], [False, True]]
     assert [found.ids[place] for place in found.order] == [10, 11, 9]

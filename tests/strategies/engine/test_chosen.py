@@ -4,7 +4,7 @@ import pytest
 
 from fedgraph.experiment.experiment import parse_experiment
 from fedgraph.strategies.engine.chosen import ChosenMethod, mixes_models
-from fedgraph.strategies.f3 import F3
+from fedgraph.strategies.engine.f3 import F3Phases
 from fedgraph.strategies.local import LocalOnly
 from fedgraph.strategies.sfl import SFL
 from fedgraph.strategies.vfl import Vertical
@@ -61,7 +61,7 @@ def test_who_mixes():
 
 @pytest.mark.parametrize(
     ("name", "strategy", "client"),
-    [("f3", F3, "fedgraph.clients.f3:F3Client"), ("vfl", Vertical, "fedgraph.clients.vfl:VerticalClient")],
+    [("f3", F3Phases, "fedgraph.clients.f3:F3Client"), ("vfl", Vertical, "fedgraph.clients.vfl:VerticalClient")],
 )
 def test_methods_over_owners(patches_tables, name, strategy, client):
     tables = {key: value for key, value in patches_tables.items() if key != "f3"}

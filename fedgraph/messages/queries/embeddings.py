@@ -263,7 +263,9 @@ def _are_of(texts: Sequence[str], kind: Kind) -> bool:
 
 
 def _plain(values: Any) -> list[Any]:
-    return list(values.tolist()) if hasattr(values, "tolist") else list(values)
+    """Return plain Python values, of an array, a tensor, or a list of numbers of NumPy or PyTorch."""
+    listed = values.tolist() if hasattr(values, "tolist") else values
+    return [value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value for value in listed]
 
 
 def _texts(values: Sequence[Any], what: str) -> tuple[Kind, list[str]]:

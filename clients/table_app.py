@@ -1,0 +1,152 @@
+"""FedNGM in people's own Flower apps: a ClientApp for a data frame, whose rows stay here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedgraph.clients.app import Mod, answered
+from fedgraph.clients.engine.assignment import Assignment
+from fedgraph.clients.engine.node import Node
+from fedgraph.clients.fedngm import FedNGMClient
+from fedgraph.data.tables import ClientTableSettings, FrameTables
+from fedgraph.messages import RUN_KEY, unpacking_request
+from fedgraph.messages.queries import PERSONAL, is_for_personal_models
+from fedgraph.methods.fedngm import PhaseRequest
+from fedgraph.support.errors import IdentityError, ReplyError
+from fedgraph.support.files import file_name
+from fedgraph.support.settings import parse
+from fedgraph.support.untrusted import read_json
+from fedgraph.training import TrainSettings
+
+_CONSENT = ("ranges", "sums")
+
+
+def table_client_app(
+    load: Callable[[Context], Any],
+    *,
+    consent: Sequence[str] = (),
+    share_models: bool = False,
+    mods: Sequence[Mod] = (),
+) -> ClientApp:
+    """Return a ClientApp that answers a strategy FedNGM with what a data frame tells.
+
+    The client is called by its node config ``client``, else its ``partition-id``, else the id of its node. Rows never
+    leave it: names and types of features, numbers of rows, graphs and the parameters of models do.
+
+    Parameters
+    ----------
+    load : callable
+        Given Flower's context, returns the data frame of the client, of pandas, polars or pyarrow.
+    consent : sequence of {"ranges", "sums"}
+        Statistics that may leave the client where the strategy asks for them: ranges of numbers, sums over rows. Node
+        config ``consent`` goes before it.
+    share_models : bool
+        Whether the client's personal model, which tells about its private features, may leave it on demand. It is kept
+        in the folder that node config ``model-dir`` names, in any case.
+    mods : sequence of callable
+        Mods of Flower, the outermost first.
+
+    Raises
+    ------
+    ValueError
+        For a consent to anything else.
+
+    Examples
+    --------
+    A whole ``client_app.py``::
+
+        import pandas
+        from fedgraph.clients import table_client_app
+
+        def load(context):
+            return pandas.read_csv(f"hospital-{context.node_config['partition-id']}.csv")
+
+        app = table_client_app(load, consent=["ranges"])
+    """
+    told = [consent] if isinstance(consent, str) else list(consent)
+    if unknown := sorted(set(told) - set(_CONSENT)):
+        raise ValueError(f"a client can consent to {' and '.join(_CONSENT)}; got {', '.join(unknown)}")
+
+    def answer(message: Message, context: Context) -> Message:
+        def reply(node: Node) -> RecordDict:
+            here = TableNode.of_frame(node, context, load, ",".join(told))
+            return here.personal_model(message.content, share_models) or here.phase(message.content)
+
+        return answered(message, context, reply)
+
+    app = ClientApp(mods=list(mods))
+    app.query()(answer)
+    return app
+
+
+@dataclass(frozen=True)
+class TableNode(Node):
+    """A node that is one client with a data frame.
+
+    Attributes
+    ----------
+    client : str
+        Its name.
+    load : callable
+        Returns the data frame.
+    """
+
+    client: str = ""
+    load: Callable[[], Any] = dict
+
+    @classmethod
+    def of_frame(cls, node: Node, context: Context, load: Callable[[Context], Any], consent: str) -> TableNode:
+        """Build the node of a context, with the consent that its app gives where the node config says nothing."""
+        given = node.config.get("client", node.config.get("partition-id", context.node_id))
+        config = {"consent": consent, **node.config} if consent else node.config
+        return cls(
+            config, node.data_dir, node.state_dir, node.model_dir, None, node.done, str(given), lambda: load(context)
+        )
+
+    def phase(self, content: RecordDict) -> RecordDict:
+        """Return what a phase asks of the client."""
+        request = PhaseRequest.unpack(content)
+        tables = read_json(request.experiment, "the experiment of the request")
+        with unpacking_request():
+            seed, method, table = int(tables["seed"]), dict(tables["method"]), dict(tables["table"])
+        settings = parse(ClientTableSettings, table, "the table of the request")
+        assignment = Assignment(seed, settings, {}, TrainSettings(), method, None)
+        return FedNGMClient(self, request, assignment).reply().pack()
+
+    def personal_model(self, content: RecordDict, shared: bool) -> RecordDict | None:
+        """Return the client's personal model of a run, where that is asked for; None for other requests.
+
+        Raises
+        ------
+        IdentityError
+            When the app does not share it.
+        """
+        if not is_for_personal_models(content):
+            return None
+        if not shared:
+            raise IdentityError("this client does not share its personal model (table_client_app, share_models)")
+        with unpacking_request():
+            config: Any = content.config_records["config"]
+            run = file_name(str(config[RUN_KEY]))
+        path = self.model_dir / "graphical" / run / f"{file_name(self.client)}.safetensors"
+        if not path.is_file():
+            raise ReplyError("this client has no personal model of the run")
+        return RecordDict({"config": ConfigRecord({"clients": [self.client], PERSONAL: path.read_bytes()})})
+
+    def source(self, assignment: Assignment) -> FrameTables:
+        """Return the data frame as a data set."""
+        assert isinstance(assignment.data, ClientTableSettings)
+        return FrameTables(assignment.data, self.client, self.load)
+
+    def hosted(self, assignment: Assignment) -> tuple[str, ...]:
+        """Return the client."""
+        return (self.client,)
+
+    def partition(self) -> None:
+        """Return None: the node names its client."""
+        return None

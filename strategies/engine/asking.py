@@ -1,0 +1,109 @@
+"""How strategies ask people's own ClientApps, where a node is one client: by query, and whoever fails is left out."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, MutableMapping
+from typing import TypeVar
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedgraph.federation import nodes_may_come, split_replies
+from fedgraph.messages import mark_empty
+from fedgraph.messages.apps import client_of
+from fedgraph.support.errors import ReplyError, RunError
+
+log = logging.getLogger("fedgraph")
+
+Answer = TypeVar("Answer")
+
+_POLL_SECONDS = 1.0
+
+
+def connected_nodes(grid: Grid, least: int, timeout: float) -> list[int]:
+    """Return the ids of the connected nodes, once there are enough.
+
+    Parameters
+    ----------
+    grid : Grid
+        Grid that connects to the nodes.
+    least : int
+        Fewest nodes.
+    timeout : float
+        Seconds that nodes have to connect.
+
+    Raises
+    ------
+    RunError
+        When there are fewer, and no more may come or the time is over.
+    """
+    deadline = time.monotonic() + timeout
+    while len(nodes := sorted(grid.get_node_ids())) < least:
+        if not nodes_may_come(grid) or time.monotonic() > deadline:
+            raise RunError(
+                f"{len(nodes)} nodes are connected, and min_available_nodes = {least} are to be: start more, or set "
+                "min_available_nodes lower"
+            )
+        log.info("waiting for nodes: %d of %d are connected", len(nodes), least)
+        time.sleep(_POLL_SECONDS)
+    return nodes
+
+
+def ask_clients(
+    grid: Grid,
+    nodes: list[int],
+    content: RecordDict,
+    message_type: str,
+    read: Callable[[RecordDict], Answer],
+    names: MutableMapping[int, str],
+    timeout: float,
+) -> dict[str, Answer]:
+    """Ask nodes, and return what ``read`` makes of their answers by the name of the client, sorted.
+
+    Nodes without a usable answer are left out, with an error in the log that names client and reason; so are all that
+    answer under the same name, because it cannot be told whose it is.
+
+    Parameters
+    ----------
+    grid : Grid
+        Grid that connects to the nodes.
+    nodes : list of int
+        Ids of the nodes.
+    content : RecordDict
+        The request.
+    message_type : str
+        Flower's message type, such as ``query``.
+    read : callable
+        Checks and unpacks the content of an answer; raises ReplyError.
+    names : mapping of int to str
+        Names of the clients by node id, as far as they are known; names that answers tell are added.
+    timeout : float
+        Seconds to wait for answers.
+    """
+
+    def named(node: int, answer: RecordDict) -> Answer:
+        names[node] = client_of(answer) or str(node)
+        return read(answer)
+
+    messages = [Message(mark_empty(content), node, message_type) for node in nodes]
+    found, problems = split_replies(grid.send_and_receive(messages, timeout=timeout), nodes, named)
+    told = [names[node] for node in found]
+    for node in [node for node in found if told.count(names[node]) > 1]:
+        problems[node] = (
+            f"another node answers as '{names[node]}' too: give each a name of its own (node config client)"
+        )
+    for node, problem in sorted(problems.items()):
+        known = f"client '{names[node]}' (node {node})" if node in names else f"node {node}"
+        log.error("going on without %s: %s", known, problem)
+    return {names[node]: found[node] for node in sorted(found, key=names.__getitem__) if node not in problems}
+
+
+def with_config(content: RecordDict, key: str, config: ConfigRecord | None) -> RecordDict:
+    """Add the config of a user's own handlers to a request, under the key that Flower's strategies use."""
+    if config is not None:
+        if key in content:
+            raise ReplyError(f"configrecord_key = '{key}' is the name of a record of the request itself: take another")
+        content[key] = config
+    return content
