@@ -1,4 +1,4 @@
-"""What runs where the data is: for any ClientApp a mod, terms of a loss, embeddings; for the engine a client class per method.
+"""What runs where the data is: for any ClientApp a mod, terms of a loss and embeddings; client classes of the engine.
 
 from fedgraph.clients import client_name, proximity
 

@@ -13,6 +13,7 @@ from fedgraph.clients.app import Mod, answered
 from fedgraph.clients.engine.assignment import Assignment
 from fedgraph.clients.engine.node import Node
 from fedgraph.clients.fedngm import FedNGMClient
+from fedgraph.clients.mods import name_of
 from fedgraph.data.tables import ClientTableSettings, FrameTables
 from fedgraph.messages import RUN_KEY, unpacking_request
 from fedgraph.messages.queries import PERSONAL, is_for_personal_models
@@ -35,8 +36,8 @@ def table_client_app(
 ) -> ClientApp:
     """Return a ClientApp that answers a strategy FedNGM with what a data frame tells.
 
-    The client is called by its node config ``client``, else its ``partition-id``, else the id of its node. Rows never
-    leave it: names and types of features, numbers of rows, graphs and the parameters of models do.
+    The client is called by its node config ``client``, else its ``partition-id``. Rows never leave it: names and types
+    of features, numbers of rows, graphs and the parameters of models do.
 
     Parameters
     ----------
@@ -102,10 +103,16 @@ class TableNode(Node):
     @classmethod
     def of_frame(cls, node: Node, context: Context, load: Callable[[Context], Any], consent: str) -> TableNode:
         """Build the node of a context, with the consent that its app gives where the node config says nothing."""
-        given = node.config.get("client", node.config.get("partition-id", context.node_id))
         config = {"consent": consent, **node.config} if consent else node.config
         return cls(
-            config, node.data_dir, node.state_dir, node.model_dir, None, node.done, str(given), lambda: load(context)
+            config,
+            node.data_dir,
+            node.state_dir,
+            node.model_dir,
+            None,
+            node.done,
+            name_of(context),
+            lambda: load(context),
         )
 
     def phase(self, content: RecordDict) -> RecordDict:

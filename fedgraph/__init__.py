@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedgraph.graph import ClientGraph
     from fedgraph.fusion import FusionClassifier
+    from fedgraph.graph import ClientGraph
     from fedgraph.graphical import NeuralGraphicalModel
     from fedgraph.runs import Comparison, Run, compare, load_run
     from fedgraph.runs.predicting import predict

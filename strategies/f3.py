@@ -44,7 +44,7 @@ class F3(MethodStrategy[FusionSettings]):
     ----------
     graph : str or ClientGraph, default "icdf"
         As for :class:`fedgraph.fusion.FusionClassifier`; a ClientGraph over the names of the clients is used as given.
-    random_state : int, default 0
+    seed : int, default 0
         Seed.
     validation_fraction : float, default 0.1
         Share of the training samples that choose the best epoch, where clients say of no sample that it is for
@@ -85,7 +85,7 @@ class F3(MethodStrategy[FusionSettings]):
         self,
         *,
         graph: str | ClientGraph = "icdf",
-        random_state: int = 0,
+        seed: int = 0,
         validation_fraction: float = 0.1,
         min_available_nodes: int = 2,
         message_type: str = "query",
@@ -95,9 +95,9 @@ class F3(MethodStrategy[FusionSettings]):
         from fedgraph.fusion import FusionClassifier  # and scikit-learn, which runs of experiments do without
 
         self.classifier = FusionClassifier(
-            graph=graph, random_state=random_state, validation_fraction=validation_fraction, **settings
+            graph=graph, random_state=seed, validation_fraction=validation_fraction, **settings
         )
-        self.settings, self.seed = self.classifier.settings, random_state
+        self.settings, self.seed = self.classifier.settings, seed
         self.min_available_nodes, self.message_type = min_available_nodes, message_type
         self.configrecord_key = configrecord_key
         self.metrics: dict[str, float] = {}

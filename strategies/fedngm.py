@@ -52,7 +52,7 @@ class FedNGM(MethodStrategy[FedNGMSettings]):
         Rows that everybody may see, for settings that use such rows.
     shares : tuple of float, default (0.7, 0.1, 0.2)
         Fractions of each client's rows for training, validation and test.
-    random_state : int, default 0
+    seed : int, default 0
         Seed.
     min_available_nodes : int, default 2
         Fewest nodes; the strategy waits for them.
@@ -95,16 +95,16 @@ class FedNGM(MethodStrategy[FedNGMSettings]):
         schema: Mapping[str, Any] | None = None,
         public: Any = None,
         shares: tuple[float, float, float] = (0.7, 0.1, 0.2),
-        random_state: int = 0,
+        seed: int = 0,
         min_available_nodes: int = 2,
         folder: str | Path | None = None,
         **settings: Any,
     ) -> None:
         self.settings = of_keywords(FedNGMSettings, settings, "FedNGM")
         about = {str(key).replace("_", "-"): value for key, value in (schema or {}).items()}
-        table = {"shares": tuple(shares), "partition_seed": random_state, "table_schema": about}
+        table = {"shares": tuple(shares), "partition_seed": seed, "table_schema": about}
         self._table = of_keywords(ClientTableSettings, table, "FedNGM")
-        self.seed, self.min_available_nodes, self._public = random_state, min_available_nodes, public
+        self.seed, self.min_available_nodes, self._public = seed, min_available_nodes, public
         # Nodes keep what belongs to a run under its name.
         name = f"fedngm-{secrets.token_hex(6)}"
         self._temporary = TemporaryDirectory(prefix="fedgraph-") if folder is None else None

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from sklearn.datasets import load_iris
 
-from fedgraph.clients import embeddings, penultimate
+from fedgraph.clients import client_name, embeddings, penultimate
 from fedgraph.federation import JoinedSamples
 from fedgraph.federation.grids import LocalGrid
 from fedgraph.fusion import FusionClassifier
@@ -28,17 +28,6 @@ LACKING = {"mercy": range(0, 10), "ucla": (), "county": range(5, 30)}
 NEW = range(140, 150)
 
 
-def named(app):
-    """An app whose replies say whose they are, as the mod client_name has them say it."""
-
-    def answer(message, context):
-        reply = app(message, context)
-        reply.content["fedgraph"] = ConfigRecord({"client": context.node_config["client"]})
-        return reply
-
-    return answer
-
-
 def held(name):
     rows = [row for row in range(150) if row not in LACKING[name]]
     return [IDS[row] for row in rows], X[rows][:, COLUMNS[name]], Y[rows], rows
@@ -46,7 +35,7 @@ def held(name):
 
 def flowers(change=lambda name, message, ids, values, labels, split: None):
     """Clients that hold some of the measures of some flowers each; only ucla has labels. ``change`` may answer."""
-    app = ClientApp()
+    app = ClientApp(mods=[client_name])
 
     @app.query()
     def query(message, context):
@@ -56,7 +45,7 @@ def flowers(change=lambda name, message, ids, values, labels, split: None):
         given = (ids, values, labels if name == "ucla" else None, None)
         return change(name, message, *given) or embeddings(message, *given)
 
-    return named(app)
+    return app
 
 
 def grid(app=None, names=tuple(COLUMNS)):
@@ -81,7 +70,7 @@ def test_a_model_of_all_features_from_one_query():
 
 
 def test_the_model_is_that_of_the_classifier_bit_for_bit():
-    strategy = F3(**FAST, random_state=3)
+    strategy = F3(**FAST, seed=3)
     strategy.start(grid())
     labelled = [row for row in range(150) if row not in NEW]
     by_owner = {}
@@ -107,7 +96,7 @@ def test_the_model_is_that_of_a_run_of_the_engine_bit_for_bit(patches_tables, ru
     patches_tables["data"] |= {"lacking-share": 0.2}
     folder = run_experiment(patches_tables)
     joined = JoinedSamples.of_state(load_state(folder.checkpoint)["samples"])
-    app = ClientApp()
+    app = ClientApp(mods=[client_name])
 
     @app.query()
     def query(message, context):
@@ -122,7 +111,7 @@ def test_the_model_is_that_of_a_run_of_the_engine_bit_for_bit(patches_tables, ru
         )
 
     strategy = F3(epochs=2, learning_rates=(0.01,), draws=2, batch_size=200, workers=1, device="cpu")
-    strategy.start(LocalGrid(named(app), [{"client": name} for name in reversed(joined.owners)]))
+    strategy.start(LocalGrid(app, [{"client": name} for name in reversed(joined.owners)]))
     same(strategy.classifier.fusion_.network.state_dict(), load_state(folder.path / "fusion.safetensors")["network"])
     summary = folder.summary()["metrics"]["test"]
     assert strategy.metrics["test/accuracy"] == pytest.approx(summary["accuracy"]["mean"])

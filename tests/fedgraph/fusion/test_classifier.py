@@ -162,7 +162,7 @@ def test_the_same_model_as_a_run_of_f3_bit_for_bit(patches_tables, run_experimen
 
 
 def test_a_graph_may_be_given(by_owner, iris, classifier):
-    given = ClientGraph.from_edges(["petals", "sepals", "leaves"], ["sepals"], ["petals"], [0.5], directed=False)
+    given = ClientGraph.from_edges([("sepals", "petals", 0.5)], names=["petals", "sepals", "leaves"])
     found = classifier.set_params(graph=given).fit(by_owner, iris[1])
     assert found.graph_.dense().tolist() == [[0, 0.5], [0.5, 0]]
     assert clone(found).graph == given
