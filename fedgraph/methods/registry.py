@@ -60,9 +60,20 @@ def of_engine(strategy: Any) -> Any:
     Returns
     -------
     Any
-        The strategy itself where it has none of its own.
+        The strategy itself where it has none.
+
+    Raises
+    ------
+    ExperimentError
+        For a class that is derived from such a strategy, because an experiment would not run what it adds.
     """
-    return vars(strategy).get("engine_class", strategy) if isinstance(strategy, type) else strategy
+    found = getattr(strategy, "engine_class", strategy)
+    if found is not strategy and "engine_class" not in vars(strategy):
+        raise ExperimentError(
+            f"{strategy.__name__} is a strategy for a Flower app of its own, and experiments run another class: derive "
+            f"it from {found.__module__}:{found.__name__}, or call its start in a ServerApp"
+        )
+    return found
 
 
 def built_in(name: str) -> type | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgraph.data.columns.files import Table, table_of
+from fedgraph.data.schema.inference import check_dropped
 from fedgraph.data.tables.tables_of_clients import ClientTableSettings, TablesOfClients
 from fedgraph.support.errors import DataError
 
@@ -50,6 +51,10 @@ class FrameTables(TablesOfClients):
         if self._load is None:
             raise DataError("there is no data frame: give a function that loads it")
         return table_of(self._load(), "the data frame")
+
+    def _check_dropped(self, table: Table) -> None:
+        # Data frames of others may have the columns that this one lacks.
+        check_dropped(table, self.settings.table_schema, partial=True)
 
     def public_table(self) -> Table | None:
         """Return the public rows; None if there are none."""

@@ -2,7 +2,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from fedgraph.support.errors import ExperimentError
-from fedgraph.support.settings import Schedule, Settings, parse, value_at
+from fedgraph.support.settings import Schedule, Settings, of_keywords, parse, value_at
 
 
 class Example(Settings):
@@ -48,3 +48,11 @@ def test_a_schedule_changes_with_the_round():
 def test_others_are_refused(text):
     with pytest.raises(ValidationError):
         READ(text)
+
+
+def test_keywords_of_a_call_are_named_as_fields():
+    assert of_keywords(Example, {"num_steps": 5}, "make") == Example(num_steps=5)
+    with pytest.raises(TypeError, match="make has no parameter 'num_step'; it has learning_rate, .*did you mean"):
+        of_keywords(Example, {"num_step": 5}, "make")
+    with pytest.raises(ValueError, match=r"make: num_steps: Input should be a valid integer.*\(got 'x'\)"):
+        of_keywords(Example, {"num_steps": "x"}, "make")
