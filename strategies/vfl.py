@@ -30,7 +30,7 @@ from fedgraph.messages import to_record
 from fedgraph.methods.vfl import VerticalSettings
 from fedgraph.models import flattened
 from fedgraph.runs import write_predictions
-from fedgraph.strategies.engine.f3 import bytes_per_owner, measured, num_learned_from, warn_of_unaligned
+from fedgraph.strategies.engine.f3 import bytes_per_owner, measured, num_learned_from
 from fedgraph.strategies.engine.owners import OwnersStrategy, outcome_of
 from fedgraph.strategies.engine.phases import Outcome
 from fedgraph.strategies.engine.vertical_steps import VerticalSteps
@@ -118,7 +118,7 @@ class Vertical(OwnersStrategy[VerticalSettings]):
         for name, rows in (("train", training), ("validation", validation)):
             if not len(rows):
                 raise DataError(f"there are no {name} samples to learn from: check the shares of splits, and overlap")
-        warn_of_unaligned(settings, joined)
+        settings.warn_of_unaligned(joined.owners, joined.present, joined.of_split("train"))
         weights = class_weights(settings, joined.labels[training], len(joined.classes))
         learnt = _Learnt()
         if saved is not None:

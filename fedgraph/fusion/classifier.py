@@ -337,6 +337,7 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
             found = fit(settings, data, seed, on_epoch)
         except (DataError, ExperimentError) as error:
             raise ValueError(str(error)) from error
+        settings.warn_of_unaligned(owners, data.present, data.split == _TRAIN)
         fusion = FittedFusion(
             found.network, settings, tuple(owners), data.sizes, tuple(map(str, classes)), ("",) * len(owners),
             data.given, seed,

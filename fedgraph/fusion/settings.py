@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from fedgraph.fusion.network import Scaling
 from fedgraph.fusion.prediction import Average
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.randomness import derive_seed
 from fedgraph.support.settings import Settings
+
+log = logging.getLogger("fedgraph")
 
 SingleFusion = Literal["graph", "mean-pooling", "transformer", "concatenation"]
 Positive = Annotated[int, Field(ge=1)]
@@ -107,10 +112,27 @@ class FusionSettings(Settings):
     workers: int | None = Field(default=None, ge=1)
     device: Literal["cpu", "auto", "cuda"] = "auto"
 
-    @property
-    def learns_alignment(self) -> bool:
-        """Whether every owner has an alignment of its own that is learned from the training samples it has."""
-        return self.fusion != "concatenation" and self.alignment != "none" and self.alignment_trained
+    def warn_of_unaligned(self, owners: Sequence[str], present: Tensor, training: Tensor) -> None:
+        """Log a warning that names owners without training samples, whose alignment is random but used in predictions.
+
+        Parameters
+        ----------
+        owners : sequence of str
+            The owners.
+        present : Tensor
+            bool ``[samples, owners]``.
+        training : Tensor
+            Which samples are for training: positions, or bool ``[samples]``.
+        """
+        if self.fusion == "concatenation" or self.alignment == "none" or not self.alignment_trained:
+            return
+        lacking = present.any(0) & ~present[training].any(0)
+        if bool(lacking.any()):
+            log.warning(
+                "of %s there are no training samples: their alignment stays as it was drawn at random, and predictions "
+                "of samples that they have count it all the same; give them some, or leave these owners out",
+                ", ".join(owners[place] for place in lacking.nonzero().flatten().tolist()),
+            )
 
     def networks(self, seed: int) -> list[tuple[FusionSettings, int]]:
         """Return the settings and the seed of each network to train: the members of an ensemble, or one.

@@ -76,7 +76,7 @@ class F3Phases(OwnersStrategy[F3Settings]):
         data = FusionData(
             joined.embeddings, joined.present, joined.labels, joined.split, joined.sizes, len(joined.classes), given
         )
-        warn_of_unaligned(self.settings, joined)
+        self.settings.warn_of_unaligned(joined.owners, joined.present, joined.of_split("train"))
         found = fit(self.settings, data, self.plan.seed, self.record_epoch)
         fusion = FittedFusion(
             found.network, self.settings, joined.owners, joined.sizes, joined.classes, joined.fingerprints, given,
@@ -156,20 +156,6 @@ class F3Phases(OwnersStrategy[F3Settings]):
         if matrices is not None:
             with replacing(folder / "alignment.npz") as path, path.open("wb") as stream:
                 np.savez(stream, owners=np.array(fusion.owners), matrices=matrices.numpy())
-
-
-def warn_of_unaligned(settings: FusionSettings, joined: JoinedSamples) -> None:
-    """Log a warning that names owners without training samples, whose alignment is random but used in predictions."""
-    if not settings.learns_alignment:
-        return
-    trained = joined.present[joined.of_split("train")].any(0)
-    unaligned = [joined.owners[place] for place in (joined.present.any(0) & ~trained).nonzero().flatten().tolist()]
-    if unaligned:
-        log.warning(
-            "of %s there are no training samples: their alignment stays as it was drawn at random, and predictions of "
-            "samples that they have count it all the same; give them some, or leave these owners out",
-            ", ".join(unaligned),
-        )
 
 
 def measured(joined: JoinedSamples, prediction: Prediction, splits: tuple[str, ...]) -> dict[str, Tensor]:

@@ -18,7 +18,6 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import fedgraph
-from fedgraph.data.owners import held_out
 from fedgraph.federation import JoinedSamples
 from fedgraph.fusion import FusionClassifier, FusionSettings
 from fedgraph.graph import ClientGraph
@@ -181,6 +180,15 @@ def test_validation_samples_may_be_given(by_owner, iris, classifier):
         classifier.fit(by_owner, y, validation=(held, np.full(30, 7)))
 
 
+def test_owners_without_training_samples_are_warned_of(iris, classifier, caplog):
+    X, y = iris
+    petals = np.where(np.arange(150)[:, None] < 10, X[:, 2:], np.nan)
+    some, others = slice(10, None), slice(0, 10)
+    held = {"sepals": X[others, :2], "petals": petals[others]}
+    classifier.fit({"sepals": X[some, :2], "petals": petals[some]}, y[some], validation=(held, y[others]))
+    assert "of petals there are no training samples" in caplog.text
+
+
 def test_random_states_are_scikit_learns(by_owner, iris, classifier):
     def told(state):
         return clone(classifier).set_params(random_state=state, epochs=2).fit(by_owner, iris[1]).predict_proba(by_owner)
@@ -218,18 +226,6 @@ def test_what_cannot_be_used_is_said(by_owner, iris, classifier, tmp_path):
         classifier.predict(X)
     with pytest.raises(RunError, match="diverged"):
         clone(classifier).set_params(learning_rates=(1e30,)).fit(by_owner, y)
-
-
-def test_each_class_is_held_out_alike_and_keeps_a_sample():
-    labels = torch.tensor([0] * 60 + [1] * 39 + [2])
-    split = held_out(labels, 0.1, seed=0)
-    assert torch.bincount(labels[split == 1], minlength=3).tolist() == [6, 4, 0]
-    assert not torch.equal(split, held_out(labels, 0.1, seed=1))
-    assert int((held_out(torch.tensor([0, 0, 1]), 0.01, 0) == 1).sum()) == 1
-    with pytest.raises(ValueError, match="n_samples=2 none can be held out"):
-        held_out(torch.tensor([0, 1]), 0.5, 0)
-    with pytest.raises(ValueError, match="above 0 and below 1; got 1.0"):
-        held_out(labels, 1.0, 0)
 
 
 def test_the_example_runs():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedgraph.data.owners.preparation import Preparation
-from fedgraph.data.owners.samples import SAMPLE_SPLITS, OwnerData, cohort_data
+from fedgraph.data.owners.samples import SAMPLE_SPLITS, OwnerData, cohort_data, held_out
 from fedgraph.models.base import TaskSpec
 from fedgraph.support.errors import DataError
 
@@ -75,3 +75,15 @@ def test_an_owner_without_training_samples_is_named():
     cohort = cohort_data(replace(data, present=present), untrained=("north", "south"))
     assert cohort.untrained == ("south",), "north may be without training samples, and is not"
     assert cohort.splits["train"].num_examples.tolist() == [3, 0]
+
+
+def test_each_class_is_held_out_alike_and_keeps_a_sample():
+    labels = torch.tensor([0] * 60 + [1] * 39 + [2])
+    split = held_out(labels, 0.1, seed=0)
+    assert torch.bincount(labels[split == 1], minlength=3).tolist() == [6, 4, 0]
+    assert not torch.equal(split, held_out(labels, 0.1, seed=1))
+    assert int((held_out(torch.tensor([0, 0, 1]), 0.01, 0) == 1).sum()) == 1
+    with pytest.raises(ValueError, match="n_samples=2 none can be held out"):
+        held_out(torch.tensor([0, 1]), 0.5, 0)
+    with pytest.raises(ValueError, match="above 0 and below 1; got 1.0"):
+        held_out(labels, 1.0, 0)
