@@ -23,10 +23,11 @@ from fedgraph.fusion import FusionData, FusionSettings, scores
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import to_record
 from fedgraph.messages.queries import UNDECIDED, OwnEmbeddings, WantedEmbeddings, common_classes, restored
+from fedgraph.strategies.engine.app_clients import ADVICE
 from fedgraph.strategies.engine.asking import ask_clients, connected_nodes, with_config
 from fedgraph.strategies.engine.f3 import F3Phases
 from fedgraph.strategies.engine.strategy import EvaluateFn, MethodStrategy
-from fedgraph.support.errors import DataError, RunError, quoted
+from fedgraph.support.errors import DataError, IdentityError, RunError, quoted
 
 log = logging.getLogger("fedgraph")
 
@@ -149,11 +150,17 @@ class F3(MethodStrategy[FusionSettings]):
         ------
         RunError
             When too few nodes are there, none of them sends anything usable, or training diverges.
+        IdentityError
+            When a given graph is over names that nodes do not say.
         DataError, ValueError
             When samples cannot be joined or trained with.
         """
         nodes = connected_nodes(grid, self.min_available_nodes, timeout)
         answers = self._ask(grid, nodes, WantedEmbeddings(), train_config, timeout)
+        if isinstance(self.classifier.graph, ClientGraph) and any(
+            str(node) == name for node, name in self._names.items()
+        ):
+            raise IdentityError(f"some nodes do not say which client they are, and the graph is over names: {ADVICE}")
         class_kind, classes = common_classes(answers)
         if len(classes) < 2:
             raise DataError(

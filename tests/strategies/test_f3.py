@@ -17,7 +17,7 @@ from fedgraph.fusion import FusionClassifier
 from fedgraph.graph import ClientGraph
 from fedgraph.messages import to_record
 from fedgraph.strategies import F3
-from fedgraph.support.errors import DataError, RunError
+from fedgraph.support.errors import DataError, IdentityError, RunError
 from fedgraph.support.files import load_state
 
 FAST = {"scaling": "owner", "epochs": 40, "learning_rates": (0.05,), "draws": 2, "batch_size": 20, "workers": 1}
@@ -132,6 +132,8 @@ def test_a_pytorch_app_changes_six_lines():
     strategy = F3(**FAST | {"epochs": 100})
     nodes = LocalGrid.of_partitions(app, 2)
     strategy.start(nodes)
+    with pytest.raises(IdentityError, match="add the mod: `from fedgraph.clients import client_name`"):
+        F3(**FAST, graph=ClientGraph.complete(["0", "1"])).start(nodes)
     # Without the mod, clients are called by the ids of their nodes.
     assert strategy.classifier.owners_ == ("1000", "1001")
     assert strategy.metrics["validation/accuracy"] > 0.8
