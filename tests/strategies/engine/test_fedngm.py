@@ -302,7 +302,7 @@ def test_a_run_says_where_its_model_lies(table_tables, tmp_path, monkeypatch):
 
 
 def test_categories_alone_need_no_ranges(run_experiment):
-    tables = tomllib.loads((Path(__file__).parents[2] / "simulations/fedngm/asia.toml").read_text())
+    tables = tomllib.loads((Path(__file__).parents[3] / "simulations/fedngm/asia.toml").read_text())
     tables["data"]["rows"] = 500
     tables["fedngm"] = {"ngm": {"epochs": 60}, "distillation": {"samples": 2000}, "sampling": {"sweeps": 5}}
     folder = run_experiment(tables)
