@@ -44,6 +44,7 @@ def classifier():
     return FusionClassifier(**FAST, scaling="owner", random_state=0)
 
 
+@pytest.mark.process
 def test_it_keeps_the_contract_of_scikit_learn():
     few = {"epochs": 15, "learning_rates": (0.1,), "draws": 1, "batch_size": 40, "workers": 1, "device": "cpu"}
     found = check_estimator(FusionClassifier(owners=2, **few), on_skip=None)
