@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PACKAGES = ("fedgraph", "clients", "strategies", "simulations")
+FOLDERS = ("fedgraph", "clients", "strategies", "simulations")
+PACKAGES = ("fedgraph", *(f"fedgraph.{name}" for name in FOLDERS[1:]))
 # Says where each package was found before it runs the command: the environment also has the repository itself.
 PROGRAM = """\
 import importlib, sys
@@ -30,8 +31,9 @@ app()
 def source(tmp_path_factory):
     """A clean copy of what the wheel is made of."""
     folder = tmp_path_factory.mktemp("source")
-    for package in PACKAGES:
-        shutil.copytree(REPOSITORY / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FOLDERS:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(REPOSITORY / name, folder / name, symlinks=True, ignore=ignored)
     for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
         shutil.copy(REPOSITORY / name, folder / name)
     # Must stay out of the wheel.
@@ -80,7 +82,7 @@ def run_installed(installed, tmp_path):
         )
         assert done.returncode == 0, done.stdout + done.stderr
         found = dict(line.split()[1:] for line in done.stdout.splitlines() if line.startswith("found "))
-        assert found == {name: str(installed / name / "__init__.py") for name in PACKAGES}
+        assert found == {name: str(installed.joinpath(*name.split("."), "__init__.py")) for name in PACKAGES}
         assert list(work.iterdir()) == [], "a run leaves something beside its run folder"
         (summary,) = (tmp_path / "out").glob("*/summary.json")
         return json.loads(summary.read_text())
@@ -91,15 +93,15 @@ def run_installed(installed, tmp_path):
 def test_the_wheel_holds_the_packages_and_nothing_else(source, wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     expected = {
-        path.relative_to(source).as_posix()
-        for package in PACKAGES
-        for path in (source / package).rglob("*")
+        f"{'' if name == 'fedgraph' else 'fedgraph/'}{path.relative_to(source).as_posix()}"
+        for name in FOLDERS
+        for path in (source / name).rglob("*")
         if path.is_file()
     }
     info = {name for name in names if name.partition("/")[0].endswith(".dist-info")}
     assert names - info == expected
     assert "fedgraph/py.typed" in names
-    assert "simulations/sfl/digits.toml" in names
+    assert "fedgraph/simulations/sfl/digits.toml" in names
     assert any(name.endswith("licenses/LICENSE") for name in info)
 
 

@@ -60,6 +60,9 @@ class AppClients:
         new = [node for node in asked if node not in self.name_of]
         if new and self.say_names:
             self._ask(grid, new, timeout)
+            if not any(node in self.name_of for node in asked):
+                # A node may have been asked before its app was ready.
+                self._ask(grid, new, timeout)
         elif new:
             self.name_of.update({node: str(node) for node in new})
         found: dict[str, int] = {}
