@@ -42,7 +42,8 @@ class FusionClassifier(ClassifierMixin, BaseEstimator):
     """Fuses embeddings that several owners have of the same samples, with a learned consensus graph over the owners.
 
     Parameters are those of ``[f3]`` in an experiment, with the same defaults (``fedgraph keys f3`` explains them), and
-    three more. What is learned from the same embeddings with the same seed is what a run of F3 learns, bit for bit.
+    three more. What is learned from the same embeddings with the same seed is what a run of F3 learns, bit for bit on a
+    CPU.
 
     X is a mapping of owners to their embeddings ``[samples, size]``, sizes may differ:
 
