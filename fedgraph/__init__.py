@@ -11,6 +11,7 @@ From Python::
     fedgraph.run_methods("sfl/digits.toml", ["sfl", "fedavg", "local"]).metrics
     fedgraph.load_run("runs/sfl-digits-20260101-120000").report()
     fedgraph.predict("runs/f3-digits-20260101-120000").predictions
+    fedgraph.simulate("my-flower-app", num_nodes=10, run_config={"lr": 0.1})    # any Flower app, in this process
 
 Without a federation::
 
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     from fedgraph.graph import ClientGraph
     from fedgraph.graphical import NeuralGraphicalModel
     from fedgraph.runs import Comparison, Run, compare, load_run
-    from fedgraph.runs.predicting import predict
-    from fedgraph.runs.running import resume, run, run_methods
+    from fedgraph.starting.predicting import predict
+    from fedgraph.starting.running import resume, run, run_methods
+    from fedgraph.starting.simulate import Simulation, simulate
 
 # The bundle of a Flower app has no links: there the folders of clients, strategies and simulations lie beside this one.
 if not Path(__path__[0], "strategies").is_dir():
@@ -41,22 +43,26 @@ __all__ = [
     "FusionClassifier",
     "NeuralGraphicalModel",
     "Run",
+    "Simulation",
     "compare",
     "load_run",
     "predict",
     "resume",
     "run",
     "run_methods",
+    "simulate",
 ]
 
 _MODULES = {
     "ClientGraph": "graph",
     "FusionClassifier": "fusion",
     "NeuralGraphicalModel": "graphical",
-    "predict": "runs.predicting",
-    "resume": "runs.running",
-    "run": "runs.running",
-    "run_methods": "runs.running",
+    "Simulation": "starting.simulate",
+    "predict": "starting.predicting",
+    "resume": "starting.running",
+    "run": "starting.running",
+    "run_methods": "starting.running",
+    "simulate": "starting.simulate",
 }
 """Where names are that are not in ``runs``."""
 

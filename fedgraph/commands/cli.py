@@ -28,6 +28,7 @@ from fedgraph.commands.predict import predict
 from fedgraph.commands.reproduce import reproduce
 from fedgraph.commands.run import run
 from fedgraph.commands.runs import compare, report, runs
+from fedgraph.commands.simulate import simulate
 from fedgraph.commands.sweep import sweep
 from fedgraph.commands.tour import tour
 from fedgraph.support.errors import ExperimentError
@@ -174,6 +175,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "peers": peers, "sweep": sweep, "reproduce": reproduce,
     },
     "Your own methods": {"new": new, "check": check},
+    "Your own Flower apps": {"simulate": simulate},
     "Look things up": {"methods": methods, "keys": keys, "data": data},
     "Real machines": {
         "node": node, "server": server, "supervise": supervise, "test-credentials": credentials_for_testing,

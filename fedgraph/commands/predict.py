@@ -53,7 +53,7 @@ def predict(
     trial; how independent nodes do it, and what stays hidden, is described by `python -m pydoc fedgraph.privacy`.
     """
     from fedgraph.runs import RunFolder
-    from fedgraph.runs.predicting import Prediction
+    from fedgraph.starting.predicting import Prediction
 
     console = Console()
     with messages_for_people():

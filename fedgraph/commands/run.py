@@ -41,8 +41,8 @@ def run(
     from fedgraph.runs import compare as side_by_side
     from fedgraph.runs.reports import PICTURES, plot_runs
     from fedgraph.runs.reports.page import place_of_report
-    from fedgraph.runs.running import resume as go_on
-    from fedgraph.runs.running import run_methods
+    from fedgraph.starting.running import resume as go_on
+    from fedgraph.starting.running import run_methods
 
     console = Console()
     with messages_for_people(), ended_by_hand(console, _NOTHING_LEFT):

@@ -37,8 +37,8 @@ def tour(
 
     No data is downloaded. At the end there is a page with all of it.
     """
-    from fedgraph.runs import running
     from fedgraph.runs.reports.page import write_page
+    from fedgraph.starting import running
 
     console = Console()
     with messages_for_people():

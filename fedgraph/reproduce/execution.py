@@ -19,7 +19,7 @@ from fedgraph.data import catalogue_entries, open_source
 from fedgraph.experiment import Experiment
 from fedgraph.reproduce.cells import Cell
 from fedgraph.runs import Callback, RunFolder, environment
-from fedgraph.runs.running import run_one
+from fedgraph.starting.running import run_one
 from fedgraph.support.catalogue import find
 from fedgraph.support.errors import DataError
 from fedgraph.support.files import locked, write_atomically

@@ -1,6 +1,6 @@
 """What a run leaves behind: its folder, checkpoints, metrics and models; and the callbacks that watch it.
 
-Starting a run is up to :mod:`fedgraph.runs.running`, a program above the methods::
+Starting a run is up to :mod:`fedgraph.starting`, above the methods::
 
     from fedgraph.runs import compare, load_run
 

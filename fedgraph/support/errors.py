@@ -31,6 +31,10 @@ class ExperimentError(FedgraphError):
     """The experiment file, or an override of it, cannot be used."""
 
 
+class AppError(FedgraphError):
+    """The folder of a Flower app, one of its components or its run config cannot be used."""
+
+
 class DataError(FedgraphError):
     """A data set, a data file or a client's share of it cannot be used."""
 

@@ -18,8 +18,8 @@ from rich.table import Table
 from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine
 from fedgraph.experiment import load_experiment
 from fedgraph.runs import RunFolder
-from fedgraph.runs.running import run_one
 from fedgraph.simulations.benchmarks.measure import JsonFile, median, number, print_report, write_raw
+from fedgraph.starting.running import run_one
 from fedgraph.support.errors import RunError
 
 _POLL = 3.0

@@ -37,7 +37,7 @@ from fedgraph.commands.checking.subject import Subject
 from fedgraph.experiment import parse_experiment
 from fedgraph.federation.grids import LocalGrid
 from fedgraph.runs import RunFolder
-from fedgraph.runs.running import run_one
+from fedgraph.starting.running import run_one
 from fedgraph.strategies.app import serve as serve_run
 from fedgraph.support.errors import ContractError, FedgraphError
 

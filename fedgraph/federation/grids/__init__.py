@@ -23,9 +23,12 @@ from fedgraph.federation.grids.local_flower import (
     wait_for_superlink,
     write_app,
 )
+from fedgraph.federation.grids.simulation import Failure, SimulationGrid
 
 __all__ = [
+    "Failure",
     "LocalGrid",
+    "SimulationGrid",
     "connection",
     "connection_file",
     "die_with_parent",

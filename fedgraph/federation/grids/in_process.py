@@ -127,23 +127,30 @@ class LocalGrid(Grid):
 
     def _deliver(self, message: Message) -> Message:
         message.metadata.__dict__["_message_id"] = f"message-{next(self._ids)}"
-        try:
-            context = self.contexts[message.metadata.dst_node_id]
-        except KeyError:
-            return _error_reply(message, f"node {message.metadata.dst_node_id} is not connected")
+        context = self.contexts.get(message.metadata.dst_node_id)
+        if context is None:
+            return error_reply(message, f"node {message.metadata.dst_node_id} is not connected")
         # Flower hands every node its own copy; a record shared between messages must not leak from one to the next.
         delivered = copy.copy(message)
         delivered.content = RecordDict({name: record.copy() for name, record in message.content.items()})
         try:
-            reply = self._client_app(delivered, context)
+            reply = self._answer(delivered, context)
         except Exception as error:
-            reason = "".join(traceback.format_exception(error))
-            return _error_reply(message, reason)
+            return self._failed(message, error)
         reply.metadata.__dict__["_message_id"] = f"message-{next(self._ids)}"
         return reply
 
+    def _answer(self, message: Message, context: Context) -> Message:
+        """Return the reply of the node with this context."""
+        return self._client_app(message, context)
 
-def _error_reply(message: Message, reason: str) -> Message:
+    def _failed(self, message: Message, error: Exception) -> Message:
+        """Return the reply of a node whose ClientApp has raised an exception."""
+        return error_reply(message, "".join(traceback.format_exception(error)))
+
+
+def error_reply(message: Message, reason: str) -> Message:
+    """Return Flower's reply for an exception inside a ClientApp."""
     return Message(Error(code=_CLIENT_APP_RAISED, reason=reason), reply_to=message)
 
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import fedgraph
 from fedgraph.commands import cli
-from fedgraph.runs import running
 from fedgraph.runs.folder import RunFolder
+from fedgraph.starting import running
 from fedgraph.support.errors import ExperimentError, RunError
 
 pytestmark = pytest.mark.usefixtures("leave_no_trace")
@@ -449,6 +449,7 @@ def test_help_has_the_commands_under_headings():
     assert sections == {
         "First steps": ["tour", "run", "runs", "compare", "report", "predict", "peers", "sweep", "reproduce"],
         "Your own methods": ["new", "check"],
+        "Your own Flower apps": ["simulate"],
         "Look things up": ["methods", "keys", "data"],
         "Real machines": ["node", "server", "supervise", "test-credentials"],
     }
@@ -498,7 +499,7 @@ for command in [*wanted, *([info.name, "--help"] for info in cli.app.registered_
     lists = [["methods"], ["keys", "sfl"], ["data"], ["data", "metr-la"]]
     assert loaded[:7] == [["--help"], ["--version"], ["runs", str(tmp_path)], *lists]
     assert all(len(line) == 2 and line[1] == "--help" for line in loaded[7:]), loaded
-    assert len(loaded) == 25
+    assert len(loaded) == 26
 
 
 @pytest.mark.process

@@ -32,12 +32,12 @@ def tour(leave_no_trace, tmp_path):
 
 @pytest.fixture
 def short(monkeypatch):
-    from fedgraph.runs.running import run
+    from fedgraph.starting.running import run
 
     def shortened(experiment, *, set=(), **others):
         return run(experiment, set={**dict(set), **SHORT[experiment], "output.report": False}, **others)
 
-    monkeypatch.setattr("fedgraph.runs.running.run", shortened)
+    monkeypatch.setattr("fedgraph.starting.running.run", shortened)
 
 
 @pytest.mark.parametrize("part", ["forecast", "sfl", "f3", "ipa", "fedngm"])

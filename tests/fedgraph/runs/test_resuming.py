@@ -10,7 +10,7 @@ from fedgraph.clients.engine import node
 from fedgraph.experiment import load_experiment, parse_experiment
 from fedgraph.runs.folder import RunFolder
 from fedgraph.runs.resuming import MAY_CHANGE, changes
-from fedgraph.runs.running import run_one
+from fedgraph.starting.running import run_one
 from fedgraph.support.errors import ExperimentError, RunError
 
 

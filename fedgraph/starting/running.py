@@ -16,13 +16,10 @@ from rich.console import Console
 from fedgraph.clients.app import app as client_app
 from fedgraph.experiment import Experiment, Overrides, load_experiment, overrides_by_key, plugin_folders, yardsticks
 from fedgraph.federation.grids import LocalGrid, run_on_flower
-from fedgraph.runs.callbacks import Callback
-from fedgraph.runs.comparison import Comparison
-from fedgraph.runs.finished import Run
-from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.node_config import told_nodes
+from fedgraph.runs import Callback, Comparison, Run, RunFolder
 from fedgraph.runs.reports import LiveDisplay, live_display
 from fedgraph.runs.reports.page import leave_report
+from fedgraph.starting.node_config import told_nodes
 from fedgraph.strategies.app import serve
 from fedgraph.strategies.engine.chosen import ChosenMethod
 from fedgraph.strategies.engine.strategy import MethodStrategy

@@ -11,10 +11,10 @@ from sklearn.pipeline import make_pipeline
 import fedgraph
 from fedgraph.data import open_source, parse_data
 from fedgraph.experiment.experiment import parse_experiment
-from fedgraph.runs import running
 from fedgraph.runs.callbacks import Callback
 from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.running import run_one
+from fedgraph.starting import running
+from fedgraph.starting.running import run_one
 from fedgraph.support.errors import ExperimentError, IdentityError, RunError
 from fedgraph.support.plugins import add_plugin_paths
 

@@ -15,9 +15,8 @@ from fedgraph.data.owners import SampleSplit
 from fedgraph.experiment import Overrides, load_experiment, overrides_by_key
 from fedgraph.fusion.owner_models import LocalModelSettings
 from fedgraph.methods.f3_forecast import EncoderSettings
-from fedgraph.runs.finished import Run
-from fedgraph.runs.folder import RunFolder
-from fedgraph.runs.running import check_grid, run_one
+from fedgraph.runs import Run, RunFolder
+from fedgraph.starting.running import check_grid, run_one
 from fedgraph.support.errors import ExperimentError
 from fedgraph.support.plugins import add_plugin_paths
 from fedgraph.support.settings import selected

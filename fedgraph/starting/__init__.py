@@ -1,0 +1,10 @@
+"""Starting what runs: experiments to their end, predictions by a finished run, and any Flower app in this process.
+
+Each module is a door of its own, and what people use of them is offered by the package itself::
+
+    import fedgraph
+
+    fedgraph.run("sfl/digits.toml")                                                # running
+    fedgraph.predict("runs/f3-digits-20260101-120000")                             # predicting
+    fedgraph.simulate("my-flower-app", num_nodes=10, run_config={"lr": 0.1})       # simulate
+"""

@@ -1,0 +1,204 @@
+"""Run any Flower app in this process, without Ray or a server."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+from fedgraph.federation.grids import Failure, SimulationGrid
+from fedgraph.starting.flower_app import FlowerApp, RunConfig, Value, flattened, read_run_config
+from fedgraph.support.errors import AppError
+
+ON_ERROR = ("reply", "raise")
+_USUAL_NODES = 2
+_SEEDS = 2**32
+
+
+@dataclass
+class Simulation:
+    """A Flower app that was run by :func:`simulate`.
+
+    Attributes
+    ----------
+    returned : object
+        What the main function of the ServerApp returned; Flower itself drops it.
+    context : Context
+        Context of the ServerApp, with its run config and what it left in ``state``.
+    contexts : list of Context
+        Context of each node, in the order of nodes.
+    failures : list of Failure
+        Exceptions of the ClientApp: ``node_id``, ``partition``, ``message_type`` and ``error``.
+    answered : int
+        Messages that a ClientApp answered without an exception.
+    """
+
+    returned: Any = field(repr=False)
+    context: Context = field(repr=False)
+    contexts: list[Context] = field(repr=False)
+    failures: list[Failure] = field(repr=False)
+    answered: int
+
+    @property
+    def state(self) -> RecordDict:
+        """What the ServerApp left in ``context.state``."""
+        return self.context.state
+
+
+def simulate(
+    server_app: ServerApp | str | Path,
+    client_app: ClientApp | None = None,
+    *,
+    num_nodes: int | None = None,
+    node_configs: Sequence[Mapping[str, Value]] | None = None,
+    run_config: RunConfig | None = None,
+    on_error: str = "reply",
+    seed: int | None = None,
+) -> Simulation:
+    """Run a Flower app in this process and thread, one node after the other.
+
+    Breakpoints work, in clients too; exceptions keep their traceback. Nodes are sent messages, and their replies are
+    returned, in the order of nodes, so that the same app gives the same bits again, if all of its randomness is seeded.
+    What is not: unless ``seed`` is given nothing is seeded here, and generators that an app makes without a seed, such
+    as ``numpy.random.default_rng()``, never are.
+
+    Parameters
+    ----------
+    server_app : ServerApp, str or Path
+        The ServerApp; or the folder of a Flower app, whose ``pyproject.toml`` names both components.
+    client_app : ClientApp, optional
+        The ClientApp that every node runs; left out with a folder.
+    num_nodes : int, optional
+        Number of nodes; by default as many as ``node_configs``, or 2, as ``flwr run`` has.
+    node_configs : sequence of mappings, optional
+        For each node the keys that its node config has besides ``partition-id`` and ``num-partitions``.
+    run_config : mapping, str, Path or sequence of str, optional
+        Keys of the run config, in place of those of ``pyproject.toml``; also as ``flwr run --run-config`` takes them:
+        ``"num-server-rounds=3 lr=0.1"``, or the path of a TOML file.
+    on_error : {"reply", "raise"}, default "reply"
+        What an exception of the ClientApp does. "reply": it is logged, and the ServerApp gets an error reply, as in
+        Flower. "raise": it is raised here, as it is.
+    seed : int, optional
+        Seeds the global generators of Python, NumPy and PyTorch before anything of the app is imported.
+
+    Returns
+    -------
+    Simulation
+        What the main function returned, the contexts at the end, and exceptions of the ClientApp.
+
+    Raises
+    ------
+    AppError
+        When the app, its run config or a node config cannot be used, before anything is run.
+    RunError
+        When the ServerApp waits for more nodes, or more replies, than there are.
+
+    Examples
+    --------
+    >>> simulation = fedgraph.simulate(server_app, client_app, num_nodes=10)             # doctest: +SKIP
+    >>> simulation.returned.evaluate_metrics_clientapp                                    # doctest: +SKIP
+    >>> fedgraph.simulate("quickstart-pytorch", num_nodes=10, run_config="lr=0.1")        # doctest: +SKIP
+    """
+    if on_error not in ON_ERROR:
+        raise AppError(f"on_error is {' or '.join(map(repr, ON_ERROR))}, not '{on_error}'")
+    configs = _node_configs(num_nodes, node_configs)
+    given = () if run_config is None else run_config
+    if isinstance(server_app, ServerApp):
+        if not isinstance(client_app, ClientApp):
+            raise AppError("the second argument is the ClientApp that runs at every node")
+        _seed(seed)
+        return _run(server_app, client_app, configs, read_run_config(given), on_error)
+    if client_app is not None:
+        raise AppError("the folder of an app names its ClientApp itself: leave out client_app")
+    app = FlowerApp.open(server_app)
+    config = app.run_config(given)
+    _seed(seed)
+    with app.imported() as (server, client):
+        return _run(server, client, configs, config, on_error)
+
+
+def _run(
+    server_app: ServerApp,
+    client_app: ClientApp,
+    node_configs: Sequence[Mapping[str, Value]],
+    run_config: Mapping[str, Value],
+    on_error: str,
+) -> Simulation:
+    _refuse_old(server_app, client_app)
+    grid = SimulationGrid(client_app, node_configs, run_config, raise_errors=on_error == "raise")
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=dict(run_config))
+    with _kept_return(server_app) as returned:
+        server_app(grid, context)
+    return Simulation(
+        returned[-1] if returned else None, context, list(grid.contexts.values()), grid.failures, grid.answered
+    )
+
+
+def _node_configs(num_nodes: int | None, given: Sequence[Mapping[str, Value]] | None) -> list[dict[str, Value]]:
+    """Return the whole node config of each node."""
+    if given is None:
+        given = [{}] * (_USUAL_NODES if num_nodes is None else num_nodes)
+    if num_nodes is not None and num_nodes != len(given):
+        raise AppError(f"num_nodes is {num_nodes}, but node_configs has {len(given)}")
+    if not given:
+        raise AppError("a simulation needs at least one node")
+    return [
+        {"partition-id": position, "num-partitions": len(given), **flattened(config, f"node_configs[{position}]")}
+        for position, config in enumerate(given)
+    ]
+
+
+def _refuse_old(server_app: ServerApp, client_app: ClientApp) -> None:
+    """Raise AppError for apps of Flower's old API, whose server runs clients in threads, in any order."""
+    # Where a version keeps these elsewhere, nothing is refused.
+    server, client = vars(server_app), vars(client_app)
+    old = {
+        "the ServerApp has a server_fn or a strategy of flwr.server": any(
+            server.get(key) is not None for key in ("_server_fn", "_server", "_config", "_strategy", "_client_manager")
+        ),
+        "the ClientApp has a client_fn": client.get("_call") is not None,
+    }
+    for what, found in old.items():
+        if found:
+            raise AppError(
+                f"{what}, of Flower's old API, which takes the results of clients in any order: write it with "
+                "@app.main(), @app.train() and @app.evaluate() (Flower's guide 'Upgrade to Message API'), or use "
+                "`flwr run`"
+            )
+    if server.get("_main", server_app) is None:
+        raise AppError("the ServerApp has no main function: register one with @app.main()")
+
+
+@contextmanager
+def _kept_return(server_app: ServerApp) -> Iterator[list[Any]]:
+    """Keep what the main function of a ServerApp returns, for which Flower has no place."""
+    returned: list[Any] = []
+    main = vars(server_app).get("_main")
+    if main is None:
+        yield returned
+        return
+    server_app._main = lambda grid, context: returned.append(main(grid, context))
+    try:
+        yield returned
+    finally:
+        server_app._main = main
+
+
+def _seed(seed: int | None) -> None:
+    if seed is None:
+        return
+    if not 0 <= seed < _SEEDS:
+        raise AppError(f"seed is {seed}; NumPy takes seeds from 0 to {_SEEDS - 1}")
+    import numpy
+    import torch
+
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)
