@@ -1,4 +1,4 @@
-"""``python -m fedgraph.simulations.benchmarks``: rounds, training, server, growth, memory, grids, F3, IPA, NGM."""
+"""``python -m fedgraph.simulations.benchmarks``: rounds, training, server, growth, memory, grids, apps, F3, IPA."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ from fedgraph.simulations.benchmarks.memory import memory
 from fedgraph.simulations.benchmarks.rounds import rounds
 from fedgraph.simulations.benchmarks.scale import scale
 from fedgraph.simulations.benchmarks.server import server
+from fedgraph.simulations.benchmarks.simulate import simulate
 from fedgraph.support.errors import FedgraphError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, help=__doc__)
 
-for command in (rounds, cohort, server, scale, memory, grids, deployment, fusion, alignment, graphical, kernels):
+_COMMANDS = (
+    *(rounds, cohort, server, scale, memory, grids, deployment),
+    *(simulate, fusion, alignment, graphical, kernels),
+)
+for command in _COMMANDS:
     app.command()(command)
 
 

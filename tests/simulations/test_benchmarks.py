@@ -9,9 +9,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
+import fedgraph
 from fedgraph.data import open_source, parse_data
 from fedgraph.models import build
 from fedgraph.simulations.benchmarks import baselines, deployment, grids, measure, memory, rounds, runs, scale, server
+from fedgraph.simulations.benchmarks import simulate as apps
 from fedgraph.simulations.benchmarks.__main__ import app
 from fedgraph.simulations.benchmarks.baselines import Floor, PlainLoop, forward_operations, training_operations
 from fedgraph.simulations.benchmarks.measure import Timing, in_fresh_process, in_turn, ratio, target_line, timed, warmed
@@ -98,6 +100,47 @@ def test_a_measurement_is_a_real_run(tmp_path):
     assert (summary["rounds"], summary["clients"]) == (1, 20)
     assert whole > summary["seconds"] > 0
     assert json.dumps(summary)
+
+
+# ---- apps of Flower
+
+
+def test_an_app_in_this_process_is_put_beside_ray(monkeypatch, tmp_path):
+    def measured(name, app, nodes, rounds):
+        assert (app.name, rounds) == ("app", 3)
+        slow = 4.0 if name == apps.RAY else 1.0
+        return apps._Run([Timing(nodes * slow, slow), Timing(3 * nodes * slow, slow)], Timing(10 * slow, 20 * slow))
+
+    monkeypatch.setattr(apps, "_run", measured)
+    output = invoke("simulate", "tables", "--nodes", "5", "--rounds", "3", "--repeats", "1", "--json", tmp_path / "raw")
+    assert row(output, apps.OURS) == [10.0, 1.0, 10.0, 20.0]
+    assert row(output, apps.RAY) == [40.0, 4.0, 40.0, 80.0]
+    assert row(output, f"{apps.RAY} / {apps.OURS}") == [4.0, 4.0, 4.0, 4.0]
+    assert json.loads((tmp_path / "raw").read_text())["results"]["5"]["round"][apps.RAY] == [
+        {"core": 4.0, "wall": 40.0}
+    ]
+
+
+def test_a_timed_app_is_the_app_and_notes_when_exchanges_begin(tmp_path):
+    timed_app = apps._with_times(apps._APPS / "tables", tmp_path / "app")
+    began = time.time()
+    fedgraph.simulate(timed_app, num_nodes=2, run_config={"num-server-rounds": 2, "times": str(tmp_path / "times")})
+    times = json.loads((tmp_path / "times").read_text())
+    # Training and evaluation in each round, and the end.
+    assert len(times) == 2 * 2 + 1
+    assert began < times[0]
+    assert times == sorted(times)
+
+
+@pytest.mark.process
+def test_rounds_of_an_app_are_those_of_a_run_of_the_command(tmp_path):
+    timed_app = apps._with_times(apps._APPS / "tables", tmp_path / "app")
+    found = apps._run(apps.OURS, timed_app, 3, 4)
+    assert len(found.rounds) == 3
+    assert 0 < sum(each.wall for each in found.rounds) < found.whole.wall
+    assert found.whole.core > 0
+    with pytest.raises(RunError, match="did not finish; the end of its log:"):
+        apps._run(apps.OURS, tmp_path / "nowhere", 3, 4)
 
 
 # ---- measuring

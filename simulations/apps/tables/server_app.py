@@ -1,0 +1,16 @@
+"""The ServerApp: federated averaging."""
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg, Result
+from task import COLUMNS
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> Result:
+    """Train with the settings of the run config."""
+    start = ArrayRecord({"weights": Array(np.zeros(len(COLUMNS) + 1))})
+    return FedAvg().start(grid, initial_arrays=start, num_rounds=context.run_config["num-server-rounds"])
