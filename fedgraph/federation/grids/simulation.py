@@ -101,16 +101,17 @@ class SimulationGrid(LocalGrid):
         """Return the ids of all nodes, or raise RunError in a loop that waits for more."""
         self._questions.asked()
         nodes = len(self.contexts)
+        there = f"there {'is' if nodes == 1 else 'are'} {nodes}, and no more will come"
         wanted = self._questions.number_in(sys._getframe(1), "min_available_nodes")
         if wanted is not None and wanted > nodes:
             raise RunError(
-                f"the ServerApp waits for {wanted} nodes, but there are {nodes}, and no more will come: simulate "
-                f"{wanted} nodes, or lower min_available_nodes, min_train_nodes or min_evaluate_nodes of its strategy"
+                f"the ServerApp waits for {wanted} nodes, but {there}: simulate {wanted} nodes, or lower "
+                "min_available_nodes, min_train_nodes or min_evaluate_nodes of its strategy"
             )
         if self._questions.in_vain:
             raise RunError(
-                f"the ServerApp asks for the nodes again and again, but there are {nodes}, and no more will come: "
-                "simulate more nodes, or let the ServerApp wait for fewer"
+                f"the ServerApp asks for the nodes again and again, but {there}: simulate more nodes, or let it "
+                "wait for fewer"
             )
         return list(self.contexts)
 
