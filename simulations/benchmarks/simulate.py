@@ -32,6 +32,7 @@ from fedgraph.simulations.benchmarks.measure import (
     write_raw,
 )
 from fedgraph.simulations.benchmarks.processes import ProcessWatch
+from fedgraph.starting.flower_app import FlowerApp
 from fedgraph.support.errors import RunError
 
 OURS, RAY = "fedgraph simulate", "flwr run, Ray"
@@ -140,6 +141,8 @@ def _run(name: str, app: Path, nodes: int, rounds: int) -> _Run:
     with tempfile.TemporaryDirectory(prefix="fedgraph-simulate-run-") as scratch:
         times, log = Path(scratch) / "times.json", Path(scratch) / "log"
         config: dict[str, str | int | float] = {"num-server-rounds": rounds, "times": str(times)}
+        if "num-clients" in FlowerApp.open(app).defaults:
+            config["num-clients"] = nodes
         with ProcessWatch(interval=0.05) as watch:
             began = time.time()
             if name == OURS:
@@ -150,13 +153,21 @@ def _run(name: str, app: Path, nodes: int, rounds: int) -> _Run:
         if not times.is_file():
             raise RunError(f"'{name}' did not finish; the end of its log:\n{log.read_text(errors='replace')[-3000:]}")
         exchanges: list[float] = json.loads(times.read_text())
-    # As many exchanges in every round, and the moment when the last one was over.
-    starts = exchanges[: -1 : (len(exchanges) - 1) // rounds] + exchanges[-1:]
     core = watch.core_until
     return _Run(
-        [Timing(end - start, core(end) - core(start)) for start, end in pairwise(starts[1:])],
+        [Timing(end - start, core(end) - core(start)) for start, end in pairwise(_starts(exchanges, rounds)[1:])],
         Timing(ended - began, core(ended) - core(began)),
     )
+
+
+def _starts(times: list[float], rounds: int) -> list[float]:
+    """Return when rounds begin, and when the last one ends, of the times of exchanges and of the end.
+
+    All rounds have as many exchanges; those before the first round, which ask who is there, are no part of one.
+    """
+    exchanges, end = times[:-1], times[-1]
+    each = len(exchanges) // rounds
+    return [*exchanges[len(exchanges) - each * rounds :: each], end]
 
 
 def _simulate(app: Path, nodes: int, config: dict[str, str | int | float], log: Path) -> None:

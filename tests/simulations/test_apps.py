@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
 
 import fedgraph
+from fedgraph import strategies
 from fedgraph.federation.grids import run_app_on_flower
 from fedgraph.starting.flower_app import FlowerApp
+from fedgraph.support.errors import RunError
 
 APPS = Path(__file__).resolve().parents[2] / "simulations" / "apps"
 MEASURED = {**dict.fromkeys(("pytorch", "scikit-learn", "graphs", "lora"), "accuracy"), "tables": "error"}
@@ -25,9 +28,10 @@ def test_every_app_is_tried_and_told_of():
 def test_an_app_learns_and_repeats_bit_for_bit(name):
     run_config = {"num-server-rounds": 2}
     first, second = (
-        fedgraph.simulate(APPS / name, num_nodes=4, run_config=run_config, on_error="raise") for _ in range(2)
+        fedgraph.simulate(APPS / name, num_nodes=6, run_config=run_config, on_error="raise") for _ in range(2)
     )
-    assert first.answered == 2 * 2 * 4
+    # All say who they are, and train and evaluate twice.
+    assert first.answered == 6 + 2 * 2 * 6
     measured = [metrics[MEASURED[name]] for metrics in first.returned.evaluate_metrics_clientapp.values()]
     assert len(measured) == 2
     # Ten digits by chance: 0.1; an error of 0.8 is that of always telling the mean.
@@ -38,12 +42,37 @@ def test_an_app_learns_and_repeats_bit_for_bit(name):
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_an_app_has_data_for_many_clients(name):
-    done = fedgraph.simulate(APPS / name, num_nodes=60, run_config={"num-server-rounds": 1}, on_error="raise")
-    assert done.answered == 2 * 60
+    run_config = {"num-server-rounds": 1, "num-clients": 60}
+    done = fedgraph.simulate(APPS / name, num_nodes=60, run_config=run_config, on_error="raise")
+    assert done.answered == 3 * 60
+
+
+class Averaged(FedAvg):
+    """FedAvg, where an app names SFL."""
+
+    def __init__(self, graph, hops):
+        super().__init__(min_available_nodes=graph.num_clients)
+
+
+@pytest.mark.parametrize("name", ["pytorch", "graphs", "lora"])
+def test_clients_that_are_related_gain_from_the_graph(name, monkeypatch):
+    def measured():
+        done = fedgraph.simulate(APPS / name, num_nodes=6, run_config={"num-server-rounds": 3}, on_error="raise")
+        return done.returned.evaluate_metrics_clientapp[3]["accuracy"]
+
+    over_the_graph = measured()
+    monkeypatch.setattr(strategies, "SFL", Averaged, raising=False)
+    assert over_the_graph > measured() + 0.1
+
+
+def test_an_app_says_how_many_clients_its_graph_has():
+    with pytest.raises(RunError, match="waits for 6 nodes, but there are 4"):
+        fedgraph.simulate(APPS / "tables", num_nodes=4)
 
 
 def test_the_low_rank_app_exchanges_adapters_alone():
-    arrays = fedgraph.simulate(APPS / "lora", run_config={"num-server-rounds": 1}, on_error="raise").returned.arrays
+    run_config = {"num-server-rounds": 1, "num-clients": 2}
+    arrays = fedgraph.simulate(APPS / "lora", run_config=run_config, on_error="raise").returned.arrays
     assert {name.rpartition(".")[2] for name in arrays} == {"down", "up"}
     with FlowerApp.open(APPS / "lora").imported() as (_, client):
         import task
@@ -83,12 +112,14 @@ def test_clients_of_a_group_are_alike():
 @pytest.mark.process
 @pytest.mark.xdist_group("flower")
 @pytest.mark.parametrize("name", ["pytorch", *(pytest.param(app, marks=pytest.mark.slow) for app in [*MEASURED][1:])])
-def test_an_app_runs_by_flwr_run(name, tmp_path):
-    log = tmp_path / "flower.log"
-    run_app_on_flower(APPS / name, {"num-server-rounds": 1}, 3, log, {})
+def test_an_app_runs_by_flwr_run_with_the_same_results(name, tmp_path):
+    log, run_config = tmp_path / "flower.log", {"num-server-rounds": 2, "num-clients": 3}
+    here = fedgraph.simulate(APPS / name, num_nodes=3, run_config=run_config, on_error="raise").returned
+    run_app_on_flower(APPS / name, run_config, 3, log, {})
     told = log.read_text(errors="replace")
-    assert "Received 3 results and 0 failures" in told, told[-3000:]
-    assert "Strategy execution finished" in told
+    assert "Strategy execution finished" in told, told[-3000:]
+    wanted = [f"{metrics[MEASURED[name]]:.4e}" for metrics in here.evaluate_metrics_clientapp.values()]
+    assert [value for value in wanted if f"'{MEASURED[name]}': '{value}'" not in told] == []
 
 
 def test_projects_name_what_they_import():

@@ -124,12 +124,19 @@ def test_an_app_in_this_process_is_put_beside_ray(monkeypatch, tmp_path):
 def test_a_timed_app_is_the_app_and_notes_when_exchanges_begin(tmp_path):
     timed_app = apps._with_times(apps._APPS / "tables", tmp_path / "app")
     began = time.time()
-    fedgraph.simulate(timed_app, num_nodes=2, run_config={"num-server-rounds": 2, "times": str(tmp_path / "times")})
+    config = {"num-server-rounds": 2, "num-clients": 2, "times": str(tmp_path / "times")}
+    fedgraph.simulate(timed_app, num_nodes=2, run_config=config)
     times = json.loads((tmp_path / "times").read_text())
-    # Training and evaluation in each round, and the end.
-    assert len(times) == 2 * 2 + 1
+    # Who is there, training and evaluation in each round, and the end.
+    assert len(times) == 1 + 2 * 2 + 1
     assert began < times[0]
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize(("before", "each"), [(0, 2), (1, 2), (0, 1), (1, 1)])
+def test_rounds_begin_with_their_first_exchange(before, each):
+    times = [*range(-before, 0), *(10.0 * number + place for number in range(4) for place in range(each)), 40.0]
+    assert apps._starts(times, 4) == [0.0, 10.0, 20.0, 30.0, 40.0]
 
 
 @pytest.mark.process
@@ -139,8 +146,9 @@ def test_rounds_of_an_app_are_those_of_a_run_of_the_command(tmp_path):
     assert len(found.rounds) == 3
     assert 0 < sum(each.wall for each in found.rounds) < found.whole.wall
     assert found.whole.core > 0
-    with pytest.raises(RunError, match="did not finish; the end of its log:"):
-        apps._run(apps.OURS, tmp_path / "nowhere", 3, 4)
+    (timed_app / "task.py").write_text("raise ImportError('no data')")
+    with pytest.raises(RunError, match="did not finish; the end of its log:(.|\n)*no data"):
+        apps._run(apps.OURS, timed_app, 3, 4)
 
 
 # ---- measuring

@@ -5,7 +5,9 @@ from flwr.clientapp import ClientApp
 from task import accuracy, adapted, adapters, load_data
 from task import train as train_model
 
-app = ClientApp()
+from fedgraph.clients import client_name
+
+app = ClientApp(mods=[client_name])
 
 
 def received(msg: Message, context: Context):

@@ -41,7 +41,7 @@ def pretrained() -> dict[str, Tensor]:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     images, labels = digits()
-    train(network, DataLoader(TensorDataset(images[:PUBLIC].flatten(1), labels[:PUBLIC]), 50), 30, 0.1)
+    train(network, DataLoader(TensorDataset(images[:PUBLIC].flatten(1), labels[:PUBLIC]), 50), 30, 0.003)
     return network.state_dict()
 
 
@@ -75,7 +75,7 @@ def load_data(partition: int, num_partitions: int, batch_size: int, seed: int) -
 def train(model: nn.Module, batches: DataLoader, epochs: int, learning_rate: float) -> float:
     """Train what is not frozen of a model; return the mean loss of the last epoch."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.SGD(trained, learning_rate, momentum=0.9)
+    optimizer = torch.optim.Adam(trained, learning_rate)
     for _ in range(epochs):
         losses = []
         for images, labels in batches:

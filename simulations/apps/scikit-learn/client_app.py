@@ -4,7 +4,9 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from task import CLASSES, load_data, model_of
 
-app = ClientApp()
+from fedgraph.clients import client_name
+
+app = ClientApp(mods=[client_name])
 
 
 def received(msg: Message, context: Context):

@@ -5,7 +5,9 @@ from flwr.clientapp import ClientApp
 from task import error, load_table, rows_of
 from task import train as train_model
 
-app = ClientApp()
+from fedgraph.clients import client_name
+
+app = ClientApp(mods=[client_name])
 
 
 @app.train()
