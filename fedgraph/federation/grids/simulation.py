@@ -59,8 +59,8 @@ class SimulationGrid(LocalGrid):
     """Grid for the ServerApp and ClientApp of any Flower app, in this thread.
 
     Nodes get messages, and replies are returned, in the order of nodes, whatever the order of messages: Flower's
-    strategies shuffle the nodes that they sample. A program that waits for more nodes or replies than there are is
-    ended by an error.
+    strategies shuffle the nodes that they sample. Messages of a generator are delivered as they come. A program that
+    waits for more nodes or replies than there are is ended by an error.
 
     Parameters
     ----------
@@ -142,10 +142,12 @@ class SimulationGrid(LocalGrid):
         return self._delivered(messages)
 
     def _delivered(self, messages: Iterable[Message]) -> list[Message]:
-        ordered = sorted(messages, key=lambda message: self._position(message.metadata.dst_node_id))
-        replies = [self._deliver(message) for message in ordered]
+        if isinstance(messages, Sequence):
+            messages = sorted(messages, key=lambda message: self._position(message.metadata.dst_node_id))
+        # A generator makes messages one by one because all of them at once would take too much memory.
+        replies = [self._deliver(message) for message in messages]
         self._questions = _Questions()
-        return replies
+        return sorted(replies, key=lambda reply: self._position(reply.metadata.src_node_id))
 
     def _position(self, node_id: int) -> int:
         return self._positions.get(node_id, len(self._positions))

@@ -37,7 +37,7 @@ def test_nodes_work_and_replies_come_in_their_order_whatever_that_of_messages():
     grid = grid_of(noting)
     ids = list(grid.get_node_ids())
     shuffled = [ids[2], ids[0], ids[3], ids[1]]
-    assert by(grid.send_and_receive(message(node) for node in shuffled)) == [0, 1, 2, 3]
+    assert by(grid.send_and_receive([message(node) for node in shuffled])) == [0, 1, 2, 3]
     pushed = grid.push_messages([message(node) for node in shuffled])
     assert worked == [0, 1, 2, 3] * 2
     # Each id belongs to the message at its place.
@@ -45,6 +45,22 @@ def test_nodes_work_and_replies_come_in_their_order_whatever_that_of_messages():
     assert by(grid.pull_messages(reversed(pushed))) == [0, 1, 3]
     assert list(grid.pull_messages(pushed)) == []
     assert grid.answered == 8
+
+
+def test_messages_of_a_generator_are_made_one_by_one():
+    happened = []
+
+    def noting(received, context):
+        happened.append(f"node {context.node_config['partition-id']}")
+        return echo(received, context)
+
+    def messages():
+        for node in (1002, 1000):
+            happened.append(f"message to {node}")
+            yield message(node)
+
+    assert by(grid_of(noting).send_and_receive(messages())) == [0, 2]
+    assert happened == ["message to 1002", "node 2", "message to 1000", "node 0"]
 
 
 def test_messages_to_one_node_keep_their_order_and_one_to_nobody_gets_an_error():
