@@ -212,9 +212,9 @@ class _Questions:
         return (self._waits >= _WAITS and self._waited >= _WAITED_SECONDS) or self._count > _QUESTIONS
 
     def number_in(self, caller: FrameType, name: str) -> int | None:
-        """Return a number of the asking function if it asks a second time at the same place, as in a loop."""
+        """Return a number of the asking function if it slept and asks a second time at the same place, in a loop."""
         before, self._place = self._place, (id(caller), caller.f_lineno)
-        value = caller.f_locals.get(name) if before == self._place else None
+        value = caller.f_locals.get(name) if before == self._place and self._waits else None
         return value if isinstance(value, int) else None
 
 

@@ -206,6 +206,15 @@ def test_who_asks_often_but_does_not_wait_is_answered(impatient):
         assert list(grid.get_node_ids()) == [1000, 1001, 1002]
 
 
+def test_who_does_with_fewer_nodes_than_it_would_like_is_answered():
+    grid = grid_of(echo, nodes=3)
+
+    def wanted(min_available_nodes):
+        return list(grid.get_node_ids())[:min_available_nodes]
+
+    assert [wanted(5) for _ in range(3)] == [[1000, 1001, 1002]] * 3
+
+
 def test_arrays_are_shared_and_not_copied():
     array = Array(np.zeros(4))
     grid = grid_of(lambda received, _: Message(received.content, reply_to=received), nodes=1)
