@@ -84,10 +84,11 @@ def _checked(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> Ten
 
 
 @lru_cache(maxsize=1024)
-def _header(dtype: str, shape: tuple[int, ...]) -> bytes:
+def _header(dtype: str, shape: tuple[int, ...], fortran_order: bool = False) -> bytes:
     """Return what ``numpy.save`` writes before the numbers."""
     stream = io.BytesIO()
-    description = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
+    descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+    description = {"descr": descr, "fortran_order": fortran_order, "shape": shape}
     np.lib.format.write_array_header_1_0(stream, description)
     return stream.getvalue()
 
@@ -100,22 +101,23 @@ def _encode(tensor: Tensor) -> Array:
 
 
 def _decoded(name: str, array: Array) -> Tensor:
-    """Return the numbers without a copy, not to be written to.
+    """Return the numbers, not to be written to; without a copy, if they are in C order.
 
     Raises ReplyError for anything but plain numbers as ``numpy.save`` writes them.
     """
     check_array(name, array)
-    shape, header = tuple(array.shape), _header(array.dtype, tuple(array.shape))
-    if not array.data.startswith(header) or len(array.data) < len(header) + np.dtype(array.dtype).itemsize * math.prod(
-        shape
-    ):
-        raise ReplyError(
-            f"array '{name}' cannot be decoded (its encoding is not that of {array.dtype} {shape} in C order)"
-        )
-    flat = np.frombuffer(array.data, array.dtype, count=math.prod(shape), offset=len(header))
+    shape = tuple(array.shape)
+    headers = {order: _header(array.dtype, shape, order == "F") for order in "CF"}
+    # scikit-learn's and transposed arrays are in Fortran order.
+    order = next((order for order, header in headers.items() if array.data.startswith(header)), None)
+    size = np.dtype(array.dtype).itemsize * math.prod(shape)
+    if order is None or len(array.data) < len(headers[order]) + size:
+        raise ReplyError(f"array '{name}' cannot be decoded (its encoding is not that of {array.dtype} {shape})")
+    flat = np.frombuffer(array.data, array.dtype, count=math.prod(shape), offset=len(headers[order]))
+    values = flat.reshape(shape) if order == "C" else flat.reshape(shape, order="F").copy(order="C")
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            return torch.from_numpy(flat.reshape(shape))
+            return torch.from_numpy(values)
     except TypeError as error:
         raise ReplyError(f"array '{name}' cannot be decoded ({error})") from None
