@@ -279,7 +279,7 @@ class FlowerStrategy(FedAvg):
         self._selected = self._members.identify(grid, nodes, self._timeout)
         self._admit(self._selected)
         self._begin(number)
-        return self._messages(self._ask, number, config, MessageType.TRAIN)
+        return self._messages(self._ask, number, config, grid, MessageType.TRAIN)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -301,7 +301,7 @@ class FlowerStrategy(FedAvg):
             except StopIteration as end:
                 self._state, self._progress = end.value, None
                 break
-            sent = self._messages(self._ask, number, self._config, MessageType.TRAIN)
+            sent = self._messages(self._ask, number, self._config, self._grid, MessageType.TRAIN)
             replies = list(self._grid.send_and_receive(sent, timeout=self._timeout))
         self.round = number
         self._tell_unused_terms(heard)
@@ -330,7 +330,7 @@ class FlowerStrategy(FedAvg):
         self._selected = self._members.identify(grid, nodes, self._timeout)
         self._initial = arrays
         self._admit(self._selected)
-        return self._messages(Ask({"parameters": self._models}), number, config, MessageType.EVALUATE)
+        return self._messages(Ask({"parameters": self._models}), number, config, grid, MessageType.EVALUATE)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Note what each client has measured, and return the mean."""
@@ -358,9 +358,13 @@ class FlowerStrategy(FedAvg):
         self._progress = self.algorithm.round(self._everybody, self._state, number)
         self._ask = next(self._progress)
 
-    def _messages(self, ask: Ask, number: int, config: ConfigRecord, kind: str) -> Iterator[Message]:
-        """Yield the messages of an exchange one by one, since the models of all clients may be too much memory."""
+    def _messages(self, ask: Ask, number: int, config: ConfigRecord, grid: Grid, kind: str) -> Iterable[Message]:
+        """Return the messages of an exchange, one by one where a grid can take them so: models may be large."""
         config["server-round"] = number
+        messages = self._each_message(ask, number, config, kind)
+        return messages if getattr(grid, "reads_messages_once", False) else list(messages)
+
+    def _each_message(self, ask: Ask, number: int, config: ConfigRecord, kind: str) -> Iterator[Message]:
         terms = self.terms(number) if kind == MessageType.TRAIN else {}
         names = self._everybody.names
         for place in range(len(names)) if ask.to is None else ask.to.tolist():

@@ -121,12 +121,15 @@ class FederationOnThisMachine:
 
     def submit(self, run: RunFolder) -> Running:
         """Submit the experiment of a run folder, or continue it."""
-        home = self.folder / "researcher"
-        connection_file(home, self.address, self.credentials.authority)
         told = shlex.quote(f"output.resume={run.path}")
         settings = f'experiment="{run.path / "experiment.toml"}" set="{told}"'
-        command = ["flwr", "run", str(self.folder / "app"), "here", "--stream", "-c", settings]
-        return self._start(command, home)
+        return self.submit_app(self.folder / "app", settings)
+
+    def submit_app(self, app: Path, run_config: str) -> Running:
+        """Submit the Flower app of a folder, with a run config as ``flwr run -c`` takes it."""
+        home = self.folder / "researcher"
+        connection_file(home, self.address, self.credentials.authority)
+        return self._start(["flwr", "run", str(app), "here", "--stream", "-c", run_config], home)
 
     def run(self, run: RunFolder, seconds: float = 240) -> str:
         """Submit the experiment of a run folder and wait until it ends; return the logs of all programs."""

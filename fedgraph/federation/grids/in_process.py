@@ -39,11 +39,14 @@ class LocalGrid(Grid):
     ----------
     contexts : dict of int to Context
         Flower context of each node, by node id.
+    reads_messages_once : bool
+        True: messages may come from a generator, so that there need not be all at the same time.
     nodes_may_come : bool
         False: all nodes are there from the start.
     """
 
     nodes_may_come = False
+    reads_messages_once = True
 
     def __init__(
         self,

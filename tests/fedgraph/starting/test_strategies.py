@@ -4,7 +4,7 @@ import pytest
 
 import fedgraph
 from fedgraph.commands.deployment.on_this_machine import FederationOnThisMachine
-from fedgraph.federation.grids import connection_file, run_app_on_flower
+from fedgraph.federation.grids import run_app_on_flower
 
 CLIENT = """
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
@@ -67,9 +67,6 @@ def test_weights_of_every_client_are_the_same_here_on_ray_and_over_nodes_with_tl
     with FederationOnThisMachine(tmp_path / "federation", ["0", "1", "2"]) as federation:
         for place in range(3):
             federation.start_node(str(place), {"partition-id": place, "num-partitions": 3})
-        home = tmp_path / "home"
-        connection_file(home, federation.address, federation.credentials.authority)
-        running = federation._start(["flwr", "run", str(folder), "here", "--stream", "-c", f'out="{out}"'], home)
-        running.process.wait(200)
+        federation.submit_app(folder, f'out="{out}"').process.wait(200)
         assert out.is_file(), federation.log.read_text(errors="replace")[-3000:]
     assert out.read_text() == here
